@@ -10,6 +10,7 @@ reads new batches of the same 16-bit tokens:
 - `training`: TrainingSamples in order; `mixture`: MixedSamples of the four quarters of the tokens in order
 - `megatron`: TrainingSamples in order of a Megatron file of the same uint16 tokens, which `growctl data import` linked;
   `megatron_int32`: of one of int32, as Megatron writes tokens of larger vocabularies, twice the bytes
+- `packed`: PackedSamples in order of other tokens, in documents of log-normal lengths, 700 on average
 - `training_at_random`, `mixture_at_random`: the same at random indices, as a loader that shuffles would read
 
 Seconds are CPU time of one thread, so that other work on the machine counts little. A ratio is the median over turns of
@@ -36,17 +37,12 @@ from tokenizers import Tokenizer, decoders, models
 from benchmarks.machine import machine
 from growctl.data_exchange.importing import import_tokens
 from stages.data.corpus import DataSpec, SplitName
-from stages.data.dataset import (
-    DatasetFile,
-    DatasetManifest,
-    DatasetSplit,
-    TrainingSamples,
-    dataset_fingerprint,
-    dataset_manifest_bytes,
-)
+from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
 from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
+from stages.data.packed_samples import PackedSamples
 from stages.data.sample_order import Int64Array
+from stages.data.training_samples import TrainingSamples
 from stages.stage_dir import MANIFEST_NAME
 from stages.token_files.files import TokenFiles
 from stages.token_files.mapped import MappedNumbers
@@ -55,10 +51,13 @@ from stages.token_files.megatron import write_megatron
 BATCH, LENGTH = 8, 1024
 VOCAB_SIZE = 50_000
 DOCUMENT_TOKENS = 700
+LENGTH_SPREAD = 1.0
+"""Standard deviation of the logarithms of documents' lengths, for the packed samples."""
 WEIGHTS = {"a": 0.5, "b": 0.25, "c": 0.15, "d": 0.1}
 RATIOS = {
     "training_over_memmap": ("training", "memmap"),
     "mixture_over_training": ("mixture", "training"),
+    "packed_over_training": ("packed", "training"),
     "megatron_over_training": ("megatron", "training"),
     "megatron_int32_over_training": ("megatron_int32", "training"),
     "training_at_random_over_memmap": ("training_at_random", "memmap"),
@@ -87,6 +86,7 @@ def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[st
     """The benchmark's document."""
     tokens = np.random.default_rng(0).integers(0, VOCAB_SIZE, num_tokens, np.uint16)
     whole = write_dataset(folder / "whole", tokens)
+    documents = write_dataset(folder / "documents", tokens, document_ends(num_tokens))
     quarters = zip(WEIGHTS, np.array_split(tokens, len(WEIGHTS)), strict=True)
     mixed = MixedSamples(
         {name: write_dataset(folder / name, quarter) for name, quarter in quarters},
@@ -98,7 +98,7 @@ def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[st
         "megatron": import_megatron(folder / "uint16", tokens),
         "megatron_int32": import_megatron(folder / "int32", tokens.astype(np.int32)),
     }
-    readers = readers_of(whole, mixed, imported)
+    readers = readers_of(whole, documents, mixed, imported)
     seconds: dict[str, list[float]] = {name: [] for name in readers}
     for turn in range(turns + 1):
         for name in readers if turn % 2 else reversed(readers):
@@ -137,8 +137,8 @@ def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[st
     }
 
 
-def readers_of(whole: Path, mixed: MixedSamples, others: Mapping[str, Path]) -> dict[str, Read]:
-    """Functions that read the next batch, by name; `others` are datasets to read in order."""
+def readers_of(whole: Path, documents: Path, mixed: MixedSamples, others: Mapping[str, Path]) -> dict[str, Read]:
+    """Functions that read the next batch, by name; `documents` has document ends, `others` are read in order."""
     file = np.memmap(whole / "train/00000.ds", "<u2", mode="r")
     random, places = np.random.default_rng(1), np.arange(LENGTH + 1)
     samples = TrainingSamples(whole, LENGTH, seed=0)
@@ -158,6 +158,7 @@ def readers_of(whole: Path, mixed: MixedSamples, others: Mapping[str, Path]) -> 
     return {
         "memmap": memmap,
         "training": in_order(samples),
+        "packed": in_order(PackedSamples(documents, LENGTH, seed=0)),
         "mixture": in_order(mixed),
         **{name: in_order(TrainingSamples(dataset, LENGTH, seed=0)) for name, dataset in others.items()},
         "training_at_random": at_random(TrainingSamples(whole, LENGTH, seed=0)),
@@ -184,13 +185,26 @@ def import_megatron(folder: Path, tokens: npt.NDArray[Any]) -> Path:
     return imported.path
 
 
-def write_dataset(directory: Path, tokens: npt.NDArray[np.uint16]) -> Path:
-    """Writes a dataset whose splits both hold these tokens, without a real tokenizer."""
+def document_ends(num_tokens: int) -> npt.NDArray[np.uint64]:
+    """Where documents of log-normal lengths end in `num_tokens` tokens: DOCUMENT_TOKENS each, on average."""
+    mean = np.log(DOCUMENT_TOKENS) - LENGTH_SPREAD**2 / 2
+    lengths = np.random.default_rng(2).lognormal(mean, LENGTH_SPREAD, 2 * num_tokens // DOCUMENT_TOKENS + 100)
+    ends = np.cumsum(np.maximum(1, lengths.astype(np.uint64)))
+    return np.append(ends[ends < num_tokens], np.uint64(num_tokens))
+
+
+def write_dataset(directory: Path, tokens: npt.NDArray[np.uint16], ends: npt.NDArray[np.uint64] | None = None) -> Path:
+    """Writes a dataset whose splits both hold these tokens, without a real tokenizer; `ends`: those of documents."""
     (directory / "train").mkdir(parents=True)
-    tokens.tofile(directory / "train/00000.ds")
-    sha256 = hashlib.sha256(tokens.data).hexdigest()
-    file = DatasetFile(name="train/00000.ds", bytes=tokens.nbytes, sha256=sha256)
-    split = DatasetSplit(num_tokens=len(tokens), num_bytes=4 * len(tokens), num_documents=1, files=(file,))
+    contents = {"train/00000.ds": tokens} | ({} if ends is None else {"train/00000.ds.index": ends})
+    files = []
+    for name, content in contents.items():
+        content.tofile(directory / name)
+        files.append(DatasetFile(name=name, bytes=content.nbytes, sha256=hashlib.sha256(content.data).hexdigest()))
+    num_documents = 1 if ends is None else len(ends)
+    split = DatasetSplit(
+        num_tokens=len(tokens), num_bytes=4 * len(tokens), num_documents=num_documents, files=tuple(files)
+    )
     splits: dict[SplitName, DatasetSplit] = {"train": split, "validation": split}
     manifest = DatasetManifest(
         format_version=1,

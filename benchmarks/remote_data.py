@@ -34,9 +34,10 @@ import numpy as np
 from benchmarks.data import BATCH, LENGTH, write_dataset
 from benchmarks.machine import machine
 from stages.data.corpus import DataSpec
-from stages.data.dataset import TrainingSamples, dataset_manifest_bytes, range_hashes_of, read_dataset_manifest
+from stages.data.dataset import dataset_manifest_bytes, range_hashes_of, read_dataset_manifest
 from stages.data.prepare import prepare
 from stages.data.read_ahead import EXPECTED_SAMPLES
+from stages.data.training_samples import TrainingSamples
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
 GOALS = {"remote_over_local": 1.5}

@@ -236,7 +236,7 @@ def trainer_step(spec: Any) -> Callable[[], object]:
     from stages.train.worker import Worker
 
     worker = Worker(spec, torch.device("cpu"))
-    engine, micro_batches, numbers = worker.start_engine(), worker.micro_batches(0), count()
+    engine, micro_batches, numbers = worker.start_engine(), worker.data.micro_batches(0), count()
     return lambda: worker.train_step(engine, next(numbers), micro_batches)
 
 
@@ -245,7 +245,7 @@ def bare_step(spec: Any) -> Callable[[], object]:
     import torch
 
     from model.initialization import build_model
-    from stages.data.dataset import TrainingSamples
+    from stages.data.training_samples import TrainingSamples
 
     samples = TrainingSamples(Path(spec.dataset), spec.sequence_length, spec.seed)
     model = build_model(spec.model, seed=0)

@@ -12,6 +12,7 @@ the model's precision and attention runs in float32 (model/attention.py).
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 from model.config import PattentionConfig, ScoreFunction, TokenformerConfig, TransformerConfig
 from model.precision import BYTES, DeviceType, Precision
@@ -42,9 +43,6 @@ class PassMemory:
     in_blocks: int
     """The same at the peak of the backward pass through the blocks: its temporary tensors minus the activations that
     it has freed by then."""
-
-    forward: int
-    """The peak of a forward pass without gradients."""
 
 
 @dataclass(frozen=True)
@@ -97,21 +95,14 @@ class ModelBytes:
     head: "HeadBytes"
     """Bytes of the head and the loss."""
 
-    rotary: int
-    """Cosines and sines, per position; per data token if positions begin anew with each document."""
-
-    mask: int
-    """The mask of documents, per pair of data tokens of a sequence. All heads and layers share it."""
-
-    widest: int
-    """Peak within a layer in a forward pass without gradients, per data token."""
+    shared: "SharedBytes"
+    """Tensors that all layers read."""
 
     def of(self, micro_batch_size: int, sequence_length: int) -> PassMemory:
         """The memory of a pass over `micro_batch_size` sequences of `sequence_length` data tokens."""
         num_tokens = micro_batch_size * sequence_length
         end = num_tokens * self.end
-        rotated = num_tokens if self.mask else sequence_length
-        shared = rotated * self.rotary + num_tokens * sequence_length * self.mask
+        shared = self.shared.of(micro_batch_size, sequence_length)
         in_blocks, freed = -end, end
         for block in reversed(self.blocks):  # the backward pass frees block after block
             in_blocks = max(in_blocks, num_tokens * block.temporary + block.joined - freed)
@@ -120,7 +111,6 @@ class ModelBytes:
             activations=freed + self.head.kept + shared + num_tokens * 2 * INT64,
             at_loss=self.head.training(num_tokens),
             in_blocks=in_blocks,
-            forward=max(self.head.evaluating(num_tokens), num_tokens * self.widest),
         )
 
 
@@ -133,20 +123,44 @@ def model_bytes(
         blocks=_blocks(config, shape),
         end=norm_bytes(shape),  # the gradient of the norm's output reuses that output's memory
         head=HeadBytes(shape, config.vocab_size),
-        rotary=2 * FLOAT32 * config.rotary_width,
-        mask=0 if config.document_end_id is None else shape.attention_element,
-        widest=_widest(config) * shape.element,
+        shared=SharedBytes.by(config, shape),
     )
 
 
-def evaluation_bytes(config: TokenformerConfig | TransformerConfig, num_tokens: int, device: DeviceType) -> int:
-    """Peak bytes of a forward pass over `num_tokens` data tokens without gradients, in float32."""
-    shape = Shape(config.hidden_size, config.num_heads, "fp32", device)
-    head = HeadBytes(shape, config.vocab_size)
+def evaluation_bytes(
+    config: TokenformerConfig | TransformerConfig, micro_batch_size: int, sequence_length: int, device: DeviceType
+) -> int:
+    """Peak bytes of a forward pass over `micro_batch_size` sequences without gradients, in float32."""
+    shape, num_tokens = Shape(config.hidden_size, config.num_heads, "fp32", device), micro_batch_size * sequence_length
+    head, shared = HeadBytes(shape, config.vocab_size), SharedBytes.by(config, shape)
     joined = 0
     if isinstance(config, TokenformerConfig):
         joined = max(joined_bytes(p, shape) for block in config.blocks for p in block.pattentions().values())
-    return max(head.evaluating(num_tokens), num_tokens * _widest(config) * FLOAT32 + joined)
+    in_blocks = num_tokens * _widest(config) * FLOAT32 + joined + shared.of(micro_batch_size, sequence_length)
+    return max(head.evaluating(num_tokens), in_blocks)
+
+
+@dataclass(frozen=True)
+class SharedBytes:
+    """The tensors that a pass computes once for all layers."""
+
+    rotary: int
+    """Cosines and sines, per position; per data token if positions begin anew with each document."""
+
+    mask: int
+    """The mask of documents, per pair of data tokens of a sequence. All heads share it too."""
+
+    @classmethod
+    def by(cls, config: TokenformerConfig | TransformerConfig, shape: Shape) -> Self:
+        """Those of a model in the precision of `shape`."""
+        mask = 0 if config.document_end_id is None else shape.attention_element
+        return cls(2 * FLOAT32 * config.rotary_width, mask)
+
+    def of(self, micro_batch_size: int, sequence_length: int) -> int:
+        """Bytes for `micro_batch_size` sequences."""
+        num_tokens = micro_batch_size * sequence_length
+        rotated = num_tokens if self.mask else sequence_length
+        return rotated * self.rotary + num_tokens * sequence_length * self.mask
 
 
 def _widest(config: TokenformerConfig | TransformerConfig) -> int:

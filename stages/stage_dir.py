@@ -16,6 +16,9 @@ TOKENIZER_NAME = "tokenizer.json"
 WRITING_MARK = ".writing"
 """The file in a hidden directory that names the process that is writing it (stages/checkpoint/staging.py)."""
 
+MIXTURE_PREFIX = "mixture-"
+"""How the name of a mixture of datasets begins."""
+
 _STEP = "step_"
 _CONVERTED = "converted_"
 _SET_ASIDE = "broken-"

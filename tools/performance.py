@@ -49,6 +49,7 @@ READERS = {
     "memmap": "a bare loop over a `numpy.memmap`, at random starts",
     "training": "a dataset, in order",
     "mixture": "a mixture of four datasets, in order",
+    "packed": "a dataset whose documents are packed, in order",
     "megatron": "an imported Megatron file of uint16, in order",
     "megatron_int32": "an imported Megatron file of int32, in order",
     "training_at_random": "a dataset, at random indices",

@@ -69,7 +69,7 @@ def worker(section: Section) -> dict[str, Any]:
         spec = spec.model_copy(update={"dataset": folder, "directory": folder, "stage": "host-syncs"})
         trainer = Worker(spec, section.device)
         engine = trainer.start_engine()
-        with closing(trainer.micro_batches(0)) as micro_batches:
+        with closing(trainer.data.micro_batches(0)) as micro_batches:
             return syncs(lambda step: trainer.train_step(engine, step, micro_batches), section.device)
 
 

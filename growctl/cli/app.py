@@ -167,7 +167,7 @@ def run(
         submit(request, screen)
         say(f"\nTo see its progress: growctl status {ladder}{where}")
     else:
-        from growctl.run.runner import run as run_schedule
+        from growctl.run.ladder import run as run_schedule
 
         with make_screen(Terminal()) as screen:
             if note:
@@ -248,22 +248,20 @@ def prepare(
     from growctl.text.console import Terminal
     from stages.counted import counted
     from stages.data.dataset import read_dataset_manifest
-    from stages.data.prepare import prepare as prepare_dataset
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
     runs = RunsPaths(runs_dir)
     warnings: list[str] = []
     with make_screen(Terminal(stderr=True)) as screen:
-        prepare_one = partial(
-            prepare_dataset,
-            datasets_dir=runs.datasets,
+        path = prepare_data(
+            loaded.data,
+            runs.datasets,
             log_path=runs.datasets_log,
             on_progress=screen.preparing,
             on_work=screen.preparing_work,
             tell=warnings.append,
             execute=execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen),
         )
-        path = prepare_data(loaded.data, runs.datasets, prepare_one)
     manifest = read_dataset_manifest(path)
     warnings += dataset_warnings(loaded, DatasetSizes.of(manifest, path))
     if as_json:

@@ -111,6 +111,7 @@ def validate(
     from growctl.controls.brief import CheckedSchedule, ValidateDocument, checked
     from growctl.documents.output import print_document
     from growctl.launch.ranks import planned_crowding
+    from growctl.plan.datasets import dataset_warnings, prepared_sizes
     from growctl.schedule.load import ScheduleError, check_text, load_schedule
     from growctl.trackers.kinds import missing_package
 
@@ -122,7 +123,9 @@ def validate(
             check_text(loaded, file, runs_dir)
             if missing := missing_package(loaded.trackers):
                 raise ScheduleError(f"{file}: {missing}")
-            results.append(checked(file, loaded, planned_crowding(loaded)))
+            sizes = prepared_sizes(loaded.data, runs_dir)
+            of_dataset = dataset_warnings(loaded, sizes) if sizes else ()
+            results.append(checked(file, loaded, (*of_dataset, *planned_crowding(loaded))))
         except ScheduleError as error:
             results.append(CheckedSchedule(file, valid=False, message=str(error)))
     if as_json:

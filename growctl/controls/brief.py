@@ -37,7 +37,7 @@ class CheckedSchedule:
 
     stages: tuple[StageBrief, ...] = ()
     warnings: tuple[str, ...] = ()
-    """Warnings about its controls, steps and ranks, one sentence each."""
+    """Warnings about its controls, its steps, its prepared dataset and ranks, one sentence or two each."""
 
     def line(self) -> str:
         """A valid schedule, on one line."""

@@ -11,6 +11,7 @@ from stages.data.corpus import SPLITS
 from stages.data.dataset import check_dataset
 from stages.data.dataset_documents import split_documents
 from stages.data.progress import OnProgress, Progress
+from stages.data.remote_reading import remote_reading
 from stages.data.source_errors import DataError
 from stages.stage_dir import TOKENIZER_NAME
 from stages.token_files.megatron import write_megatron
@@ -66,6 +67,11 @@ def export_megatron(dataset: Path, output: Path, on_progress: OnProgress | None 
     if manifest.sources:
         paths = ", ".join(str(source.dataset(dataset)) for source in manifest.sources)
         raise DataError(f"{dataset} is a mixture, which has no tokens of its own; export its sources: {paths}")
+    if reading := remote_reading(dataset):
+        raise DataError(
+            f"the tokens of {dataset} lie at {reading.url}, and an export needs them on disk; download that dataset and"
+            " give its directory"
+        )
     contents = manifest.splits
     num_bytes = sum(s.num_tokens * manifest.token_bytes + s.num_documents * INDEX_BYTES for s in contents.values())
     require_space(output, num_bytes, "")

@@ -109,7 +109,7 @@ class DataShowDocument:
     source_sha256: str | None
     """Over names, sizes and content of the source's files; None if it was not prepared from a source."""
     tokenizer: str | None
-    """As the data block names it; None: trained on the train split."""
+    """As the data block names it; None: trained on the train split, or on those of all sources of its mixture."""
     tokenizer_sha256: str
     tokenizer_size: int
     """One more than the tokenizer's largest id."""

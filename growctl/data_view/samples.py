@@ -8,11 +8,12 @@ from tokenizers import Tokenizer
 
 from growctl.data_view.document import Piece, SampleEntry
 from model.errors import UserError
-from stages.data.dataset import TrainingSamples, data_parts, read_dataset_manifest
+from stages.data.dataset import data_parts, read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
 from stages.data.mixture import WhenExhausted
 from stages.data.samples import open_samples
 from stages.data.source_errors import DataError, reason
+from stages.data.training_samples import TrainingSamples
 from stages.spec import MixtureSpan, Packing
 from stages.stage_dir import TOKENIZER_NAME
 

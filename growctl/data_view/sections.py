@@ -79,7 +79,7 @@ def _facts(document: DataShowDocument) -> Iterator[Paragraph]:
         yield Paragraph("A mixture of datasets: its text and tokens are theirs")
     else:
         yield Paragraph(f"Source: {document.source}{include}")
-    tokenizer = document.tokenizer or "trained on the text"
+    tokenizer = document.tokenizer or f"trained on {'all its sources' if document.sources else 'the text'}"
     yield Paragraph(
         f"Tokenizer: {tokenizer}, {counted(document.tokenizer_size, 'entry', 'entries')}, {document.token_bytes} bytes "
         f"per stored token; each document ends with {document.end_of_text} (id {document.end_of_text_id})"

@@ -213,6 +213,6 @@ def _shortest_context(manifests: Sequence[Manifest], dataset: Path | None) -> in
         return min(contexts)
     if dataset is None:
         return LONGEST_DEFAULT
-    from stages.data.dataset import longest_window
+    from stages.data.evaluation_windows import longest_window
 
     return min(LONGEST_DEFAULT, longest_window(dataset, "validation"))

@@ -12,6 +12,9 @@ from typing import Literal
 from growctl.measured.runs import RunReport
 from stages.counted import counted
 
+_MOST_NAMED = 4
+"""The most sources of a mixture that a sentence names all."""
+
 Comparable = Literal["loss", "bits per byte", "nothing"]
 """What compares the losses of two runs: loss per token and perplexity, only bits per byte, or nothing."""
 
@@ -55,12 +58,17 @@ def dataset_name(run: RunReport) -> str:
 
 
 def mixture_shares(run: RunReport) -> str | None:
-    """The shares of a mixture's sources in its validation loss, such as `books 0.75, code 0.25`; None without one."""
+    """The shares of a mixture's sources in its validation loss, such as `books 0.75, code 0.25`; None without one.
+
+    Of many sources, those of the heaviest.
+    """
     weights: dict[str, float] | None = run.conditions.get("data.mixture")
     if not weights:
         return None
     total = sum(weights.values())
-    return ", ".join(f"{name} {weight / total:.3g}" for name, weight in weights.items())
+    named = weights.items() if len(weights) <= _MOST_NAMED else sorted(weights.items(), key=lambda each: -each[1])[:3]
+    shares = ", ".join(f"{name} {weight / total:.3g}" for name, weight in named)
+    return f"{shares} and {len(weights) - len(named)} other sources" if len(named) < len(weights) else shares
 
 
 def data_groups(runs: Sequence[RunReport]) -> tuple[DataGroup, ...]:

@@ -10,7 +10,8 @@ from growctl.ladder.mixture_spans import planned_spans
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schema.blocks import DataBlock, Schedule
+from growctl.schema.blocks import Schedule
+from growctl.schema.data_block import DataBlock
 from stages.data.corpus import DataSpec
 from stages.data.prepared import prepared_datasets
 from stages.data.source_errors import DataError
@@ -84,10 +85,10 @@ def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterat
 def exhausted(schedule: Schedule, sizes: Mapping[str, int | None]) -> str | None:
     """The message for a mixture whose sources may not be read as often as `schedule` needs; None if they last.
 
-    Sources of unknown size last.
+    Sources of unknown size last. The last stage or release comes first: it says how much the whole run needs.
     """
     plans = plan_stages(schedule)
-    for part in plan_run(schedule) if schedule.data.mixture else ():
+    for part in reversed(list(plan_run(schedule))) if schedule.data.mixture else ():
         end = (part.first_step + part.num_steps) * schedule.training.batch_size
         try:
             _mixture(schedule, part, plans, sizes).require(end)

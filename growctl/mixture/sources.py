@@ -1,36 +1,73 @@
 """Prepares and finds the datasets of a `data` block: one text, or every source of a mixture and then the mixture."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from growctl.schema.blocks import DataBlock
-from stages.data.corpus import DataSpec, SourceSpec, missing_text
-from stages.data.prepared import missing_unprepared, prepared_datasets
+from growctl.schema.data_block import DataBlock
+from stages.data.corpus import SourceSpec, missing_text
+from stages.data.prepared import given_dataset, missing_unprepared, prepared_datasets
 from stages.data.source_errors import DataError
-from stages.stage_dir import MANIFEST_NAME
+from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from stages.data.prepare import PreparingOptions
 
 _KEYS_OF_A_SOURCE = re.compile(rf"\bdata\.({'|'.join(SourceSpec.model_fields)})\b")
 
 
-def prepare_data(data: DataBlock, datasets_dir: Path, prepare: Callable[[DataSpec], Path]) -> Path:
-    """Prepares the dataset of `data` with `prepare`, or those of all sources and then their mixture. Returns its path.
+def prepare_data(data: DataBlock, datasets_dir: Path, **options: "Unpack[PreparingOptions]") -> Path:
+    """Prepares the dataset of `data`, or those of all sources and then their mixture. Returns its path.
 
-    Raises DataError that names the entry of `data.mixture` whose text cannot be used.
+    Takes the options of `prepare`. Raises DataError that names the entry of `data.mixture` whose text cannot be used.
     """
+    from stages.data.prepare import prepare  # slow: numpy
+
     if not data.mixture:
-        return prepare(data)
+        return prepare(data, datasets_dir, **options)
     if missing := missing_data(data, datasets_dir):
         raise DataError(missing)  # now, not after hours of preparing the sources before it
     from stages.data.mixture_dataset import Ingredient, write_mixture  # slow: numpy
 
-    found = []
+    found, tokenizer = [], _shared_tokenizer(data, datasets_dir, **options)
     for index, (source, spec) in enumerate(zip(data.mixture, data.specs, strict=True)):
         with _naming_entry(index):
-            found.append(Ingredient(source.name, prepare(spec), source.weight, source.epochs_at_most))
+            dataset = prepare(spec, datasets_dir, tokenizer=tokenizer, **options)
+        found.append(Ingredient(source.name, dataset, source.weight, source.epochs_at_most))
     return write_mixture(found, datasets_dir)
+
+
+def _shared_tokenizer(data: DataBlock, datasets_dir: Path, **options: "Unpack[PreparingOptions]") -> "Tokenizer | None":
+    """The tokenizer that is trained on all sources; None if `data.tokenizer` or prepared datasets bring one."""
+    from stages.data.prepare import prepare
+    from stages.data.progress import Progress
+    from stages.data.remote_dataset import remote_dataset
+    from stages.data.shared_tokenizer import shared_tokenizer
+
+    specs = data.specs
+    if specs[0].shared_tokenizer is None:
+        return None
+    progress = Progress(options.get("log_path"), options.get("on_progress"), options.get("on_work"))
+    prepared = []
+    for index, spec in enumerate(specs):
+        with _naming_entry(index):
+            prepared.append(given_dataset(spec) or remote_dataset(spec, datasets_dir, progress))
+    if all(prepared):
+        return None
+    for index, dataset in enumerate(prepared):
+        if dataset:
+            with _naming_entry(index):
+                prepare(specs[index], datasets_dir, **options)  # checks it
+            raise DataError(
+                f"data.tokenizer: is missing; data.mixture.{index}.source {specs[index].source!r} is a prepared "
+                "dataset with a tokenizer of its own, which the other sources need too: set data.tokenizer to "
+                f"{dataset / TOKENIZER_NAME}"
+            )
+    return shared_tokenizer(specs, datasets_dir, _naming_entry, progress, options.get("tell", lambda line: None))
 
 
 def prepared_data(data: DataBlock, datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -55,7 +92,7 @@ def mixtures_in(datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
     from stages.data.dataset import read_dataset_manifest  # slow: numpy
 
-    manifests = sorted(datasets_dir.glob(f"mixture-*/{MANIFEST_NAME}"), key=lambda path: -path.stat().st_mtime)
+    manifests = sorted(datasets_dir.glob(f"{MIXTURE_PREFIX}*/{MANIFEST_NAME}"), key=lambda path: -path.stat().st_mtime)
     for manifest in manifests:
         try:
             yield manifest.parent, read_dataset_manifest(manifest.parent).model_dump(mode="json")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schema.blocks import DataBlock, Schedule
+from growctl.schema.blocks import Schedule
+from growctl.schema.data_block import DataBlock
 from growctl.text.formatting import byte_count
 from stages.data.corpus import DataSpec
 from stages.data.prepared import given_dataset, prepared_datasets
@@ -80,12 +81,13 @@ def _remote_bytes(dataset: Path, num_bytes: int) -> int:
 
 def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
     """A warning, in one sentence or two, for each size of the dataset that does not fit `schedule`."""
+    most = schedule.evaluation.max_sequences
     warning = small_validation(
         sizes.validation_documents,
         sizes.validation_tokens,
         schedule.data.validation_fraction,
         given=None if schedule.data.mixture else given_dataset(schedule.data),
-        max_sequences=schedule.evaluation.max_sequences,
+        max_sequences=most and max(most, len(schedule.data.mixture)),  # one of each source at least
         sequence_length=schedule.training.sequence_length,
     )
     if warning:

@@ -86,7 +86,7 @@ class JobPart:
         return DelayedSubmission(self)
 
     def _run(self) -> None:
-        from growctl.run.runner import run_part
+        from growctl.run.ladder import run_part
         from growctl.run.screen import Screen
         from growctl.schedule.load import parse_schedule
         from growctl.text.console import Terminal

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -20,16 +19,9 @@ from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.data.attended_tokens import weighted_datasets
 from stages.data.corpus import DataError
-from stages.data.dataset import (
-    HASHED_BYTES,
-    DatasetManifest,
-    EvaluationWindows,
-    check_dataset,
-    files_here,
-    read_dataset_manifest,
-)
+from stages.data.dataset import HASHED_BYTES, DatasetManifest, check_dataset, files_here, read_dataset_manifest
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.packed_split import known_packing, packing_facts
-from stages.data.prepare import prepare
 from stages.data.remote_dataset import reading_of
 from stages.data.remote_reading import remote_reading, write_remote_reading
 from stages.data.samples import open_samples
@@ -121,15 +113,14 @@ class RunDataset:
         Raises RunError if its tokenizer has more tokens than the model's vocabulary, DataError if it cannot be prepared
         or is too short.
         """
-        prepare_one = partial(
-            prepare,
-            datasets_dir=self.runs.datasets,
+        dataset = prepare_data(
+            self.schedule.data,
+            self.runs.datasets,
             log_path=self.runs.datasets_log,
             on_progress=self.screen.preparing,
             on_work=self.screen.preparing_work,
             tell=self.screen.message,
         )
-        dataset = prepare_data(self.schedule.data, self.runs.datasets, prepare_one)
         manifest = read_dataset_manifest(dataset)
         if manifest.vocab_size > self.schedule.vocab_size:
             raise RunError(

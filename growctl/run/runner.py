@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -13,8 +13,7 @@ from growctl.ladder.sizes import attending
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
-from growctl.launch.ranks import crowded_cores
-from growctl.launch.resolve import machines_of, run_devices
+from growctl.launch.resolve import run_devices
 from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger
@@ -22,25 +21,17 @@ from growctl.ledger.scores import read_scores
 from growctl.plan.costs import planned_micro_batch
 from growctl.run.attempt import Attempt, Outcome, pause_after
 from growctl.run.dataset import RecordedLadder, RunDataset
-from growctl.run.disk_space import check_space
 from growctl.run.entries import run_entry, stage_entry
 from growctl.run.growing import grow, growth_message
 from growctl.run.history import StageHistory
 from growctl.run.lock import hold
-from growctl.run.requests import (
-    LadderRequest,
-    RunFailed,
-    RunRequest,
-    schedule_yaml,
-    steps_done,
-)
+from growctl.run.requests import RunFailed, RunRequest, schedule_yaml, steps_done
 from growctl.run.resume import World, checkpoint_to_resume, newest_own
 from growctl.run.reuse import reuse
 from growctl.run.screen import Screen
 from growctl.run.stage_samples import write_new_samples
 from growctl.run.start import Start, started_from
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.attended import counted_on
 from growctl.trackers.protocol import TrackedRun
 from growctl.trackers.tracking import Tracking
 from model.precision import Precision
@@ -55,47 +46,6 @@ from stages.spec import MixtureSpan, TrainSpec
 from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_ranges, trained_without
 from stages.train.training_history import TrainingHistory
-
-
-def run(request: LadderRequest, screen: Screen) -> None:
-    """Runs a ladder, up to its `last_stage`, and then its controls, or resumes them.
-
-    Raises RunError (or another UserError) before anything is written, RunFailed if a stage fails.
-    """
-    machines = machines_of(request.ladder.schedule)
-    devices = run_devices(request.ladder.schedule, machines)
-    check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
-    machines.check(request.runs_dir)
-    request = _documents_counted(request, screen)
-    if crowded := crowded_cores(request.ladder.schedule, devices):
-        screen.message(f"warning: {crowded}")
-    controls = [request.directory(control) for control in request.controls()]
-    ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
-    ladder.run(request.last_stage, request.record_choices)
-    for control in request.controls():
-        request.check_same_run(control)
-        Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()
-
-
-def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: Screen) -> None:
-    """Runs only the ladder or control called `name`, up to the stage with index `last_stage`. Raises as `run` does."""
-    machines = machines_of(request.ladder.schedule)
-    [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
-    check_space([part], request.runs_dir, run_devices(part.schedule, machines), last_stage)
-    machines.check(request.runs_dir)
-    counted = _documents_counted(request, screen)
-    if counted is not request:
-        [part] = [candidate for candidate in counted.checked(machines) if candidate.name == name]
-    Execution(part, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
-
-
-def _documents_counted(request: LadderRequest, screen: Screen) -> LadderRequest:
-    """`request` with `data.attended_tokens`, on which the budgets of its controls depend; prepares the dataset."""
-    schedule = request.ladder.schedule
-    if not schedule.data.document_mask or schedule.data.attended_tokens:
-        return request
-    dataset = RunDataset(schedule, request.runs_dir, screen).prepared()
-    return replace(request, ladder=replace(request.ladder, schedule=counted_on(schedule, dataset)))
 
 
 class Execution:

@@ -13,6 +13,8 @@ from stages.data.corpus import SourceSpec
 from stages.data.location import local_path
 
 _GROUP = "data"
+_TOKENIZER = ("tokenizer", "vocab_size")
+"""The keys that a number of tokens depends on."""
 
 
 def with_corpora(data: Any, folder: Path) -> Any:
@@ -27,7 +29,7 @@ def with_corpora(data: Any, folder: Path) -> Any:
         return data
     assert isinstance(block, dict)
     entries = [
-        _in_place(entry, block.get("tokenizer"), f"data.mixture.{index}.corpus", (folder, SHIPPED))
+        _in_place(entry, block, f"data.mixture.{index}.corpus", (folder, SHIPPED))
         if isinstance(entry, dict) and isinstance(entry.get("corpus"), str)
         else entry
         for index, entry in enumerate(mixture)
@@ -35,7 +37,7 @@ def with_corpora(data: Any, folder: Path) -> Any:
     return data | {"data": block | {"mixture": entries}}
 
 
-def _in_place(entry: dict[str, Any], tokenizer: Any, path: str, folders: Sequence[Path]) -> dict[str, Any]:
+def _in_place(entry: dict[str, Any], block: dict[str, Any], path: str, folders: Sequence[Path]) -> dict[str, Any]:
     """The entry of a mixture with what its corpus sets and it does not."""
     name = entry["corpus"]
     here = f"{path} = {shown(name)}"
@@ -53,6 +55,6 @@ def _in_place(entry: dict[str, Any], tokenizer: Any, path: str, folders: Sequenc
         taken["source"] = os.path.normpath(file.parent / source)
     if "source" in entry:
         taken = {}
-    elif "approximate_tokens" in choice and choice.get("tokenizer") == tokenizer:
+    elif "approximate_tokens" in choice and all(choice.get(key) == block.get(key) for key in _TOKENIZER):
         taken["approximate_tokens"] = choice["approximate_tokens"]
     return {"name": name} | taken | {key: value for key, value in entry.items() if key != "corpus"}

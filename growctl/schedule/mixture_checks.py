@@ -1,9 +1,12 @@
 """Checks the text of a schedule: one source, or a mixture whose stages weight known sources."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from growctl.schedule.errors import shown
-from growctl.schema.blocks import DataBlock, Schedule, StageBlock
+from growctl.schema.blocks import Schedule
+from growctl.schema.data_block import DataBlock
+from growctl.schema.mixture_block import FollowedWeights
 from growctl.text.suggestion import did_you_mean
 from stages.data.corpus import SourceSpec
 
@@ -14,6 +17,8 @@ _OF_A_SOURCE = (*(key for key in SourceSpec.model_fields if key != "source"), "a
 def check_text_block(schedule: Schedule) -> Iterator[str]:
     """One line per mistake in `data` and in the weights of the stages."""
     data = schedule.data
+    if data.shared_tokenizer is not None:
+        yield "data.shared_tokenizer: growctl computes it; leave it out"
     if data.mixture:
         yield from _check_mixture(data)
     elif not data.source:
@@ -22,7 +27,9 @@ def check_text_block(schedule: Schedule) -> Iterator[str]:
         yield f"data.when_exhausted = {data.when_exhausted!r}: is for data.mixture; leave it out"
     for index, stage in enumerate(schedule.stages):
         if stage.mixture is not None:
-            yield from _check_weights(data, stage, f"stages.{index}.mixture")
+            yield from _check_weights(data, stage.mixture, f"stages.{index}.mixture")
+        if stage.followed is not None:
+            yield from _check_followed(data, stage.followed, f"stages.{index}.followed")
 
 
 def _check_mixture(data: DataBlock) -> Iterator[str]:
@@ -37,11 +44,6 @@ def _check_mixture(data: DataBlock) -> Iterator[str]:
                 f"data.{key} = {shown(value)}: is for data.source; with data.mixture, set it in the entries that need "
                 f"it (as an override: ~data.{key} data.mixture.0.{key}=...)"
             )
-    if data.tokenizer is None:
-        yield (
-            "data.tokenizer: is missing; the sources of data.mixture share a tokenizer, so name one: a tokenizer.json, "
-            "or a name on the Hugging Face hub, such as EleutherAI/gpt-neox-20b"
-        )
     names = [source.name for source in data.mixture]
     for index, name in enumerate(names):
         if name in names[:index]:
@@ -51,11 +53,19 @@ def _check_mixture(data: DataBlock) -> Iterator[str]:
             )
 
 
-def _check_weights(data: DataBlock, stage: StageBlock, here: str) -> Iterator[str]:
+def _check_followed(data: DataBlock, followed: Sequence[FollowedWeights], here: str) -> Iterator[str]:
+    steps = [each.first_step for each in followed]
+    if steps[:1] != [0] or any(after <= before for before, after in pairwise(steps)):
+        yield f"{here}: growctl writes this key into controls, with steps that rise from 0; leave it out"
+    for number, each in enumerate(followed):
+        yield from _check_weights(data, each.weights, f"{here}.{number}.weights")
+
+
+def _check_weights(data: DataBlock, weights: Mapping[str, float], here: str) -> Iterator[str]:
     if not data.mixture:
         yield f"{here}: data.mixture names no sources to weight; leave it out, or set data.mixture"
         return
-    weights, names = stage.mixture or {}, list(data.base_weights)
+    names = list(data.base_weights)
     for name, weight in weights.items():
         if name not in names:
             yield (

@@ -3,40 +3,30 @@
 growctl/schedule/checks.py rejects bad combinations, after pydantic has accepted every single value.
 """
 
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     PositiveFloat,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 
+from growctl.schema.data_block import DataBlock
 from growctl.schema.example import example
 from growctl.schema.growth_block import GrowthBlock
 from growctl.schema.launch_block import Block, LaunchBlock
-from growctl.schema.mixture_block import MOST_SOURCES, FollowedWeights, MixtureBlock, Weights, WhenExhausted
-from growctl.schema.quantities import Count, CountOrZero, Duration, Size, Vocabulary, parse_count
+from growctl.schema.mixture_block import FollowedWeights, Weights
+from growctl.schema.quantities import Count, CountOrZero, parse_count
 from growctl.schema.start_block import BaseBlock, StartBlock
 from growctl.text.suggestion import did_you_mean
 from model.config import ScoreFunction
 from model.precision import RequestedPrecision
-from stages.data.corpus import (
-    DEFAULT_CACHE_BYTES,
-    DEFAULT_RETRY_SECONDS,
-    DEFAULT_VOCAB_SIZE,
-    DataSpec,
-    SourceSpec,
-)
-from stages.data.location import one_spelling
 from stages.generate.text_samples import TextRequest
-from stages.spec import Action, Anomalies, Optimizer, Packing, RateShape
+from stages.spec import Action, Anomalies, Optimizer, RateShape
 
 MOST_STAGES = 32
 """More than any ladder needs: 31 doublings would grow even a model of 1k parameters to 2T."""
@@ -49,92 +39,6 @@ Budget = Annotated[float, Field(ge=0.001, le=1000.0)]
 StageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,239}$")]
 """Like RUN_NAME, but longer: a control's name adds its kind and a stage's name to the ladder's. Files allow 255."""
-
-
-def _without_unset(block: dict[str, Any], key: str) -> dict[str, Any]:
-    """A block as plain data without a key that growctl writes, if it has not written it."""
-    return {name: value for name, value in block.items() if name != key or value is not None}
-
-
-class DataBlock(DataSpec):
-    """The text to train on and its tokenizer."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
-
-    source: str | None = Field(  # type: ignore[assignment]  # None only beside `mixture`: `specs` are always whole
-        None,
-        min_length=1,
-        examples=SourceSpec.model_fields["source"].examples,
-        description=f"{SourceSpec.model_fields['source'].description} Set either this or `mixture`.",
-    )
-    vocab_size: Annotated[Vocabulary | None, example(32_768, "entries")] = None
-    """Entries of the byte-level BPE tokenizer that growctl trains on the text; by default 8192. Not allowed with
-    `tokenizer`, which has its own size."""
-
-    cache_bytes: Annotated[Size, example("200GB", "bytes")] = DEFAULT_CACHE_BYTES
-    """For a prepared dataset at a URL: how much of it this machine keeps on disk at most. All processes of a machine
-    share the cache, and the ranges used least recently go first. A full disk makes it smaller."""
-
-    retry_seconds: Annotated[Duration, example("15m", "seconds")] = DEFAULT_RETRY_SECONDS
-    """For a prepared dataset at a URL: how long a fault of the network is retried before training stops with an error.
-    A server that denies access is not asked again."""
-
-    approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
-    """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
-
-    document_mask: Annotated[bool, example(True)] = False
-    """Whether the model attends within documents only: never to the documents before, and with positions counted from
-    the start of each. By default it also sees what comes before in its sequence, as in the published recipe."""
-
-    packing: Annotated[Packing, example("best_fit")] = "concatenate"
-    """How documents become training sequences. concatenate: the stream of all documents is cut every sequence_length
-    tokens. best_fit: documents are packed so that as few as possible are cut; nothing is padded, and every token is
-    still read once an epoch."""
-
-    attended_tokens: Annotated[
-        SkipJsonSchema[PositiveFloat | None], Field(exclude_if=lambda tokens: tokens is None)
-    ] = None
-    """With `document_mask`: the tokens that a token attends to, on average. growctl writes it; leave it out."""
-
-    mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
-    """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`, which must be
-    set."""
-
-    when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
-    """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it
-    would come to that. others: the other sources take over, in proportion to their weights."""
-
-    @model_serializer(mode="wrap")
-    def _only_what_users_write(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The block without `attended_tokens`, unless growctl has counted them."""
-        return _without_unset(serialize(self), "attended_tokens")
-
-    @property
-    def specs(self) -> list[DataSpec]:
-        """What to prepare: this text, or every source of the mixture."""
-        if not self.mixture:
-            return [self]
-        shared = self.model_dump(include=DataSpec.model_fields.keys() - SourceSpec.model_fields.keys())
-        keys = set(SourceSpec.model_fields)
-        return [DataSpec(**shared, **source.model_dump(include=keys)) for source in self.mixture]
-
-    @property
-    def base_weights(self) -> dict[str, float]:
-        """The weight of each source of the mixture, by its name."""
-        return {source.name: source.weight for source in self.mixture}
-
-    def in_one_spelling(self) -> Self:
-        """The same block with the spelling of local paths that all names of the same files share."""
-        if not self.mixture:
-            return super().in_one_spelling()
-        mixture = [each.model_copy(update={"source": one_spelling(each.source)}) for each in self.mixture]
-        tokenizer = self.specs[0].in_one_spelling().tokenizer
-        return self.model_copy(update={"mixture": mixture, "tokenizer": tokenizer})
-
-    @property
-    def num_tokens(self) -> int | None:
-        """Entries of the tokenizer; None if `tokenizer` names one, because the schedule does not give its size."""
-        return None if self.tokenizer or self.mixture else (self.vocab_size or DEFAULT_VOCAB_SIZE)
 
 
 class ModelBlock(Block):
@@ -196,17 +100,14 @@ class StageBlock(Block):
     mixture: Annotated[Weights | None, Field(min_length=1), example({"books": 1, "code": 3}, "pure number")] = None
     """Weights of the sources of `data.mixture` from the stage's first sample on; by default those of `data.mixture`. A
     source without a weight, or with 0, is not read."""
-    followed: SkipJsonSchema[list[FollowedWeights] | None] = None
+    followed: Annotated[
+        SkipJsonSchema[list[FollowedWeights] | None], Field(exclude_if=lambda followed: followed is None)
+    ] = None
     """In place of `mixture`, for a control: the weights of its ladder's stages, at the same shares of its own steps.
     growctl writes it; users leave it out."""
     release: Annotated[bool | ReleaseBlock | None, example({"decay": 0.2})] = None
     """Whether the stage also ends in a finished model: a branch from its end, on which the learning rate decays. The
     ladder continues undecayed. true, false, or {decay: SHARE}; by default as `releases` says."""
-
-    @model_serializer(mode="wrap")
-    def _only_what_users_write(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The stage without `followed`, unless it is a control's."""
-        return _without_unset(serialize(self), "followed")
 
     @field_validator("release", mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, Posit
 
 from growctl.schema.example import example
 from growctl.schema.known_devices import DEVICES, Device
-from growctl.schema.quantities import Count, Duration, FlopsPerSecond, Size, parse_count
+from growctl.schema.quantities import MOST_COUNTED, Count, Duration, FlopsPerSecond, Size, parse_count
 from model.config import Kernels
 from model.precision import Precision
 from model.strict import Strict
@@ -203,9 +203,9 @@ class LaunchBlock(Block):
         if value in (None, "auto"):
             return "auto"
         with suppress(ValueError):
-            if (number := parse_count(value)) > 0:
+            if 0 < (number := parse_count(value)) <= MOST_COUNTED:
                 return number
-        raise ValueError("must be auto, or a whole number above 0")
+        raise ValueError("must be auto, or a whole number above 0 and no more than 100T")
 
     @field_validator("zero_stage", mode="before")
     @classmethod

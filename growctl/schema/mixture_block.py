@@ -47,7 +47,7 @@ class FollowedWeights(Block):
 
     first_step: NonNegativeInt
     """Counted from the stage's first step."""
-    weights: dict[str, float]
+    weights: Weights
 
 
 def shares(weights: Mapping[str, float]) -> dict[str, Fraction]:

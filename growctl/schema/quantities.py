@@ -14,6 +14,9 @@ _SECONDS = {"d": 86400, "h": 3600, "min": 60, "m": 60, "s": 1}
 _SIZE = re.compile(rf"{_NUMBER} ?([kmgt]i?)?b?", re.IGNORECASE)
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
+MOST_COUNTED = 10**14
+"""More tokens, steps or sequences than anybody has: 100T."""
+
 
 def parse_count(value: Any) -> int:
     """Parses 15B, 300M, 2.5k or a plain whole number. Raises ValueError for anything else."""
@@ -63,12 +66,12 @@ _DURATION_TEXT = _text("(NUMBER ?(d|h|min|m|s) ?)+")
 _SIZE_TEXT = _text("NUMBER ?((k|m|g|t)i?)?b?")
 
 Count = Annotated[
-    int, BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT), Field(gt=0, le=10**14)
+    int, BeforeValidator(parse_count, json_schema_input_type=PositiveInt | _COUNT_TEXT), Field(gt=0, le=MOST_COUNTED)
 ]
 """A positive count, as people write it."""
 
 CountOrZero = Annotated[
-    int, BeforeValidator(parse_count, json_schema_input_type=NonNegativeInt | _COUNT_TEXT), Field(ge=0, le=10**14)
+    int, BeforeValidator(parse_count, json_schema_input_type=NonNegativeInt | _COUNT_TEXT), Field(ge=0, le=MOST_COUNTED)
 ]
 
 Vocabulary = Annotated[

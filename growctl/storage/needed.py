@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from growctl.ladder.stage_plans import plan_stages
@@ -16,9 +17,12 @@ from growctl.run.lock import find_holder
 from growctl.run.requests import own_schedule
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.blocks import Schedule
+from growctl.schema.data_block import DataBlock
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
+from stages.data.prepared import prepared_datasets
 from stages.process.holder import Holder, read_holder
+from stages.stage_dir import MIXTURE_PREFIX
 from stages.train.training_history import history_at_start
 
 _START = re.compile(rb"^start:(?! *null *$)", re.MULTILINE)
@@ -130,9 +134,9 @@ class DatasetUse:
         mixed: dict[Path, dict[str, set[str]]] = {}
         for directory in directories:
             names = _datasets(directory)
-            if names:
+            if names and any(name.startswith(MIXTURE_PREFIX) for name in names):
                 mixtures = mixed.setdefault(directory.parent, _sources_by_mixture(directory.parent))
-                names = names.union(*(mixtures.get(name, set()) for name in names))
+                names = _with_sources(directory, names, mixtures)
             if names is None:
                 unknown.append(directory.name)
             for name in names or ():
@@ -152,11 +156,28 @@ def _datasets(directory: Path) -> set[str] | None:
                 names.add(Path(json.loads(stage.spec.read_bytes())["dataset"]).name)
         if not names:
             data = own_schedule(run.schedule).data
-            names = {path.name for path, _ in prepared_data(data, RunsPaths(directory.parent).datasets)}
+            names = _prepared_for(data, RunsPaths(directory.parent).datasets)
             return names if names or not run.has_begun() else None
     except (UserError, OSError):
         return None
     return names
+
+
+def _prepared_for(data: DataBlock, datasets_dir: Path) -> set[str]:
+    """The names of the datasets that `data` describes. Of a mixture, perhaps only some sources are prepared yet."""
+    found = [prepared_data(data, datasets_dir), *(prepared_datasets(spec, datasets_dir) for spec in data.specs)]
+    return {path.name for path, _ in chain.from_iterable(found)}
+
+
+def _with_sources(directory: Path, names: set[str], mixtures: dict[str, set[str]]) -> set[str] | None:
+    """`names` and those of the sources of each mixture; None if a mixture is damaged and the run's schedule too."""
+    damaged = [name for name in names if name.startswith(MIXTURE_PREFIX) and name not in mixtures]
+    found = names.union(*(mixtures.get(name, set()) for name in names))
+    try:
+        data = own_schedule(RunPaths(directory).schedule).data if damaged else None
+    except (UserError, OSError):
+        return None
+    return found | _prepared_for(data, RunsPaths(directory.parent).datasets) if data else found
 
 
 def _sources_by_mixture(runs_dir: Path) -> dict[str, set[str]]:

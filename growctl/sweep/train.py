@@ -32,7 +32,7 @@ def train_set(requests: Sequence[LadderRequest], screen: Screen) -> dict[str, st
 
 
 def _train(request: LadderRequest, where: str, screen: Screen, failures: dict[str, str]) -> None:
-    from growctl.run.runner import run
+    from growctl.run.ladder import run
 
     name = request.ladder.name
     screen.message(f"{name}: {where}")

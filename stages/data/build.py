@@ -7,7 +7,8 @@
         train/, validation/, unshuffled/
         jobs/               scripts and logs of an executor on other machines
 
-The directory is renamed once it has its manifest, and nothing besides the files of a dataset.
+The directory is renamed once it has its manifest, and nothing besides the files of a dataset. If that fails, or the
+process is killed before it, the next one checks the directory and renames it.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
+from stages.checkpoint.disk_full import NO_SPACE
 from stages.checkpoint.files import hash_file, sync_path, write_file
 from stages.counted import counted
 from stages.data.bad_records import SkippedRecords
@@ -36,49 +38,70 @@ from stages.data.dataset import (
     dataset_manifest_bytes,
 )
 from stages.data.progress import Progress
+from stages.data.safe_cuts import why_uncuttable
 from stages.data.shards import ShardTasks
 from stages.data.shuffle import ShuffleTasks
 from stages.data.source_errors import Interrupted, Unreadable
 from stages.data.source_files import SourceFile
 from stages.data.tasks import RECORDS, Execute, Record, Tasks
-from stages.data.tokenizer import train_tokenizer
+from stages.data.tokenizer import TrainingText, tokenizer_content, train_tokenizer
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, staging_directory
 
 SHARD_BYTES = 64 * 1024 * 1024
 """Source bytes per shard; one worker processes a whole shard. A larger file is one shard."""
+LONG_DOCUMENT_BYTES = 8 * 1024 * 1024
+"""A longer document takes more than a gigabyte if it is encoded as a whole."""
+WHOLE_MEMORY = 150
+"""Memory that encoding a document as a whole takes, in sizes of its text."""
 PLAN_NAME = "plan.json"
 
 
 def build(
     corpus: Corpus,
-    source_sha256: str,
+    contents: tuple[str, ...],
     given: Tokenizer | None,
     target: Path,
     progress: Progress,
     execute: Execute,
     alone: bool,
 ) -> None:
-    """Builds the dataset `target` of `corpus` with the tokenizer `given`, or one that is trained.
+    """Builds the dataset `target` of `corpus`, whose files have `contents`, with the tokenizer `given` or its own.
 
     Goes on from what a killed process has left, if this one is `alone`, that is if the file system has locks. If the
-    source is at fault, or the disk is full, nothing incomplete remains.
+    text is at fault, or the disk is full, or no part of the work is finished, nothing incomplete remains.
     """
     shards = tuple(corpus.shards(SHARD_BYTES))
     with _staging(target, alone) as staging:
-        _resume_or_start(staging, shards, given, progress)
-        manifest = _write_dataset(corpus, source_sha256, shards, given, staging, progress, execute)
-        write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
-        (staging / PLAN_NAME).unlink()
-        for folder in {path.name for path in staging.iterdir() if path.is_dir()}.difference(SPLITS):
-            shutil.rmtree(staging / folder)
-        for folder in (*SPLITS, "."):
-            sync_path(staging / folder)
-        try:
-            os.rename(staging, target)
-        except OSError:  # another process was faster, on a file system without locks
-            check_dataset(target)
-        sync_path(target.parent)
+        if not _is_complete(staging):
+            _resume_or_start(staging, shards, given, progress)
+            manifest = _write_dataset(corpus, contents, shards, given, staging, progress, execute)
+            write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
+        _publish(staging, target)
     progress.say(f"prepared {target.name}", 1.0)
+
+
+def _publish(staging: Path, target: Path) -> None:
+    """Gives a dataset that is complete its name, without what only the work needed."""
+    (staging / PLAN_NAME).unlink(missing_ok=True)
+    for folder in {path.name for path in staging.iterdir() if path.is_dir()}.difference(SPLITS):
+        shutil.rmtree(staging / folder)
+    for folder in (*SPLITS, "."):
+        sync_path(staging / folder)
+    try:
+        os.rename(staging, target)
+    except OSError:
+        if not target.exists():
+            raise
+        check_dataset(target)  # another process was faster, on a file system without locks
+    sync_path(target.parent)
+
+
+def _is_complete(dataset: Path) -> bool:
+    try:
+        check_dataset(dataset)
+    except DataError:
+        return False
+    return True
 
 
 @contextmanager
@@ -90,11 +113,28 @@ def _staging(target: Path, alone: bool) -> Iterator[Path]:
     try:
         yield staging
     except (DataError, OSError) as error:
-        if not (alone and isinstance(error, Unreadable | Interrupted)):
+        if not (alone and _may_pass(error) and _has_finished(staging)):
             shutil.rmtree(staging, ignore_errors=True)
         raise
     if staging.exists():
         shutil.rmtree(staging)
+
+
+def _may_pass(error: DataError | OSError) -> bool:
+    """Whether the same command may succeed later with what is finished: the source or a disk failed, not the text."""
+    if isinstance(error, OSError):
+        return error.errno not in NO_SPACE and not isinstance(error, FileNotFoundError)
+    return isinstance(error, Unreadable | Interrupted)
+
+
+def _has_finished(staging: Path) -> bool:
+    """Whether any part of the work is finished."""
+    return (staging / MANIFEST_NAME).exists() or any(_finished(staging))
+
+
+def _finished(staging: Path) -> list[Path]:
+    """The records of the tasks that are finished."""
+    return list((staging / RECORDS).glob("[!.]*"))
 
 
 def _resume_or_start(
@@ -112,13 +152,13 @@ def _resume_or_start(
         return
     for leftover in staging.glob("*/.*.tmp"):
         leftover.unlink()
-    finished = sum(1 for _ in (staging / RECORDS).iterdir())
+    finished = len(_finished(staging))
     progress.say(f"resuming: {counted(finished, 'part')} of the work is done" if finished else "starting again")
 
 
 def _write_dataset(
     corpus: Corpus,
-    source_sha256: str,
+    contents: tuple[str, ...],
     shards: tuple[tuple[SourceFile, ...], ...],
     given: Tokenizer | None,
     staging: Path,
@@ -133,7 +173,17 @@ def _write_dataset(
     end_of_text_id = tokenizer.token_to_id(spec.end_of_text)
     assert end_of_text_id is not None  # training adds it; given_tokenizer rejects a tokenizer without it
     num_shuffled = max(len(shards), -(-corpus.num_bytes // SHARD_BYTES))
-    parts = _done(ShardTasks(corpus, shards, staging, token_bytes, end_of_text_id, num_shuffled), progress, execute)
+    tasks = ShardTasks(corpus, contents, shards, staging, token_bytes, end_of_text_id, num_shuffled)
+    why_whole = why_uncuttable(tokenizer)
+    if why_whole:
+        progress.say(f"each document is encoded as a whole: {why_whole}")
+    parts = _done(tasks, progress, execute)
+    longest = max(part.longest_bytes for part in parts)
+    if why_whole and longest > LONG_DOCUMENT_BYTES:
+        progress.warn(
+            f"the longest document has {longest:,} bytes, and the tokenizer encodes each document as a whole, which"
+            f" takes about {WHOLE_MEMORY} times its size in memory: {why_whole}"
+        )
     skipped = corpus.skipped()
     for part in parts:
         skipped.join(part.skipped)
@@ -155,7 +205,7 @@ def _write_dataset(
         tokenizer_sha256=tokenizer_sha256,
         end_of_text_id=end_of_text_id,
         splits=splits,
-        source_sha256=source_sha256,
+        source_sha256=corpus.sha256(contents),
         skipped=skipped.records,
         fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
     )
@@ -172,8 +222,8 @@ def _tokenizer(
     path = staging / TOKENIZER_NAME
     if path.is_file():
         return Tokenizer.from_file(str(path))
-    tokenizer = given or train_tokenizer(corpus, list(shards), progress)
-    write_file(path, tokenizer.to_str(pretty=True).encode())
+    tokenizer = given or train_tokenizer([TrainingText(corpus, shards)], progress)
+    write_file(path, tokenizer_content(tokenizer))
     return tokenizer
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from stages.data.corpus import DataSpec, open_corpus
 from stages.data.dataset import read_dataset_manifest
 from stages.data.location import PYTHON_STDLIB, local_path
-from stages.data.prepare import remembered_hashes, source_sha256
+from stages.data.prepare import remembered_hashes
 from stages.data.prepared import given_dataset
 from stages.data.source_errors import DataError
 
@@ -24,6 +24,6 @@ def text_change(spec: DataSpec, dataset: Path) -> str | None:
         hashes = remembered_hashes(corpus, dataset.parent)
         if not hashes.remembers([Path(file.path) for file in corpus.files]):
             return "has files with other sizes or times than when" if hashes.memory_exists else None
-        return None if source_sha256(corpus, corpus.contents(hashes)) == recorded else "has changed since"
+        return None if corpus.sha256(corpus.contents(hashes)) == recorded else "has changed since"
     except (DataError, OSError):
         return None

@@ -5,6 +5,7 @@ several, and neither moving or renaming files nor changing the number of workers
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -14,16 +15,18 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import ConfigDict, Field, PositiveInt, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from model.strict import Strict
+from stages.checkpoint.files import hash_file
 from stages.data.bad_records import BadRecord, Policy, Record, Skipped
 from stages.data.cutting import as_line_feed
 from stages.data.documents import Cutting, is_plain_text, numbered_records
 from stages.data.file_kinds import kind_of_bytes, no_text
 from stages.data.folders import LocalFolders
-from stages.data.hub import by_hand, local_tokenizer, make_local_copy, offline_copy
+from stages.data.hub import by_hand, is_about_the_repository, local_tokenizer, make_local_copy, offline_copy
 from stages.data.location import PYTHON_STDLIB, local_path, missing_source, nearest_path, one_spelling, real_file
-from stages.data.source_errors import DataError, Unreadable, reading
+from stages.data.source_errors import DataError, Interrupted, Unreadable, reading
 from stages.data.source_files import SourceFile, list_files, require_readers, source_info, stdlib_files
 from stages.data.source_hashes import SourceHashes
 
@@ -57,7 +60,8 @@ class SourceSpec(Strict):
     one, whose tokens are read on use."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
-    """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`."""
+    """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`. By default all, but
+    for README, LICENSE and the like at the root of a repository on the Hugging Face hub."""
 
     document_separator: str | None = Field(None, min_length=1, examples=["====="])
     """The text between two documents of a plain text file; it belongs to neither. It applies to every such file and
@@ -122,6 +126,10 @@ class DataSpec(SourceSpec):
     retry_seconds: PositiveInt = Field(DEFAULT_RETRY_SECONDS, examples=[900], json_schema_extra={"unit": "seconds"})
     """For a prepared dataset at a URL: how long a fault of the network is retried before training stops with an error.
     A server that denies access is not asked again."""
+
+    shared_tokenizer: SkipJsonSchema[str | None] = Field(None, exclude_if=lambda texts: texts is None)
+    """For a source of a mixture without a `tokenizer`: the `texts_hash` of all its sources, which share one that is
+    trained on them. growctl writes it; leave it out."""
 
     @model_validator(mode="after")
     def _one_source_of_tokens(self) -> "DataSpec":
@@ -198,6 +206,31 @@ class Corpus:
                 content = next(found) if found else file.version
             advance(file.num_bytes)
             yield content
+
+    def identified(self, contents: Iterable[str]) -> list[tuple[str, int, str]]:
+        """The name and size of each file, with the identifier of its content that `contents` has."""
+        return [(file.name, file.num_bytes, content) for file, content in zip(self.files, contents, strict=True)]
+
+    def sha256(self, contents: Iterable[str]) -> str:
+        """A hash of what `identified` gives."""
+        return hashlib.sha256(json.dumps(self.identified(contents)).encode()).hexdigest()
+
+    def require_unchanged(self, files: Iterable[SourceFile], contents: Iterable[str]) -> None:
+        """Raises Interrupted if some of the local files no longer have the content that `contents` has for all files.
+
+        The version of a remote file is not asked for again.
+        """
+        if not self.is_local:
+            return
+        known = {file.name: content for file, content in zip(self.files, contents, strict=True)}
+        for file in files:
+            with reading(f"data.source: {file.path}"):
+                found = hash_file(Path(file.path))
+            if found != known[file.name]:
+                raise Interrupted(
+                    f"data.source: {file.path} changed while it was prepared; run the same command again to prepare the"
+                    " text as it is now"
+                )
 
     def check_separator(self) -> None:
         """Raises DataError if a `document_separator` is set but occurs in no file of the source."""
@@ -294,6 +327,8 @@ def open_corpus(spec: DataSpec) -> Corpus:
     is_folder = info is None or info["type"] != "file"
     if is_folder:
         files = [file for file in files if not any(part.startswith(".") for part in file.name.split("/"))]
+    if spec.include == SourceSpec.model_fields["include"].default:
+        files = [file for file in files if not is_about_the_repository(spec.source, file.name)]
     if not files and info is not None and info["type"] == "directory":
         raise Unreadable(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
     if not files:
@@ -325,6 +360,13 @@ def _no_source(spec: DataSpec) -> str:
         return f"data.source: {missing}; {instead}"
     near = nearest_path(path) if path else ""
     return f"data.source: {missing}{near or f'; set it to {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one'}"
+
+
+def texts_hash(texts: Iterable[SourceSpec]) -> str:
+    """A hash of where texts are and how they are read: the same in any order, and in any spelling of local paths."""
+    spelled = (text.model_copy(update={"source": one_spelling(text.source)}) for text in texts)
+    described = sorted(json.dumps(text.model_dump(mode="json"), sort_keys=True) for text in spelled)
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
 def content_hash(text: str) -> bytes:

@@ -1,9 +1,4 @@
-"""A dataset: its manifest, and its memory-mapped token shards as batches.
-
-The position in it is one integer.
-
-A training sample depends only on the seed and its global index. It does not depend on the number of ranks, on the
-micro-batch, or on where a run was stopped. Shapes: B batch, T sequence.
+"""A dataset: a directory with a manifest, and the checks of its files against it.
 
 A mixture of datasets is a directory with a manifest too, but without tokens: its manifest names the datasets
 (stages/data/mixture_dataset.py writes it, stages/data/samples.py opens it for training).
@@ -11,33 +6,31 @@ A mixture of datasets is a directory with a manifest too, but without tokens: it
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
-import numpy as np
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from model.strict import Strict
 from stages.checkpoint.files import OnBytes, hash_file, hash_files
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 from stages.checkpoint.text_facts import TextFacts
-from stages.counted import counted
 from stages.data.bad_records import SkippedRecords
 from stages.data.corpus import SPLITS, DataError, DataSpec, SourceName, SplitName
-from stages.data.remote_reading import RemoteReading, remote_reading
-from stages.data.sample_order import Blocks, Int64Array, WindowOrder
-from stages.data.sample_range import EndlessSamples
-from stages.remote_shards.range_hashes import HASH_BYTES, RANGE_BYTES, RANGES_ENDING, write_range_hashes
-from stages.remote_shards.remote_numbers import RemoteNumbers, RemoteShard
+from stages.data.remote_reading import remote_reading
+from stages.remote_shards.range_hashes import RANGE_BYTES, RANGES_ENDING, write_range_hashes
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
-from stages.token_files.mapped import MappedNumbers, mapped
 
 FORMAT_VERSION = 1
 LAYOUT_VERSION = 1
 """Version of the token files' layout. It is part of a dataset's identity; the manifest's FORMAT_VERSION is not."""
 HASHED_BYTES = 20_000_000_000
 """`check_dataset` hashes datasets up to this size completely."""
+
+_URL_AS_PATH = re.compile(r"[a-z][a-z0-9+]+:/")
+"""A path that was made of a URL has lost a slash."""
 
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
 """A number of bytes, tokens or documents."""
@@ -171,6 +164,11 @@ def _identity(file: DatasetFile) -> str | tuple[str, int]:
 def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
     """The manifest of a dataset. Raises DataError if there is none or it cannot be read."""
     path = dataset_dir / MANIFEST_NAME
+    if _URL_AS_PATH.match(str(dataset_dir)) and not dataset_dir.exists():
+        raise DataError(
+            f"{str(dataset_dir).replace(':/', '://', 1)} is a URL, and a directory is needed here; `growctl data show"
+            " URL` opens a dataset at a URL and names its directory"
+        )
     if not path.is_file():
         raise DataError(f"{dataset_dir} is not a dataset: it has no {MANIFEST_NAME}; `growctl prepare` makes one")
     try:
@@ -218,13 +216,13 @@ def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes 
     """Checks that every file in the manifest exists with its size and, with `hashes`, its sha256. Returns the manifest.
 
     The files of a mixture are those of its sources. The tokens of a remote dataset are checked when they are read.
-    Raises DataError that names the first file that is missing,
-    differs, or is a link out of the directory, or the first source that is not the dataset of the mixture.
+    Raises DataError that names the first file that is missing, differs, or is a link out of the directory, or the first
+    source that is not the dataset of the mixture.
     """
     manifests = _whole_manifests(dataset_dir)
     for directory, manifest in manifests:
         for file in files_here(directory, manifest):
-            _require_size(directory, file)
+            require_size(directory, file)
         require_tokenizer(directory, manifest)
         sources = manifest.sources
         computed = (
@@ -296,227 +294,8 @@ def files_here(dataset_dir: Path, manifest: DatasetManifest) -> list[DatasetFile
     return [file for file in manifest.files if file.name.endswith(RANGES_ENDING)]
 
 
-class TokenSplit:
-    """The tokens of one split as one stream over all its shards, read from disk or from a URL on use."""
-
-    def __init__(self, dataset_dir: Path, split: SplitName) -> None:
-        """Memory-maps the shards, or the hashes of remote ones.
-
-        Raises DataError if one is missing or its size differs from the manifest.
-        """
-        manifest = read_dataset_manifest(dataset_dir)
-        described = manifest.splits[split]
-        self.num_tokens = described.num_tokens
-        self.bytes_per_token = described.num_bytes / max(1, described.num_tokens)
-        """UTF-8 bytes of text per token. Ends of text count as tokens."""
-        shards = [file for file in described.files if file.name.endswith(".ds")]
-        lengths = [shard_tokens(file, manifest.token_bytes) for file in shards]
-        if sum(lengths) != described.num_tokens or any(file.bytes % manifest.token_bytes for file in shards):
-            raise DataError(f"{dataset_dir} is damaged: its {split} files do not hold {described.num_tokens} tokens")
-        self._opened = (dataset_dir, split)
-        reading = remote_reading(dataset_dir)
-        self._remote = None if reading is None else _remote_numbers(dataset_dir, reading, manifest, shards)
-        numbers = _mapped_numbers(dataset_dir, manifest, shards) if self._remote is None else self._remote
-        self.fill = numbers.fill
-        """Fills an array from a position on; the stream goes on at its start."""
-        self.read = numbers.read
-        """Reads (start, length): (length,) int64. Raises IndexError beyond either end."""
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the tokens lie at a URL."""
-        return self._remote is not None
-
-    def expect(self, start: int, length: int) -> None:
-        """Begins to fetch `length` tokens from `start` on, if they are remote and not on this machine."""
-        if self._remote is not None:
-            self._remote.expect(start, length)
-
-    def __reduce__(self) -> tuple[type["TokenSplit"], tuple[Path, SplitName]]:
-        """A pickle holds the path, not the tokens: whoever loads it opens the dataset again."""
-        return TokenSplit, self._opened
-
-
-def _mapped_numbers(dataset_dir: Path, manifest: DatasetManifest, shards: Sequence[DatasetFile]) -> MappedNumbers:
-    for file in shards:
-        _require_size(dataset_dir, file)
-    return MappedNumbers(
-        [
-            mapped(dataset_dir / file.name, f"<u{manifest.token_bytes}", count=shard_tokens(file, manifest.token_bytes))
-            for file in shards
-        ]
-    )
-
-
-def _remote_numbers(
-    dataset_dir: Path, reading: RemoteReading, manifest: DatasetManifest, shards: Sequence[DatasetFile]
-) -> RemoteNumbers:
-    found = []
-    for file in shards:
-        hashes = dataset_dir / f"{file.name}{RANGES_ENDING}"
-        needed = -(-file.bytes // manifest.range_bytes) * HASH_BYTES
-        if not hashes.is_file() or hashes.stat().st_size != needed:
-            raise DataError(
-                f"{dataset_dir} is damaged: {file.name}{RANGES_ENDING} does not hold {needed:,} bytes; remove"
-                f" {dataset_dir} and run the same command again"
-            )
-        if length := shard_tokens(file, manifest.token_bytes):
-            found.append(RemoteShard(file.name, file.bytes, length, hashes.read_bytes()))
-    fetch, dtype = reading.files().fetch, f"<u{manifest.token_bytes}"
-    return RemoteNumbers(found, dtype, manifest.range_bytes, fetch, reading.cache())
-
-
-def shard_tokens(file: DatasetFile, token_bytes: int) -> int:
-    """The number of tokens of a shard that belong to its split."""
-    stored = file.bytes // token_bytes
-    return stored if file.num_tokens is None else min(stored, file.num_tokens)
-
-
-class TrainingSamples(EndlessSamples):
-    """The train split as an endless sequence of samples. A sample has T + 1 tokens: T inputs and T shifted targets.
-
-    `WindowOrder` says in which order an epoch uses the windows of the stream.
-    """
-
-    def __init__(self, dataset_dir: Path, sequence_length: int, seed: int) -> None:
-        """Opens the train split. Raises DataError if it is shorter than one sample."""
-        self._split = TokenSplit(dataset_dir, "train")
-        self._length = sequence_length
-        require_tokens(dataset_dir, "train", self._split.num_tokens, sequence_length)
-        self.num_windows = self._split.num_tokens // sequence_length
-        """Samples per epoch."""
-        self._order = WindowOrder([self._split.num_tokens], sequence_length, seed)
-        self._blocks = Blocks(self.starts)
-        self._expected = Blocks(self.starts)
-
-    def epochs(self, num_samples: int) -> float:
-        """How many passes over the data `num_samples` samples make."""
-        return num_samples / self.num_windows
-
-    def starts(self, first_index: int, count: int) -> Int64Array:
-        """The positions in the stream where the samples start: (count,) int64, each in [0, tokens of the split)."""
-        return self._order.starts(np.zeros(count, np.int64), np.arange(first_index, first_index + count))
-
-    def pieces(self, index: int) -> list[tuple[int, int]]:
-        """Where each part of a sample starts in the stream, and its tokens: one part."""
-        return [(int(self.starts(index, 1)[0]), self._length + 1)]
-
-    def batch(self, first_index: int, count: int) -> Int64Array:
-        """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""
-        tokens_BT = np.empty((count, self._length + 1), np.int64)
-        for row, start in zip(tokens_BT, self._blocks.read(first_index, count).tolist(), strict=True):
-            self._split.fill(row, start)
-        return tokens_BT
-
-    def expect(self, first_index: int, count: int) -> None:
-        if self._split.is_remote:
-            for start in self._expected.read(first_index, count).tolist():
-                self._split.expect(start, self._length + 1)
-
-
-class WindowsOfSource(NamedTuple):
-    """The evaluation windows of one source of a mixture. An ordinary dataset is its own only source."""
-
-    name: str | None
-    """None for an ordinary dataset."""
-
-    weight: float
-    """Its share of the loss of the mixture: base weights, scaled to a sum of 1."""
-
-    first: int
-    """The place of its first window among those of all sources."""
-
-    num_windows: int
-    bytes_per_token: float
-    """UTF-8 bytes of text per token of its whole split."""
-
-
-class EvaluationWindows:
-    """A split as consecutive windows of T + 1 tokens that overlap by one token, so that no token is a target twice.
-
-    The rest of fewer than T tokens at the end is left out, so all windows have the same weight. With `max_sequences`,
-    windows are spread evenly over the split, because neighbouring documents are often similar.
-
-    The windows of a mixture are those of its sources, one source after another. `max_sequences` are shared out in
-    proportion to the base weights: at least one for each source, and no more than it has.
-    """
-
-    def __init__(
-        self, dataset_dir: Path, split: SplitName, sequence_length: int, max_sequences: int | None = None
-    ) -> None:
-        """Opens the split. Raises DataError if it, or that of a source, is shorter than one window."""
-        entries, parts = read_dataset_manifest(dataset_dir).sources, data_parts(dataset_dir)
-        total_weight = sum(entry.weight for entry in entries)
-        weights = [entry.weight / total_weight for entry in entries] if entries else [1.0]
-        self._length = sequence_length
-        self._splits = [TokenSplit(directory, split) for _, directory in parts]
-        for (_, directory), tokens in zip(parts, self._splits, strict=True):
-            require_tokens(directory, split, tokens.num_tokens, sequence_length)
-        totals = [(tokens.num_tokens - 1) // sequence_length for tokens in self._splits]
-        counts = totals if max_sequences is None else _shared_out(max_sequences, weights, totals)
-        self._windows = np.concatenate(
-            [np.arange(count) * total // count for count, total in zip(counts, totals, strict=True)]
-        )
-        self._sources = np.repeat(np.arange(len(counts)), counts)
-        firsts = [sum(counts[:number]) for number in range(len(counts))]
-        sizes = [tokens.bytes_per_token for tokens in self._splits]
-        names = [name for name, _ in parts]
-        self.sources = tuple(map(WindowsOfSource, names, weights, firsts, counts, sizes))
-        """The windows by source."""
-
-    def __len__(self) -> int:
-        return len(self._windows)
-
-    def source(self, place: int) -> WindowsOfSource:
-        """The source of one window. Raises IndexError beyond either end."""
-        return self.sources[self._sources[place]]
-
-    def batches(self, batch_size: int) -> list[tuple[int, int, int]]:
-        """(number of the source, start, stop) of batches that cover all windows, each of one source alone."""
-        return [
-            (number, start, min(start + batch_size, source.first + source.num_windows))
-            for number, source in enumerate(self.sources)
-            for start in range(source.first, source.first + source.num_windows, batch_size)
-        ]
-
-    def batch(self, start: int, stop: int) -> Int64Array:
-        """Windows `start` to `stop`, in order: (stop - start, T + 1) int64, with fewer rows at the end."""
-        windows, sources = self._windows[start:stop].tolist(), self._sources[start:stop].tolist()
-        tokens_BT = np.empty((len(windows), self._length + 1), np.int64)
-        for row, window, source in zip(tokens_BT, windows, sources, strict=True):
-            self._splits[source].fill(row, window * self._length)
-        return tokens_BT
-
-    def expect(self, start: int, stop: int) -> None:
-        """Begins to fetch windows `start` to `stop`, if they are remote and not on this machine."""
-        windows, sources = self._windows[start:stop].tolist(), self._sources[start:stop].tolist()
-        for window, source in zip(windows, sources, strict=True):
-            self._splits[source].expect(window * self._length, self._length + 1)
-
-    def __getitem__(self, place: int) -> Int64Array:
-        """One window: (T + 1,) int64. Raises IndexError beyond either end."""
-        return self._splits[self._sources[place]].read(int(self._windows[place]) * self._length, self._length + 1)
-
-
-def longest_window(dataset_dir: Path, split: SplitName) -> int:
-    """The most tokens that a window of a split can have; of a mixture, one of any source."""
-    manifests = (read_dataset_manifest(directory) for _, directory in data_parts(dataset_dir))
-    return max(1, min(manifest.splits[split].num_tokens for manifest in manifests) - 1)
-
-
-def _shared_out(number: int, weights: Sequence[float], most: Sequence[int]) -> list[int]:
-    """`number` windows shared out in proportion to `weights`, one at a time to the source that is furthest behind.
-
-    Each source gets at least one, and no more than `most`.
-    """
-    counts = [1] * len(weights)
-    for _ in range(min(number, sum(most)) - len(weights)):
-        open_sources = (i for i in range(len(weights)) if counts[i] < most[i])
-        counts[max(open_sources, key=lambda i: weights[i] / (2 * counts[i] + 1))] += 1
-    return counts
-
-
-def _require_size(dataset_dir: Path, file: DatasetFile) -> None:
+def require_size(dataset_dir: Path, file: DatasetFile) -> None:
+    """Raises DataError if a file of a dataset is missing, is a link out of its directory, or has another size."""
     path = dataset_dir / file.name
     if not path.is_file():
         raise DataError(f"{dataset_dir} is damaged: {file.name} is missing")
@@ -528,11 +307,7 @@ def _require_size(dataset_dir: Path, file: DatasetFile) -> None:
         raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, not {file.bytes} as in the manifest")
 
 
-def require_tokens(dataset_dir: Path, split: SplitName, num_tokens: int, sequence_length: int) -> None:
-    """Raises DataError if a split is shorter than one sample."""
-    if num_tokens <= sequence_length:
-        raise DataError(
-            f"data.source: the {split} split of {dataset_dir} has {counted(num_tokens, 'token')}, but one sample of"
-            f" {sequence_length} needs {sequence_length + 1}; use more text, a shorter sequence"
-            f"{', or a larger data.validation_fraction' if split == 'validation' else ''}"
-        )
+def shard_tokens(file: DatasetFile, token_bytes: int) -> int:
+    """The number of tokens of a shard that belong to its split."""
+    stored = file.bytes // token_bytes
+    return stored if file.num_tokens is None else min(stored, file.num_tokens)

@@ -25,6 +25,7 @@ LOCAL_COPIES = {
 """The sources in `schedules/data` that need a local copy, and how to make it."""
 
 _DATASETS = "hf://datasets/"
+_ABOUT = re.compile(r"(README|LICEN[CS]E|NOTICE|CITATION|CHANGELOG)(\.(md|txt|cff|rst))?", re.IGNORECASE)
 _S3_VARIABLES = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for a store other than Amazon's"
 
 
@@ -47,6 +48,12 @@ def offline_copy(source: str) -> str | None:
         return None
     path = os.path.join(glob.escape(folder) if glob.has_magic(below) else folder, below).rstrip("/")
     return path if glob.has_magic(below) or os.path.exists(path) else None
+
+
+def is_about_the_repository(source: str, name: str) -> bool:
+    """Whether `name` below the source is a text about a repository on the hub, such as its card, and not part of it."""
+    repository, _, below = _parts(source)
+    return bool(repository) and not below and _ABOUT.fullmatch(name) is not None
 
 
 def _parts(source: str) -> tuple[str, str, str]:

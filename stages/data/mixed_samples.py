@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.data.dataset import TokenSplit, require_one_tokenizer, require_tokens
+from stages.data.dataset import require_one_tokenizer
 from stages.data.mixture import NO_SOURCES, Mixture, MixtureSource, MixtureStage, WhenExhausted
 from stages.data.packed_split import PackedSplit
 from stages.data.sample_order import Blocks, Int64Array, WindowOrder
 from stages.data.sample_range import EndlessSamples
 from stages.data.source_errors import DataError
+from stages.data.token_split import TokenSplit, require_tokens
 from stages.spec import Packing
 
 
@@ -48,7 +49,7 @@ class MixedSamples(EndlessSamples):
         sources = []
         for name, dataset_dir in datasets.items():
             split = PackedSplit(dataset_dir, sequence_length) if packs else TokenSplit(dataset_dir, "train")
-            require_tokens(dataset_dir, "train", split.num_tokens, sequence_length)
+            require_tokens(dataset_dir, "train", split.num_tokens, sequence_length, name)
             self._splits.append(split)
             num_windows = split.num_tokens // sequence_length
             sources.append(MixtureSource(name, split.num_tokens, num_windows, most.get(name)))

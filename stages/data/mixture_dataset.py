@@ -32,7 +32,7 @@ from stages.data.dataset import (
     require_tokenizer,
 )
 from stages.data.mixture import Mixture, MixtureSource, MixtureStage
-from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, staging_directory
+from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME, staging_directory
 
 
 class Ingredient(NamedTuple):
@@ -61,7 +61,7 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
     require_one_tokenizer({each.name: each.dataset for each in ingredients})
     entries = tuple(_entry(each, manifests[each.name].fingerprint, datasets_dir) for each in ingredients)
     key = json.dumps([entry.model_dump(mode="json") for entry in entries])
-    target = datasets_dir / f"mixture-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    target = datasets_dir / f"{MIXTURE_PREFIX}{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     if target.exists():
         try:
             require_tokenizer(target, read_dataset_manifest(target))

@@ -7,6 +7,7 @@ broken is made again. Several processes may make it at once; each writes a file 
 import os
 import socket
 import zlib
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -15,11 +16,12 @@ import numpy as np
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from model.strict import Strict
-from stages.data.dataset import TokenSplit, read_dataset_manifest, require_tokens
+from stages.data.dataset import read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
 from stages.data.packing import pack
 from stages.data.sample_order import Int64Array
 from stages.data.source_errors import DataError
+from stages.data.token_split import TokenSplit, require_tokens
 from stages.token_files.mapped import mapped
 
 FORMAT_VERSION = 1
@@ -82,12 +84,20 @@ class PackedSplit:
 
     def fill(self, tokens: Int64Array, window: int) -> None:
         """Fills `tokens`, (T + 1,), with a window and the token that follows its last one."""
-        place = 0
-        *pieces, (last, _) = self.pieces(window)
-        for start, length in pieces:
-            self.split.fill(tokens[place : place + length], start)
-            place += length
-        self.split.fill(tokens[place:], last)
+        self.fill_windows(tokens, [(self._firsts[window], self._firsts[window + 1])])
+
+    def bounds(self, windows: Int64Array) -> Int64Array:
+        """The numbers of each window's first piece and of the next window's: (N, 2)."""
+        return np.stack([self._firsts[windows], self._firsts[windows + 1]], axis=1).astype(np.int64)
+
+    def fill_windows(self, tokens: Int64Array, bounds: Iterable[Sequence[int]]) -> None:
+        """Fills `tokens`, (N (T + 1),), with the windows of these `bounds`, each with the token that follows it."""
+        pieces: list[tuple[int, int]] = []
+        for first, stop in bounds:
+            pieces += self._pieces[first:stop].tolist()
+            start, length = pieces[-1]
+            pieces[-1] = (start, length + 1)
+        self.split.fill_pieces(tokens, pieces)
 
 
 def packing_file(dataset_dir: Path, sequence_length: int) -> Path:

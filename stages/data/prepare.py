@@ -16,10 +16,12 @@ import fcntl
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
+
+from tokenizers import Tokenizer
 
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.disk_full import raise_when_full
@@ -34,7 +36,7 @@ from stages.data.remote_dataset import remote_dataset
 from stages.data.source_errors import Unreadable
 from stages.data.source_hashes import REMEMBERED_BYTES, SourceHashes
 from stages.data.tasks import Execute
-from stages.data.tokenizer import given_tokenizer, tokenizer_file
+from stages.data.tokenizer import given_tokenizer, tokenizer_content, tokenizer_file
 from stages.stage_dir import preparation_lock
 
 LONGEST_NAME = 100
@@ -42,6 +44,16 @@ LONGEST_NAME = 100
 
 CHOICE_VERSION = 3
 """Version of the rules that cut and split documents. It is part of a dataset's key."""
+
+
+class PreparingOptions(TypedDict, total=False):
+    """The optional arguments of `prepare` that are the same for every source of a mixture."""
+
+    log_path: Path | None
+    on_progress: OnProgress | None
+    on_work: OnWork | None
+    tell: Callable[[str], None]
+    execute: Execute | None
 
 
 def prepare(
@@ -53,6 +65,7 @@ def prepare(
     on_work: OnWork | None = None,
     tell: Callable[[str], None] = lambda line: None,
     execute: Execute | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Path:
     """Prepares the dataset that `spec` describes, or finds it. Returns its directory in `datasets_dir`.
 
@@ -60,7 +73,8 @@ def prepare(
     waits for the first. What a killed process has finished is kept, and the next one goes on from there. Paths that
     name the same files describe the same dataset. `on_progress` receives a description of the work and the fraction
     done (None if unknown), `on_work` figures once a second. Messages go to `log_path`; nothing is printed. `execute`
-    runs the work; by default, processes on this machine do, one per core.
+    runs the work; by default, processes on this machine do, one per core. `tokenizer` is the one that the sources of a
+    mixture share, for a spec that has a `shared_tokenizer`.
 
     If the source or the tokenizer cannot be opened, the newest dataset that was prepared for the same `spec` is enough;
     `tell` gets a line that says so. Raises DataError for every error that the user can fix, DiskFull if the disk is
@@ -72,17 +86,17 @@ def prepare(
     """
     if given := given_dataset(spec) or remote_dataset(spec, datasets_dir, Progress(None, on_progress), tell):
         return _checked(given, spec, on_progress)
+    assert tokenizer or spec.shared_tokenizer is None
     spec = spec.in_one_spelling()
     with raise_when_full(datasets_dir):
         try:
-            source = _Source.read(spec, datasets_dir, Progress(None, on_progress))
+            source = _Source.read(spec, datasets_dir, Progress(None, on_progress), tokenizer)
         except Unreadable as error:
-            found = (path for path, _ in prepared_datasets(spec, datasets_dir) if _damage(path, on_progress) is None)
-            if dataset := next(found, None):
+            if dataset := _made_before(spec, datasets_dir, tokenizer, on_progress):
                 tell(f"{dataset} was prepared with these settings and is used; its text could not be compared: {error}")
                 return dataset
             raise
-        progress = Progress(log_path, on_progress, on_work)
+        progress = Progress(log_path, on_progress, on_work, tell)
         return _found_or_built(source, datasets_dir, progress, execute or run_locally(spec.workers, log_path))
 
 
@@ -92,10 +106,15 @@ def _checked(given: Path, spec: DataSpec, on_progress: OnProgress | None) -> Pat
         manifest = check_dataset(given, on_progress)
     except DataError as error:
         raise DataError(f"data.source: {error}") from error
+    if manifest.sources:
+        names = ", ".join(source.name for source in manifest.sources)
+        raise DataError(f"data.source: {spec.source!r} is a mixture itself; name its sources ({names}) in data.mixture")
     made = manifest.spec.model_copy(update={"vocab_size": manifest.vocab_size})
+    if (file := tokenizer_file(spec)) and hash_file(file) == manifest.tokenizer_sha256:
+        made = made.model_copy(update={"tokenizer": spec.tokenizer})
     for name, field in DataSpec.model_fields.items():
         wanted, has = getattr(spec, name), getattr(made, name)
-        if name not in ("source", *NOT_CONTENT) and wanted not in (field.default, has):
+        if name not in ("source", "shared_tokenizer", *NOT_CONTENT) and wanted not in (field.default, has):
             raise DataError(
                 f"data.{name}: {wanted}, but data.source {spec.source!r} is a prepared dataset, which was made with"
                 f" {'null' if has is None else has}; leave the key out (as an override: '~data.{name}')"
@@ -111,17 +130,21 @@ class _Source(NamedTuple):
     contents: tuple[str, ...]
     """An identifier of the content of each file of the corpus."""
     tokenizer: str | None
-    """The hash of the file of a given tokenizer; None for one on the hub or one to train."""
+    """The hash of a given tokenizer or its file; None for one on the hub or one to train."""
+    shared: Tokenizer | None
+    """The tokenizer that the sources of a mixture share."""
 
     @classmethod
-    def read(cls, spec: DataSpec, datasets_dir: Path, progress: Progress) -> "_Source":
+    def read(cls, spec: DataSpec, datasets_dir: Path, progress: Progress, shared: Tokenizer | None = None) -> "_Source":
         """Opens the source of `spec` and hashes its files. Raises Unreadable if it or the tokenizer is not there."""
         progress.say("reading the source")
         corpus = open_corpus(spec)
         hashes = remembered_hashes(corpus, datasets_dir)
         contents = tuple(corpus.contents(hashes, progress.meter("reading the source", corpus.num_bytes).advance))
+        if shared:
+            return cls(corpus, hashes, contents, _tokenizer_sha256(shared), shared)
         tokenizer = tokenizer_file(spec)
-        return cls(corpus, hashes, contents, hash_file(tokenizer) if tokenizer else None)
+        return cls(corpus, hashes, contents, hash_file(tokenizer) if tokenizer else None, None)
 
 
 def _found_or_built(source: _Source, datasets_dir: Path, progress: Progress, execute: Execute) -> Path:
@@ -132,15 +155,31 @@ def _found_or_built(source: _Source, datasets_dir: Path, progress: Progress, exe
         source.hashes.save()
         return target
     source.corpus.check_separator()
-    given = given_tokenizer(spec) if spec.tokenizer else None
+    given = given_tokenizer(spec) if spec.tokenizer else source.shared
     datasets_dir.mkdir(parents=True, exist_ok=True)
-    with _lock(preparation_lock(target), progress) as alone:
+    with locked(preparation_lock(target), progress) as alone:
         if damage := _damage(target, progress.on_progress):
             if target.exists():
                 progress.say(f"{damage}; moved to {set_aside(target)}, preparing it again")
-            build(source.corpus, source_sha256(source.corpus, source.contents), given, target, progress, execute, alone)
+            build(source.corpus, source.contents, given, target, progress, execute, alone)
             source.hashes.save()
     return target
+
+
+def _made_before(
+    spec: DataSpec, datasets_dir: Path, tokenizer: Tokenizer | None, on_progress: OnProgress | None
+) -> Path | None:
+    """The newest whole dataset that was prepared for `spec`, with `tokenizer` if there is one."""
+    wanted = _tokenizer_sha256(tokenizer) if tokenizer else None
+    for path, document in prepared_datasets(spec, datasets_dir):
+        if wanted in (None, document.get("tokenizer_sha256")) and _damage(path, on_progress) is None:
+            return path
+    return None
+
+
+def _tokenizer_sha256(tokenizer: Tokenizer) -> str:
+    """The hash of the file that a dataset with `tokenizer` has."""
+    return hashlib.sha256(tokenizer_content(tokenizer)).hexdigest()
 
 
 def _damage(dataset_dir: Path, on_progress: OnProgress | None = None) -> str | None:
@@ -165,15 +204,6 @@ def remembered_hashes(corpus: Corpus, datasets_dir: Path) -> SourceHashes:
     return SourceHashes(datasets_dir / f".{_name(corpus.spec.source)}-{place}.hashes.json")
 
 
-def source_sha256(corpus: Corpus, contents: Iterable[str]) -> str:
-    """A hash of the source's files: their names and sizes, and the `contents` that `corpus.contents` gives."""
-    return hashlib.sha256(json.dumps(_files(corpus, contents)).encode()).hexdigest()
-
-
-def _files(corpus: Corpus, contents: Iterable[str]) -> list[tuple[str, int, str]]:
-    return [(file.name, file.num_bytes, content) for file, content in zip(corpus.files, contents, strict=True)]
-
-
 def _key(source: _Source) -> str:
     """A short hash of what determines a dataset: the spec without `workers`, the files' content, the tokenizer's."""
     determining = {
@@ -181,13 +211,13 @@ def _key(source: _Source) -> str:
         "choice_version": CHOICE_VERSION,
         "spec": source.corpus.spec.model_dump(include=DataSpec.model_fields.keys() - {*NOT_CONTENT}),
         "tokenizer": source.tokenizer,
-        "files": _files(source.corpus, source.contents),
+        "files": source.corpus.identified(source.contents),
     }
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
 
 
 @contextmanager
-def _lock(path: Path, progress: Progress) -> Iterator[bool]:
+def locked(path: Path, progress: Progress) -> Iterator[bool]:
     """Waits until no other process locks `path`, then locks it. Yields False if the file system has no locks.
 
     The lock of a process ends with the process.

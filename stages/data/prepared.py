@@ -35,11 +35,21 @@ def prepared_datasets(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path
 
 
 def given_dataset(spec: DataSpec) -> Path | None:
-    """The dataset that the source is itself, such as one that `growctl data import` made; None if it is a text."""
+    """The dataset that the source is itself, such as one that `growctl data import` made; None if it is a text.
+
+    It may be a mixture, which `prepare` rejects.
+    """
     path = local_path(spec.source)
     directory = Path(path) if path else None
-    parts = (MANIFEST_NAME, TOKENIZER_NAME, *SPLITS)
-    return directory if directory and all((directory / part).exists() for part in parts) else None
+    if directory is None or not all((directory / part).is_file() for part in (MANIFEST_NAME, TOKENIZER_NAME)):
+        return None
+    return directory if all((directory / split).exists() for split in SPLITS) or _is_mixture(directory) else None
+
+
+def _is_mixture(directory: Path) -> bool:
+    with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        return bool(json.loads((directory / MANIFEST_NAME).read_bytes())["sources"])
+    return False
 
 
 def _remote_copies(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -61,7 +71,8 @@ def missing_unprepared(spec: DataSpec, datasets_dir: Path) -> str | None:
 
 def _determining(spec: dict[str, Any]) -> dict[str, Any]:
     """The keys of a data block that determine the content of its dataset."""
-    return {name: spec[name] for name in DataSpec.model_fields if name not in NOT_CONTENT}
+    names = DataSpec.model_fields.keys() - {*NOT_CONTENT, "shared_tokenizer"}
+    return {name: spec[name] for name in names} | {"shared_tokenizer": spec.get("shared_tokenizer")}
 
 
 def _age(manifest: Path) -> float:

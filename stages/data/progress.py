@@ -59,20 +59,30 @@ class Meter:
 class Progress:
     """Reports progress to the caller and to the log."""
 
-    def __init__(self, log_path: Path | None, on_progress: OnProgress | None, on_work: OnWork | None = None) -> None:
-        if log_path:
-            log_path.parent.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self,
+        log_path: Path | None,
+        on_progress: OnProgress | None,
+        on_work: OnWork | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.log_path = log_path
         self.on_progress = on_progress
-        self._on_work = on_work
+        self._on_work, self._tell = on_work, tell
 
     def say(self, message: str, fraction: float | None = None) -> None:
         """Reports `message` to the log and, with the fraction done, to the caller."""
         if self.log_path:
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
             with self.log_path.open("a", encoding="utf-8") as log:
                 log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
         if self.on_progress:
             self.on_progress(message, fraction)
+
+    def warn(self, message: str) -> None:
+        """Reports `message` to the log, and to the caller as a warning."""
+        self.say(message)
+        self._tell(message)
 
     def meter(self, message: str, total_bytes: int) -> Meter:
         """Reports the start of work on `total_bytes`. The meter reports each percent, and figures once a second."""

@@ -35,7 +35,7 @@ def remote_dataset(
 
     Fetches and checks the manifest, the tokenizer and the hashes of ranges, and asks for the size of every shard. If
     the URL cannot be reached, a directory from before is enough; `tell` gets a line that says so. Raises DataError that
-    names the file that is missing, has another size or is altered.
+    names the file that is missing, has another size or is altered; CacheUnusable if the cache cannot be written.
     """
     if local_path(spec.source) is not None or "://" not in spec.source or "::" in spec.source:
         return None

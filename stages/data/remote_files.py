@@ -2,7 +2,7 @@
 
 A fault that may pass is retried with growing, random pauses for `retry_seconds` in all: a dropped connection, a server
 that answers 500, bytes that do not have their hash. A file that is missing or has another size, and a server that
-denies access, are an error at once.
+denies access or ignores ranges, are an error at once.
 """
 
 import hashlib
@@ -48,11 +48,18 @@ class RemoteFiles:
                 content = b""  # the file ends before the range begins
             if len(content) > stop - start:
                 raise DataError(
+<<<<<<< HEAD
                     f"{self.url}/{name} cannot be read in ranges: the server sent {len(content):,} bytes, not the"
                     f" {stop - start:,} asked for; use a server or a store that answers range requests, or download the"
                     " dataset and give its directory"
                 )
             if len(content) != stop - start:
+=======
+                    f"{where}: the server ignores ranges: it sent {len(content):,} bytes, not {stop - start:,}; use a"
+                    " server that knows HTTP ranges, or download the dataset and give its directory"
+                )
+            if len(content) < stop - start:
+>>>>>>> 7967f282abea4bab0db15a8af439f149aa3923af
                 found = _size(fs, path)
                 if found is not None and found < stop:
                     raise DataError(

@@ -67,8 +67,9 @@ def remote_reading(dataset_dir: Path) -> RemoteReading | None:
 
 
 def write_remote_reading(dataset_dir: Path, reading: RemoteReading) -> None:
-    """Says how the tokens of a dataset are read from now on."""
+    """Says how the tokens of a dataset are read from now on. Raises CacheUnusable if a new cache cannot be written."""
     if remote_reading(dataset_dir) != reading:
+        reading.cache().require_usable()
         write_file(dataset_dir / REMOTE_NAME, reading.model_dump_json(indent=1).encode())
 
 

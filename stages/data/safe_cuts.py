@@ -9,7 +9,8 @@ the space or line feed after it. It needs all of this, which `why_uncuttable` ch
   on what follows it, and matching goes on after it as at the start of a text. It puts no space in front of a text.
 - The normaliser is NFC or none. An ASCII character starts a new sequence in NFC, so nothing composes across the cut.
 - No added token reaches across the cut: none holds white space after another character, takes the white space to its
-  right, or asks which character stands before it.
+  right, or asks which character stands before it. That holds for special tokens too, which become ordinary text: where
+  one is found, the tokenizer looks for no other.
 
 Other tokenizers, such as those of SentencePiece, which mark the start of a text, encode each document as a whole.
 """
@@ -48,10 +49,11 @@ def why_uncuttable(tokenizer: Tokenizer) -> str | None:
     if parts["model"].get("dropout"):
         return "its model draws random merges"
     steps = _steps(parts["pre_tokenizer"])
-    if not any(map(_cuts, steps)) or not all(map(_keeps_cuts, steps)):
+    if not _cuts_text(steps) or not all(map(_keeps_cuts, steps)):
         return f"its pre-tokenizer is {' and '.join(step['type'] for step in steps) or 'missing'}"
     for token in parts["added_tokens"]:
-        if not token["special"] and (token["rstrip"] or token["single_word"] or re.search(r"\S\s", token["content"])):
+        looks_around = not token["special"] and (token["rstrip"] or token["single_word"])
+        if looks_around or re.search(r"\S\s", token["content"]):
             return f"its added token {token['content']!r} depends on the text around it"
     return None
 
@@ -60,6 +62,12 @@ def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
     if pre_tokenizer is None:
         return []
     return pre_tokenizer["pretokenizers"] if pre_tokenizer["type"] == "Sequence" else [pre_tokenizer]
+
+
+def _cuts_text(steps: list[dict[str, Any]]) -> bool:
+    """Whether a step cuts before one turns the text into bytes, after which white space looks like a letter."""
+    deciding = next((step for step in steps if _cuts(step) or step["type"] == "ByteLevel"), None)
+    return deciding is not None and _cuts(deciding)
 
 
 def _cuts(step: dict[str, Any]) -> bool:

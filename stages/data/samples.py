@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from stages.data.dataset import MixtureEntry, TrainingSamples, read_dataset_manifest
+from stages.data.dataset import MixtureEntry, read_dataset_manifest
 from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import Mixture, MixtureSource, MixtureStage, WhenExhausted
 from stages.data.packed_samples import PackedSamples
 from stages.data.source_errors import DataError
+from stages.data.training_samples import TrainingSamples
 from stages.spec import MixtureSpan, Packing
 
 

@@ -25,6 +25,9 @@ class ShardRecord(Strict):
     splits: dict[SplitName, DatasetSplit]
     """Its documents of each split. Train has no files yet if the documents are to be shuffled."""
 
+    longest_bytes: int
+    """Of its longest document, in UTF-8."""
+
     skipped: SkippedRecords
     """The bad records in its files."""
 
@@ -34,6 +37,8 @@ class ShardTasks(Tasks[ShardRecord]):
     """Tokenises the documents of a source, a shard at a time."""
 
     corpus: Corpus
+    contents: tuple[str, ...]
+    """An identifier of the content of each file of the corpus, as of the start."""
     shards: tuple[tuple[SourceFile, ...], ...]
     """The files of each shard."""
     directory: Path
@@ -57,7 +62,7 @@ class ShardTasks(Tasks[ShardRecord]):
         return "memory" in self.corpus.fs.protocol
 
     def work(self, number: int, meter: Meter) -> ShardRecord:
-        """Writes the tokens of both splits."""
+        """Writes the tokens of both splits. Raises Interrupted if a local file has changed since the start."""
         spec = self.corpus.spec
         tokenizer = Tokenizer.from_file(str(self.directory / TOKENIZER_NAME))
         encoder = Encoder(tokenizer, self.end_of_text_id, self.token_bytes)
@@ -86,6 +91,7 @@ class ShardTasks(Tasks[ShardRecord]):
                 if done == len(waiting):
                     waiting.clear()
                     done = 0
+            self.corpus.require_unchanged(self.shards[number], self.contents)
             files = {split: writer.finish() for split, writer in writers.items()}
         if spec.shuffle_seed is not None:
             seed, num_tokens = spec.shuffle_seed, writers["train"].num_tokens
@@ -101,15 +107,18 @@ class ShardTasks(Tasks[ShardRecord]):
             )
             for split in SPLITS
         }
-        return ShardRecord(splits=splits, skipped=skipped.records)
+        longest = max(count.longest_bytes for count in counts.values())
+        return ShardRecord(splits=splits, longest_bytes=longest, skipped=skipped.records)
 
 
 class _Counts:
     """Sums over the documents of one split."""
 
     def __init__(self) -> None:
-        self.num_bytes, self.text_hash = 0, joined_hash(())
+        self.num_bytes = self.longest_bytes = 0
+        self.text_hash = joined_hash(())
 
     def add(self, document: Document) -> None:
         self.num_bytes += document.num_bytes
+        self.longest_bytes = max(self.longest_bytes, document.num_bytes)
         self.text_hash = joined_hash((self.text_hash, document.content))

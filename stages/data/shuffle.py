@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model.strict import Strict
+from stages.checkpoint.files import write_file
 from stages.data.dataset import DatasetFile
 from stages.data.encoding import Tokens
 from stages.data.progress import Meter
@@ -98,7 +99,7 @@ def sort_into_buckets(
             writer.add(tokens[ends[document - 1] if document else 0 : ends[document]], True)
         writer.finish()
     counts = np.bincount(buckets.astype(np.int64), minlength=num_buckets)
-    np.concatenate(([0], np.cumsum(counts))).astype("<u8").tofile(path.with_suffix(".buckets"))
+    write_file(path.with_suffix(".buckets"), np.concatenate(([0], np.cumsum(counts))).astype("<u8").tobytes())
 
 
 def _draws(seed: int, stream: int, count: int) -> UInt64s:

@@ -1,7 +1,9 @@
 """A dataset's tokenizer, loaded from a file or the Hugging Face hub, or trained on the train split."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -12,7 +14,7 @@ from stages.data.source_errors import DataError, Unreadable, reason
 from stages.data.source_files import SourceFile
 
 TOKENIZER_SAMPLE_BYTES = 256 * 1024 * 1024
-"""The most text that a tokenizer is trained on, in equal parts from the start of every shard."""
+"""The most text that a tokenizer is trained on, in equal parts from the start of every shard of a text."""
 
 
 def given_tokenizer(spec: DataSpec) -> Tokenizer:
@@ -50,26 +52,47 @@ def tokenizer_file(spec: DataSpec) -> Path | None:
     return path
 
 
-def train_tokenizer(corpus: Corpus, shards: list[tuple[SourceFile, ...]], progress: Progress) -> Tokenizer:
-    """A byte-level BPE trained on the train split. It encodes any text without loss."""
-    meter = progress.meter("training the tokenizer", min(corpus.num_bytes, TOKENIZER_SAMPLE_BYTES))
+def tokenizer_content(tokenizer: Tokenizer) -> bytes:
+    """The content of the file that a dataset has of its tokenizer."""
+    return tokenizer.to_str(pretty=True).encode()
+
+
+class TrainingText(NamedTuple):
+    """A text to train a tokenizer on."""
+
+    corpus: Corpus
+    shards: Sequence[tuple[SourceFile, ...]]
+    naming: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Opened while the text is read, so that it can name the text in errors."""
+
+
+def train_tokenizer(parts: Sequence[TrainingText], progress: Progress) -> Tokenizer:
+    """A byte-level BPE trained on the train splits of texts with equal settings. It encodes any text without loss.
+
+    Every text gives an equal part of `TOKENIZER_SAMPLE_BYTES`, or all of its own if that is less.
+    """
+    most = TOKENIZER_SAMPLE_BYTES // len(parts)
+    meter = progress.meter("training the tokenizer", sum(min(part.corpus.num_bytes, most) for part in parts))
 
     def texts() -> Iterator[str]:
-        skipped = corpus.skipped()
-        for files in shards:
-            left = TOKENIZER_SAMPLE_BYTES // len(shards)
-            for document in corpus.documents(files, "train", meter.advance, skipped):
-                yield document.text
-                left -= len(document.text)
-                if left <= 0:
-                    break
+        for corpus, shards, naming in parts:
+            skipped = corpus.skipped()
+            with naming():
+                for files in shards:
+                    left = most // len(shards)
+                    for document in corpus.documents(files, "train", meter.advance, skipped):
+                        yield document.text
+                        left -= len(document.text)
+                        if left <= 0:
+                            break
 
+    spec = parts[0].corpus.spec
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=corpus.spec.vocab_size or DEFAULT_VOCAB_SIZE,
-        special_tokens=[corpus.spec.end_of_text],
+        vocab_size=spec.vocab_size or DEFAULT_VOCAB_SIZE,
+        special_tokens=[spec.end_of_text],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

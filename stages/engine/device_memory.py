@@ -110,8 +110,8 @@ class TrainingMemory:
         # The first reduction runs when the bucket is full; the layers not yet reached still hold their activations.
         waiting = round(training.activations * (1 - sizes.bucket / sizes.total))
         # At the end of the stage a plain float32 model is evaluated, while the idle engine keeps its memory.
-        num_tokens = micro_batch_size * self._sequence_length
-        evaluation = FLOAT32 * sizes.total + evaluation_bytes(self._config, num_tokens, self._device)
+        evaluated = evaluation_bytes(self._config, micro_batch_size, self._sequence_length, self._device)
+        evaluation = FLOAT32 * sizes.total + evaluated
         moments = (
             engine.forward,
             training.at_loss,

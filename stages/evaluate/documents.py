@@ -18,7 +18,7 @@ import orjson
 from tokenizers import Tokenizer
 
 from model.errors import UserError
-from stages.data.dataset import Int64Array
+from stages.data.sample_order import Int64Array
 from stages.data.source_errors import DataError, reading
 
 PIECE_CHARACTERS = 256 * 1024

@@ -19,7 +19,8 @@ from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
 from stages.data.corpus import SplitName
-from stages.data.dataset import EvaluationWindows, data_parts, read_dataset_manifest
+from stages.data.dataset import data_parts, read_dataset_manifest
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.windows import Batch, batches, sliding_windows

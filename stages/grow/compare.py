@@ -22,7 +22,8 @@ from model.precision import ComparisonDtype
 from model.tokenformer import Tokenformer
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model
-from stages.data.dataset import EvaluationWindows, longest_window, read_dataset_manifest
+from stages.data.dataset import read_dataset_manifest
+from stages.data.evaluation_windows import EvaluationWindows, longest_window
 from stages.grow.comparison import Comparison, Descent, GenerationGradients, Measured
 
 GRADIENT_RAMP = 0.01

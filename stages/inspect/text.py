@@ -14,7 +14,7 @@ from torch import Tensor
 
 from model.errors import UserError
 from stages.counted import counted
-from stages.data.dataset import EvaluationWindows
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.windows import sliding_windows
 

@@ -20,11 +20,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from model.errors import Failure
+from model.errors import Failure, UserError
 from stages.checkpoint.disk_full import NO_SPACE
+from stages.remote_shards.mapping import mapped_bytes
 
 BYTES_FILE = ".bytes"
 TEMPORARY = ".tmp"
@@ -37,6 +37,10 @@ KEPT_SHARE = 15 / 16
 
 class CacheFull(Failure):
     """The cache's disk is full, and no range is left that could be removed."""
+
+
+class CacheUnusable(UserError):
+    """A folder that cannot hold the cache."""
 
 
 class RangeCache:
@@ -56,21 +60,18 @@ class RangeCache:
         """
         path = self._path(sha256)
         try:
-            array = np.asarray(np.memmap(path, dtype, "r"))
+            content = mapped_bytes(path)
             found = path.stat()
         except OSError:
             return None
-        except ValueError:  # an empty file, or no multiple of the numbers' size
-            self._remove(path)
-            return None
         identity = (found.st_ino, found.st_mtime_ns)
         if self._known.get(sha256) != identity:
-            if found.st_size != num_bytes or hashlib.sha256(array.data).hexdigest() != sha256:
+            if len(content) != num_bytes or hashlib.sha256(content.data).hexdigest() != sha256:
                 self._remove(path)
                 return None
             self._known[sha256] = identity
         self._mark_used(path)
-        return array
+        return content.view(dtype)
 
     def read(self, sha256: str, start: int, stop: int) -> bytes | None:
         """Bytes `start` to `stop` of a range that this process has checked; None if it has not, or it is not there."""
@@ -82,10 +83,27 @@ class RangeCache:
             found = os.fstat(descriptor)
             if self._known.get(sha256) != (found.st_ino, found.st_mtime_ns):
                 return None
-            os.utime(descriptor, ns=(time.time_ns(), found.st_mtime_ns))
+            with suppress(OSError):  # a file of another user
+                os.utime(descriptor, ns=(time.time_ns(), found.st_mtime_ns))
             return os.pread(descriptor, stop - start, start)
         finally:
             os.close(descriptor)
+
+    def require_usable(self) -> None:
+        """Makes the directory. Raises CacheUnusable if this process cannot write there."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                return
+        except OSError as error:
+            if error.errno not in NO_SPACE:  # a full disk is an error once a range is there to write
+                raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> CacheUnusable:
+        return CacheUnusable(
+            f"data.cache_dir: the data cache {self.directory} cannot be written ({error.strerror}); set it to a folder"
+            " on this machine that you may write to"
+        )
 
     def has(self, sha256: str) -> bool:
         """Whether there is a file for a range, without a look into it."""
@@ -95,7 +113,7 @@ class RangeCache:
         """Stores a range, and first removes those used least recently if it does not fit.
 
         On a full disk the cache shrinks: it removes half of its ranges and tries again. Raises CacheFull if none is
-        left. A range that is larger than the whole cache is not stored.
+        left, CacheUnusable if it cannot write. A range that is larger than the whole cache is not stored.
         """
         if len(content) > self.limit_bytes:
             return
@@ -114,7 +132,7 @@ class RangeCache:
                     return
             except OSError as error:
                 if error.errno not in NO_SPACE:
-                    raise
+                    raise self._unusable(error) from error
                 if not self._shrink():
                     raise CacheFull(
                         f"the disk of the data cache {self.directory} is full, and no range is left in it to remove:"

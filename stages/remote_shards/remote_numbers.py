@@ -1,10 +1,9 @@
 """Tokens of remote shards as one sequence, read in ranges through a cache: MappedNumbers of files elsewhere."""
 
 import os
-import resource
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,7 +21,7 @@ FETCHERS = 16
 """Ranges that a process fetches at a time."""
 
 MOST_MAPPED = 8192
-"""Ranges that a process keeps mapped at most. Each takes a file descriptor, so it is at most half of its limit."""
+"""Ranges that a process keeps mapped at most: an eighth of the maps that Linux allows a process."""
 
 MAPPED_SHARE = 8
 """A process maps at most one eighth of the cache: a removed range takes disk space while someone has it mapped."""
@@ -65,9 +64,7 @@ class RemoteNumbers:
         self._range_tokens = range_bytes // self._dtype.itemsize
         self._fetch, self._cache = fetch, cache
         self._ends = list(accumulate(shard.num_tokens for shard in shards))
-        open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        by_files = MOST_MAPPED if open_files == resource.RLIM_INFINITY else open_files // 2
-        self._most_mapped = max(1, min(MOST_MAPPED, by_files, cache.limit_bytes // range_bytes // MAPPED_SHARE))
+        self._most_mapped = max(1, min(MOST_MAPPED, cache.limit_bytes // range_bytes // MAPPED_SHARE))
         self._mapped: dict[tuple[int, int], npt.NDArray[Any]] = {}
         """By shard and range. Once there are as many as allowed, the rest is read from the cache's files."""
         self._is_full = False
@@ -110,6 +107,13 @@ class RemoteNumbers:
             first += len(found)
             if first == self._shards[shard].num_tokens:
                 shard, first = (shard + 1) % len(self._shards), 0
+
+    def fill_pieces(self, numbers: Int64Array, pieces: Iterable[tuple[int, int]]) -> None:
+        """Fills `numbers` with pieces of the sequence, each (start, length). Waits and raises as `fill` does."""
+        place = 0
+        for start, length in pieces:
+            self.fill(numbers[place : place + length], start)
+            place += length
 
     def expect(self, start: int, length: int) -> None:
         """Begins to fetch the ranges of `length` numbers from `start` on that are not on this machine."""

@@ -1,7 +1,7 @@
 """Memory-mapped numbers: several files as one sequence, of which only what is read comes into memory."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,22 @@ class MappedNumbers:
                 numbers[filled : filled + len(found)] += base
             filled += len(found)
             part, first = (part + 1) % len(self._parts), 0
+
+    def fill_pieces(self, numbers: Int64Array, pieces: Iterable[tuple[int, int]]) -> None:
+        """Fills `numbers` with pieces of the sequence, each (start, length), in one call of numpy."""
+        found: list[npt.NDArray[Any]] = []
+        for start, length in pieces:
+            part = bisect_right(self._ends, start)
+            first = start - (self._ends[part - 1] if part else 0)
+            piece = self._parts[part][first : first + length]
+            if len(piece) < length:  # it goes on in the next part
+                piece = np.empty(length, np.int64)
+                self.fill(piece, start)
+            elif base := self._bases[part]:
+                piece = piece + base
+            found.append(piece)
+        if found:
+            np.concatenate(found, out=numbers)
 
     def take(self, positions: Int64Array) -> Int64Array:
         """The numbers at `positions`, each within range: (len(positions),) int64."""

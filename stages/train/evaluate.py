@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stages.data.dataset import EvaluationWindows, WindowsOfSource
+from stages.data.evaluation_windows import EvaluationWindows, WindowsOfSource
 from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
 
 

@@ -7,17 +7,18 @@ import hashlib
 import math
 import struct
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model.config import TokenformerConfig, num_parameters
 from model.flops import training_flops_per_token
 from model.precision import Precision
 from stages.checkpoint.lineage import History, TrainingCost, extended, hash_of, next_hash
 from stages.checkpoint.manifest import Manifest, history_of, read_manifest
-from stages.data.mixture import Mixture
-from stages.data.samples import read_mixture
 from stages.spec import TrainSpec, progress_at
 from stages.train.skipped_data import consumed
+
+if TYPE_CHECKING:
+    from stages.data.mixture import Mixture
 
 
 def history_at_start(spec: TrainSpec) -> History:
@@ -123,10 +124,12 @@ class TrainingHistory:
         return self._updates.copy().hexdigest()
 
 
-def _mixture(spec: TrainSpec) -> Mixture | None:
+def _mixture(spec: TrainSpec) -> "Mixture | None":
     """Which source each sample comes from, if that follows from more than the dataset's fingerprint."""
     if not spec.mixture:
         return None
+    from stages.data.samples import read_mixture  # slow: numpy
+
     return read_mixture(Path(spec.dataset), spec.sequence_length, spec.mixture, spec.when_exhausted)
 
 

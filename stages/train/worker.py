@@ -13,7 +13,7 @@ Shapes: B micro-batch, T sequence.
 import math
 import statistics
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -34,10 +34,6 @@ from stages.checkpoint.lineage import Lineage, TrainingCost
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
-from stages.data.dataset import EvaluationWindows, read_dataset_manifest
-from stages.data.mixed_samples import MixedSamples
-from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
-from stages.data.samples import open_samples
 from stages.engine.deepspeed_api import DeepSpeedEngine
 from stages.engine.device_memory import engine_checkpoint_bytes, parameters_checkpoint_bytes
 from stages.engine.devices import device_name
@@ -61,8 +57,8 @@ from stages.stage_dir import TOKENIZER_NAME, StagePaths
 from stages.train.anomaly_guard import Guard
 from stages.train.evaluate import Evaluation, evaluate
 from stages.train.pending_losses import PendingLosses
-from stages.train.skipped_data import consumed, position
-from stages.train.source_use import source_use
+from stages.train.rank_data import RankData
+from stages.train.skipped_data import consumed
 from stages.train.training_history import TrainingHistory
 from stages.usage.meter import Meter
 
@@ -85,23 +81,16 @@ class Worker:
         self.resumed = read_manifest(Path(spec.resume)) if spec.resume else None
         saved = self.resumed.precision if self.resumed else None
         self.precision: Precision = saved or choose_precision(spec.precision, device)
-        self.dataset = read_dataset_manifest(Path(spec.dataset))
-        self.samples = open_samples(
-            Path(spec.dataset), spec.sequence_length, spec.seed, spec.mixture, spec.when_exhausted, spec.packing
-        )
-        self.windows = EvaluationWindows(
-            Path(spec.dataset), "validation", spec.sequence_length, spec.evaluation_sequences
-        )
+        self.data = RankData(spec, self.rank, self.world_size, device)
         self.metrics = MetricsWriter(self.paths.metrics, spec.attempt) if self.rank == 0 else None
         self.progress: tuple[float, float] | None = None
-        self.data_wait_seconds = 0.0
         self.losses: list[tuple[int, float]] = []
         self.pending = PendingLosses(device)
         self.guard = Guard(spec)
         self.look_every = 1
         self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
         self.watchdog = Watchdog(self.paths.stack_file(spec.attempt, self.rank), spec.hang_seconds)
-        self.history = TrainingHistory(spec, self.dataset.fingerprint, self.precision)
+        self.history = TrainingHistory(spec, self.data.manifest.fingerprint, self.precision)
         self.meter = Meter(device)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
@@ -123,7 +112,7 @@ class Worker:
         )
         self.record_usage(step)
         engine = self.start_engine()
-        with closing(self.micro_batches(step)) as micro_batches:
+        with closing(self.data.micro_batches(step)) as micro_batches:
             step, over = self.train(engine, step, micro_batches)
         if over:
             self.finish(engine, step)
@@ -251,28 +240,6 @@ class Worker:
             self.metrics.sync()
         return anomaly.action == "skip"
 
-    def micro_batches(self, step: int) -> Generator[tuple[Tensor, Tensor]]:
-        """Yields this rank's inputs and targets, each (B, T) int64 on the device, from `step` to the stage's end."""
-        spec, size = self.spec, self.spec.micro_batch_size
-        firsts = (
-            spec.samples_seen + position(number, spec.left_out) * spec.batch_size
-            for number in range(step, spec.num_steps)
-        )
-        own = range(self.rank * size, spec.batch_size, self.world_size * size)
-        positions = (first + offset for first in firsts for offset in own)
-        return read_ahead(
-            lambda position: self.samples.batch(position, size),
-            positions,
-            self.device,
-            expect=lambda position: self.samples.expect(position, size),
-            num_expected=max(1, EXPECTED_SAMPLES // size),
-            on_wait=self.waited,
-        )
-
-    def waited(self, seconds: float) -> None:
-        """Counts time in which this rank waited for data."""
-        self.data_wait_seconds += seconds
-
     def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Evaluation:
         """The validation loss of a plain model or of the engine, in its own precision."""
 
@@ -280,12 +247,11 @@ class Worker:
             self.watchdog.beat()
             return model(input_ids_BT, targets_BT)
 
-        return evaluate(loss_of, self.windows, self.spec.micro_batch_size, self.device)
+        return evaluate(loss_of, self.data.windows, self.spec.micro_batch_size, self.device)
 
     def log(self, engine: DeepSpeedEngine, step: int, steps_per_second: float) -> None:
         """Records the mean training loss, over all ranks, of the updates made since the last log line."""
-        times = torch.tensor([steps_per_second, self.data_wait_seconds], dtype=torch.float64).to(self.device)
-        self.data_wait_seconds = 0.0
+        times = torch.tensor([steps_per_second, self.data.take_wait_seconds()], dtype=torch.float64).to(self.device)
         both = torch.cat((self.pending.taken(), times))
         dist.all_reduce(both)
         *losses, mean_speed, waited = (both / self.world_size).tolist()
@@ -365,7 +331,7 @@ class Worker:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
             measured = {"validation_loss": result.loss, "validation_tokens": result.num_tokens}
-            by_source = self.by_source(step, result)
+            by_source = self.data.by_source(step, result)
             details = state | {"steps": step} | measured | ({"by_source": by_source} if by_source else {})
             history = self.history.at(step, self.cost(step))
             lineage = Lineage(operation="train", parent=parent, details=details, history=history)
@@ -395,9 +361,9 @@ class Worker:
             "group_steps": group_steps(engine),
             "samples_seen": self.spec.samples_seen + consumed(step, self.spec.left_out) * self.spec.batch_size,
             "seed": self.spec.seed,
-            "dataset_fingerprint": self.dataset.fingerprint,
-            "tokenizer_sha256": self.dataset.tokenizer_sha256,
-            "text": self.dataset.text_facts(self.spec.sequence_length),
+            "dataset_fingerprint": self.data.manifest.fingerprint,
+            "tokenizer_sha256": self.data.manifest.tokenizer_sha256,
+            "text": self.data.manifest.text_facts(self.spec.sequence_length),
             "zero_stage": self.spec.zero_stage,
             "offload": self.spec.offload,
             "precision": self.precision,
@@ -410,15 +376,8 @@ class Worker:
 
     def record_evaluation(self, point: str, step: int, precision: str, result: Evaluation) -> None:
         """Writes an evaluation's line of metrics.jsonl."""
-        by_source = self.by_source(step, result)
+        by_source = self.data.by_source(step, result)
         self.record("evaluation", step, point=point, precision=precision, **result._asdict() | {"by_source": by_source})
-
-    def by_source(self, step: int, result: Evaluation) -> dict[str, dict[str, float]] | None:
-        """What an evaluation found on each source of a mixture, and how much of it training has read until then."""
-        if result.by_source is None or not isinstance(self.samples, MixedSamples):
-            return None
-        used = source_use(self.samples, self.spec, step)
-        return {name: found._asdict() | used[name]._asdict() for name, found in result.by_source.items()}
 
     def record_usage(self, step: int) -> None:
         """Writes what all ranks have used so far as a line of metrics.jsonl. Collective."""

@@ -22,7 +22,8 @@ pytestmark = [
     ),
 ]
 
-SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
+END = 3
+SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2, "document_end_id": END}
 
 
 def gradients(family: str, score_function: ScoreFunction) -> dict[str, tuple[Tensor, list[Tensor], list[str]]]:
@@ -37,6 +38,7 @@ def gradients(family: str, score_function: ScoreFunction) -> dict[str, tuple[Ten
         grown = grow_config(base, attention_tokens=4, ffn_tokens=12, policy=GrowthPolicy())
         config = ramp_config(grown, 0.5)
     ids = torch.randint(0, 61, (2, 8), generator=torch.Generator().manual_seed(0))
+    ids[:, 4] = END
     calls: list[str] = []
 
     def noted(name: str) -> Callable[..., Any]:

@@ -45,15 +45,9 @@ from stages.checkpoint.manifest import CheckpointError, Manifest
 from stages.checkpoint.sealed import _seal_of
 from stages.checkpoint.verify import verify_checkpoint
 from stages.data.corpus import DataError, DataSpec
-from stages.data.dataset import (
-    DatasetFile,
-    DatasetManifest,
-    DatasetSplit,
-    EvaluationWindows,
-    TrainingSamples,
-    dataset_fingerprint,
-    verify_dataset,
-)
+from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, verify_dataset
+from stages.data.evaluation_windows import EvaluationWindows
+from stages.data.training_samples import TrainingSamples
 from stages.metrics import read_metrics
 from stages.token_files.find import open_token_files
 from stages.token_files.mapped import TokenFileError

@@ -65,8 +65,8 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 """The other keys that some examples need: those that only make sense together with them."""
 COUNTS = {"1k": 1000, "512k": 512_000, "4.1M": 4_100_000, "1.4B": 1_400_000_000, "989T": 989e12}
-SECONDS = {"5m": 5 * 60, "10m": 10 * 60, "1h": 60 * 60, "36h": 36 * 60 * 60}
-BYTES = {"40GiB": 40 * 2**30, "200GiB": 200 * 2**30}
+SECONDS = {"5m": 5 * 60, "10m": 10 * 60, "15m": 15 * 60, "1h": 60 * 60, "36h": 36 * 60 * 60}
+BYTES = {"200GB": 200 * 10**9, "40GiB": 40 * 2**30, "200GiB": 200 * 2**30}
 IN_BASE_UNITS: dict[str, float] = COUNTS | SECONDS | BYTES
 """What the examples with suffixes stand for."""
 

@@ -6,17 +6,20 @@ import shutil
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from stages.checkpoint import files as checkpoint_files
 from stages.data.corpus import SPLITS, DataSpec
-from stages.data.dataset import EvaluationWindows, TokenSplit, read_dataset_manifest, verify_dataset
+from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.dataset_documents import split_documents
 from stages.data.document_ends import DocumentEnds
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
+from stages.data.token_split import TokenSplit
 from stages.token_files.megatron import open_megatron
 from tests.growctl.runs import run_here
 from tests.pretrained import END_OF_TEXT, byte_tokenizer
@@ -48,6 +51,18 @@ def encoded(texts: list[str]) -> list[list[int]]:
 
 def pile(prefix: Path, kind: str = "H", texts: list[str] = TEXTS) -> Path:
     return write_megatron_files(prefix, [[tokens] for tokens in encoded(texts)], kind)
+
+
+def test_an_export_of_a_dataset_at_a_url_asks_for_its_tokens(tmp_path: Path, dataset: Path) -> None:
+    fsspec.filesystem("memory").put(str(dataset), "/bucket/export", recursive=True)
+    remote = prepare(DataSpec(source="memory://bucket/export"), tmp_path / "datasets")
+    out = tmp_path / "megatron"
+    _, err = run_here("data", "export", remote, "--to", "megatron", "--output", out, expect=2)
+    assert err.splitlines()[-1] == (
+        f"growctl: the tokens of {remote} lie at memory://bucket/export, and an export needs them on disk; download"
+        " that dataset and give its directory"
+    )
+    assert not out.exists()
 
 
 def test_export_then_import_gives_the_same_tokens_document_ends_and_bytes(

@@ -49,6 +49,8 @@ def test_a_source_that_does_not_last_is_named_with_what_to_change() -> None:
     assert "raise its epochs_at_most, lower its weight, or train on fewer tokens" in message
     assert exhausted(mixed(2.5, when_exhausted="others"), SIZES) is None
     assert exhausted(mixed(0.05), SIZES)
+    early = exhausted(mixed(0.5), SIZES) or ""
+    assert "would be read 3.00 times" in early, "by the whole ladder, not only by the stage where the source ends"
     assert exhausted(mixed(2.5), {"books": 1600, "code": None}) is None
     others = read(mixed(2.5, when_exhausted="others"), dict(SIZES))
     assert others["c", "code"] == (19 * 16, 2.5)

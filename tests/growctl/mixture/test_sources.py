@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.mixture.sources import changed_texts, missing_data, prepare_data, prepared_data
+from growctl.plan.datasets import DatasetSizes, dataset_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from growctl.storage.needed import DatasetUse
 from stages.data.dataset import read_dataset_manifest, verify_dataset
-from stages.data.prepare import prepare
 from stages.data.source_errors import DataError
 from tests.growctl.mixture.mixed import write_schedule, write_texts
 from tests.growctl.runs import run_here
@@ -68,7 +67,7 @@ def test_messages_about_a_source_name_its_entry(folder: Path) -> None:
     shutil.rmtree(folder / "coda")
     (folder / "code").mkdir()
     with pytest.raises(DataError, match=r"data\.mixture\.1\.include: no file of the folder .* matches '\*\*/\*'"):
-        prepare_data(loaded(folder).data, folder / "other", partial(prepare, datasets_dir=folder / "other"))
+        prepare_data(loaded(folder).data, folder / "other")
 
 
 def test_no_source_is_prepared_while_the_text_of_another_is_missing(folder: Path, tmp_path: Path) -> None:
@@ -82,14 +81,14 @@ def test_a_source_that_is_a_prepared_dataset_is_used_where_it_is(original: Path,
     mixture = next(path for path, _ in prepared_data(loaded(original).data, original / "runs/.datasets"))
     first = read_dataset_manifest(mixture).sources[0].dataset(mixture)
     data = loaded(original, f"data.mixture.0.source={first}").data
-    again = prepare_data(data, tmp_path, partial(prepare, datasets_dir=tmp_path))
+    again = prepare_data(data, tmp_path)
     assert read_dataset_manifest(again).fingerprint == read_dataset_manifest(mixture).fingerprint
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("books")]
 
 
 def test_a_resumed_run_hears_which_text_of_its_mixture_has_changed(folder: Path) -> None:
     data, datasets = loaded(folder).data, folder / "runs/.datasets"
-    mixture = prepare_data(data, datasets, partial(prepare, datasets_dir=datasets))
+    mixture = prepare_data(data, datasets)
     assert list(changed_texts(data, mixture)) == []
     (folder / "code/00.txt").write_text("another text")
     [(text, dataset, change)] = changed_texts(data, mixture)
@@ -111,3 +110,48 @@ def test_clean_keeps_the_mixture_of_a_run_and_its_sources(original: Path, tmp_pa
     (runs / "mixed/schedule.yaml").write_text(schedule_yaml(schedule))
     used = DatasetUse.of([runs / "mixed"]).runs
     assert sorted(name.partition("-")[0] for name in used) == ["books", "code", "mixture"]
+
+
+def queued(runs: Path, schedule: Schedule) -> Path:
+    """The directory of a run of `schedule` that has not begun."""
+    directory = runs / "queued"
+    directory.mkdir()
+    (directory / "schedule.yaml").write_text(schedule_yaml(schedule))
+    return directory
+
+
+def test_clean_keeps_the_sources_of_a_run_whose_mixture_is_not_there_yet(original: Path, tmp_path: Path) -> None:
+    shutil.copytree(original / "runs", tmp_path / "runs")
+    directory = queued(tmp_path / "runs", loaded(original))
+    for mixture in tmp_path.glob("runs/.datasets/mixture-*"):
+        shutil.rmtree(mixture)
+    assert sorted(name.partition("-")[0] for name in DatasetUse.of([directory]).runs) == ["books", "code"]
+
+
+def test_clean_keeps_the_sources_of_a_run_whose_mixture_is_damaged(original: Path, tmp_path: Path) -> None:
+    shutil.copytree(original / "runs", tmp_path / "runs")
+    directory = queued(tmp_path / "runs", loaded(original))
+    [mixture] = tmp_path.glob("runs/.datasets/mixture-*")
+    (directory / "stages/0-a").mkdir(parents=True)
+    (directory / "stages/0-a/spec.json").write_text(json.dumps({"dataset": str(mixture)}))
+    (mixture / "manifest.json").write_text("{")
+    assert sorted(name.partition("-")[0] for name in DatasetUse.of([directory]).runs) == ["books", "code", "mixture"]
+
+
+@pytest.mark.parametrize("key", ["data.source", "data.mixture.1.source"])
+def test_a_mixture_is_no_text_to_train_on(original: Path, tmp_path: Path, key: str) -> None:
+    [mixture] = original.glob("runs/.datasets/mixture-*")
+    data = loaded(original).data
+    if key == "data.source":
+        data = data.model_copy(update={"mixture": [], "source": str(mixture)})
+    else:
+        inner = data.mixture[1].model_copy(update={"source": str(mixture)})
+        data = data.model_copy(update={"mixture": [data.mixture[0], inner]})
+    with pytest.raises(DataError, match=rf"{key}: '.*' is a mixture itself; name its sources \(books, code\) in"):
+        prepare_data(data, tmp_path)
+
+
+def test_an_evaluation_reads_a_sequence_of_each_source_at_least_and_the_warning_knows(original: Path) -> None:
+    schedule = loaded(original, "evaluation.max_sequences=1")
+    [warning] = dataset_warnings(schedule, DatasetSizes(10**6, 1000, 200_000, 261))
+    assert "an evaluation reads 32 of the tokens" in warning

@@ -19,6 +19,8 @@ from growctl.schema.blocks import Schedule
 from stages.data.remote_reading import RemoteReading
 from tests.growctl.ladders import ladder
 from tests.growctl.plan.manifests import write_dataset
+from tests.growctl.runs import run_here
+from tests.growctl.schedules import TEXT, file_of
 
 
 def staged(*sizes: tuple[str, int, int]) -> dict[str, Any]:
@@ -313,6 +315,9 @@ def test_a_cache_smaller_than_a_remote_dataset_is_a_warning_with_the_traffic(tmp
         "samples fetch a range of 1.05 MB each, 18.9 GB in the whole ladder. Set data.cache_bytes to 20 MB or more, or "
         "download the dataset."
     ]
+    path = file_of(tmp_path, TEXT, "remote.yaml")
+    _, err = run_here("validate", path, f"data.source={url}", "data.cache_bytes=5MB", "--runs-dir", tmp_path)
+    assert "warning: data.cache_bytes is 5 MB" in err, "validate says it too"
 
 
 def test_entries_that_the_trained_tokenizer_lacks_are_a_warning_with_both_numbers(tmp_path: Path) -> None:

@@ -91,3 +91,10 @@ def test_booking_the_same_records_again_changes_nothing(mixed: Path) -> None:
         ]
         opened.books("1-2m").sync(records)
         assert opened.last_entry() == before
+
+
+def test_the_sentence_on_the_loss_names_the_heaviest_of_many_sources(tmp_path: Path) -> None:
+    many: dict[str, Any] = {"data.mixture": {f"source{number}": float(number) for number in range(1, 11)}}
+    FakeRun(tmp_path, "quick", [SMALL], **many).train(0, 1.42)
+    heaviest = "source10 0.182, source9 0.164, source8 0.145 and 7 other sources"
+    assert f"weighted by data.mixture ({heaviest}), at every stage" in printed(tmp_path)

@@ -27,7 +27,7 @@ def mixed(**changes: Any) -> dict[str, Any]:
     ("changes", "expected"),
     [
         ({"data.source": "/text"}, "data.source = '/text': data.mixture names sources too; drop one of the two"),
-        ({"data.tokenizer": None}, "data.tokenizer: is missing; the sources of data.mixture share a tokenizer"),
+        ({"data.shared_tokenizer": "abc"}, "data.shared_tokenizer: growctl computes it; leave it out"),
         ({"data.include": "*.txt"}, "data.include = '*.txt': is for data.source; with data.mixture, set it in the"),
         ({"data.approximate_tokens": "3M"}, "data.approximate_tokens = 3000000: is for data.source; with data.mixture"),
         ({"data.mixture.0.weight": 0}, "data.mixture.0.weight = 0: must be above 0"),
@@ -60,6 +60,28 @@ def mixed(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_each_mistake_in_a_mixture_has_one_message(changes: dict[str, Any], expected: str) -> None:
+    message = message_of(parse, changed(MIXED | changes))
+    assert message.startswith(f"s.yaml: {expected}"), message
+    assert "problems" not in message
+
+
+def followed(*entries: tuple[int, dict[str, float]]) -> dict[str, Any]:
+    return {"stages.1.followed": [{"first_step": step, "weights": weights} for step, weights in entries]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (followed((0, {"books": -1})), "stages.1.followed.0.weights.books = -1: must be 0 or more"),
+        (followed((0, {"books": 0})), 'stages.1.followed.0.weights = {"books": 0.0}: all weights are 0'),
+        (followed((0, {"boks": 1})), "stages.1.followed.0.weights.boks = 1: data.mixture has no such source"),
+        (followed((9, {"books": 1}), (2, {"code": 1})), "stages.1.followed: growctl writes this key into controls"),
+        (followed(), "stages.1.followed: growctl writes this key into controls"),
+    ],
+)
+def test_each_mistake_in_the_weights_that_a_control_follows_has_one_message(
+    changes: dict[str, Any], expected: str
+) -> None:
     message = message_of(parse, changed(MIXED | changes))
     assert message.startswith(f"s.yaml: {expected}"), message
     assert "problems" not in message

@@ -150,7 +150,7 @@ def test_any_text_parses_or_raises_value_error(text: str, which: int) -> None:
         ({"launch.hardware": {"mfu": 40}}, "launch.hardware.mfu = 40: must be 1 or less"),
         (
             {"launch.micro_batch_size": "many"},
-            "launch.micro_batch_size = 'many': must be auto, or a whole number above 0",
+            "launch.micro_batch_size = 'many': must be auto, or a whole number above 0 and no more than 100T",
         ),
         (
             {"launch.nodes": [1, 0]},

@@ -19,16 +19,16 @@ from stages.data.dataset import (
     DatasetFile,
     DatasetManifest,
     DatasetSplit,
-    EvaluationWindows,
-    TokenSplit,
-    TrainingSamples,
     check_dataset,
     dataset_fingerprint,
     dataset_manifest_bytes,
     read_dataset_manifest,
     verify_dataset,
 )
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.sample_order import Blocks, Int64Array
+from stages.data.token_split import TokenSplit
+from stages.data.training_samples import TrainingSamples
 
 MakeDataset = Callable[..., Path]
 

@@ -45,6 +45,12 @@ def split_then_bytes(pattern: str) -> PreTokenizer:
     return pre_tokenizers.Sequence(steps)
 
 
+def bytes_then_white_space() -> PreTokenizer:
+    """Looks for white space where none is left: ByteLevel has turned a space into a letter."""
+    steps = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), pre_tokenizers.WhitespaceSplit()]
+    return pre_tokenizers.Sequence(steps)
+
+
 TOKENIZERS = [
     trained(pre_tokenizers.ByteLevel(add_prefix_space=False)),
     *(trained(split_then_bytes(pattern)) for pattern in sorted(_PATTERNS)),
@@ -87,6 +93,11 @@ def test_a_text_is_cut_wherever_it_is_long_and_stays_whole_where_no_place_is_saf
         ),
         (lambda tokenizer: tokenizer.add_tokens(["new york"]), "its added token 'new york' depends on"),
         (lambda tokenizer: tokenizer.add_tokens([AddedToken("x", rstrip=True)]), "its added token 'x' depends on"),
+        (lambda tokenizer: tokenizer.add_special_tokens(["<end of>"]), "its added token '<end of>' depends on"),
+        (
+            lambda tokenizer: setattr(tokenizer, "pre_tokenizer", bytes_then_white_space()),
+            "its pre-tokenizer is ByteLevel and WhitespaceSplit",
+        ),
     ],
 )
 def test_a_tokenizer_that_might_not_cut_says_why_and_encodes_documents_whole(

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.data.dataset import TrainingSamples, dataset_manifest_bytes, read_dataset_manifest
+from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
 from stages.data.sample_order import BLOCK_SAMPLES
 from stages.data.source_errors import DataError
+from stages.data.training_samples import TrainingSamples
 from tests.stages.data.test_dataset import write_dataset
 
 STAGES = [

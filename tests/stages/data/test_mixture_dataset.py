@@ -6,13 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.data.dataset import (
-    EvaluationWindows,
-    check_dataset,
-    dataset_manifest_bytes,
-    read_dataset_manifest,
-    verify_dataset,
-)
+from stages.data.dataset import check_dataset, dataset_manifest_bytes, read_dataset_manifest, verify_dataset
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
 from stages.data.mixture_dataset import Ingredient, write_mixture
@@ -171,3 +166,10 @@ def test_every_window_of_a_mixture_is_one_of_its_source_and_no_batch_has_two(
         assert {windows.source(place).name for place in range(start, stop)} == {windows.sources[number].name}
         rows.append(windows.batch(start, stop))
     assert np.array_equal(np.concatenate(rows), windows.batch(0, len(windows)))
+
+
+def test_a_source_that_is_shorter_than_a_sample_is_named(mixture: Path) -> None:
+    with pytest.raises(DataError, match=r"^data\.mixture: 'wiki', the validation split of .* has 50 tokens, but one"):
+        EvaluationWindows(mixture, "validation", 50)
+    with pytest.raises(DataError, match=r"^data\.mixture: 'wiki', the train split of .* has 500 tokens, but one"):
+        open_samples(mixture, 500, seed=0)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from stages.data.attended_tokens import attended_tokens, weighted_datasets
-from stages.data.dataset import TrainingSamples
 from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
 from stages.data.packed_samples import PackedSamples
@@ -16,6 +15,7 @@ from stages.data.packed_split import HEADER_BYTES, known_packing, packing_facts,
 from stages.data.packing import count_cuts
 from stages.data.samples import open_samples
 from stages.data.source_errors import DataError
+from stages.data.training_samples import TrainingSamples
 from tests.stages.data.test_document_ends import write_dataset
 
 LENGTH = 16

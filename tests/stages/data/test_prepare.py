@@ -1,5 +1,6 @@
 """stages/data/prepare.py: the content of a dataset, atomic preparation, and rejected sources."""
 
+import errno
 import gzip
 import os
 import re
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from stages.data import build as build_module
 from stages.data import tokenizer as tokenizer_module
@@ -274,6 +275,61 @@ def test_a_source_that_breaks_off_keeps_what_is_done_and_bad_text_does_not(
         assert sorted(left) == (["ShardTasks-00000.json", "ShardTasks-00001.json"] if is_kept else [])
 
 
+def test_a_source_that_breaks_off_before_anything_is_done_leaves_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs_up(self: ShardTasks, number: int, meter: Meter) -> ShardRecord:
+        raise Unreadable("the server hung up")
+
+    monkeypatch.setattr(ShardTasks, "work", hangs_up)
+    with pytest.raises(Unreadable):
+        prepare(spec_of(folder), tmp_path / "datasets")
+    assert not [path for path in (tmp_path / "datasets").iterdir() if path.is_dir()]
+
+
+def test_a_text_that_changes_meanwhile_never_mixes_with_what_is_done(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file changes after the start and changes back later, so that the same dataset is asked for again."""
+    monkeypatch.setattr(build_module, "SHARD_BYTES", 900)
+    unbroken = prepare(spec_of(folder), tmp_path / "unbroken")
+    last = folder / "59.txt"
+    before = last.read_bytes()
+
+    def change(message: str, fraction: float | None) -> None:
+        if message == "tokenising":
+            last.write_bytes(before.replace(b"Document", b"Folio"))
+
+    with pytest.raises(DataError, match=r"59\.txt changed while it was prepared; run the same command again"):
+        prepare(spec_of(folder), tmp_path / "datasets", on_progress=change)
+    last.write_bytes(before)
+    messages: list[str] = []
+    resumed = prepare(spec_of(folder), tmp_path / "datasets", on_progress=lambda message, _: messages.append(message))
+    assert any(message.startswith("resuming: ") for message in messages), "what is done has the right text"
+    assert read_dataset_manifest(resumed).fingerprint == read_dataset_manifest(unbroken).fingerprint
+
+
+def test_a_complete_dataset_that_could_not_be_renamed_is_only_renamed_the_next_time(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network disk that fails for a moment."""
+    rename = os.rename
+
+    def failing(source: Path, target: Path) -> None:
+        if Path(source).suffix == ".incomplete":
+            raise OSError(errno.EIO, "Input/output error", str(source))
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            prepare(spec_of(folder), tmp_path / "datasets")
+    monkeypatch.setattr(ShardTasks, "work", lambda *_: pytest.fail("the work is done"))
+    dataset = prepare(spec_of(folder), tmp_path / "datasets")
+    verify_dataset(dataset)
+    assert [path for path in dataset.parent.iterdir() if path.is_dir()] == [dataset]
+
+
 def test_a_separator_that_occurs_nowhere_is_rejected_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.document_separator: '=='"):
         prepare(spec_of(folder, document_separator="=="), tmp_path / "datasets")
@@ -370,6 +426,23 @@ def test_a_large_vocabulary_takes_four_bytes_per_token(trained: Tokenizer, folde
     manifest = assert_holds_the_source(prepare(spec, tmp_path / "datasets"))
     assert manifest.token_bytes == 4
     assert manifest.vocab_size == trained.get_vocab_size()
+
+
+def test_a_long_document_that_had_to_be_encoded_as_a_whole_is_a_warning_with_the_reason(
+    trained: Tokenizer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained.normalizer = normalizers.NFKC()
+    trained.save(str(tmp_path / "tokenizer.json"))
+    spec = spec_of(folder, tokenizer=str(tmp_path / "tokenizer.json"), vocab_size=None)
+    lines: list[str] = []
+    size = (folder / "59.txt").stat().st_size
+    for longest, name in ((size, "short"), (size - 1, "long")):
+        monkeypatch.setattr(build_module, "LONG_DOCUMENT_BYTES", longest)
+        prepare(spec, tmp_path / name, tell=lines.append)
+    assert lines == [
+        f"the longest document has {size} bytes, and the tokenizer encodes each document as a whole, which takes about"
+        " 150 times its size in memory: its normaliser is NFKC"
+    ]
 
 
 def test_another_tokenizer_with_the_same_name_gives_another_dataset(

@@ -2,7 +2,7 @@
 
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
@@ -12,24 +12,21 @@ import pytest
 
 from stages.data import remote_files
 from stages.data.corpus import DataError, DataSpec
-from stages.data.dataset import (
-    EvaluationWindows,
-    TokenSplit,
-    TrainingSamples,
-    read_dataset_manifest,
-    verify_dataset,
-)
+from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.document_ends import DocumentEnds
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.data.prepared import prepared_datasets
 from stages.data.remote_reading import CACHE_NAME, REMOTE_NAME
 from stages.data.samples import open_samples
+from stages.data.token_split import TokenSplit
+from stages.data.training_samples import TrainingSamples
 from stages.remote_shards.range_cache import RangeCache
 from stages.spec import Packing
 from tests.stages.data.ranged import with_ranges_of
 from tests.stages.data.test_dataset import limit_shards, write_dataset
-from tests.web_server import FAULTS, WebServer, folder
+from tests.web_server import FAULTS, Answer, WebServer, folder
 
 RANGE_BYTES = 512
 LENGTH = 60
@@ -147,6 +144,7 @@ def test_a_server_that_denies_access_is_asked_once(served: tuple[WebServer, Path
     assert server.requests.total() == 1
 
 
+<<<<<<< HEAD
 def test_a_server_without_ranges_is_one_error_at_once(served: tuple[WebServer, Path], tmp_path: Path) -> None:
     remote, local = opened(served[0], tmp_path), folder(tmp_path / "served")
     with WebServer(lambda method, path, _, body: local(method, path, {}, body)).running() as whole:
@@ -154,6 +152,22 @@ def test_a_server_without_ranges_is_one_error_at_once(served: tuple[WebServer, P
         with pytest.raises(DataError, match=r"/train/00000\.ds cannot be read in ranges: .* sent 4,000 bytes, not the"):
             TokenSplit(remote, "train").read(0, 100)
         assert whole.requests.total() <= 8, "one request for each range, never a second"
+=======
+def test_a_server_that_ignores_ranges_is_asked_once(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "served/web", [2000], [900], token_bytes=2)
+    with_ranges_of(tmp_path / "served/web", RANGE_BYTES)
+    files, asked = folder(tmp_path / "served"), []
+
+    def whole(method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        asked.extend([path] if method == "GET" and path.endswith(".ds") else [])
+        return files(method, path, {}, body)
+
+    with WebServer(whole).running() as server:
+        train = TokenSplit(opened(server, tmp_path), "train")
+        with pytest.raises(DataError, match=r"/web/train/00000\.ds: the server ignores ranges: it sent 4,000 bytes"):
+            train.read(0, 10)
+    assert len(asked) == 1
+>>>>>>> 7967f282abea4bab0db15a8af439f149aa3923af
 
 
 def test_a_fault_that_lasts_longer_than_the_limit_is_an_error_that_names_the_key(
@@ -209,3 +223,5 @@ def test_a_prepared_dataset_in_any_file_system_is_read_from_there(tmp_path: Path
     there.expect(0, 100)
     assert np.array_equal(there.batch(0, 300), here.batch(0, 300))
     assert DocumentEnds(remote, "train").document_at(5) == DocumentEnds(local, "train").document_at(5)
+    with pytest.raises(DataError, match=r"^s3://bucket/texts is a URL, and a directory is needed here; `growctl data"):
+        verify_dataset(Path("s3://bucket/texts"))

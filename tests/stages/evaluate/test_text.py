@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from model.errors import Failure, UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.data.corpus import DataSpec
-from stages.data.dataset import EvaluationWindows, TokenSplit
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
+from stages.data.token_split import TokenSplit
 from stages.evaluate.replicas import Replicas
 from stages.evaluate.text import TextLoss, dataset_loss, text_loss
 from stages.train import evaluate as trainer

@@ -20,7 +20,8 @@ from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest, sealed_manifest
 from stages.checkpoint.parameters import load_model, read_parameter, write_parameter
 from stages.data.corpus import DataSpec
-from stages.data.dataset import DataError, EvaluationWindows, read_dataset_manifest
+from stages.data.dataset import DataError, read_dataset_manifest
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.grow import compare as compare_module

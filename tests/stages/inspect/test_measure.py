@@ -150,10 +150,12 @@ def recorded(model: LanguageModel) -> list[dict[str, _Recorded]]:
     return blocks
 
 
-def _transformer_block(block: Any, mlp: _Recorded, x_BTD: Tensor, table: RotaryTable) -> Tensor:
+def _transformer_block(
+    block: Any, mlp: _Recorded, x_BTD: Tensor, table: RotaryTable, mask_BHTT: Tensor | None
+) -> Tensor:
     h_BTD = block.attention_norm(x_BTD)
     q_BTD, k_BTD, v_BTD = (third(h_BTD) for third in block.attention_input)
-    x_BTD = x_BTD + block.projection(causal_attention(q_BTD, k_BTD, v_BTD, block.num_heads, table))
+    x_BTD = x_BTD + block.projection(causal_attention(q_BTD, k_BTD, v_BTD, block.num_heads, table, mask_BHTT))
     return x_BTD + mlp(block.ffn_norm(x_BTD))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model.errors import UserError
 from stages.remote_shards import range_cache
 from stages.remote_shards.range_cache import ABANDONED_SECONDS, BYTES_FILE, CacheFull, RangeCache
 
@@ -52,6 +53,41 @@ def test_a_removed_range_is_still_read_by_whoever_has_it_open(tmp_path: Path) ->
     assert not cache.has(name_of(1))
     assert array is not None
     assert array.tolist() == [1] * (SIZE // 2)
+
+
+def test_open_ranges_take_no_file_descriptors_and_cannot_be_written(tmp_path: Path) -> None:
+    cache = RangeCache(tmp_path, 100 * SIZE)
+    for number in range(50):
+        store(cache, number)
+    before = len(os.listdir("/proc/self/fd"))
+    arrays = [cache.open(name_of(number), SIZE, "<u2") for number in range(50)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    for array in arrays:
+        assert array is not None
+        assert not array.flags.writeable
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_folder_that_cannot_hold_the_cache_is_one_error_that_names_the_key(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    cache = RangeCache(tmp_path / name, 4 * SIZE)
+    message = rf"^data\.cache_dir: the data cache {tmp_path / name} cannot be written \("
+    with pytest.raises(UserError, match=message):
+        cache.require_usable()
+    with pytest.raises(UserError, match=message):
+        store(cache, 1)
+
+
+def test_a_range_that_another_user_stored_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = RangeCache(tmp_path, 4 * SIZE)
+    store(cache, 1)
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "utime", denied)
+    assert has(cache, 1)
+    assert cache.read(name_of(1), 0, 2) == content_of(1)[:2]
 
 
 def test_writers_at_the_same_time_stay_within_the_limit(tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""The windows of a split on which a model is evaluated; of a mixture, those of its sources.
+
+Shapes: B batch, T sequence.
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heapreplace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from stages.data.corpus import SplitName
+from stages.data.dataset import data_parts, read_dataset_manifest
+from stages.data.sample_order import Int64Array
+from stages.data.token_split import TokenSplit, require_tokens
+
+
+class WindowsOfSource(NamedTuple):
+    """The evaluation windows of one source of a mixture. An ordinary dataset is its own only source."""
+
+    name: str | None
+    """None for an ordinary dataset."""
+
+    weight: float
+    """Its share of the loss of the mixture: base weights, scaled to a sum of 1."""
+
+    first: int
+    """The place of its first window among those of all sources."""
+
+    num_windows: int
+    bytes_per_token: float
+    """UTF-8 bytes of text per token of its whole split."""
+
+
+class EvaluationWindows:
+    """A split as consecutive windows of T + 1 tokens that overlap by one token, so that no token is a target twice.
+
+    The rest of fewer than T tokens at the end is left out, so all windows have the same weight. With `max_sequences`,
+    windows are spread evenly over the split, because neighbouring documents are often similar.
+
+    The windows of a mixture are those of its sources, one source after another. `max_sequences` are shared out in
+    proportion to the base weights: at least one for each source, and no more than it has.
+    """
+
+    def __init__(
+        self, dataset_dir: Path, split: SplitName, sequence_length: int, max_sequences: int | None = None
+    ) -> None:
+        """Opens the split. Raises DataError if it, or that of a source, is shorter than one window."""
+        entries, parts = read_dataset_manifest(dataset_dir).sources, data_parts(dataset_dir)
+        total_weight = sum(entry.weight for entry in entries)
+        weights = [entry.weight / total_weight for entry in entries] if entries else [1.0]
+        self._length = sequence_length
+        self._splits = [TokenSplit(directory, split) for _, directory in parts]
+        for (name, directory), tokens in zip(parts, self._splits, strict=True):
+            require_tokens(directory, split, tokens.num_tokens, sequence_length, name)
+        totals = [(tokens.num_tokens - 1) // sequence_length for tokens in self._splits]
+        counts = totals if max_sequences is None else _shared_out(max_sequences, weights, totals)
+        self._windows = np.concatenate(
+            [np.arange(count) * total // count for count, total in zip(counts, totals, strict=True)]
+        )
+        self._sources = np.repeat(np.arange(len(counts)), counts)
+        firsts = [sum(counts[:number]) for number in range(len(counts))]
+        sizes = [tokens.bytes_per_token for tokens in self._splits]
+        names = [name for name, _ in parts]
+        self.sources = tuple(map(WindowsOfSource, names, weights, firsts, counts, sizes))
+        """The windows by source."""
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def source(self, place: int) -> WindowsOfSource:
+        """The source of one window. Raises IndexError beyond either end."""
+        return self.sources[self._sources[place]]
+
+    def batches(self, batch_size: int) -> list[tuple[int, int, int]]:
+        """(number of the source, start, stop) of batches that cover all windows, each of one source alone."""
+        return [
+            (number, start, min(start + batch_size, source.first + source.num_windows))
+            for number, source in enumerate(self.sources)
+            for start in range(source.first, source.first + source.num_windows, batch_size)
+        ]
+
+    def batch(self, start: int, stop: int) -> Int64Array:
+        """Windows `start` to `stop`, in order: (stop - start, T + 1) int64, with fewer rows at the end."""
+        windows, sources = self._windows[start:stop].tolist(), self._sources[start:stop].tolist()
+        tokens_BT = np.empty((len(windows), self._length + 1), np.int64)
+        for row, window, source in zip(tokens_BT, windows, sources, strict=True):
+            self._splits[source].fill(row, window * self._length)
+        return tokens_BT
+
+    def expect(self, start: int, stop: int) -> None:
+        """Begins to fetch windows `start` to `stop`, if they are remote and not on this machine."""
+        windows, sources = self._windows[start:stop].tolist(), self._sources[start:stop].tolist()
+        for window, source in zip(windows, sources, strict=True):
+            self._splits[source].expect(window * self._length, self._length + 1)
+
+    def __getitem__(self, place: int) -> Int64Array:
+        """One window: (T + 1,) int64. Raises IndexError beyond either end."""
+        return self._splits[self._sources[place]].read(int(self._windows[place]) * self._length, self._length + 1)
+
+
+def longest_window(dataset_dir: Path, split: SplitName) -> int:
+    """The most tokens that a window of a split can have; of a mixture, one of any source."""
+    manifests = (read_dataset_manifest(directory) for _, directory in data_parts(dataset_dir))
+    return max(1, min(manifest.splits[split].num_tokens for manifest in manifests) - 1)
+
+
+def _shared_out(number: int, weights: Sequence[float], most: Sequence[int]) -> list[int]:
+    """`number` windows shared out in proportion to `weights`, one at a time to the source that is furthest behind.
+
+    Each source gets at least one, and no more than `most`.
+    """
+    counts = [1] * len(weights)
+    behind = [(-weight / 3, source) for source, weight in enumerate(weights) if most[source] > 1]
+    heapify(behind)
+    for _ in range(min(number, sum(most)) - len(weights)):
+        source = behind[0][1]
+        counts[source] += 1
+        if counts[source] < most[source]:
+            heapreplace(behind, (-weights[source] / (2 * counts[source] + 1), source))
+        else:
+            heappop(behind)
+    return counts

@@ -1,0 +1,55 @@
+"""The train split of a dataset as an endless sequence of samples; the position in it is one integer.
+
+A sample depends only on the seed and its global index. It does not depend on the number of ranks, on the micro-batch,
+or on where a run was stopped. Shapes: B batch, T sequence.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from stages.data.sample_order import Blocks, Int64Array, WindowOrder
+from stages.data.sample_range import EndlessSamples
+from stages.data.token_split import TokenSplit, require_tokens
+
+
+class TrainingSamples(EndlessSamples):
+    """The train split as an endless sequence of samples. A sample has T + 1 tokens: T inputs and T shifted targets.
+
+    `WindowOrder` says in which order an epoch uses the windows of the stream.
+    """
+
+    def __init__(self, dataset_dir: Path, sequence_length: int, seed: int) -> None:
+        """Opens the train split. Raises DataError if it is shorter than one sample."""
+        self._split = TokenSplit(dataset_dir, "train")
+        self._length = sequence_length
+        require_tokens(dataset_dir, "train", self._split.num_tokens, sequence_length)
+        self.num_windows = self._split.num_tokens // sequence_length
+        """Samples per epoch."""
+        self._order = WindowOrder([self._split.num_tokens], sequence_length, seed)
+        self._blocks = Blocks(self.starts)
+        self._expected = Blocks(self.starts)
+
+    def epochs(self, num_samples: int) -> float:
+        """How many passes over the data `num_samples` samples make."""
+        return num_samples / self.num_windows
+
+    def starts(self, first_index: int, count: int) -> Int64Array:
+        """The positions in the stream where the samples start: (count,) int64, each in [0, tokens of the split)."""
+        return self._order.starts(np.zeros(count, np.int64), np.arange(first_index, first_index + count))
+
+    def pieces(self, index: int) -> list[tuple[int, int]]:
+        """Where each part of a sample starts in the stream, and its tokens: one part."""
+        return [(int(self.starts(index, 1)[0]), self._length + 1)]
+
+    def batch(self, first_index: int, count: int) -> Int64Array:
+        """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""
+        tokens_BT = np.empty((count, self._length + 1), np.int64)
+        for row, start in zip(tokens_BT, self._blocks.read(first_index, count).tolist(), strict=True):
+            self._split.fill(row, start)
+        return tokens_BT
+
+    def expect(self, first_index: int, count: int) -> None:
+        if self._split.is_remote:
+            for start in self._expected.read(first_index, count).tolist():
+                self._split.expect(start, self._length + 1)

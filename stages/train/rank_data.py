@@ -1,0 +1,68 @@
+"""The data of one rank: its share of the training samples, and the validation windows.
+
+Shapes: B micro-batch, T sequence.
+"""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from stages.data.dataset import read_dataset_manifest
+from stages.data.evaluation_windows import EvaluationWindows
+from stages.data.mixed_samples import MixedSamples
+from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
+from stages.data.samples import open_samples
+from stages.spec import TrainSpec
+from stages.train.evaluate import Evaluation
+from stages.train.skipped_data import position
+from stages.train.source_use import source_use
+
+
+class RankData:
+    """What one rank reads of the dataset of a stage."""
+
+    def __init__(self, spec: TrainSpec, rank: int, world_size: int, device: torch.device) -> None:
+        """Opens the dataset. Raises DataError if a file is missing or a split is too short."""
+        self.spec, self.rank, self.world_size, self.device = spec, rank, world_size, device
+        dataset = Path(spec.dataset)
+        self.manifest = read_dataset_manifest(dataset)
+        self.samples = open_samples(
+            dataset, spec.sequence_length, spec.seed, spec.mixture, spec.when_exhausted, spec.packing
+        )
+        self.windows = EvaluationWindows(dataset, "validation", spec.sequence_length, spec.evaluation_sequences)
+        self._wait_seconds = 0.0
+
+    def micro_batches(self, step: int) -> Generator[tuple[Tensor, Tensor]]:
+        """Yields this rank's inputs and targets, each (B, T) int64 on the device, from `step` to the stage's end."""
+        spec, size = self.spec, self.spec.micro_batch_size
+        firsts = (
+            spec.samples_seen + position(number, spec.left_out) * spec.batch_size
+            for number in range(step, spec.num_steps)
+        )
+        own = range(self.rank * size, spec.batch_size, self.world_size * size)
+        positions = (first + offset for first in firsts for offset in own)
+        return read_ahead(
+            lambda position: self.samples.batch(position, size),
+            positions,
+            self.device,
+            expect=lambda position: self.samples.expect(position, size),
+            num_expected=max(1, EXPECTED_SAMPLES // size),
+            on_wait=self._waited,
+        )
+
+    def take_wait_seconds(self) -> float:
+        """How long this rank has waited for training data since the last call."""
+        seconds, self._wait_seconds = self._wait_seconds, 0.0
+        return seconds
+
+    def _waited(self, seconds: float) -> None:
+        self._wait_seconds += seconds
+
+    def by_source(self, step: int, result: Evaluation) -> dict[str, dict[str, float]] | None:
+        """What an evaluation found on each source of a mixture, and how much of it training has read until then."""
+        if result.by_source is None or not isinstance(self.samples, MixedSamples):
+            return None
+        used = source_use(self.samples, self.spec, step)
+        return {name: found._asdict() | used[name]._asdict() for name, found in result.by_source.items()}
