@@ -57,7 +57,8 @@ def reading(what: str, way_out: str = "") -> Iterator[None]:
         raise DataError(f"{what} is not UTF-8 text ({error})") from error
     except Exception as error:  # every library has its own error classes
         package = _missing_package(error)
-        ways = ", or ".join(way for way in (package and f"to read it, `pip install {package}`", way_out) if way)
+        both = " and " if way_out.startswith("set ") else ", or "  # a store needs its package and its credentials
+        ways = both.join(way for way in (package and f"to read it, `pip install {package}`", way_out) if way)
         advice = f". {ways[0].upper()}{ways[1:]}" if ways else ""
         raise Unreadable(f"{what} cannot be read ({reason(error)}){advice}") from error
 

@@ -211,7 +211,9 @@ def test_a_package_whose_name_differs_from_its_module_is_named_correctly(module:
 
 def test_a_missing_file_system_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
-    with pytest.raises(DataError, match=r"'s3://bucket' cannot be read \(.*\)\. To read it, `pip install s3fs`, or"):
+    with pytest.raises(
+        DataError, match=r"'s3://bucket' cannot be read \(.*\)\. To read it, `pip install s3fs` and set AWS_"
+    ):
         open_corpus(DataSpec(source="s3://bucket"))
 
 
