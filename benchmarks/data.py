@@ -71,14 +71,19 @@ Read = Callable[[], Int64Array]
 
 def main() -> None:
     """Runs the benchmark and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    print_measured(measured, str(__doc__))
+
+
+def print_measured(measure: Callable[[Path, int, int, int], dict[str, Any]], description: str) -> None:
+    """Prints what `measure(folder, num_tokens, turns, batches)` returns, with the options of the command line."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=100_000_000, help="tokens to read from, of 2 bytes")
     parser.add_argument("--turns", type=int, default=21, help="turns of each reader")
     parser.add_argument("--batches", type=int, default=2000, help="batches in a turn")
     parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="growctl-data-") as folder:
-        document = measured(Path(folder), arguments.tokens, arguments.turns, arguments.batches)
+        document = measure(Path(folder), arguments.tokens, arguments.turns, arguments.batches)
     print(json.dumps({"note": arguments.note} | document, indent=1))
 
 

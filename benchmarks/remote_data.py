@@ -14,12 +14,9 @@ int64, in training order:
 their seconds in the same turn. `first_read` is wall time: the server shares the machine. `goals` are what we aim at.
 """
 
-import argparse
-import json
 import re
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -31,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.data import BATCH, LENGTH, write_dataset
+from benchmarks.data import BATCH, LENGTH, print_measured, write_dataset
 from benchmarks.machine import machine
 from stages.data.corpus import DataSpec
 from stages.data.dataset import dataset_manifest_bytes, range_hashes_of, read_dataset_manifest
@@ -45,15 +42,7 @@ GOALS = {"remote_over_local": 1.5}
 
 def main() -> None:
     """Runs the benchmark and prints one JSON document."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=100_000_000, help="tokens to read from, of 2 bytes")
-    parser.add_argument("--turns", type=int, default=21, help="turns of each reader")
-    parser.add_argument("--batches", type=int, default=2000, help="batches in a turn")
-    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="growctl-remote-data-") as folder:
-        document = measured(Path(folder), arguments.tokens, arguments.turns, arguments.batches)
-    print(json.dumps({"note": arguments.note} | document, indent=1))
+    print_measured(measured, str(__doc__))
 
 
 def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[str, Any]:

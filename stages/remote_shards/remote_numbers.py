@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -15,7 +14,7 @@ import numpy.typing as npt
 
 from stages.remote_shards.range_cache import RangeCache
 from stages.remote_shards.range_hashes import HASH_BYTES
-from stages.token_files.mapped import Int64Array
+from stages.token_files.mapped import Int64Array, Numbers
 
 FETCHERS = 16
 """Ranges that a process fetches at a time."""
@@ -51,19 +50,19 @@ class RemoteShard:
     """The sha256 of each of its ranges, one after another."""
 
 
-class RemoteNumbers:
+class RemoteNumbers(Numbers):
     """The tokens of remote shards, one shard after another, as one sequence of integers. Safe in threads."""
 
     def __init__(
         self, shards: Sequence[RemoteShard], dtype: npt.DTypeLike, range_bytes: int, fetch: Fetch, cache: RangeCache
     ) -> None:
         """`range_bytes`, of which each shard's `hashes` are, must be a multiple of the size of `dtype`."""
+        super().__init__(shard.num_tokens for shard in shards)
         self._shards = shards
         self._dtype = np.dtype(dtype)
         self._range_bytes = range_bytes
         self._range_tokens = range_bytes // self._dtype.itemsize
         self._fetch, self._cache = fetch, cache
-        self._ends = list(accumulate(shard.num_tokens for shard in shards))
         self._most_mapped = max(1, min(MOST_MAPPED, cache.limit_bytes // range_bytes // MAPPED_SHARE))
         self._mapped: dict[tuple[int, int], npt.NDArray[Any]] = {}
         """By shard and range. Once there are as many as allowed, the rest is read from the cache's files."""
@@ -77,17 +76,6 @@ class RemoteNumbers:
         self._lock = threading.Lock()
         self._fetching: dict[tuple[int, int], Future[bytes]] = {}
         self._fetchers = ThreadPoolExecutor(FETCHERS, thread_name_prefix="fetch")
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def read(self, start: int, length: int) -> Int64Array:
-        """Numbers `start` to `start + length`: (length,) int64. Raises IndexError beyond either end."""
-        if not 0 <= start <= start + length <= len(self):
-            raise IndexError(f"tokens {start} to {start + length} are outside a split of {len(self)} tokens")
-        numbers = np.empty(length, np.int64)
-        self.fill(numbers, start)
-        return numbers
 
     def fill(self, numbers: Int64Array, start: int) -> None:
         """Fills `numbers` with the sequence from `start`, a place in it, on. The sequence goes on at its start.

@@ -1,5 +1,6 @@
 """Memory-mapped numbers: several files as one sequence, of which only what is read comes into memory."""
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
@@ -21,14 +22,16 @@ class TokenFileError(UserError):
     """A file of tokens, or its index, that is damaged or cannot be used. The message names the file."""
 
 
-class MappedNumbers:
-    """Arrays, one after another, as one sequence of integers."""
+class Numbers(ABC):
+    """Parts, one after another, as one sequence of integers, wherever they lie."""
 
-    def __init__(self, parts: Sequence[npt.NDArray[Any]], bases: Sequence[int] | None = None) -> None:
-        """`bases` are added to the numbers of each part; none by default."""
-        self._parts = parts
-        self._bases = bases or [0] * len(parts)
-        self._ends = list(accumulate(len(part) for part in parts))
+    def __init__(self, lengths: Iterable[int]) -> None:
+        """`lengths` of the parts."""
+        self._ends = list(accumulate(lengths))
+
+    @abstractmethod
+    def fill(self, numbers: Int64Array, start: int) -> None:
+        """Fills `numbers` with the sequence from `start`, a place in it, on. The sequence goes on at its start."""
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -40,6 +43,16 @@ class MappedNumbers:
         numbers = np.empty(length, np.int64)
         self.fill(numbers, start)
         return numbers
+
+
+class MappedNumbers(Numbers):
+    """Arrays, one after another, as one sequence of integers."""
+
+    def __init__(self, parts: Sequence[npt.NDArray[Any]], bases: Sequence[int] | None = None) -> None:
+        """`bases` are added to the numbers of each part; none by default."""
+        super().__init__(len(part) for part in parts)
+        self._parts = parts
+        self._bases = bases or [0] * len(parts)
 
     def fill(self, numbers: Int64Array, start: int) -> None:
         """Fills `numbers` with the sequence from `start`, a place in it, on. The sequence goes on at its start."""
