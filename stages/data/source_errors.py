@@ -64,9 +64,16 @@ def reading(what: str, way_out: str = "") -> Iterator[None]:
 
 
 def is_missing(error: Exception) -> bool:
-    """Whether `error` means that the file does not exist. A server that denies access is a different error."""
+    """Whether `error` means that the file does not exist. A server that denies access, or that cannot be reached, is a
+    different error.
+    """
     status = http_status(error)
-    return status == HTTPStatus.NOT_FOUND or (status is None and isinstance(error, FileNotFoundError))
+    if status is not None:
+        return status == HTTPStatus.NOT_FOUND
+    others = [
+        cause for cause in _causes(error) if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+    ]
+    return isinstance(error, FileNotFoundError) and not others
 
 
 def reason(error: BaseException) -> str:

@@ -137,6 +137,16 @@ def test_a_file_that_the_server_does_not_have_is_reported_as_missing(failing: ty
             open_corpus(DataSpec(source="failing://folder"))
 
 
+def test_a_server_that_cannot_be_reached_is_not_reported_as_a_missing_file(failing: type[Failing]) -> None:
+    failing.point = "info"
+    failing.error = FileNotFoundError("folder")  # fsspec's HTTP file system says so whatever went wrong
+    failing.error.__cause__ = ConnectionRefusedError(111, "Connect call failed")
+    with pytest.raises(
+        DataError, match=r"'failing://folder' cannot be read \(Connect call failed\)\. Download its files"
+    ):
+        open_corpus(DataSpec(source="failing://folder"))
+
+
 @pytest.mark.parametrize(
     ("source", "command"),
     [
