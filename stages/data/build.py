@@ -27,15 +27,15 @@ from stages.checkpoint.disk_full import NO_SPACE
 from stages.checkpoint.files import hash_file, sync_path, write_file
 from stages.counted import counted
 from stages.data.bad_records import SkippedRecords
-from stages.data.corpus import SPLITS, Corpus, DataError, DataSpec, SplitName, joined_hash
+from stages.data.corpus import SPLITS, Corpus, DataError, DataSpec, SplitName
 from stages.data.dataset import (
     FORMAT_VERSION,
-    DatasetFile,
     DatasetManifest,
     DatasetSplit,
     check_dataset,
     dataset_fingerprint,
     dataset_manifest_bytes,
+    joined_splits,
 )
 from stages.data.progress import Progress
 from stages.data.safe_cuts import why_uncuttable
@@ -187,7 +187,10 @@ def _write_dataset(
     skipped = corpus.skipped()
     for part in parts:
         skipped.join(part.skipped)
-    splits = {split: _joined([part.splits[split] for part in parts]) for split in SPLITS}
+    found = {split: [part.splits[split] for part in parts] for split in SPLITS}
+    splits = {
+        split: joined_splits(of, tuple(file for each in of for file in each.files)) for split, of in found.items()
+    }
     if skipped.records.total:
         progress.say(f"skipped {skipped.records}")
     _require_documents(spec, splits, skipped.records)
@@ -235,18 +238,6 @@ def _done(tasks: Tasks[Record], progress: Progress, execute: Execute) -> list[Re
     if pending:
         execute(tasks, meter)
     return tasks.records()
-
-
-def _joined(parts: list[DatasetSplit]) -> DatasetSplit:
-    """The whole split, from its shards."""
-    files: tuple[DatasetFile, ...] = tuple(file for part in parts for file in part.files)
-    return DatasetSplit(
-        num_tokens=sum(part.num_tokens for part in parts),
-        num_bytes=sum(part.num_bytes for part in parts),
-        num_documents=sum(part.num_documents for part in parts),
-        text_hash=joined_hash(bytes.fromhex(part.text_hash or "") for part in parts).hex(),
-        files=files,
-    )
 
 
 def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit], skipped: SkippedRecords) -> None:

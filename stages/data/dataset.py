@@ -18,7 +18,7 @@ from stages.checkpoint.files import OnBytes, hash_file, hash_files
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 from stages.checkpoint.text_facts import TextFacts
 from stages.data.bad_records import SkippedRecords
-from stages.data.corpus import SPLITS, DataError, DataSpec, SourceName, SplitName
+from stages.data.corpus import SPLITS, DataError, DataSpec, SourceName, SplitName, joined_hash
 from stages.data.remote_reading import remote_reading
 from stages.remote_shards.range_hashes import RANGE_BYTES, RANGES_ENDING, write_range_hashes
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
@@ -66,6 +66,18 @@ class DatasetSplit(Strict):
     files: tuple[DatasetFile, ...]
     """Files in the order of the stream: each shard, followed by its index (document ends: uint64, in tokens) and the
     hashes of its ranges (sha256)."""
+
+
+def joined_splits(parts: Sequence[DatasetSplit], files: tuple[DatasetFile, ...] = ()) -> DatasetSplit:
+    """The sums of several splits, with these `files`; with a hash of the texts if every part has one."""
+    hashes = [bytes.fromhex(part.text_hash) for part in parts if part.text_hash is not None]
+    return DatasetSplit(
+        num_tokens=sum(part.num_tokens for part in parts),
+        num_bytes=sum(part.num_bytes for part in parts),
+        num_documents=sum(part.num_documents for part in parts),
+        text_hash=joined_hash(hashes).hex() if len(hashes) == len(parts) else None,
+        files=files,
+    )
 
 
 class MixtureEntry(Strict):

@@ -19,13 +19,13 @@ from typing import NamedTuple
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import sync_path, write_file
-from stages.data.corpus import SPLITS, DataError, SplitName, joined_hash
+from stages.data.corpus import SPLITS, DataError
 from stages.data.dataset import (
     FORMAT_VERSION,
     DatasetManifest,
-    DatasetSplit,
     MixtureEntry,
     dataset_manifest_bytes,
+    joined_splits,
     mixture_fingerprint,
     read_dataset_manifest,
     require_one_tokenizer,
@@ -100,22 +100,9 @@ def _manifest(entries: tuple[MixtureEntry, ...], manifests: Mapping[str, Dataset
         token_bytes=first.token_bytes,
         tokenizer_sha256=first.tokenizer_sha256,
         end_of_text_id=first.end_of_text_id,
-        splits={name: _joined(name, manifests) for name in SPLITS},
+        splits={name: joined_splits([each.splits[name] for each in manifests.values()]) for name in SPLITS},
         sources=entries,
         fingerprint=mixture_fingerprint(entries),
-    )
-
-
-def _joined(name: SplitName, manifests: Mapping[str, DatasetManifest]) -> DatasetSplit:
-    """The sums of a split of all sources."""
-    splits = [manifest.splits[name] for manifest in manifests.values()]
-    hashes = [bytes.fromhex(split.text_hash) for split in splits if split.text_hash is not None]
-    return DatasetSplit(
-        num_tokens=sum(split.num_tokens for split in splits),
-        num_bytes=sum(split.num_bytes for split in splits),
-        num_documents=sum(split.num_documents for split in splits),
-        text_hash=joined_hash(hashes).hex() if len(hashes) == len(splits) else None,
-        files=(),
     )
 
 
