@@ -41,7 +41,8 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleDict({str(i): block for i, block in zip(config.block_ids, blocks, strict=True)})
+        """By id, in the order of the forward pass."""
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_epsilon)
         self.kernels: Kernels = "eager"
 
@@ -58,7 +59,7 @@ class LanguageModel(nn.Module):
                 )
         self.kernels = kernels
         if kernels == "compiled":
-            for block in self.blocks:
+            for block in self.blocks.values():
                 block.compile()
 
     def new_cache(self, batch_size: int, num_columns: int, starts_B: Tensor | None = None) -> KVCache:
@@ -118,10 +119,10 @@ class LanguageModel(nn.Module):
         width, base = self.config.rotary_width, self.config.rotary_base
         table: RotaryTable = rotary_table(position_P, width, base, like=x_BTD, scaling=rotary_scaling)
         if cache is None:
-            for block in self.blocks:
+            for block in self.blocks.values():
                 x_BTD = block(x_BTD, table, mask_BHTT)
         else:
-            for block, past in zip(self.blocks, cache.layers(length), strict=True):
+            for block, past in zip(self.blocks.values(), cache.layers(length), strict=True):
                 x_BTD = block(x_BTD, table, past=past)
             cache.advance(length)
         return self.final_norm(x_BTD)
