@@ -129,8 +129,10 @@ def test_a_rejection_names_the_combination_and_an_alternative():
 def test_the_presets_match_their_names_and_can_be_changed():
     assert GrowthPolicy.of("growctl-default") == GrowthPolicy() == GrowthPolicy(init="matched", tau="ramp")
     official = {"init": "random", "tau": "recompute", "copy_noise": 0.0, "moments": "reset", "allow_jump": True}
+    official |= {"depth": "append"}
     assert GrowthPolicy.of("official").model_dump() == official
     paper = {"init": "zero-key", "tau": "frozen", "copy_noise": 0.0, "moments": "keep", "allow_jump": False}
+    paper |= {"depth": "append"}
     assert GrowthPolicy.of("paper-appendix").model_dump() == paper
     assert GrowthPolicy.of("official", moments="keep").model_dump() == official | {"moments": "keep"}
     with pytest.raises(ValidationError, match="'zero-key' cannot be combined with tau 'ramp'"):
