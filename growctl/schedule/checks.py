@@ -136,7 +136,7 @@ def _check_growth(schedule: Schedule) -> Iterator[str]:
             yield f"growth.operator: is missing; a transformer of several stages needs one of {', '.join(OPERATORS)}"
         if grows and growth.operator not in (None, *PRESERVING) and not growth.allow_jump:
             yield f"growth.operator = {growth.operator!r}: changes the function; that needs growth.allow_jump = true"
-        if growth.depth != "append":
+        if grows and growth.depth != "append":
             yield f"growth.depth = {growth.depth!r}: is for a tokenformer; a transformer grows by growth.operator"
         yield from _check_tokenformer_keys(schedule) if grows else ()
         return

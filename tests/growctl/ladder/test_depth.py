@@ -78,7 +78,8 @@ def test_the_new_layers_of_a_growth_learn_by_the_rules_of_its_generation():
 def test_the_controls_of_a_ladder_that_grows_in_depth_have_its_depths_and_sizes():
     kinds = ("tokenformer-scratch", "best-scratch", "transformer-scratch", "single-jump")
     controls = [{"kind": kind, "budgets": [1.0]} for kind in kinds]
-    schedule = deepening({}, {"num_layers": 1} | SMALL, {"num_layers": 4} | LARGE, num_layers=0, controls=controls)
+    blocks = {"controls": controls, "growth": {"depth": "interleave"}}
+    schedule = deepening({}, {"num_layers": 1} | SMALL, {"num_layers": 4} | LARGE, num_layers=0, **blocks)
     shapes = {
         control.name.removeprefix("s-control-"): [
             (plan.model.num_layers, plan.num_parameters) for plan in plan_stages(control.schedule)

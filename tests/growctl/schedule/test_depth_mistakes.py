@@ -81,7 +81,8 @@ OFFICIAL = {"kind": "official-growth"}
             "stages.1.ramp_steps = 3: is for a stage that adds parameter tokens; leave it out",
         ),
         (
-            ONE_TRANSFORMER | {"growth.depth": "interleave"},
+            TRANSFORMER | {"stages.1.num_layers": 4, "growth.depth": "interleave",
+                           "growth.operator": "identity-blocks"},
             "growth.depth = 'interleave': is for a tokenformer; a transformer grows by growth.operator",
         ),
         (
