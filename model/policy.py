@@ -231,12 +231,12 @@ def grow_config(
             f"growth adds {one_if_equal(attention)} attention and {one_if_equal(ffn)} FFN tokens; "
             "both must be 0 or more, and one of them above 0 unless layers are added"
         )
-    number = config.newest_generation + 1
+    number, score_function = config.newest_generation + 1, config.score_function
 
     def grown(block: BlockConfig, attention_tokens: int, ffn_tokens: int) -> BlockConfig:
         added = dict.fromkeys(PATTENTIONS, attention_tokens) | {"ffn": ffn_tokens}
         pattentions = block.pattentions().items()
-        parts = {name: _grown(p, added[name], number, policy, config.score_function) for name, p in pattentions}
+        parts = {name: _grown(p, added[name], number, policy, score_function) for name, p in pattentions}
         return BlockConfig(**parts)
 
     if adds_tokens:

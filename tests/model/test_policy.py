@@ -175,7 +175,7 @@ def test_a_model_is_published_only_if_every_pattention_is_the_published_formula(
 def test_copies_need_allow_jump_if_the_model_is_not_the_published_formula(before):
     for share in (0.0, 0.5):
         config = grown_config(before, share=share)
-        tokens = {"attention_tokens": 8, "ffn_tokens": 12}
+        tokens: dict[str, Any] = {"attention_tokens": 8, "ffn_tokens": 12}
         with pytest.raises(
             ValueError, match=r"changes the function, because tau is not sqrt\(n\) or not shared by all"
         ):
