@@ -27,6 +27,12 @@ class ExpandDocument:
     ffn_tokens: int | list[int]
     """The same for the FFN."""
 
+    new_layers: int
+    """How many layers were added."""
+
+    new_layer_positions: list[int]
+    """Their positions, counted from 0 in the order of the forward pass."""
+
     policy: GrowthPolicy
     preserves: bool
     """Whether the policy claims to preserve the function."""
