@@ -152,7 +152,9 @@ class SharedBytes:
 
     @classmethod
     def by(cls, config: TokenformerConfig | TransformerConfig, shape: Shape) -> Self:
-        """Those of a model in the precision of `shape`."""
+        """Those of a model in the precision of `shape`. Without layers, nothing reads them."""
+        if not config.num_layers:
+            return cls(0, 0)
         mask = 0 if config.document_end_id is None else shape.attention_element
         return cls(2 * FLOAT32 * config.rotary_width, mask)
 

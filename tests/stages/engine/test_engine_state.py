@@ -1,7 +1,7 @@
 """Checkpoints survive engines of any ZeRO stage, precision and rank count bit for bit.
 
 The engines' own checkpoints, once converted, do the same. Engines and ranks are real; the model has an odd width, so
-that no parameter divides evenly by two ranks.
+that no parameter divides evenly by two ranks. It has grown by tokens and by a layer in the middle.
 """
 
 import json
@@ -34,9 +34,10 @@ def roundtrips(training, tmp_path_factory):
     """{ranks: (report, output directory)} and the grown checkpoint that was loaded."""
     folder = tmp_path_factory.mktemp("roundtrip")
     write_checkpoint(folder / "final", small_config(width=9, ffn_tokens=7))
-    policy = GrowthPolicy(init="random")
-    grown = expand(folder / "final", folder / "zero", attention_tokens=3, ffn_tokens=5, policy=policy)
-    # The same checkpoint with its ramp half way, so that new tokens take part.
+    policy = GrowthPolicy(init="random", depth="interleave")
+    tokens = {"attention_tokens": 3, "ffn_tokens": 5}
+    grown = expand(folder / "final", folder / "zero", **tokens, new_layers=1, layer_tokens=(4, 6), policy=policy)
+    # The same checkpoint with its ramp half way, so that new tokens take part. The new layer is the identity.
     (folder / "initial").mkdir()
     (folder / "zero" / "parameters").rename(folder / "initial" / "parameters")
     assert isinstance(grown.model, TokenformerConfig)
@@ -158,9 +159,9 @@ def test_the_missing_parameter_of_an_engine_checkpoint_is_named(roundtrips, kind
     shutil.copytree(roundtrips[1][2][1] / f"{kind}-engine", engine)
     manifest = read_manifest(engine)
     blocks = (*manifest.model.blocks, manifest.model.blocks[0])
-    deeper = manifest.model.model_copy(update={"blocks": blocks, "block_ids": (0, 1, 2)})
+    deeper = manifest.model.model_copy(update={"blocks": blocks, "block_ids": (*manifest.model.block_ids, 3)})
     hostile = sealed_manifest(manifest.model_copy(update={"model": deeper}))
     (engine / "manifest.json").write_text(hostile.model_dump_json())
-    with pytest.raises(CheckpointError, match=r"step_00000003 does not hold all of blocks\.2\."):
+    with pytest.raises(CheckpointError, match=r"step_00000003 does not hold all of blocks\.3\."):
         convert(engine, tmp_path / "converted")
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000003"]
