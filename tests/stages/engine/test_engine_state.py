@@ -90,7 +90,7 @@ def test_further_training_gives_the_same_losses_and_weights_on_any_zero_stage_an
         there = load(staging_directory(reference_output / f"zero1-{precision}-trained"), name)["fp32"]
         differs = (here - there).abs() > (2e-5 if precision == "fp32" else 2e-2)
         # In bf16, rounding may turn the sign of a gradient next to zero, and Adam makes whole steps of signs.
-        assert differs.float().mean() <= (0 if precision == "fp32" else 0.05), name
+        assert differs.float().mean() <= (0 if precision == "fp32" else 0.15), name
         assert not torch.equal(here, load(initial, name)["fp32"]), f"{name} did not train"
 
 
