@@ -37,7 +37,7 @@ def test_the_plan_shows_how_deep_each_stage_is_where_they_differ() -> None:
     deeper = {"name": "deep", "num_layers": 6, "train_steps": 20}
     grown, alone = ladder(stages=[*stages, deeper]), ladder(stages=stages)
     assert (cells(printed(grown), "flat")[1], cells(printed(grown), "deep")[1]) == ("2", "6")
-    assert [entry.num_layers for entry in plan_document(grown).ladder.stages] == [2, 6]
+    assert [entry.num_layers for entry in plan_document(grown).stages] == [2, 6]
     assert "layers" not in printed(alone)
 
 
