@@ -206,9 +206,9 @@ def _gradients(model: Tokenformer, tokens_BT: Tensor) -> tuple[GenerationGradien
         model(tokens_T[None, :-1], tokens_T[None, 1:]).backward()
     counts: dict[int, list[int]] = {}
     for block in model.blocks.values():
-        writes_nothing = not any(value_NO.any() for value_NO in block.get_submodule("projection.value_tokens").values())
-        for name in PATTENTIONS:
-            pattention = getattr(block, name)
+        pattentions = {name: getattr(block, name) for name in PATTENTIONS}
+        writes_nothing = not any(value_NO.any() for value_NO in pattentions["projection"].value_tokens.values())
+        for name, pattention in pattentions.items():
             for number, key_ND in pattention.key_tokens.items():
                 moved_N = key_ND.grad.any(dim=-1) | pattention.value_tokens[number].grad.any(dim=-1)
                 still = int((~moved_N).sum())

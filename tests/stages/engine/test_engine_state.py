@@ -8,6 +8,7 @@ import json
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -35,8 +36,8 @@ def roundtrips(training, tmp_path_factory):
     folder = tmp_path_factory.mktemp("roundtrip")
     write_checkpoint(folder / "final", small_config(width=9, ffn_tokens=7))
     policy = GrowthPolicy(init="random", depth="interleave")
-    tokens = {"attention_tokens": 3, "ffn_tokens": 5}
-    grown = expand(folder / "final", folder / "zero", **tokens, new_layers=1, layer_tokens=(4, 6), policy=policy)
+    added: dict[str, Any] = {"attention_tokens": 3, "ffn_tokens": 5, "new_layers": 1, "layer_tokens": (4, 6)}
+    grown = expand(folder / "final", folder / "zero", **added, policy=policy)
     # The same checkpoint with its ramp half way, so that new tokens take part. The new layer is the identity.
     (folder / "initial").mkdir()
     (folder / "zero" / "parameters").rename(folder / "initial" / "parameters")
