@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from model.policy import EXACT_GROWTH
+from stages.checkpoint.manifest import read_manifest
+from tests.growctl.runs import losses
 from tests.reliability.harness import KilledRun, check_same_end
 from tests.reliability.points import BY_NAME
 
@@ -39,6 +42,16 @@ def test_a_run_on_one_rank_that_is_killed_eleven_times_ends_in_the_same_bits(und
     killed.to_the_end(KILLS)
     assert set(killed.struck()) == {fault["name"] for fault in KILLS}
     check_same_end(killed, undisturbed)
+
+
+def test_the_killed_ladder_grows_from_no_layers_and_between_old_ones_without_a_jump(undisturbed):
+    stages = undisturbed.directory / "stages"
+    finals = [read_manifest(stages / name / "final").model for name in ("0-small", "1-middle", "2-large")]
+    assert [model.block_ids for model in finals] == [(), (0, 1), (0, 2, 1, 3)]
+    found = losses(undisturbed.directory)
+    assert found["1-middle", 0, "after_growth"] == found["0-small", 10, "final"]
+    assert found["2-large", 0, "after_growth"] == pytest.approx(found["1-middle", 10, "final"], abs=EXACT_GROWTH)
+    assert found["2-large", 12, "final"] < found["1-middle", 10, "final"] < found["0-small", 10, "final"]
 
 
 def another_loss(run: Path) -> None:
