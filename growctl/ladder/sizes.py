@@ -97,7 +97,7 @@ def growth_before(schedule: Schedule, index: int) -> Growth:
     before = layer_tokens(schedule, index - 1 if has_before else 0)
     after = _grown_layers(schedule.stages[index], before) if has_before else before
     added = [(a - b, f - g) for (a, f), (b, g) in zip(after, before, strict=True)]
-    new_layers = num_layers(schedule, index) - len(before)
+    new_layers = max(0, num_layers(schedule, index) - len(before))
     return Growth(
         attention_tokens=tuple(attention for attention, _ in added),
         ffn_tokens=tuple(ffn for _, ffn in added),

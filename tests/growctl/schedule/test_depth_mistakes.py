@@ -20,6 +20,10 @@ OFFICIAL = {"kind": "official-growth"}
             {"stages.1.num_layers": 1},
             "stages.1.num_layers = 1: is less than the 2 of the stage before; a growth only adds",
         ),
+        (
+            {"stages.1.num_layers": 1, "controls": [OFFICIAL]},
+            "stages.1.num_layers = 1: is less than the 2 of the stage before; a growth only adds",
+        ),
         ({"stages.1.num_layers": -1}, "stages.1.num_layers = -1: must be 0 or more"),
         ({"stages.1.num_layers": 1001}, "stages.1.num_layers = 1001: must be 1000 or less"),
         (
