@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.ladder.budgets import stage_batch, stage_steps
+from growctl.ladder.budgets import stage_batch, stage_steps, step_flops
 from growctl.ladder.sizes import added_tokens, attending, stage_models, tau_after_growth
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
-from model.flops import Flops, forward_flops_per_token, training_flops_per_token
+from model.flops import Flops, forward_flops_per_token
 from model.policy import has_unfinished_ramps
 from stages.spec import GenerationRule, LearningRate, settled_step
 
@@ -85,9 +85,10 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
 
     `steps_done` are the steps that the finished stages took: a slope may have ended them before their budget.
     """
-    steps = [*steps_done, *stage_steps(schedule)[len(steps_done) :]]
+    models = list(stage_models(schedule))
+    steps = stage_steps(schedule, steps_done, [each.final for each in models])
     plans: list[StagePlan] = []
-    for index, (stage, (initial, grown)) in enumerate(zip(schedule.stages, stage_models(schedule), strict=True)):
+    for index, (stage, (initial, grown)) in enumerate(zip(schedule.stages, models, strict=True)):
         model, batch = attending(schedule, grown), stage_batch(schedule, index)
         attended_tokens = schedule.data.attended_tokens or batch.sequence_length
         attention_tokens, ffn_tokens = added_tokens(schedule, index)
@@ -103,7 +104,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 num_steps=steps[index],
                 first_step=first_step,
                 tokens_per_step=batch.tokens,
-                step_flops=batch.tokens * training_flops_per_token(model, attended_tokens),
+                step_flops=step_flops(schedule, index, grown),
                 evaluation_flops_per_token=forward_flops_per_token(model, attended_tokens).total,
                 learning_rate=_learning_rate(schedule, steps, index),
                 generations=_rules(schedule, index, model, steps[index]) if tau else (),
