@@ -79,6 +79,11 @@ class StagePlan:
         """Training FLOPs of the stage."""
         return self.step_flops * self.num_steps
 
+    def shares_of(self, ladder: Sequence["StagePlan"]) -> tuple[float, float]:
+        """The share of the stage in the training tokens of all stages of `ladder`, and in their FLOPs."""
+        tokens, flops = sum(plan.train_tokens for plan in ladder), sum(plan.flops.total for plan in ladder)
+        return self.train_tokens / tokens, self.flops.total / flops
+
 
 def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[StagePlan]:
     """The plans of all stages of `schedule`, in order.
