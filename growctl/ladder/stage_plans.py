@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from growctl.ladder.budgets import stage_batch, stage_steps, step_flops
-from growctl.ladder.sizes import added_tokens, attending, stage_models, tau_after_growth
+from growctl.ladder.sizes import Growth, attending, growth_before, stage_models, tau_after_growth
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token
@@ -45,11 +45,8 @@ class StagePlan:
     anneal_steps: int | None
     """Steps over which tau moves to the published formula; None if it stays."""
 
-    attention_tokens: tuple[int, ...]
-    """Parameter tokens per layer that the growth before the stage adds to each of Q, K, V and O."""
-
-    ffn_tokens: tuple[int, ...]
-    """The same for the FFN."""
+    growth: Growth
+    """What the growth before the stage adds."""
 
     has_initial: bool
     """Whether the stage starts from a checkpoint: that of the stage before, or the schedule's `start`."""
@@ -60,7 +57,7 @@ class StagePlan:
     @property
     def is_grown(self) -> bool:
         """Whether a growth comes before the stage."""
-        return self.index > 0 or any((*self.attention_tokens, *self.ffn_tokens))
+        return self.index > 0 or self.growth.is_any
 
     @property
     def train_tokens(self) -> int:
@@ -96,7 +93,6 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
     for index, (stage, (initial, grown)) in enumerate(zip(schedule.stages, models, strict=True)):
         model, batch = attending(schedule, grown), stage_batch(schedule, index)
         attended_tokens = schedule.data.attended_tokens or batch.sequence_length
-        attention_tokens, ffn_tokens = added_tokens(schedule, index)
         tau = tau_after_growth(schedule, index)
         first_step = sum(steps[:index])
         plans.append(
@@ -117,8 +113,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 anneal_steps=_steps_of(schedule, index, schedule.growth.anneal, steps[index])
                 if tau == "anneal"
                 else None,
-                attention_tokens=attention_tokens,
-                ffn_tokens=ffn_tokens,
+                growth=growth_before(schedule, index),
                 has_initial=index > 0 or schedule.start is not None,
             )
         )

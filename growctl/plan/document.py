@@ -80,6 +80,7 @@ class StageEntry:
     branch_of: str | None
     """The stage that a release branches from; null for a stage of the ladder."""
 
+    num_layers: int
     num_parameters: int
     num_embedding_parameters: int
     train_tokens: int
@@ -134,6 +135,7 @@ class StageEntry:
         return cls(
             name=plan.name,
             branch_of=plan.branch_of,
+            num_layers=plan.model.num_layers,
             num_parameters=plan.num_parameters,
             num_embedding_parameters=plan.num_embedding_parameters,
             train_tokens=plan.train_tokens,

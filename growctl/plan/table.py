@@ -95,11 +95,13 @@ def _shares_line(costs: PlanCosts) -> str:
 def _size_rows(costs: PlanCosts) -> list[Row]:
     base = costs.ladder.schedule.base
     rows, base_tokens = [], (base.tokens or 0) if base else 0
+    deepens = len({cost.plan.model.num_layers for cost in costs.ladder.parts}) > 1
     for cost in costs.ladder.parts:
         plan = cost.plan
         tokens = base_tokens + plan.first_step * plan.tokens_per_step + plan.train_tokens
         row = {
             "stage": plan.name,
+            **({"layers": str(plan.model.num_layers)} if deepens else {}),
             "parameters": short_count(plan.num_parameters),
             "embedding": short_count(plan.num_embedding_parameters),
             "tokens": short_count(plan.train_tokens),

@@ -72,8 +72,8 @@ _EPOCHS = (
     "text"
 )
 _PARAMETERS = (
-    "the size of a stage follows from attention_tokens and ffn_tokens, or for a transformer from num_layers and "
-    "hidden_size; `growctl init --params 350M` chooses them"
+    "the size of a stage follows from attention_tokens, ffn_tokens and num_layers, or for a transformer from "
+    "num_layers and hidden_size; `growctl init --params 350M` chooses them"
 )
 _ELSEWHERE = dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_epochs"), _EPOCHS) | dict.fromkeys(
     (f"{block}.{name}" for block in ("stages.N", "model") for name in ("params", "parameters", "num_parameters")),

@@ -31,7 +31,7 @@ from stages.spec import Action, Anomalies, Optimizer, RateShape
 MOST_STAGES = 32
 """More than any ladder needs: 31 doublings would grow even a model of 1k parameters to 2T."""
 Width = Annotated[int, Field(gt=0, le=2**20)]
-NumLayers = Annotated[int, Field(gt=0, le=1000)]
+NumLayers = Annotated[int, Field(ge=0, le=1000)]
 LayerNumber = Annotated[int, Field(ge=0, le=999)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Prompt = Annotated[str, Field(max_length=1_000)]
@@ -47,7 +47,8 @@ class ModelBlock(Block):
     family: Annotated[Literal["tokenformer", "transformer"], example("tokenformer")] = "tokenformer"
     """tokenformer: all linear layers of a block are Pattentions, which can grow. transformer: the ordinary baseline."""
     num_layers: Annotated[NumLayers, example(12, "layers")]
-    """Blocks, one after another. Tokenformer growth never changes it."""
+    """Blocks, one after another, before any stage changes the depth. 0, for a tokenformer: only the embedding, the
+    final norm and the output head."""
     hidden_size: Annotated[Width, example(768, "dimensions")]
     """Width of the model (the residual stream). Tokenformer growth never changes it."""
     num_heads: Annotated[Width, example(4, "heads")]
@@ -79,13 +80,14 @@ class StageBlock(Block):
     name: Annotated[StageName, example("354m")]
     """Label, unique in the ladder, used in paths and tables."""
     attention_tokens: Annotated[Count | None, example(1024, "parameter tokens")] = None
-    """Parameter tokens in each of Q, K, V and O."""
+    """Parameter tokens in each of Q, K, V and O; by default as in the stage before."""
     ffn_tokens: Annotated[Count | None, example(4096, "parameter tokens")] = None
-    """Parameter tokens in the FFN."""
+    """Parameter tokens in the FFN; by default as in the stage before."""
     layers: Annotated[list[LayerNumber] | None, example([0, 1], "numbers of layers")] = None
-    """Layers that grow to these numbers of tokens, counted from 0; by default all."""
+    """Layers that grow to these numbers of tokens, counted from 0; by default all. Not together with num_layers."""
     num_layers: Annotated[NumLayers | None, example(24, "layers")] = None
-    """Depth of a transformer from this stage on (`growth.operator`)."""
+    """Depth from this stage on; by default as in the stage before. New layers of a tokenformer start as the identity
+    and are placed by `growth.depth`; those of a transformer come from `growth.operator`."""
     hidden_size: Annotated[Width | None, example(1024, "dimensions")] = None
     """Width of a transformer from this stage on; heads keep their width."""
     ffn_size: Annotated[Width | None, example(4096, "dimensions")] = None

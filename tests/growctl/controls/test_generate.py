@@ -147,7 +147,7 @@ def test_a_single_jump_trains_the_first_stage_and_then_the_last_size() -> None:
     assert first.model == ladder_plans[0].model
     assert first.num_steps == ladder_plans[0].num_steps
     assert last.num_parameters == ladder_plans[-1].num_parameters
-    assert last.attention_tokens == (16, 16)
+    assert last.growth.attention_tokens == (16, 16)
     assert last.num_steps > ladder_plans[-1].num_steps
     assert control.schedule.growth == schedule.growth
 
