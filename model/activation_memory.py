@@ -135,7 +135,7 @@ def evaluation_bytes(
     head, shared = HeadBytes(shape, config.vocab_size), SharedBytes.by(config, shape)
     joined = 0
     if isinstance(config, TokenformerConfig):
-        joined = max(joined_bytes(p, shape) for block in config.blocks for p in block.pattentions().values())
+        joined = max((joined_bytes(p, shape) for b in config.blocks for p in b.pattentions().values()), default=0)
     in_blocks = num_tokens * _widest(config) * FLOAT32 + joined + shared.of(micro_batch_size, sequence_length)
     return max(head.evaluating(num_tokens), in_blocks)
 
@@ -152,7 +152,9 @@ class SharedBytes:
 
     @classmethod
     def by(cls, config: TokenformerConfig | TransformerConfig, shape: Shape) -> Self:
-        """Those of a model in the precision of `shape`."""
+        """Those of a model in the precision of `shape`. Without layers, nothing reads them."""
+        if not config.num_layers:
+            return cls(0, 0)
         mask = 0 if config.document_end_id is None else shape.attention_element
         return cls(2 * FLOAT32 * config.rotary_width, mask)
 
@@ -172,7 +174,7 @@ def _widest(config: TokenformerConfig | TransformerConfig) -> int:
     around = 6 * config.hidden_size
     if isinstance(config, TransformerConfig):
         return around + 2 * config.ffn_size
-    return around + max(p.num_tokens for block in config.blocks for p in block.pattentions().values())
+    return around + max((p.num_tokens for b in config.blocks for p in b.pattentions().values()), default=0)
 
 
 @dataclass(frozen=True)

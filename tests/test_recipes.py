@@ -88,6 +88,13 @@ def test_the_recipe_for_growth_learns_and_leaves_a_checkpoint(run, prepared):
     assert [group["lr"] for group in names["optimizer"].param_groups] == [1e-3, 1e-3, 2e-3]
 
 
+def test_the_recipe_for_depth_adds_layers_to_a_model_and_to_a_checkpoint_and_takes_them_off_again(run, prepared):
+    names = run("Grow a model in depth")
+    assert names["deeper"].config.num_layers == names["model"].config.num_layers + 2
+    assert verify_checkpoint(prepared / "my_deeper").model == names["deeper"].config
+    assert verify_checkpoint(prepared / "my_shrunk").files == verify_checkpoint(prepared / CHECKPOINT).files
+
+
 def test_the_recipes_for_the_ledger_agree_on_the_losses_and_tell_repeated_work_apart(run):
     typed, raw = run("Read the ledger into pandas"), run("Read the ledger into pandas (2)")
     final = typed["evaluations"].query("point == 'final'")
@@ -129,7 +136,7 @@ def test_the_recipe_for_grain_gives_a_rank_its_part_of_each_step_and_resumes(run
 def test_every_recipe_has_a_test_in_this_file():
     tests = Path(__file__).read_text()
     assert [heading for heading in RECIPES if f'"{heading}"' not in tests] == []
-    assert len(RECIPES) == 11
+    assert len(RECIPES) == 12
 
 
 def test_recipes_are_found_by_heading_and_number():

@@ -121,16 +121,18 @@ def cost_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
 
 
 def generation_rows(facts: CheckpointFacts) -> Iterator[tuple[str, ...]]:
-    """The rows of the table of generations, its header first."""
-    yield "generation", "new layers", "tokens in Q, K, V, O", "in the FFN", "parameters", "ramp"
+    """The rows of the table of generations, its header first. Layers are shown if a growth has added some."""
+    deepened = any(generation.new_layers for generation in facts.generations if generation.number)
     layers: set[int] = set()
+    header = ("tokens in Q, K, V, O", "in the FFN", "parameters", "ramp")
+    yield "generation", *(["new layers"] if deepened else []), *header
     for generation in facts.generations:
         layers |= set(generation.new_layers)
         ramp = "" if generation.key_ramp == 1 else f"{generation.key_ramp:.3g}"
         tokens = [_tokens(generation, names, layers) for names in (PATTENTIONS[:-1], PATTENTIONS[-1:])]
-        new_layers = str(len(generation.new_layers) or "")
-        yield str(generation.number), new_layers, *tokens, short_count(generation.num_parameters), ramp
-    yield "other", "", "", "", short_count(facts.other_parameters), ""
+        new_layers = [str(len(generation.new_layers) or "")] if deepened else []
+        yield str(generation.number), *new_layers, *tokens, short_count(generation.num_parameters), ramp
+    yield "other", *([""] if deepened else []), "", "", short_count(facts.other_parameters), ""
 
 
 def _tokens(generation: GenerationFacts, pattentions: tuple[str, ...], layers: set[int]) -> str:

@@ -51,7 +51,7 @@ def expand(
         Literal["append", "interleave", "copy-stack"] | None,
         typer.Option(
             help="Where new layers go: after the last (append), evenly between the others (interleave), or copies of "
-            "all layers on top (copy-stack; needs --allow-jump).  [default: append]",
+            "all layers on top (copy-stack; needs --allow-jump) (default: append).",
             show_default=False,
         ),
     ] = None,

@@ -28,10 +28,10 @@ class ExpandDocument:
     """The same for the FFN."""
 
     new_layers: int
-    """Layers that were added."""
+    """How many layers were added."""
 
     new_layer_positions: list[int]
-    """Where they are in the grown model, counted from 0."""
+    """Their positions, counted from 0 in the order of the forward pass."""
 
     policy: GrowthPolicy
     preserves: bool

@@ -26,9 +26,10 @@ class Untrained(NamedTuple):
 def untrained_models(configs: Sequence[TokenformerConfig | TransformerConfig], against: str | None) -> list[Untrained]:
     """The untrained models for checkpoints of `configs`, those with the checkpoints' own score functions first.
 
-    All have the size of the first Tokenformer; without one, the only untrained model is the first Transformer itself.
-    `against` names score functions and `linear`, separated by commas; None: all of them. `none`: no models at all.
-    Raises UserError for an unknown name, and for a score function if there is no Tokenformer.
+    All have the size of the first Tokenformer with layers; if none has any, there are no untrained models. Without a
+    Tokenformer, the only one is the first Transformer itself. `against` names score functions and `linear`, separated
+    by commas; None: all of them. `none`: no models at all. Raises UserError for an unknown name, and for a score
+    function if there is no Tokenformer.
     """
     names = _names(against)
     if NONE in names:
@@ -41,7 +42,9 @@ def untrained_models(configs: Sequence[TokenformerConfig | TransformerConfig], a
                 f"allowed here: {LINEAR}, {NONE}"
             )
         return [Untrained(LINEAR, configs[0])]
-    base = tokenformers[0]
+    base = next((config for config in tokenformers if config.num_layers), None)
+    if base is None:
+        return []
     functions = dict.fromkeys([config.score_function for config in tokenformers])
     functions |= dict.fromkeys(name for name in FUNCTIONS if name in names)
     found = [Untrained(function, same_size(base, function)) for function in functions]

@@ -36,6 +36,8 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
     blocks = schedule.model_dump(mode="json", include=set(_BLOCKS))
     values = dict(_leaves(blocks)) | {"model.vocab_size": schedule.vocab_size}
     values |= {"data.document_mask": schedule.data.document_mask, "data.packing": schedule.data.packing}
+    if schedule.model.family == "tokenformer":
+        del values["model.num_layers"]  # a size, like parameter tokens: stages may change it
     if schedule.base:
         values["start.manifest"] = schedule.base.manifest
     return {path: value for path, value in sorted(values.items()) if path not in _IRRELEVANT}

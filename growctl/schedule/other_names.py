@@ -27,6 +27,7 @@ _BY_KEY = {
     "model.ffn_size": ("intermediate_size", "ffn_hidden_size", "d_ff", "ffn_dim"),
     "model.rotary_base": ("rope_theta", "rotary_emb_base"),
     "model.rotary_fraction": ("rotary_pct", "partial_rotary_factor"),
+    "stages.N.num_layers": ("stages.N.add_layers", "stages.N.new_layers", "stages.N.num_blocks"),
     "stages.N.train_tokens": ("tokens", "num_tokens", "max_tokens", "total_tokens", "num_train_tokens", "token_budget"),
     "stages.N.train_steps": (
         *("steps", "max_steps", "num_steps", "total_steps", "training_steps", "train_iters", "max_iters"),

@@ -8,7 +8,7 @@ from growctl.verify.integrity import Found
 from growctl.verify.table import verdict_of
 from model.precision import ComparisonDtype
 from stages.checkpoint.lineage import Making
-from stages.grow.comparison import Comparison, GenerationGradients, Measured
+from stages.grow.comparison import ComparedLayer, Comparison, GenerationGradients, Measured
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,11 @@ class ComparisonEntry:
 
     largest_difference: float
     mean_difference: float
+    layers: tuple[ComparedLayer, ...]
+    """The layers of both, in the order of the forward pass, with their positions in each."""
+
     score_shares: tuple[dict[str, ScoreShares], ...] | None
-    """By layer and Pattention; None unless both are Tokenformers, as are the gradients."""
+    """By layer of NEW and Pattention; None unless both are Tokenformers, as are the gradients."""
 
     gradients: tuple[GenerationGradients, ...] | None
     """NEW's gradients by generation, oldest first."""
@@ -132,6 +135,7 @@ def comparison_entry(old: Path, new: Path, dataset: Path, found: Comparison) -> 
         largest_logit=found.largest_logit,
         largest_difference=found.largest_difference,
         mean_difference=found.mean_difference,
+        layers=found.layers,
         score_shares=None if shares is None else tuple(map(_shares, shares)),
         gradients=found.gradients,
         gradient_ramp=found.gradient_ramp,

@@ -13,9 +13,9 @@ from stages.counted import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from stages.grow.comparison import Comparison, Descent
+    from stages.grow.comparison import Comparison, Descent, GenerationGradients
 
-RMS_HEADERS = ("layer", "RMS\nOLD", "RMS\nNEW")
+RMS_HEADERS = ("RMS\nOLD", "RMS\nNEW")
 
 
 def print_comparison(old: Path, new: Path, dataset: Path, comparison: "Comparison", console: "Console") -> None:
@@ -41,7 +41,8 @@ def print_comparison(old: Path, new: Path, dataset: Path, comparison: "Compariso
     )
     console.print(Text(title, FAINT))
     layers = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for header in (*RMS_HEADERS, *(PATTENTIONS if comparison.new_score_shares else ())):
+    shares = PATTENTIONS if comparison.new_score_shares else ()
+    for header in (*_position_headers(comparison), *RMS_HEADERS, *shares):
         layers.add_column(header, justify="right", no_wrap=True, vertical="bottom")
     for row in _layer_rows(comparison):
         layers.add_row(*row)
@@ -83,31 +84,45 @@ def _facts(dataset: Path, comparison: "Comparison") -> list[tuple[str, str]]:
 
 
 def _gradient_rows(comparison: "Comparison") -> list[tuple[str, str]]:
-    rows = [
-        (f"generation {counts.generation}", f"{counts.without_gradient:,} of {counted(counts.num_tokens, 'token')}")
-        for counts in comparison.gradients or ()
-    ]
-    if not rows:
+    words = [_gradient_words(counts) for counts in comparison.gradients or ()]
+    if not words:
         return []
-    labels = ["no gradient", *[""] * (len(rows) - 1)]
-    words = [f"{generation}: {counts}" for generation, counts in rows]
+    labels = ["no gradient", *[""] * (len(words) - 1)]
     if comparison.gradient_ramp is not None:
         words[-1] += f" (with ramps raised from 0 to {comparison.gradient_ramp:g}: at 0 there is no gradient)"
     return list(zip(labels, words, strict=True))
 
 
+def _gradient_words(counts: "GenerationGradients") -> str:
+    words = f"generation {counts.generation}: {counts.without_gradient:,} of {counted(counts.num_tokens, 'token')}"
+    if not counts.waiting:
+        return words
+    which = "all" if counts.waiting == counts.without_gradient else f"{counts.waiting:,}"
+    return f"{words}, {which} of them in new layers, as expected: from the second step on they have one"
+
+
+def _position_headers(comparison: "Comparison") -> tuple[str, ...]:
+    """One column, or two if a layer that both models have is not at the same position in both."""
+    moved = any(None not in (layer.old, layer.new) and layer.old != layer.new for layer in comparison.layers)
+    return ("layer\nOLD", "layer\nNEW") if moved else ("layer",)
+
+
 def _layer_rows(comparison: "Comparison") -> list[list[str]]:
-    """One row per layer, then the means of the shares over all layers."""
-    old, new, shares = comparison.old.block_rms, comparison.new.block_rms, comparison.new_score_shares or ()
-    rows = [
-        [str(layer), *(f"{rms[layer]:.5g}" if layer < len(rms) else "-" for rms in (old, new))]
-        for layer in range(max(len(old), len(new)))
-    ]
-    for row, share in zip(rows, shares, strict=False):
-        row += [f"{share[name]:.1%}" for name in PATTENTIONS]
+    """One row per layer, then the means of the shares over all layers of NEW."""
+    old, new, shares = comparison.old.block_rms, comparison.new.block_rms, comparison.new_score_shares
+    num_positions = len(_position_headers(comparison))
+    rows = []
+    for layer in comparison.layers:
+        places = (layer.old, layer.new)
+        positions = ["-" if place is None else str(place) for place in places]
+        if num_positions == 1:
+            positions = [next(position for position in positions if position != "-")]
+        rms = ["-" if place is None else f"{of[place]:.5g}" for place, of in zip(places, (old, new), strict=True)]
+        share = shares[layer.new] if shares and layer.new is not None else None
+        rows.append([*positions, *rms, *([f"{share[name]:.1%}" for name in PATTENTIONS] if share else [])])
     if shares:
         means = [sum(share[name] for share in shares) / len(shares) for name in PATTENTIONS]
-        rows.append(["mean", "", "", *(f"{mean:.1%}" for mean in means)])
+        rows.append(["mean", *[""] * (num_positions + 1), *(f"{mean:.1%}" for mean in means)])
     return rows
 
 

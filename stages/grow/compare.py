@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from model.config import PATTENTIONS, TokenformerConfig, num_parameters
+from model.config import PATTENTIONS, TokenformerConfig, TransformerConfig, num_parameters
 from model.errors import Failure, UserError
 from model.language_model import LanguageModel
 from model.policy import ramp_config
@@ -24,7 +24,7 @@ from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash,
 from stages.checkpoint.parameters import load_model
 from stages.data.dataset import read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows, longest_window
-from stages.grow.comparison import Comparison, Descent, GenerationGradients, Measured
+from stages.grow.comparison import ComparedLayer, Comparison, Descent, GenerationGradients, Measured
 
 GRADIENT_RAMP = 0.01
 """The key ramp for measuring gradients if a generation's ramp is 0, as it is right after a growth, when no new token
@@ -91,6 +91,7 @@ def compare(
         largest_logit=max(logits_TV.abs().max().item() for logits_TV in old_logits),
         largest_difference=max(largest for largest, _ in differences),
         mean_difference=sum(mean for _, mean in differences) / len(differences),
+        layers=_layers(parent.model, child.model),
         new_score_shares=shares,
         gradients=gradients,
         gradient_ramp=ramp,
@@ -155,6 +156,18 @@ def _measured(
     )
 
 
+def _layers(
+    old: TokenformerConfig | TransformerConfig, new: TokenformerConfig | TransformerConfig
+) -> tuple[ComparedLayer, ...]:
+    """The layers of both, in the order of NEW. A layer that only OLD has follows the one that it follows there."""
+    merged = list(new.block_ids)
+    for position, block_id in enumerate(old.block_ids):
+        if block_id not in merged:
+            merged.insert(merged.index(old.block_ids[position - 1]) + 1 if position else 0, block_id)
+    positions = [{block_id: i for i, block_id in enumerate(config.block_ids)} for config in (old, new)]
+    return tuple(ComparedLayer(*(places.get(block_id) for places in positions)) for block_id in merged)
+
+
 def _watch_scores(model: Tokenformer, old: TokenformerConfig) -> tuple[Tensor, list[RemovableHandle]]:
     """Returns a float64 tensor (L, P, 2), to which every forward pass adds the sums of |scores| on old and on new
     tokens, and the hooks to remove afterwards."""
@@ -193,12 +206,15 @@ def _gradients(model: Tokenformer, tokens_BT: Tensor) -> tuple[GenerationGradien
         model(tokens_T[None, :-1], tokens_T[None, 1:]).backward()
     counts: dict[int, list[int]] = {}
     for block in model.blocks.values():
-        for pattention in (getattr(block, name) for name in PATTENTIONS):
+        pattentions = {name: getattr(block, name) for name in PATTENTIONS}
+        writes_nothing = not any(value_NO.any() for value_NO in pattentions["projection"].value_tokens.values())
+        for name, pattention in pattentions.items():
             for number, key_ND in pattention.key_tokens.items():
                 moved_N = key_ND.grad.any(dim=-1) | pattention.value_tokens[number].grad.any(dim=-1)
-                count = counts.setdefault(int(number), [0, 0])
-                count[0] += len(moved_N)
-                count[1] += int((~moved_N).sum())
+                still = int((~moved_N).sum())
+                waiting = still if writes_nothing and name in ("query", "key", "value") else 0
+                so_far = counts.setdefault(int(number), [0, 0, 0])
+                counts[int(number)] = [a + b for a, b in zip(so_far, (len(moved_N), still, waiting), strict=True)]
     return tuple(GenerationGradients(number, *counts[number]) for number in sorted(counts))
 
 

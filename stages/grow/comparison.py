@@ -42,6 +42,21 @@ class GenerationGradients:
     without_gradient: int
     """Tokens whose key and value gradients are both exactly zero: no optimizer step on this text moves them."""
 
+    waiting: int
+    """Those of them that feed a projection whose values are all zero, as in a layer that was just added. The first step
+    moves the projection, and from the second on they have a gradient too."""
+
+
+@dataclass(frozen=True)
+class ComparedLayer:
+    """A layer of one or both models: its position in each, counted from 0 in the order of the forward pass."""
+
+    old: int | None
+    """None if OLD does not have it."""
+
+    new: int | None
+    """None if NEW does not have it."""
+
 
 @dataclass(frozen=True)
 class Descent:
@@ -80,10 +95,14 @@ class Comparison:
     largest_difference: float
     mean_difference: float
 
+    layers: tuple[ComparedLayer, ...]
+    """The layers of both, in the order of the forward pass. Growth in depth may move a layer to another position; its
+    id says that it is the same."""
+
     new_score_shares: tuple[dict[str, float], ...] | None
     """By layer and Pattention: the share of the sum of |score| that falls on generations that OLD lacks there.
 
-    None unless both are Tokenformers; the same holds for the gradients."""
+    The layers are NEW's. None unless both are Tokenformers; the same holds for the gradients."""
 
     gradients: tuple[GenerationGradients, ...] | None
     """NEW's gradients by generation, oldest first."""

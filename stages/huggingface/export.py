@@ -76,6 +76,8 @@ def export_huggingface(
     contradicts the checkpoint's; DiskFull if there is no space; ExportDiffers if the check fails. Nothing is left
     behind then.
     """
+    if not pretrained.model.config.num_layers:
+        raise UserError(f"{pretrained.directory} has no layers, and an export to Hugging Face needs at least one")
     if pretrained.model.config.document_end_id is not None:
         raise UserError(
             f"{pretrained.directory} attends within documents only (data.document_mask), which an export to Hugging "

@@ -125,6 +125,8 @@ class Layer:
     """A Pattention, or the linear layer of a Transformer in its place."""
 
     block: int
+    """The position of its block, from 0 in the order of the forward pass."""
+
     name: str
     """`query`, `key`, `value`, `projection` or `ffn`. A Transformer's ffn is both linear layers of its MLP."""
 
@@ -159,9 +161,9 @@ class Inspected:
 
     @property
     def depth_ratio(self) -> float | None:
-        """The largest gradient norm of a layer over the smallest. None if one is 0."""
+        """The largest gradient norm of a layer over the smallest. None if one is 0 or there are no layers."""
         norms = [layer.gradient.mean for layer in self.layers]
-        return max(norms) / min(norms) if min(norms) else None
+        return max(norms) / min(norms) if min(norms, default=0.0) else None
 
     @property
     def num_dead(self) -> int:

@@ -39,6 +39,8 @@ class LayerKey(NamedTuple):
     """A layer of a model."""
 
     block: int
+    """The block's id."""
+
     name: str
 
 
@@ -125,7 +127,8 @@ def _layer(
         if place.layer == key
     )
     return Layer(
-        *key,
+        block=model.config.block_ids.index(key.block),
+        name=key.name,
         num_parameters=sum(sizes),
         output=watch.output.distribution(),
         gradient=gradient_norm(_summed(list(kinds.values()))),

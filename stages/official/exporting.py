@@ -87,6 +87,8 @@ def check_fits(manifest: Manifest, source: Path) -> TokenformerConfig:
         raise UserError(
             f"{source} is a {config.family}; the official layout only holds a tokenformer, `--to huggingface` both"
         )
+    if not config.num_layers:
+        raise UserError(f"{source} has no layers, and the official layout needs at least one; add layers first")
     if config.document_end_id is not None:
         raise UserError(
             f"{source} attends within documents only (data.document_mask), which the official layout cannot hold: "

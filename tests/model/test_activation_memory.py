@@ -60,6 +60,8 @@ CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
     "per-generation": grown("zero-value", "per-generation", (8, 24), (3, 5)),
     "all-at-once": mixed(),
     "copied": grown("copy", "recompute", (80, 200), (240, 600)),
+    "deeper": grow_config(BASE, attention_tokens=8, ffn_tokens=0, new_layers=1, layer_tokens=(30, 150)),
+    "no-layers": tokenformer_config(num_layers=0, attention_tokens=1, ffn_tokens=1, **SHAPE),
     "transformer": TransformerConfig(num_layers=3, ffn_size=100, **SHAPE),
     "tokenformer-documents": BASE.model_copy(update={"document_end_id": 0}),
     "transformer-documents": TransformerConfig(num_layers=3, ffn_size=100, document_end_id=0, **SHAPE),

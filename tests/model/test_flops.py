@@ -26,9 +26,10 @@ SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
             attention_tokens=9,
             ffn_tokens=4,
         ),
+        tokenformer_config(num_layers=0, attention_tokens=1, ffn_tokens=1, **SHAPE),
         TransformerConfig(num_layers=2, ffn_size=128, **SHAPE),
     ],
-    ids=["tokenformer", "grown", "transformer"],
+    ids=["tokenformer", "grown", "no-layers", "transformer"],
 )
 @pytest.mark.parametrize("sequence_length", [8, 64])
 def test_formulas_agree_with_the_flop_counter(config, sequence_length):

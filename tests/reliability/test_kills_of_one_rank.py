@@ -16,7 +16,7 @@ KILLS = [
     BY_NAME["schedule.yaml: before its rename"].fault("schedule", "runner"),
     BY_NAME["ledger: no run in it yet"].fault("ledger", "runner"),
     BY_NAME["spec.json: before its rename"].fault("spec", "runner SIGINT", "small"),
-    BY_NAME["checkpoint: a file half written"].fault("torn", "one rank", "small", nth=2),
+    BY_NAME["checkpoint: a file half written"].fault("torn", "one rank", "middle", nth=2),
     BY_NAME["expand: initial/ half written"].fault("expand", "runner", "middle", nth=4),
     BY_NAME["step: gradients there, no update"].fault("step", "runner SIGTERM", "middle", nth=5),
     BY_NAME["release: about to branch off"].fault("branch", "runner"),

@@ -110,6 +110,19 @@ def test_sizes_are_shown_by_generation_and_sum_to_the_model(final):
     assert "1 0 to 3 0 to 4 512 0" in words(show("grown")), "the last is the ramp"
 
 
+def test_layers_are_counted_with_the_generation_that_added_them(final):
+    expand(final, Path("deeper"), new_layers=2, layer_tokens=(3, 6), policy=GrowthPolicy(depth="interleave"))
+    base, grown = read_facts(Path("deeper"), Path("runs")).generations
+    layers = small_config().num_layers
+    assert sorted(base.new_layers + grown.new_layers) == list(range(layers + 2))
+    assert (base.new_layers[0], len(grown.new_layers)) == (0, 2)
+    told = words(show("deeper"))
+    assert f"0 {layers} 5 10 " in told
+    assert "1 2 0 to 3 0 to 6 " in told
+    assert "(init matched, tau ramp, depth interleave, seed 0)" in told
+    assert json.loads(show("deeper", "--json"))["generations"][1]["new_layers"] == grown.new_layers
+
+
 def test_an_unfinished_ramp_and_a_foreign_tau_are_said(final):
     assert "formula the published one" in words(show(final))
     expand(final, Path("ramped"), attention_tokens=3)

@@ -1,5 +1,6 @@
 """Where `growctl expand` writes if nobody says, and that nothing mistakes it for a checkpoint of the stage."""
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from growctl.run.requests import RunRequest, steps_done
 from growctl.status.stages import PlannedStage, read_stage
 from growctl.text.formatting import byte_count
 from growctl.verify.integrity import find_targets
+from model.config import TokenformerConfig, tokenformer_config
 from model.errors import UserError
 from stages.checkpoint.directory import newest_checkpoint
 from stages.checkpoint.disk_full import MARGIN_BYTES
@@ -155,3 +157,64 @@ def test_an_expand_that_was_killed_leaves_nothing_once_the_next_one_has_run():
     said = expand("quick", "--add-tokens", 4)
     assert f"removed {unfinished}, which a killed process left unfinished" in said
     assert sorted(path.name for path in STAGE.directory.iterdir()) == ["final", "final+3", "final+4"]
+
+
+def test_layers_are_added_between_the_others_and_taken_off_again():
+    said = expand("quick", "--add-layers", 2, "--depth", "interleave", "--add-tokens", 3, "--seed", 5)
+    assert "final+3+2-layers: 2.45k -> " in said
+    assert "(2 new layers; +3 tokens in Q, K, V and O, " in said
+    assert "of every old layer); the function is unchanged" in said
+    grown = read_manifest(STAGE.directory / "final+3+2-layers")
+    before = read_manifest(STAGE.final)
+    assert grown.model.num_layers == before.model.num_layers + 2
+    assert grown.lineage.details["policy"]["depth"] == "interleave"
+    smaller = ["shrink", str(STAGE.directory / "final+3+2-layers"), "--output", "smaller"]
+    assert not CliRunner().invoke(app, smaller, catch_exceptions=False).exit_code
+    assert read_manifest(Path("smaller")).model == before.model
+
+
+def test_new_layers_have_the_size_that_is_asked_for_and_the_document_says_where_they_are():
+    size = ["--layer-tokens", "5", "--layer-ffn-tokens", "7"]
+    document = json.loads(CliRunner().invoke(app, ["expand", "quick", "--add-layers", "1", *size, "--json"]).stdout)
+    grown = read_manifest(Path(document["path"])).model
+    assert isinstance(grown, TokenformerConfig)
+    assert document["path"] == "runs/quick/stages/0-small/final+1-layers"
+    assert (document["new_layers"], document["new_layer_positions"]) == (1, [grown.num_layers - 1])
+    assert (grown.blocks[-1].query.num_tokens, grown.blocks[-1].ffn.num_tokens) == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "nothing to add; give --add-tokens or --add-layers"),
+        (["--add-layers", 1, "--layer-tokens", 5], "--layer-tokens and --layer-ffn-tokens belong together"),
+        (
+            ["--add-tokens", 1, "--layer-tokens", 5, "--layer-ffn-tokens", 5],
+            "--layer-tokens 5: is the size of new layers; give --add-layers too",
+        ),
+        (
+            ["--add-layers", 2, "--depth", "copy-stack"],
+            "depth 'copy-stack' changes the function; that needs allow_jump",
+        ),
+        (["--add-layers", 3, "--depth", "copy-stack", "--allow-jump"], "it needs a whole multiple of the"),
+    ],
+)
+def test_layers_that_cannot_be_added_give_one_message_and_nothing_is_written(arguments, problem):
+    with pytest.raises(UserError, match=problem):
+        expand("quick", *arguments)
+    assert sorted(path.name for path in STAGE.directory.iterdir()) == ["final"]
+
+
+def test_a_model_without_layers_gains_layers_but_no_tokens():
+    model = tokenformer_config(
+        num_layers=0, attention_tokens=1, ffn_tokens=1, vocab_size=31, hidden_size=16, num_heads=1
+    )
+    write_checkpoint(Path("empty"), model)
+    with pytest.raises(
+        UserError, match="the model has no layers that tokens could be added to; give --add-layers alone"
+    ):
+        expand("empty", "--add-tokens", 3)
+    with pytest.raises(UserError, match="layer_tokens is missing"):
+        expand("empty", "--add-layers", 1)
+    said = expand("empty", "--add-layers", 1, "--layer-tokens", 4, "--layer-ffn-tokens", 8)
+    assert "(1 new layer with 4 tokens in Q, K, V and O, 8 in the FFN)" in said

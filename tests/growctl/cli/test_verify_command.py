@@ -130,7 +130,7 @@ def test_integrity_and_comparison_make_one_document(old, new, call):
         2,
         16,
     )
-    assert told["gradients"][1] == {"generation": 1, "num_tokens": 72, "without_gradient": 0}
+    assert told["gradients"][1] == {"generation": 1, "num_tokens": 72, "without_gradient": 0, "waiting": 0}
     assert told["gradient_ramp"] == 0.01
     assert [set(layer) for layer in told["score_shares"]] == [{"query", "key", "value", "projection", "ffn"}] * 2
     assert told["score_shares"][0]["ffn"] == {"old_tokens": 1, "new_tokens": 0}

@@ -62,3 +62,9 @@ def test_unknown_names_are_rejected_with_what_is_allowed(against, message):
 )
 def test_runs_of_dead_tokens_are_written_as_ranges(numbers, text):
     assert ranges(numbers) == text
+
+
+def test_models_without_layers_have_no_untrained_one_and_give_no_other_its_size():
+    none = small_config(num_layers=0)
+    assert names([none], None) == []
+    assert untrained_models([none, TOKENFORMER], "softmax")[0].config == TOKENFORMER

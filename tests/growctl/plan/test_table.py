@@ -32,6 +32,15 @@ def cells(text: str, start: str) -> list[str]:
     return next(line.split() for line in text.splitlines() if line.startswith(start))
 
 
+def test_the_plan_shows_how_deep_each_stage_is_where_they_differ() -> None:
+    stages = [{"name": "flat", "attention_tokens": 4, "ffn_tokens": 8, "train_steps": 20}]
+    deeper = {"name": "deep", "num_layers": 6, "train_steps": 20}
+    grown, alone = ladder(stages=[*stages, deeper]), ladder(stages=stages)
+    assert (cells(printed(grown), "flat")[1], cells(printed(grown), "deep")[1]) == ("2", "6")
+    assert [entry.num_layers for entry in plan_document(grown).stages] == [2, 6]
+    assert "layers" not in printed(alone)
+
+
 # JSON
 
 

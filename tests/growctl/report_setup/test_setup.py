@@ -174,6 +174,18 @@ def test_a_growth_is_listed_with_the_command_that_compares_its_checkpoints(runs:
     assert texts(growths.section([run]))[1] == f"growctl verify {before} {after}"
 
 
+def test_a_growth_in_depth_is_listed_with_its_layers_and_where_they_went(runs: Path, details: dict[str, Any]) -> None:
+    details |= {"policy": {"init": "matched", "tau": "ramp", "depth": "interleave"}, "new_layers": 2}
+    run = only_run(runs, 1.42)
+    [growth] = growths.growths(run)
+    assert growth.new_layers == 2
+    [row] = cells(growths.section([run]))
+    assert row[1:3] == ["800k to 2.4M, 2 new layers", "matched, ramp, interleave"]
+    details["new_layers"] = 0
+    [row] = cells(growths.section([run]))
+    assert row[1:3] == ["800k to 2.4M", "matched, ramp"]
+
+
 def test_a_run_that_has_not_grown_yet_has_no_growths(runs: Path) -> None:
     FakeRun(runs, "new", [SMALL, LARGE]).train(0, 1.42)
     [run] = find_runs(runs)

@@ -24,6 +24,8 @@ def test_every_key_and_option_that_is_suggested_exists() -> None:
         ("stages.0.tokens", "stages.0.train_tokens"),
         ("stages.1.max_steps", "stages.1.train_steps"),
         ("stages.0.n_layer", "stages.0.num_layers"),
+        ("stages.0.depth", "stages.0.num_layers"),
+        ("stages.0.add_layers", "stages.0.num_layers"),
         ("model.layers", "model.num_layers"),
         ("data.path", "data.source"),
         ("dataset_name", "data.source"),

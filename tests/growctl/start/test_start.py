@@ -8,6 +8,7 @@ import pytest
 
 from growctl.controls.caveats import schedule_caveats
 from growctl.controls.generate import plan_controls
+from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.plan.costs import plan_costs
 from growctl.plan.document import plan_document
@@ -92,6 +93,27 @@ def test_only_some_layers_of_the_checkpoint_may_grow_first(base: Path) -> None:
     first, second = plan_stages(loaded)
     assert first.growth.attention_tokens == (0, 1)
     assert second.growth.attention_tokens == (2, 1)
+
+
+def test_the_first_stage_may_add_layers_to_the_checkpoint(base: Path) -> None:
+    loaded = started(base, "stages.0.num_layers=3", "stages.0.attention_tokens=4", "~controls")
+    first, second = plan_stages(loaded)
+    assert first.is_grown
+    assert first.growth == Growth((0, 0), (0, 0), new_layers=1)
+    assert [plan.model.num_layers for plan in (first, second)] == [3, 3]
+    assert first.ramp_steps == 0
+    assert "stages.0.num_layers = 1: is less than the 2 of the start checkpoint" in refusal(
+        base.parent, f"start.checkpoint={base}", "stages.0.num_layers=1", "~controls"
+    )
+    assert "; to add layers to it, set stages.0.num_layers" in refusal(
+        base.parent, f"start.checkpoint={base}", "model.num_layers=3"
+    )
+
+
+def test_a_first_stage_without_sizes_trains_the_checkpoint_on(base: Path) -> None:
+    first, second = plan_stages(started(base, "~stages.0.attention_tokens", "~stages.0.ffn_tokens"))
+    assert not first.is_grown
+    assert second.growth.attention_tokens == (2, 2)
 
 
 def test_the_resolved_schedule_alone_plans_the_same_when_the_checkpoint_is_gone(base: Path) -> None:

@@ -127,7 +127,7 @@ def test_growth_that_preserves_the_function_is_reported_as_preserved(grown, poli
     for layer in found.new_score_shares:
         assert list(layer.values()) == pytest.approx([new_share] * 5)
     assert found.gradient_ramp == ramp
-    assert found.gradients == (GenerationGradients(0, 60, 0), GenerationGradients(1, 12 * tokens, 0))
+    assert found.gradients == (GenerationGradients(0, 60, 0, 0), GenerationGradients(1, 12 * tokens, 0, 0))
 
 
 def test_new_tokens_with_zero_values_get_scores_but_change_nothing(grown):
@@ -240,7 +240,7 @@ def test_a_dead_generation_is_reported_without_gradient(grown, old, dataset):
         kill_generation(new, 1)
         found = compare(old, new, dataset, **TEXT)
         assert found.preserved
-        assert found.gradients == (GenerationGradients(0, 60, 0), GenerationGradients(1, 60, 60))
+        assert found.gradients == (GenerationGradients(0, 60, 0, 0), GenerationGradients(1, 60, 60, 0))
         new.rename(new.with_name(f"dead-{policy.tau}"))
 
 

@@ -175,6 +175,20 @@ def test_the_exported_code_imports_only_torch_and_transformers(pretrained, tmp_p
         assert (tmp_path / "out" / name).read_bytes() == (Path(code.__path__[0]) / name).read_bytes()
 
 
+def test_layers_are_numbered_by_their_order_and_a_model_needs_one(tmp_path):
+    policy = GrowthPolicy(depth="interleave")
+    grown = grow_config(text_config(), attention_tokens=0, ffn_tokens=0, new_layers=2, policy=policy)
+    pretrained = pretrained_of(tmp_path, grown)
+    assert pretrained.model.config.block_ids == (0, 2, 1, 3)
+    export(pretrained, tmp_path / "out", keep_generations=True)
+    for position, name in ((1, "blocks.2.ffn.key_tokens.1"), (2, "blocks.1.ffn.key_tokens.0")):
+        written = weights_in(tmp_path / "out")[f"model.layers.{position}.ffn.key_tokens_{name[-1]}"]
+        torch.testing.assert_close(written, pretrained.model.get_parameter(name), rtol=0, atol=0)
+    with pytest.raises(UserError, match="has no layers, and an export to Hugging Face needs at least one"):
+        export(pretrained_of(tmp_path / "none", text_config(num_layers=0)), tmp_path / "none-out")
+    assert not (tmp_path / "none-out").exists()
+
+
 def test_an_existing_directory_is_refused(pretrained, tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(UserError, match="out already exists; choose another directory"):

@@ -175,6 +175,20 @@ def test_a_growth_that_the_layout_cannot_hold_is_refused_by_name(tmp_path, polic
     assert message.format(source=tmp_path / "grown") in refusal(tmp_path, tmp_path / "grown")
 
 
+def test_a_model_that_grew_in_depth_is_exported_in_the_order_of_its_layers(tmp_path):
+    write_checkpoint(tmp_path / "final", small_config(num_heads=2))
+    expand(tmp_path / "final", tmp_path / "grown", new_layers=2, policy=GrowthPolicy(depth="interleave"))
+    again = reimported(tmp_path / "grown", tmp_path)
+    assert read_manifest(tmp_path / "grown").model.block_ids == (0, 2, 1, 3)
+    assert read_manifest(again).model.block_ids == (0, 1, 2, 3)
+    assert torch.equal(logits(again), logits(tmp_path / "final"))
+
+
+def test_a_model_without_layers_is_refused(tmp_path):
+    write_checkpoint(tmp_path / "final", small_config(num_layers=0))
+    assert refusal(tmp_path, tmp_path / "final").endswith("needs at least one; add layers first")
+
+
 def test_layers_of_different_sizes_are_refused(tmp_path):
     write_checkpoint(tmp_path / "final")
     expand(tmp_path / "final", tmp_path / "grown", attention_tokens=(0, 5), policy=OFFICIAL)
