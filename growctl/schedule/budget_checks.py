@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
-from growctl.ladder.budgets import stage_batch, step_flops
+from growctl.ladder.budgets import stage_batch, stage_steps, step_flops
 from growctl.ladder.sizes import stage_models
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.schedule.errors import shown
 from growctl.schema.blocks import Schedule, StageBlock
-from growctl.text.formatting import scientific
+from growctl.schema.quantities import MOST_COUNTED
+from growctl.text.formatting import scientific, short_count
 from stages.counted import counted
 
 _OWN_BUDGETS = ("train_tokens", "train_steps")
@@ -52,7 +53,7 @@ def _check_shares(schedule: Schedule, budget: str) -> Iterator[str]:
     if own := [f"stages.{index}.{key}" for index, stage in enumerate(stages) for key in _own_budgets(stage)]:
         value = getattr(schedule.training, budget.partition(".")[2])
         yield (
-            f"{budget} = {shown(value)}: is the budget of all stages together, so {' and '.join(own)} must go (as an "
+            f"{budget} = {shown(value)}: is the budget of all stages together, so {', '.join(own)} must go (as an "
             f"override: ~{own[0]}); each stage but the last needs an until instead"
         )
         return
@@ -99,10 +100,14 @@ def check_ladder_budget(schedule: Schedule) -> Iterator[str]:
             f"{key} = {_amount(budget)}: leaves stage {name} {share:.3g} of it, less than one step of "
             f"{_amount(cost)} {unit}; must be {_amount(fewest, up=True)} or more"
         )
+    elif max(stage_steps(schedule)) > MOST_COUNTED:
+        yield f"{key} = {_amount(budget)}: gives a stage more than {short_count(MOST_COUNTED)} steps; lower it"
 
 
 def _amount(number: float, up: bool = False) -> str:
     """A number of tokens or FLOPs; `up`: one that is not below `number`, for a limit."""
+    if number < 1:
+        return f"{number:g}"
     if number < 10**9:
         return str(int(-(-number // 1)) if up else round(number))
     return scientific(number * 1.01 if up else number)

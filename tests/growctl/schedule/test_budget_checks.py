@@ -72,7 +72,7 @@ def test_each_stage_but_the_last_ends_at_a_share_of_the_ladders_budget() -> None
         ),
         (
             {"stages.0.train_tokens": "2k", "stages.1.train_steps": 20},
-            "training.ladder_tokens = 20000: is the budget of all stages together, so stages.0.train_tokens and "
+            "training.ladder_tokens = 20000: is the budget of all stages together, so stages.0.train_tokens, "
             "stages.1.train_steps must go (as an override: ~stages.0.train_tokens); each stage but the last needs an "
             "until instead",
         ),
@@ -85,6 +85,10 @@ def test_each_stage_but_the_last_ends_at_a_share_of_the_ladders_budget() -> None
             {"training.ladder_tokens": None, "training.ladder_flops": 1e7},
             "training.ladder_flops = 10000000: leaves stage large 0.2 of it, less than one step of 12091392 FLOPs; "
             "must be 60456960 or more",
+        ),
+        (
+            {"training.ladder_tokens": None, "training.ladder_flops": 1e40},
+            "training.ladder_flops = 1.00e40: gives a stage more than 100T steps; lower it",
         ),
         ({"training.ladder_tokens": 0}, "training.ladder_tokens = 0: must be above 0"),
         ({"training.ladder_flops": "lots"}, "training.ladder_flops = 'lots': must be a number"),
