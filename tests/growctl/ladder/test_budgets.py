@@ -4,7 +4,7 @@ from math import floor
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.controls.generate import plan_controls
@@ -38,6 +38,7 @@ def shared(*shares: float, evaluate_every: int = 5, batch: dict[str, Any] | None
 SHARES = st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True).map(lambda found: sorted(found))
 
 
+@settings(max_examples=40)
 @given(SHARES, st.integers(100 * STEP, 10_000 * STEP))
 def test_stages_end_at_the_steps_nearest_to_their_shares_of_the_tokens_and_add_up_to_all(
     percent: list[int], tokens: int

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.ladder.stage_plans import plan_stages
@@ -113,6 +113,7 @@ def test_a_slope_that_can_never_end_a_stage_is_one_error_with_the_interval_that_
         ladder((9, 30, 50), growth=slope, evaluation={"every": 1})
 
 
+@settings(max_examples=40)
 @given(
     steps=st.lists(st.integers(5, 60), min_size=2, max_size=3).map(tuple),
     growth=st.fixed_dictionaries(
