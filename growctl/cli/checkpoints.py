@@ -285,14 +285,15 @@ def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
 
     from model.errors import UserError
     from model.policy import GrowthPolicy
+    from model.strict import first_reason
 
     try:
         return GrowthPolicy.of(preset, **{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         [problem, *_] = error.errors()
         option = "".join(f"--{name} {given[str(name)]}: ".replace("_", "-") for name in problem["loc"])
-        finite = "must be a finite number" if problem["type"] == "finite_number" else problem["msg"]
-        raise UserError(option + finite.removeprefix("Value error, ")) from None
+        finite = "must be a finite number" if problem["type"] == "finite_number" else first_reason(error)
+        raise UserError(option + finite) from None
 
 
 def _sizes(output: Path, lineage: "Lineage") -> str:

@@ -122,6 +122,7 @@ def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: An
     from pydantic import ValidationError
 
     from model.errors import UserError
+    from model.strict import first_reason
     from stages.generate.settings import GenerationSettings, Sampling
 
     given = {name: value for name, value in chosen.items() if value is not None}
@@ -136,7 +137,7 @@ def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: An
     except ValidationError as error:
         [problem, *_] = error.errors()
         option = str(problem["loc"][0]).replace("_", "-")
-        said = problem["msg"].replace("Input should", "must", 1)
+        said = first_reason(error).replace("Input should", "must", 1)
         raise UserError(f"--{option} {problem['input']}: {said}") from None
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from growctl.controls.equal_size import equal_size_transformer
+from growctl.ladder.budgets import in_steps
 from growctl.ladder.mixture_spans import stage_weights
 from growctl.ladder.releases import finished_models, plan_release
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
@@ -39,6 +40,7 @@ class ControlPlan:
 def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[ControlPlan]:
     """The controls of `schedule`, in its order. `steps_done` as in `plan_stages`: budgets follow the actual steps."""
     plans = plan_stages(schedule, steps_done)
+    schedule = in_steps(schedule, [plan.num_steps for plan in plans])  # a control has a budget of its own
     controls = []
     for block in schedule.controls:
         for budget in block.budgets:

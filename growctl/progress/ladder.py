@@ -30,6 +30,12 @@ class LadderProgress:
         self.stages = {plan.name: StageProgress(plan) for plan in plans}
         self.schedule = schedule
 
+    def plan_again(self, plans: Sequence[StagePlan]) -> None:
+        """Takes in the plans of all stages and releases after one of them took other steps than planned."""
+        for plan in plans:
+            if plan.name in self.stages:
+                self.stages[plan.name].plan = plan
+
     @property
     def active(self) -> StageProgress | None:
         """The stage that trains now."""

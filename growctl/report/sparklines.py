@@ -14,7 +14,7 @@ WIDTH = 24
 _HEADROOM = 2.0
 """The top of a line above its lowest loss, relative to the median's distance. It cuts off the start of training."""
 
-CAPTION = "From the start of training to now, in equal shares of the FLOPs so far; the first losses may be cut off."
+_CAPTION = "From the start of training to {}, in equal shares of the FLOPs{}; the first losses may be cut off."
 
 
 def section(runs: Sequence[RunReport], *, draws: bool = True) -> Section | None:
@@ -28,10 +28,13 @@ def section(runs: Sequence[RunReport], *, draws: bool = True) -> Section | None:
         rows.append(Rows((cells,), is_detail=run.finished and run.name not in brief))
     if not rows:
         return None
+    are_over = all(run.finished for run in runs)
+    title, nats = ("Losses", "nats") if are_over else ("Losses so far", "nats now")
+    caption = _CAPTION.format(*(("its end", "") if are_over else ("now", " so far"))) if draws else ""
     drawn = [Column("validation loss")] if draws else []
-    columns = [Column("run", is_number=False), *drawn, Column("nats now"), Column("stage", is_number=False)]
-    table = Table("losses-so-far", tuple(columns), tuple(rows), CAPTION if draws else "")
-    return Section("losses-so-far", "Losses so far", (table,))
+    columns = [Column("run", is_number=False), *drawn, Column(nats), Column("stage", is_number=False)]
+    table = Table("losses-so-far", tuple(columns), tuple(rows), caption)
+    return Section("losses-so-far", title, (table,))
 
 
 def with_losses(

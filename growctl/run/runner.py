@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from growctl.ladder.mixture_spans import mixture_spans
-from growctl.ladder.releases import paths_of, plan_release, plan_run
+from growctl.ladder.releases import paths_of, plan_release, plan_run, with_releases
 from growctl.ladder.sizes import attending
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import worker_spec
@@ -121,6 +121,7 @@ class Execution:
             self._stage(self.plans[index])
             done = steps_done(self.schedule, self.paths.directory)
             self.plans = plan_stages(self.schedule, done[: index + 1])
+            self.screen.planned_again(with_releases(self.schedule, self.plans))
             if release := plan_release(self.schedule, self.plans[index]):
                 self._stage(release)
 

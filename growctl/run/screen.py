@@ -69,6 +69,10 @@ class Screen:
         what = f"control ({control})" if control else "ladder"
         self.message(f"{name}: {what} {sizes}, {short_count(tokens)} tokens, {scientific(flops)} FLOPs")
 
+    def planned_again(self, plans: Sequence[StagePlan]) -> None:
+        """A stage is done. `plans`: all stages and releases; later ones may have other steps if it ended early."""
+        self.ladder.plan_again(plans)
+
     def run_finished(self) -> None:
         """Every stage is done."""
         self.message(f"{self.ladder.name}: done")

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from growctl.controls.generate import plan_controls
-from growctl.ladder.budgets import stage_batch, stage_steps
+from growctl.ladder.budgets import stage_steps
 from growctl.ladder.releases import finished_models, has_decayed, reason_not_to_release
 from growctl.ladder.sizes import StageModels, growth_before, is_grown, layer_tokens, num_layers, stage_models
 from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.schedule.budget_checks import check_budgets, check_ladder_budget, check_trigger
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schedule.mixture_checks import check_text_block
 from growctl.schedule.size_checks import check_sizes
@@ -44,6 +45,7 @@ def check_combinations(schedule: Schedule) -> list[str]:
         check_text_block,
         _check_model,
         _check_stages,
+        check_budgets,
         check_sizes,
         _check_training,
         _check_growth,
@@ -53,8 +55,10 @@ def check_combinations(schedule: Schedule) -> list[str]:
         return misfits
     return (
         [problem for check in checks for problem in check(schedule)]
-        or [problem for check in (_check_steps, _check_ramps, _check_slope, _check_jump) for problem in check(schedule)]
-        or list(_check_releases(schedule))
+        or list(_check_steps(schedule))
+        or list(check_ladder_budget(schedule))
+        or [problem for check in (_check_ramps, _check_slope, _check_jump) for problem in check(schedule)]
+        or [problem for check in (check_trigger, _check_releases) for problem in check(schedule)]
     )
 
 
@@ -102,15 +106,9 @@ def _check_model(schedule: Schedule) -> Iterator[str]:
 def _check_stages(schedule: Schedule) -> Iterator[str]:
     stages = schedule.stages
     for index, stage in enumerate(stages):
-        here, step = f"stages.{index}", stage_batch(schedule, index).tokens
+        here = f"stages.{index}"
         if stage.name in [other.name for other in stages[:index]]:
             yield f"{here}.name = {stage.name!r}: another stage has that name; each needs its own"
-        if stage.train_tokens is None and stage.train_steps is None:
-            yield f"{here}: needs train_tokens or train_steps"
-        if stage.train_tokens is not None and stage.train_steps is not None:
-            yield f"{here}: has both train_tokens and train_steps; drop one (as an override: ~{here}.train_tokens)"
-        if stage.train_tokens is not None and stage.train_tokens < step:
-            yield f"{here}.train_tokens = {stage.train_tokens}: must be {step} or more, the tokens of one step"
         foreign, why = _FOREIGN[schedule.model.family]
         for field in foreign:
             if (value := getattr(stage, field)) is not None:
@@ -209,11 +207,10 @@ def _check_tokenformer_keys(schedule: Schedule) -> Iterator[str]:
 
 def _check_ramps(schedule: Schedule) -> Iterator[str]:
     """Reports stages whose `ramp_steps` have nothing to ramp."""
-    for index, stage in enumerate(schedule.stages):
+    for index, (stage, steps) in enumerate(zip(schedule.stages, stage_steps(schedule), strict=True)):
         if stage.ramp_steps is None:
             continue
         where, tau = f"stages.{index}.ramp_steps = {stage.ramp_steps}", schedule.growth.tau
-        steps = stage_steps(schedule)[index]
         if not is_grown(schedule, index):
             yield f"{where}: is for a stage that grows; leave it out"
         elif schedule.model.family == "transformer" or tau not in ("ramp", "anneal"):

@@ -93,9 +93,12 @@ class StageBlock(Block):
     ffn_size: Annotated[Width | None, example(4096, "dimensions")] = None
     """Inner width of a transformer's MLP from this stage on; by default in proportion to the width."""
     train_tokens: Annotated[Count | None, example("1.4B", "data tokens")] = None
-    """Budget in data tokens, rounded to whole steps. Set either this or train_steps."""
+    """Budget in data tokens, rounded to whole steps. Set this, train_steps or until."""
     train_steps: Annotated[Count | None, example(20_000, "optimizer steps")] = None
     """Budget in optimizer steps."""
+    until: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.8, "share of the ladder's budget")] = None
+    """Where the stage ends, as a share of the whole ladder's `training.ladder_tokens` or `training.ladder_flops`; by
+    default 1 in the last stage. Every other stage needs it then, above that of the stage before and below 1."""
     ramp_steps: Annotated[Count | None, example(400, "optimizer steps")] = None
     """Steps over which new keys rise, or tau moves, after the growth to this stage; by default a share of the stage
     (`growth.ramp`, `growth.anneal`). With it, a longer stage starts like a shorter one."""
@@ -130,6 +133,11 @@ class TrainingBlock(Block):
     """Sequences per optimizer step, over all devices. Set either this or batch_tokens."""
     batch_tokens: Annotated[Count | None, example("512k", "data tokens")] = None
     """Data tokens per optimizer step, over all devices; must be a multiple of sequence_length."""
+    ladder_tokens: Annotated[Count | None, example("27B", "data tokens")] = None
+    """Budget of all stages together in data tokens, in place of a budget in every stage: each stage but the last has an
+    `until`. Set either this or ladder_flops."""
+    ladder_flops: Annotated[PositiveFloat | None, example(1e20, "training FLOPs")] = None
+    """The same in training FLOPs."""
     precision: Annotated[RequestedPrecision, example("bf16")] = "auto"
     """bf16 (with float32 master weights) or fp32. auto: bf16 if the device is fast at it, else fp32."""
     log_every: Annotated[Count, example(50, "optimizer steps")] = 10

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from model.strict import first_reason
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import link_or_copy, sync_path, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, sealed_manifest
@@ -72,7 +73,7 @@ def _check_readable(document: str, directory: Path) -> None:
         key = ".".join(map(str, problem["loc"]))
         raise CheckpointError(
             f"{directory} is not written, because it could not be read again: {key} {problem['input']!r}: "
-            f"{problem['msg']}"
+            f"{first_reason(error)}"
         ) from error
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, ConfigDict, ValidationError
 
 from model.errors import UserError
-from model.strict import Strict
+from model.strict import Strict, first_reason
 
 MOST_BYTES = 256 * 1024 * 1024
 """A larger file is not a manifest: a million entries take less."""
@@ -87,8 +87,7 @@ def read_sealed(path: Path, kind: type[Document], format_version: int) -> Docume
     except ValidationError as error:
         problem = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, problem["loc"])) or "its text"
-        said = problem["msg"].removeprefix("Value error, ")
-        raise DocumentError(f"{where[:MOST_SAID]}: {said[:MOST_SAID]}") from None
+        raise DocumentError(f"{where[:MOST_SAID]}: {first_reason(error)[:MOST_SAID]}") from None
     except ArithmeticError as error:  # validators compute with the document's numbers
         raise DocumentError(f"a number in it is out of range ({error})") from None
     if document.seal is None:

@@ -12,12 +12,10 @@ is built under a hidden name and then renamed (stages/data/build.py): a director
 shards depend only on the source, so whoever writes them changes nothing but the time.
 """
 
-import fcntl
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -30,6 +28,7 @@ from stages.data.build import build
 from stages.data.corpus import NOT_CONTENT, Corpus, DataError, DataSpec, open_corpus
 from stages.data.dataset import LAYOUT_VERSION, check_dataset
 from stages.data.local_tasks import run_locally
+from stages.data.locked_dataset import locked
 from stages.data.prepared import given_dataset, prepared_datasets
 from stages.data.progress import OnProgress, OnWork, Progress
 from stages.data.remote_dataset import remote_dataset
@@ -37,7 +36,6 @@ from stages.data.source_errors import Unreadable
 from stages.data.source_hashes import REMEMBERED_BYTES, SourceHashes
 from stages.data.tasks import Execute
 from stages.data.tokenizer import given_tokenizer, tokenizer_content, tokenizer_file
-from stages.stage_dir import preparation_lock
 
 LONGEST_NAME = 100
 """The most characters of the source's name that a dataset's name contains."""
@@ -157,7 +155,7 @@ def _found_or_built(source: _Source, datasets_dir: Path, progress: Progress, exe
     source.corpus.check_separator()
     given = given_tokenizer(spec) if spec.tokenizer else source.shared
     datasets_dir.mkdir(parents=True, exist_ok=True)
-    with locked(preparation_lock(target), progress) as alone:
+    with locked(target, progress) as alone:
         if damage := _damage(target, progress.on_progress):
             if target.exists():
                 progress.say(f"{damage}; moved to {set_aside(target)}, preparing it again")
@@ -214,21 +212,3 @@ def _key(source: _Source) -> str:
         "files": source.corpus.identified(source.contents),
     }
     return hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
-
-
-@contextmanager
-def locked(path: Path, progress: Progress) -> Iterator[bool]:
-    """Waits until no other process locks `path`, then locks it. Yields False if the file system has no locks.
-
-    The lock of a process ends with the process.
-    """
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress.say("waiting for another process that is preparing the same dataset")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            yield False
-            return
-        yield True

@@ -15,6 +15,7 @@ from stages.checkpoint.files import sync_path, write_file
 from stages.data.corpus import DataSpec
 from stages.data.dataset import DatasetFile, DatasetManifest, read_dataset_manifest, verify_dataset
 from stages.data.location import local_path
+from stages.data.locked_dataset import locked
 from stages.data.prepared import prepared_datasets
 from stages.data.progress import Progress
 from stages.data.remote_files import RemoteFiles
@@ -80,31 +81,47 @@ def _fetched(
     name = reading.url.rpartition("/")[2]
     key = hashlib.sha256(reading.url.encode() + b"\0" + content).hexdigest()[:12]
     target = datasets_dir / f"{name}-at-{key}"
+    if _is_there(target, reading):
+        return target
+    with raise_when_full(datasets_dir):
+        datasets_dir.mkdir(parents=True, exist_ok=True)
+        with locked(target, progress):
+            if not _is_there(target, reading):
+                _fetch(content, reading, files, target, progress)
+    return target
+
+
+def _is_there(target: Path, reading: RemoteReading) -> bool:
+    """Whether the dataset `target` is whole; then it is read by `reading` from now on."""
     with suppress(DataError):
         verify_dataset(target)
         write_remote_reading(target, reading)
-        return target
+        return True
+    return False
+
+
+def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, target: Path, progress: Progress) -> None:
+    """Fetches the dataset whose manifest is `content` into `target`. The lock keeps others away, where there are locks;
+    elsewhere the name of the hidden directory does."""
     beside = staging_directory(target)
     staging = beside.with_name(f"{beside.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    with raise_when_full(datasets_dir):
-        try:
-            write_file(staging / MANIFEST_NAME, content)
-            manifest = _manifest(staging, reading.url)
-            progress.say("fetching the hashes of the dataset")
-            write_file(staging / TOKENIZER_NAME, files.whole(TOKENIZER_NAME, manifest.tokenizer_sha256))
-            with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-                list(pool.map(lambda file: _take(staging, files, file), manifest.files))
-            write_remote_reading(staging, reading)
-            verify_dataset(staging)
-            sync_path(staging)
-            shutil.rmtree(target, ignore_errors=True)  # it was damaged, and everything in it is a copy
-            with suppress(OSError):  # another process was faster
-                os.rename(staging, target)
-            sync_path(target.parent)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+    try:
+        write_file(staging / MANIFEST_NAME, content)
+        manifest = _manifest(staging, reading.url)
+        progress.say("fetching the hashes of the dataset")
+        write_file(staging / TOKENIZER_NAME, files.whole(TOKENIZER_NAME, manifest.tokenizer_sha256))
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+            list(pool.map(lambda file: _take(staging, files, file), manifest.files))
+        write_remote_reading(staging, reading)
+        verify_dataset(staging)
+        sync_path(staging)
+        shutil.rmtree(target, ignore_errors=True)  # it was damaged, and everything in it is a copy
+        with suppress(OSError):  # another process was faster
+            os.rename(staging, target)
+        sync_path(target.parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
     verify_dataset(target)
-    return target
 
 
 def _manifest(staging: Path, url: str) -> DatasetManifest:

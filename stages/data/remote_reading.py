@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import PositiveInt, ValidationError
 
-from model.strict import Strict
+from model.strict import Strict, first_reason
 from stages.checkpoint.files import write_file
 from stages.data.source_errors import DataError
 
@@ -63,7 +63,7 @@ def remote_reading(dataset_dir: Path) -> RemoteReading | None:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        raise DataError(f"{path} is damaged: {error.errors()[0]['msg']}; prepare the dataset again") from error
+        raise DataError(f"{path} is damaged: {first_reason(error)}; prepare the dataset again") from error
 
 
 def write_remote_reading(dataset_dir: Path, reading: RemoteReading) -> None:

@@ -22,12 +22,12 @@ from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import write_file
 from stages.data.build import SHARD_BYTES
 from stages.data.corpus import Corpus, DataSpec, open_corpus
-from stages.data.prepare import CHOICE_VERSION, locked, remembered_hashes
+from stages.data.locked_dataset import locked
+from stages.data.prepare import CHOICE_VERSION, remembered_hashes
 from stages.data.progress import Progress
 from stages.data.source_errors import Unreadable
 from stages.data.source_hashes import SourceHashes
 from stages.data.tokenizer import TrainingText, train_tokenizer
-from stages.stage_dir import preparation_lock
 
 Naming = Callable[[int], AbstractContextManager[None]]
 """Opened with the number of a text while it is read, so that it can name the text in errors."""
@@ -93,7 +93,7 @@ def shared_tokenizer(
         if found := _read(path):
             return Tokenizer.from_str(found.tokenizer)
         datasets_dir.mkdir(parents=True, exist_ok=True)
-        with locked(preparation_lock(datasets_dir / f"tokenizer-{key}"), progress):
+        with locked(datasets_dir / f"tokenizer-{key}", progress):
             if found := _read(path):
                 return Tokenizer.from_str(found.tokenizer)
             if path.exists():

@@ -7,6 +7,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from pydantic import ValidationError
 
 from model.errors import UserError
+from model.strict import first_reason
 from stages.generate.settings import Sampling
 
 DEFAULT_NEW_TOKENS = 256
@@ -50,5 +51,5 @@ def generation(task: str, asked: Mapping[str, Any]) -> Generation:
     except ValidationError as error:
         wrong = error.errors()[0]
         raise UserError(
-            f"--tasks {task}: generation_kwargs.{wrong['loc'][0]}: {wrong['input']!r}: {wrong['msg']}"
+            f"--tasks {task}: generation_kwargs.{wrong['loc'][0]}: {wrong['input']!r}: {first_reason(error)}"
         ) from error

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from model.config import TokenformerConfig, tokenformer_config
 from model.errors import UserError
 from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, TokensName
+from model.strict import first_reason
 from stages.checkpoint.manifest import CheckpointError
 from stages.plain_yaml import UNREADABLE, parse, read_text, why_unreadable
 
@@ -265,4 +266,4 @@ def _first_problem(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error).splitlines()[0]
     first = error.errors(include_url=False)[0]
-    return ": ".join([*map(str, first["loc"]), first["msg"].removeprefix("Value error, ")])
+    return ": ".join([*map(str, first["loc"]), first_reason(error)])

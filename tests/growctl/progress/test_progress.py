@@ -65,6 +65,19 @@ def test_a_line_names_both_losses_speed_ramp_times_compute_evaluation_and_growth
     assert "\n" not in written
 
 
+def test_a_stage_after_one_that_ended_early_has_the_steps_that_are_left_of_a_shared_budget() -> None:
+    sizes = [{"name": f"stage-{i}", "attention_tokens": 4 + 4 * i, "ffn_tokens": 8 + 8 * i} for i in range(2)]
+    schedule = ladder(
+        stages=[sizes[0] | {"until": 0.5}, sizes[1]],
+        training={"sequence_length": 16, "batch_size": 8, "ladder_tokens": 100 * 8 * 16},
+    )
+    run = progress(schedule, START)
+    run.stages["stage-0"].step = 20
+    assert run.stages["stage-1"].num_steps == 50
+    run.plan_again(plan_run(schedule, [20]))
+    assert [stage.num_steps for stage in run.stages.values()] == [20, 80]
+
+
 def test_waiting_for_data_is_shown_as_a_share_of_the_steps_time() -> None:
     seconds = 10 * 128 / 128.0
     waiting = train(10, data_wait_seconds=0.3 * seconds)

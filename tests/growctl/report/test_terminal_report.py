@@ -64,6 +64,13 @@ def test_a_sparkline_follows_the_losses(heights: list[float], line: str) -> None
     assert sparklines.sparkline(points, 3 * len(heights)) == line
 
 
+def test_the_losses_of_finished_runs_are_not_called_losses_so_far(runs: Path) -> None:
+    headings = [found.heading for found in sections(runs)[:1]]
+    FakeRun(runs, "new", [stage_of("s", 500_000, 100)]).train(0, None)
+    headings += [found.heading for found in sections(runs)[:1]]
+    assert headings == ["Losses", "Losses so far"]
+
+
 def test_a_sparkline_repeats_the_last_loss_where_nothing_was_measured() -> None:
     assert sparklines.sparkline([(0, 3), (9, 1), (10, 1)], 10) == "█████████▁"
     assert sparklines.sparkline([(5, 3)], 10) == "▁"
@@ -208,7 +215,7 @@ def test_ctrl_c_leaves_the_other_screen_and_the_last_report_on_this_one(runs: Pa
     assert "Ctrl-C ends." in before
     assert "1.2345" in after
     assert "Stages" in after
-    assert before.count("Losses so far") == 3  # the first frame twice: Live draws it at its start
+    assert before.count("Losses") == 3  # the first frame twice: Live draws it at its start
 
 
 def test_a_report_taller_than_the_screen_says_how_much_is_missing(runs: Path) -> None:

@@ -16,10 +16,10 @@ from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, messag
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
-TRAINING_KEYS = "sequence_length, batch_size, batch_tokens, precision, log_every"
+TRAINING_KEYS = "sequence_length, batch_size, batch_tokens, ladder_tokens, ladder_flops, precision, log_every"
 STAGE_KEYS = (
     "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps, "
-    "ramp_steps, mixture, release"
+    "until, ramp_steps, mixture, release"
 )
 GROWTH_KEYS = (
     "preset, init, tau, ramp, anneal, depth, copy_noise, moments, allow_jump, old_tokens, lr_scale, weight_decay, "
@@ -183,7 +183,7 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
             {"stages.0.train_steps": 4},
             "stages.0: has both train_tokens and train_steps; drop one (as an override: ~stages.0.train_tokens)",
         ),
-        ({"stages.0.train_tokens": DELETE}, "stages.0: needs train_tokens or train_steps"),
+        ({"stages.0.train_tokens": DELETE}, "stages.0: needs train_tokens, train_steps or until"),
         ({"stages.0.train_tokens": 127}, "stages.0.train_tokens = 127: must be 128 or more, the tokens of one step"),
         (
             {"stages.0.ffn_tokens": DELETE},

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 from growctl.controls.generate import plan_controls
@@ -45,6 +46,21 @@ def test_a_stage_that_a_slope_ended_early_is_done_at_its_actual_steps(tmp_path):
     made = HandMade(tmp_path)
     made.finishes("0-small", 17)
     assert stages_of(only(tmp_path)) == ["small done 17/17", "large waiting 0/60"]
+
+
+def test_the_next_stage_trains_until_its_share_of_a_shared_budget_after_one_that_ended_early(tmp_path):
+    made = HandMade(tmp_path)
+    schedule = yaml.safe_load(SCHEDULE)
+    for stage, until in zip(schedule["stages"], ({"until": 0.5}, {}), strict=True):
+        del stage["train_steps"]
+        stage |= until
+    schedule["training"]["ladder_tokens"] = (
+        90 * schedule["training"]["batch_size"] * schedule["training"]["sequence_length"]
+    )
+    schedule |= {"growth": {"when": "slope", "slope": 1.0}, "evaluation": {"every": 5}}
+    (made.directory / "schedule.yaml").write_text(yaml.safe_dump(schedule))
+    made.finishes("0-small", 17)
+    assert stages_of(only(tmp_path)) == ["small done 17/17", "large waiting 0/73"]
 
 
 def test_a_finished_stage_is_done_without_its_metrics(tmp_path):

@@ -1,5 +1,6 @@
 """A prepared dataset at a URL: the same samples as local, faults of the network, and one error for what is damaged."""
 
+import fcntl
 import pickle
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from stages.data import remote_files
+from stages.data import remote_dataset, remote_files
 from stages.data.corpus import DataError, DataSpec
 from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.document_ends import DocumentEnds
@@ -71,6 +72,28 @@ def test_a_remote_dataset_gives_the_same_samples_as_a_local_one_through_20_fault
     assert np.array_equal(splits[0].read(1990, 1960), splits[1].read(1990, 1960))
 
 
+def test_nobody_else_locks_a_dataset_while_it_is_fetched(
+    served: tuple[WebServer, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`growctl clean` takes the lock before it removes what looks like a dead process's leftover."""
+    free: list[bool] = []
+    plain = remote_dataset._take
+
+    def checked(staging: Path, *arguments: Any) -> None:
+        [lock] = staging.parent.glob(".web-at-*.lock")
+        with lock.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                free.append(True)
+            except BlockingIOError:
+                free.append(False)
+        plain(staging, *arguments)
+
+    monkeypatch.setattr(remote_dataset, "_take", checked)
+    verify_dataset(opened(served[0], tmp_path))
+    assert set(free) == {False}
+
+
 def test_ranges_are_fetched_once_and_shared_by_threads_and_pickles(
     served: tuple[WebServer, Path], tmp_path: Path
 ) -> None:
@@ -121,7 +144,7 @@ def test_a_truncated_shard_is_one_error_with_both_sizes(
     message = rf"/web/validation/00000\.ds has {num_bytes:,} bytes, not 1,800 as in the manifest"
     with pytest.raises(DataError, match=message):
         prepare(DataSpec(source=f"{server.url}/web"), tmp_path / "others")
-    assert not list((tmp_path / "others").iterdir()), "nothing unfinished remains"
+    assert [path.suffix for path in (tmp_path / "others").iterdir()] == [".lock"], "nothing unfinished remains"
 
 
 def test_an_altered_shard_is_one_error_with_both_hashes(served: tuple[WebServer, Path], tmp_path: Path) -> None:
