@@ -185,7 +185,7 @@ def result(name: str, directory: Path) -> dict[str, Any] | None:
     return {"loss": found.final_loss, "flops": found.cumulative_flops, "jumps": jumps}
 
 
-def rows_of(arms: Sequence[int], seeds: Sequence[int], pattern: str) -> Iterator[tuple[Row, int, int]]:
+def jobs(arms: Sequence[int], seeds: Sequence[int], pattern: str) -> Iterator[tuple[Row, int, int]]:
     """The rows to run: every row of one seed and arm before the next."""
     for arm in arms:
         for seed in seeds:
@@ -236,8 +236,8 @@ def main() -> None:
     if arguments.what == "run":
         directory.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(arguments.workers) as pool:
-            jobs = rows_of(arguments.arms, arguments.seeds, arguments.only)
-            list(pool.map(lambda job: run(*job, text=arguments.text, directory=directory), jobs))
+            chosen = jobs(arguments.arms, arguments.seeds, arguments.only)
+            list(pool.map(lambda job: run(job[0], job[1], job[2], arguments.text, directory), chosen))
     else:
         RESULTS.write_text(json.dumps(collect(directory), indent=1) + "\n")
         print(RESULTS)

@@ -1,9 +1,10 @@
-"""Makes the tables and the picture of docs/growing.md about depth and tokens, from benchmarks/results/growth_axes.json."""
+"""Makes the tables and the picture of docs/growing.md about depth and tokens from benchmarks/results/."""
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -22,13 +23,7 @@ KINDS = {
     "tokens": "tokens",
     "both": "depth and tokens",
 }
-COLOURS = {
-    "append": "#1f6f8b",
-    "interleave": "#3aa17e",
-    "copy-stack": "#8a6bbe",
-    "tokens": "#c8553d",
-    "both": "#b8860b",
-}
+COLOURS = dict(zip(KINDS, ("#1f6f8b", "#3aa17e", "#8a6bbe", "#c8553d", "#b8860b"), strict=True))
 
 
 class Size(BaseModel):
@@ -103,7 +98,7 @@ def flops_from_scratch(curve: Sequence[tuple[float, float]], loss: float) -> flo
 
     Between points, the loss is linear in the logarithm of the FLOPs.
     """
-    for (cheap, high), (dear, low) in zip(curve, curve[1:], strict=False):
+    for (cheap, high), (dear, low) in pairwise(curve):
         if low <= loss <= high and low < high:
             share = (high - loss) / (high - low)
             return math.exp(math.log(cheap) + share * (math.log(dear) - math.log(cheap)))
@@ -170,17 +165,12 @@ def draw(results: Path, picture: Path) -> bool:
     for number, arm in enumerate(arms):
         axes = figure.add_subplot(1, len(arms), number + 1)
         rows = found.of_arm(arm)
-        for kind, colour in COLOURS.items():
-            for first in sorted({str(row.sizes[0]) for row in rows if row.kind == kind and len(row.until) == 1}):
-                points = sorted(
-                    (row.until[0], row.loss)
-                    for row in rows
-                    if row.kind == kind and len(row.until) == 1 and str(row.sizes[0]) == first
-                )
-                style = {"color": colour, "label": f"{KINDS[kind]}, from {first}"}
-                axes.plot(
-                    *zip(*points, strict=True), "o-" if "1 layer" in first or kind == "tokens" else "s--", **style
-                )
+        jumps = [row for row in rows if len(row.until) == 1]
+        for kind, first in sorted({(row.kind, str(row.sizes[0])) for row in jumps}):
+            points = sorted((r.until[0], r.loss) for r in jumps if (r.kind, str(r.sizes[0])) == (kind, first))
+            shares, losses = zip(*points, strict=True)
+            line = "s--" if first.startswith("2") else "o-"
+            axes.plot(shares, losses, line, color=COLOURS[kind], label=f"{KINDS[kind]}, from {first}")
         scratch = [row for row in rows if row.kind == "scratch"]
         for row in scratch[:1]:
             axes.axhline(row.loss, color="#777777", linewidth=1, label=f"best from scratch: {row.sizes[0]}")
