@@ -59,7 +59,8 @@ class Generation(Strict):
     copies."""
 
     tau_before: PositiveFinite | None = None
-    """The Pattention's tau before this generation was added, which `shrink` restores. None for the base."""
+    """The Pattention's tau before this generation was added, which `shrink` restores. None for the oldest generation:
+    that of the base or, in a block that a growth added, of that growth."""
 
 
 class PattentionConfig(Strict):
@@ -97,9 +98,23 @@ class BlockConfig(Strict):
     projection: PattentionConfig
     ffn: PattentionConfig
 
+    @model_validator(mode="after")
+    def _added_at_once(self) -> Self:
+        first = {name: pattention.generations[0].number for name, pattention in self.pattentions().items()}
+        if len(set(first.values())) > 1:
+            raise ValueError(
+                f"the oldest generations are {first}; one growth adds a whole block, so they must be equal"
+            )
+        return self
+
     def pattentions(self) -> dict[str, PattentionConfig]:
         """The block's Pattentions by name, in the order of the forward pass."""
         return {name: getattr(self, name) for name in PATTENTIONS}
+
+    @property
+    def generation(self) -> int:
+        """The number of the growth that added the block, 0 for the base."""
+        return self.query.generations[0].number
 
 
 class _LanguageModelConfig(Strict):

@@ -2,14 +2,16 @@
 
 Imports no torch.
 
-A growth adds one generation of parameter tokens to the Pattentions that grow. A policy sets the initial values of the
-new tokens (`init`) and the scale of the scores, at the growth and over the steps that follow (`tau`). tau itself is
-data: this module computes it, and the configuration stores it from then on.
+A growth adds one generation of parameter tokens: to the Pattentions that grow, and as new layers. A policy sets the
+initial values of the new tokens (`init`), the scale of the scores, at the growth and over the steps that follow
+(`tau`), and where new layers go (`depth`; see `model.depth`). tau itself is data: this module computes it, and the
+configuration stores it from then on.
 """
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, NonNegativeFloat, model_validator
@@ -24,6 +26,7 @@ from model.config import (
     TransformerConfig,
     published_tau,
 )
+from model.depth import Depth, deepened, each_once
 from model.errors import UserError
 from model.strict import Strict
 
@@ -69,6 +72,10 @@ class GrowthPolicy(Strict):
     copy_noise: NonNegativeFloat = 0.0
     """Noise on copies, in units of a new token's standard deviation. On values it sums to zero over the copies."""
 
+    depth: Depth = "append"
+    """Where new layers go: `append` puts them after the last one, `interleave` spreads them evenly between the others.
+    Both are the identity at first. `copy-stack` puts copies of all old layers on top, which changes the function."""
+
     moments: Moments = "keep"
     """Adam's moments of the old parameters. The moments of a new generation are zero, and its step count starts at
     0."""
@@ -107,8 +114,30 @@ def invalid_combination(init: Init, tau: TauPolicy, copy_noise: float) -> str | 
     return None
 
 
-def rejection_reason(policy: GrowthPolicy, score_function: ScoreFunction, *, published: bool = True) -> str | None:
-    """Why growctl rejects growth under `policy`, or None. `published`: `is_published` of the model that grows."""
+def rejection_reason(
+    policy: GrowthPolicy,
+    score_function: ScoreFunction,
+    *,
+    published: bool = True,
+    adds_tokens: bool = True,
+    adds_layers: bool = False,
+) -> str | None:
+    """Why growctl rejects growth under `policy`, or None. `published`: `is_published` of the model that grows.
+
+    `adds_tokens`: to old layers. A growth in depth alone has no new tokens that `init` and `tau` apply to.
+    """
+    if adds_layers and policy.depth == "copy-stack":
+        if adds_tokens:
+            return (
+                "depth 'copy-stack' cannot add tokens to layers in the same growth; add layers in one growth and "
+                "tokens in another, or use depth 'append' or 'interleave'"
+            )
+        if not policy.allow_jump:
+            return (
+                "depth 'copy-stack' changes the function; that needs allow_jump. 'append' and 'interleave' preserve it"
+            )
+    if not adds_tokens:
+        return None
     if score_function == "softmax" and (policy.tau == "ramp" or policy.init == "zero-key"):
         how = "a ramp from zero keys" if policy.tau == "ramp" else "zero keys"
         return (
@@ -126,12 +155,23 @@ def rejection_reason(policy: GrowthPolicy, score_function: ScoreFunction, *, pub
     return None
 
 
-def preserves(policy: GrowthPolicy, score_function: ScoreFunction, *, published: bool = True) -> bool:
+def preserves(
+    policy: GrowthPolicy,
+    score_function: ScoreFunction,
+    *,
+    published: bool = True,
+    adds_tokens: bool = True,
+    adds_layers: bool = False,
+) -> bool:
     """Whether the grown model computes the same function, up to floating-point rounding.
 
     `published` only matters for copies: their norm and the recomputed tau grow by the same factor only if tau was
     sqrt(n) before.
     """
+    if adds_layers and policy.depth == "copy-stack":
+        return False
+    if not adds_tokens:
+        return True
     if policy.tau == "ramp" or policy.init == "zero-key":
         return policy.tau in ("ramp", "frozen", "anneal") and score_function != "softmax"
     if policy.init == "zero-value":
@@ -158,12 +198,16 @@ def grow_config(
     *,
     attention_tokens: int | Sequence[int],
     ffn_tokens: int | Sequence[int],
+    new_layers: int = 0,
+    layer_tokens: tuple[int, int] | None = None,
     policy: GrowthPolicy | None = None,
 ) -> TokenformerConfig:
     """`config` with one more generation under `policy`, by default matched tokens with a ramp, which is exact.
 
-    Each of Q, K, V and O gets `attention_tokens` more tokens, and the FFN gets `ffn_tokens`: one number for all layers,
-    or one per layer. A part that gets 0 stays as it is.
+    In each layer that the model has, each of Q, K, V and O gets `attention_tokens` more tokens, and the FFN gets
+    `ffn_tokens`: one number for all layers, or one per layer. A part that gets 0 stays as it is. `new_layers` more
+    layers get `layer_tokens`: the attention tokens and the FFN tokens of each. Without it, a new layer is as large as
+    the one that it follows, after this growth; a model without layers needs it.
 
     Raises UserError if the model is a Transformer, if the policy is rejected for this model, if a number is negative or
     all are zero, and if copies would not be whole multiples.
@@ -171,24 +215,34 @@ def grow_config(
     policy = policy or GrowthPolicy()
     if not isinstance(config, TokenformerConfig):
         raise UserError(f"a {config.family} has no parameter tokens; only a tokenformer can grow this way")
-    if reason := rejection_reason(policy, config.score_function, published=is_published(config)):
-        raise UserError(reason)
     attention, ffn = (tokens_by_layer(tokens, config.num_layers) for tokens in (attention_tokens, ffn_tokens))
-    if min(*attention, *ffn) < 0 or max(*attention, *ffn) == 0:
+    layer_tokens = _layer_tokens(new_layers, layer_tokens)
+    adds_tokens = any((*attention, *ffn))
+    if reason := rejection_reason(
+        policy,
+        config.score_function,
+        published=is_published(config),
+        adds_tokens=adds_tokens or not new_layers,
+        adds_layers=new_layers > 0,
+    ):
+        raise UserError(reason)
+    if min((*attention, *ffn), default=0) < 0 or not (adds_tokens or new_layers):
         raise UserError(
             f"growth adds {one_if_equal(attention)} attention and {one_if_equal(ffn)} FFN tokens; "
-            "both must be 0 or more, and one of them above 0"
+            "both must be 0 or more, and one of them above 0 unless layers are added"
         )
-    number = config.newest_generation + 1
+    number, score_function = config.newest_generation + 1, config.score_function
 
     def grown(block: BlockConfig, attention_tokens: int, ffn_tokens: int) -> BlockConfig:
         added = dict.fromkeys(PATTENTIONS, attention_tokens) | {"ffn": ffn_tokens}
         pattentions = block.pattentions().items()
-        parts = {name: _grown(p, added[name], number, policy, config.score_function) for name, p in pattentions}
+        parts = {name: _grown(p, added[name], number, policy, score_function) for name, p in pattentions}
         return BlockConfig(**parts)
 
-    layers = zip(config.blocks, attention, ffn, strict=True)
-    return config.model_copy(update={"blocks": _each_once(grown, layers)})
+    if adds_tokens:
+        layers = zip(config.blocks, attention, ffn, strict=True)
+        config = config.model_copy(update={"blocks": each_once(grown, layers)})
+    return deepened(config, new_layers, layer_tokens, policy.depth, number) if new_layers else config
 
 
 def ffn_tokens_in_proportion(
@@ -207,30 +261,47 @@ def ffn_tokens_in_proportion(
 
 
 def one_if_equal(by_layer: Sequence[int]) -> int | list[int]:
-    """The numbers of all layers, for a message: one number if they are all equal."""
-    return by_layer[0] if len(set(by_layer)) == 1 else list(by_layer)
+    """The numbers of all layers, for a message: one number if they are all equal, 0 if there are no layers."""
+    return list(by_layer) if len(set(by_layer)) > 1 else next(iter(by_layer), 0)
 
 
 def tokens_by_layer(tokens: int | Sequence[int], num_layers: int) -> tuple[int, ...]:
     """The token numbers of all layers, given one number for all or one for each.
 
-    Integers of other libraries, numpy's for example, become Python's. Raises UserError for anything else, and for a
-    wrong number of layers.
+    Integers of other libraries, numpy's for example, become Python's. Raises UserError for anything else, for a wrong
+    number of layers, and for tokens for all layers of a model that has none.
     """
     if isinstance(tokens, Iterable) and not isinstance(tokens, str) and getattr(tokens, "ndim", None) != 0:
         each = tuple(map(_whole_number, tokens))
         if len(each) != num_layers:
             raise UserError(f"growth gives token numbers for {len(each)} layers; the model has {num_layers}")
         return each
-    return (_whole_number(tokens),) * num_layers
+    number = _whole_number(tokens)
+    if number and not num_layers:
+        raise UserError(f"growth adds {number} tokens to each layer, but the model has no layers; add layers first")
+    return (number,) * num_layers
 
 
-def _whole_number(tokens: Any) -> int:
+def _whole_number(number: Any, of: str = "tokens") -> int:
     try:
-        return int(operator.index(tokens))
+        return int(operator.index(number))
     except TypeError:
-        wanted = "it must be a whole number, or one for each layer"
-        raise UserError(f"a number of tokens is {tokens!r}; {wanted}") from None
+        wanted = "it must be a whole number" + (", or one for each layer" if of == "tokens" else "")
+        raise UserError(f"a number of {of} is {number!r}; {wanted}") from None
+
+
+def _layer_tokens(new_layers: int, layer_tokens: tuple[int, int] | None) -> tuple[int, int] | None:
+    """`layer_tokens` as Python's integers. Raises UserError unless they and `new_layers` are numbers that can be."""
+    if _whole_number(new_layers, "layers") < 0:
+        raise UserError(f"growth adds {new_layers} layers; it must be 0 or more: only shrink removes layers")
+    if layer_tokens is None:
+        return None
+    if not new_layers:
+        raise UserError(f"layer_tokens is {layer_tokens}, but the growth adds no layers; give new_layers")
+    attention, ffn = (_whole_number(tokens) for tokens in layer_tokens)
+    if min(attention, ffn) < 1:
+        raise UserError(f"a new layer has {attention} attention and {ffn} FFN tokens; both must be 1 or more")
+    return attention, ffn
 
 
 def _grown(
@@ -304,6 +375,8 @@ def anneal_config(config: TokenformerConfig, share: float) -> TokenformerConfig:
 def shrink_config(config: TokenformerConfig | TransformerConfig, drop_generations: int = 1) -> TokenformerConfig:
     """`config` without its newest `drop_generations` growths, and with the tau from before them.
 
+    Layers that these growths added go too.
+
     Raises UserError if the model is a Transformer or has not grown that often.
     """
     if not isinstance(config, TokenformerConfig):
@@ -312,6 +385,8 @@ def shrink_config(config: TokenformerConfig | TransformerConfig, drop_generation
     if not 1 <= drop_generations <= newest:
         allowed = f"1 to {newest} can be dropped" if newest else "this model has never grown"
         raise UserError(f"drop_generations = {drop_generations}: {allowed}; the base stays")
+
+    stays = [block.generation <= newest - drop_generations for block in config.blocks]
 
     def shrunk(pattention: PattentionConfig) -> PattentionConfig:
         kept = tuple(g for g in pattention.generations if g.number <= newest - drop_generations)
@@ -323,7 +398,8 @@ def shrink_config(config: TokenformerConfig | TransformerConfig, drop_generation
             raise UserError(f"generation {dropped[0].number} has no tau_before, so the old tau cannot be restored")
         return PattentionConfig(generations=kept, tau=tau)
 
-    return _mapped(config, shrunk)
+    ids, blocks = (tuple(compress(values, stays)) for values in (config.block_ids, config.blocks))
+    return _mapped(config.model_copy(update={"blocks": blocks, "block_ids": ids}), shrunk)
 
 
 def _pattentions(config: TokenformerConfig) -> Iterator[PattentionConfig]:
@@ -334,22 +410,7 @@ def _mapped(config: TokenformerConfig, change: Any) -> TokenformerConfig:
     def mapped(block: BlockConfig) -> BlockConfig:
         return BlockConfig(**{name: change(p) for name, p in block.pattentions().items()})
 
-    return config.model_copy(update={"blocks": _each_once(mapped, zip(config.blocks))})
-
-
-def _each_once(change: Callable[..., BlockConfig], layers: Iterable[tuple[Any, ...]]) -> tuple[BlockConfig, ...]:
-    """`change` of every layer's arguments, the first of which is its block. Layers of one block get one block again.
-
-    A ladder's plan grows a model of many equal layers dozens of times.
-    """
-    known: dict[tuple[Any, ...], BlockConfig] = {}
-    blocks = []
-    for block, *others in layers:
-        key = (id(block), *others)
-        if key not in known:
-            known[key] = change(block, *others)
-        blocks.append(known[key])
-    return tuple(blocks)
+    return config.model_copy(update={"blocks": each_once(mapped, zip(config.blocks))})
 
 
 def _weight(generations: Sequence[Generation]) -> float:

@@ -27,6 +27,8 @@ class GenerationFacts:
     number: int
     tokens: dict[str, int | list[int]]
     """Parameter tokens by Pattention: one number if all layers have as many, else one for each layer."""
+    new_layers: list[int]
+    """The layers that it added, by position from 0; of the base, those that the model began with."""
     num_parameters: int
     key_ramp: float
     """The factor on its keys; below 1 while its ramp is not finished."""
@@ -128,6 +130,7 @@ def _generations(model: TokenformerConfig) -> tuple[GenerationFacts, ...]:
                 name: one_if_equal([_tokens(block.pattentions()[name], number) for block in model.blocks])
                 for name in PATTENTIONS
             },
+            new_layers=[layer for layer, block in enumerate(model.blocks) if block.generation == number],
             num_parameters=parameters[number],
             key_ramp=min(
                 generation.key_ramp

@@ -83,12 +83,13 @@ def check_expansion(
     *,
     copies: bool,
     add_tokens: int,
+    add_layers: int = 0,
     in_proportion: bool,
 ) -> None:
     """Raises UserError if growing `source` to `new` takes more disk space or memory than there is.
 
-    `copies`: new tokens copy old ones. `in_proportion`: the growth is proportional to `add_tokens`, so that the message
-    can say how many fit.
+    `copies`: new tokens copy old ones. `in_proportion`: without `add_layers`, the growth is proportional to
+    `add_tokens`, so that the message can say how many fit.
     """
     before = parameter_shapes(manifest.model)
     sizes = [math.prod(shape) for name, shape in parameter_shapes(new).items() if name not in before]
@@ -103,12 +104,13 @@ def check_expansion(
     if room.is_on_disk and room.is_in_memory:
         return
     fits = ""
-    if in_proportion:
+    if in_proportion and not add_layers:
         memory = available_memory()
         shares = [room.for_new_bytes / room.new_bytes, 1 if memory is None else memory / room.memory_bytes]
         most = _two_digits(min(shares) * add_tokens)
         fits = f", or add fewer tokens: about {most} fit" if most else ""
-    raise UserError(f"--add-tokens {add_tokens}: {room.lack()}{fits}")
+    option = f"--add-layers {add_layers}" if add_layers else f"--add-tokens {add_tokens}"
+    raise UserError(f"{option}: {room.lack()}{fits}")
 
 
 def check_copies(source: Path, manifest: Manifest, output: Path) -> None:

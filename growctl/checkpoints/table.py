@@ -8,6 +8,7 @@ from growctl.checkpoints.facts import CheckpointFacts, GenerationFacts
 from growctl.text.colours import FAINT
 from growctl.text.first_use import FirstUse
 from growctl.text.formatting import byte_count, duration, scientific, short_count
+from growctl.text.policy import policy_words
 from model.config import PATTENTIONS
 from stages.checkpoint.lineage import HistoryEntry, TrainingCost
 from stages.counted import counted, plural
@@ -121,20 +122,23 @@ def cost_rows(facts: CheckpointFacts) -> Iterator[tuple[str, str]]:
 
 def generation_rows(facts: CheckpointFacts) -> Iterator[tuple[str, ...]]:
     """The rows of the table of generations, its header first."""
-    yield "generation", "tokens in Q, K, V, O", "in the FFN", "parameters", "ramp"
+    yield "generation", "new layers", "tokens in Q, K, V, O", "in the FFN", "parameters", "ramp"
+    layers: set[int] = set()
     for generation in facts.generations:
+        layers |= set(generation.new_layers)
         ramp = "" if generation.key_ramp == 1 else f"{generation.key_ramp:.3g}"
-        attention, ffn = _tokens(generation, PATTENTIONS[:-1]), _tokens(generation, PATTENTIONS[-1:])
-        yield str(generation.number), attention, ffn, short_count(generation.num_parameters), ramp
-    yield "other", "", "", short_count(facts.other_parameters), ""
+        tokens = [_tokens(generation, names, layers) for names in (PATTENTIONS[:-1], PATTENTIONS[-1:])]
+        new_layers = str(len(generation.new_layers) or "")
+        yield str(generation.number), new_layers, *tokens, short_count(generation.num_parameters), ramp
+    yield "other", "", "", "", short_count(facts.other_parameters), ""
 
 
-def _tokens(generation: GenerationFacts, pattentions: tuple[str, ...]) -> str:
-    """The tokens in each of `pattentions`, over all layers: one number, or the smallest and the largest."""
+def _tokens(generation: GenerationFacts, pattentions: tuple[str, ...], layers: set[int]) -> str:
+    """The tokens in each of `pattentions`, over those layers: one number, or the smallest and the largest."""
     counts: set[int] = set()
     for name in pattentions:
         tokens = generation.tokens[name]
-        counts |= {tokens} if isinstance(tokens, int) else set(tokens)
+        counts |= {tokens} if isinstance(tokens, int) else {tokens[layer] for layer in layers}
     return f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
 
 
@@ -193,8 +197,8 @@ def _words(before: HistoryEntry | None, entry: HistoryEntry) -> str:
     if entry.operation == "import":
         return "made by another program"
     policy = known.get("policy")
-    named = [f"{key} {policy[key]}" for key in ("init", "tau") if key in policy] if isinstance(policy, dict) else []
-    how = known.get("operator") or ", ".join(named)
+    # A growth of tokens alone is not determined by `depth`, so its history leaves that out.
+    how = known.get("operator") or (policy_words(policy, new_layers=True) if isinstance(policy, dict) else "")
     size = f"{short_count(before.num_parameters)} -> {short_count(entry.num_parameters)}" if before else ""
     return f"{size} ({how}, seed {known.get('seed', 'unknown')})"
 

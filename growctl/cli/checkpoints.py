@@ -1,7 +1,6 @@
 """growctl's commands that make checkpoints or show one: expand, shrink, show. Slow modules are imported on use."""
 
 import re
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,11 +12,13 @@ from growctl.cli.verify import Data, compared
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
+    from growctl.ladder.sizes import Growth
     from model.config import ModelConfig
     from model.policy import GrowthPolicy
     from stages.checkpoint.lineage import Lineage
 
 MOST_TOKENS = 10_000_000
+MOST_LAYERS = 1_000
 _LAYERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 _tell = partial(say, error=True)
@@ -28,7 +29,7 @@ def expand(
     add_tokens: Annotated[
         int,
         typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0, max=MOST_TOKENS),
-    ],
+    ] = 0,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -43,6 +44,28 @@ def expand(
         ),
     ] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to grow, for example 0,2,5-7 (default: all).")] = None,
+    add_layers: Annotated[
+        int, typer.Option(help="Layers to add. They start as the identity.", min=0, max=MOST_LAYERS)
+    ] = 0,
+    depth: Annotated[
+        Literal["append", "interleave", "copy-stack"] | None,
+        typer.Option(
+            help="Where new layers go: after the last (append), evenly between the others (interleave), or copies of "
+            "all layers on top (copy-stack; needs --allow-jump).  [default: append]",
+            show_default=False,
+        ),
+    ] = None,
+    layer_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Parameter tokens in each of Q, K, V and O of a new layer (default: as in the layer before it).",
+            min=1,
+            max=MOST_TOKENS,
+        ),
+    ] = None,
+    layer_ffn_tokens: Annotated[
+        int | None, typer.Option(help="Parameter tokens in the FFN of a new layer.", min=1, max=MOST_TOKENS)
+    ] = None,
     preset: Annotated[
         Literal["growctl-default", "official", "paper-appendix"],
         typer.Option(help="Named policy. It sets every growth option that you leave out."),
@@ -77,13 +100,16 @@ def expand(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Add parameter tokens to a checkpoint. By default this preserves the function and hard-links the old files.
+    """Add parameter tokens or layers to a checkpoint. By default this preserves the function and hard-links old files.
 
     Example: growctl expand quickstart --add-tokens 48 --output grown
+
+    Example: growctl expand quickstart --add-layers 2 --depth interleave --output deeper
     """
     from growctl.checkpoints.dataset import dataset_of
     from growctl.checkpoints.find import find_checkpoint
     from growctl.checkpoints.room import check_expansion
+    from growctl.ladder.sizes import Growth
     from growctl.run.temporary_conversion import as_parameters
     from growctl.text.console import Terminal
     from growctl.verify.table import print_comparison
@@ -91,27 +117,33 @@ def expand(
     from model.policy import grow_config
     from stages.checkpoint.manifest import read_manifest
 
-    policy = _policy(preset, init=init, tau=tau, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump)
+    policy = _policy(
+        preset, init=init, tau=tau, depth=depth, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump
+    )
     source = find_checkpoint(checkpoint, runs_dir, _tell)
     manifest = read_manifest(source)
     model = manifest.model
     if data and not check:
         raise UserError("--data is the dataset for --verify; give both, or neither")
     dataset = dataset_of(source, data, runs_dir) if check else None
-    attention_tokens, ffn_tokens = _new_tokens(model, _layers(layers, model.num_layers), add_tokens, add_ffn_tokens)
-    output = _new(output or _beside(source, add_tokens))
+    chosen = _layers(layers, model.num_layers)
+    attention_tokens, ffn_tokens = _new_tokens(model, chosen, add_tokens, add_ffn_tokens)
+    growth = Growth(attention_tokens, ffn_tokens, add_layers, _new_layer(layer_tokens, layer_ffn_tokens, add_layers))
+    if not growth.is_any:
+        raise UserError("nothing to add; give --add-tokens or --add-layers")
+    output = _new(output or _beside(source, add_tokens, add_layers))
     check_expansion(
         source,
         manifest,
         output,
-        grow_config(model, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, policy=policy),
-        copies=policy.init == "copy",
+        grow_config(model, **growth._asdict(), policy=policy),
+        copies="copy" in policy.init or (add_layers > 0 and policy.depth == "copy-stack"),
         add_tokens=add_tokens,
+        add_layers=add_layers,
         in_proportion=add_ffn_tokens is None,
     )
-    growth = {"attention_tokens": attention_tokens, "ffn_tokens": ffn_tokens, "policy": policy, "seed": seed}
     with as_parameters(source, runs_dir, _tell, output) as parameters:
-        lineage = _expanded(parameters, output, **growth)
+        lineage = _expanded(parameters, output, **growth._asdict(), policy=policy, seed=seed)
         comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
     if as_json:
         from growctl.cli.written import ExpandDocument
@@ -121,7 +153,7 @@ def expand(
         entry = comparison_entry(source, output, dataset, comparison) if dataset and comparison else None
         print_document(ExpandDocument(path=output, parent=lineage.parent or "", **lineage.details, comparison=entry))
     else:
-        _say_expanded(output, lineage, attention_tokens, ffn_tokens)
+        _say_expanded(output, lineage, growth)
         if dataset and comparison:
             print()
             print_comparison(source, output, dataset, comparison, Terminal())
@@ -136,7 +168,7 @@ def shrink(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the newest growths from a checkpoint: drop their tokens, restore tau, keep all other files.
+    """Remove the newest growths from a checkpoint: drop their tokens and layers, restore tau, keep all other files.
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
@@ -182,22 +214,39 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
 
 def _new_tokens(
     model: "ModelConfig", layers: set[int], add_tokens: int, add_ffn_tokens: int | None
-) -> tuple[list[int], tuple[int, ...]]:
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tokens that each layer's attention gains, and those that its FFN gains."""
+    from model.errors import UserError
     from model.policy import ffn_tokens_in_proportion
 
-    attention_tokens = [add_tokens if layer in layers else 0 for layer in range(model.num_layers)]
+    if not model.num_layers and (add_tokens or add_ffn_tokens):
+        raise UserError("the model has no layers that tokens could be added to; give --add-layers alone")
+    attention_tokens = tuple(add_tokens if layer in layers else 0 for layer in range(model.num_layers))
     if add_ffn_tokens is None:
         return attention_tokens, ffn_tokens_in_proportion(model, attention_tokens)
     return attention_tokens, tuple(add_ffn_tokens if layer in layers else 0 for layer in range(model.num_layers))
 
 
-def _beside(source: Path, add_tokens: int) -> Path:
-    """The directory for the growth of `source` by `add_tokens`, beside it. A stage never takes it for its own."""
+def _new_layer(tokens: int | None, ffn_tokens: int | None, add_layers: int) -> tuple[int, int] | None:
+    """The size of a new layer; None if the options leave it to the layer before."""
+    from model.errors import UserError
+
+    if (tokens is None) != (ffn_tokens is None):
+        raise UserError("--layer-tokens and --layer-ffn-tokens belong together; give both, or neither")
+    if tokens is None or ffn_tokens is None:
+        return None
+    if not add_layers:
+        raise UserError(f"--layer-tokens {tokens}: is the size of new layers; give --add-layers too")
+    return tokens, ffn_tokens
+
+
+def _beside(source: Path, add_tokens: int, add_layers: int) -> Path:
+    """The directory for the growth of `source`, beside it. A stage never takes it for its own."""
     from stages.stage_dir import is_checkpoint_name
 
     path = source.resolve() if source.name in ("", "..") else source
-    name = f"{path.name}+{add_tokens}"
+    added = [str(add_tokens)] * (add_tokens > 0 or not add_layers) + [f"{add_layers}-layers"] * (add_layers > 0)
+    name = "+".join([path.name, *added])
     return path.with_name(f"from_{name}" if is_checkpoint_name(name) else name)
 
 
@@ -223,11 +272,11 @@ def _expanded(checkpoint: Path, output: Path, **growth: Any) -> "Lineage":
         return expand_checkpoint(checkpoint, output, **growth, on_progress=on_progress).lineage
 
 
-def _say_expanded(output: Path, lineage: "Lineage", attention_tokens: Sequence[int], ffn_tokens: Sequence[int]) -> None:
+def _say_expanded(output: Path, lineage: "Lineage", growth: "Growth") -> None:
     from growctl.run.screen import added_words
 
     what = "the function is unchanged" if lineage.details["preserves"] else "the function has changed"
-    say(f"{_sizes(output, lineage)} ({added_words(attention_tokens, ffn_tokens)}); {what}")
+    say(f"{_sizes(output, lineage)} ({added_words(growth)}); {what}")
 
 
 def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
@@ -271,6 +320,6 @@ def _layers(text: str | None, num_layers: int) -> set[int]:
         else:
             chosen |= set(range(first, last + 1))
     if missing:
-        there_are = f"layers 0 to {num_layers - 1}" if num_layers > 1 else "only layer 0"
+        there_are = {0: "no layers", 1: "only layer 0"}.get(num_layers, f"layers 0 to {num_layers - 1}")
         raise UserError(f"--layers {text!r}: the model has {there_are}, not {', '.join(missing)}")
     return chosen

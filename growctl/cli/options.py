@@ -19,7 +19,7 @@ CHECKPOINT_HELP = (
 ScheduleName = Annotated[
     str,
     typer.Argument(
-        help="A schedule file, or the name of a shipped schedule.",
+        help="A schedule file, or the name of a shipped schedule, such as quickstart or late_depth.",
         metavar="SCHEDULE",
         autocompletion=complete_schedule,
     ),

@@ -27,6 +27,12 @@ class ExpandDocument:
     ffn_tokens: int | list[int]
     """The same for the FFN."""
 
+    new_layers: int
+    """Layers that were added."""
+
+    new_layer_positions: list[int]
+    """Where they are in the grown model, counted from 0."""
+
     policy: GrowthPolicy
     preserves: bool
     """Whether the policy claims to preserve the function."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from growctl.controls.equal_size import equal_size_transformer
+from growctl.ladder.budgets import in_steps
 from growctl.ladder.mixture_spans import stage_weights
 from growctl.ladder.releases import finished_models, plan_release
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
@@ -39,6 +40,7 @@ class ControlPlan:
 def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[ControlPlan]:
     """The controls of `schedule`, in its order. `steps_done` as in `plan_stages`: budgets follow the actual steps."""
     plans = plan_stages(schedule, steps_done)
+    schedule = in_steps(schedule, [plan.num_steps for plan in plans])  # a control has a budget of its own
     controls = []
     for block in schedule.controls:
         for budget in block.budgets:
@@ -104,6 +106,9 @@ def _from_scratch(schedule: Schedule, index: int, shape: TokenformerConfig | Tra
         sizes = shape.model_dump(include={"num_layers", "hidden_size", "num_heads", "ffn_size"})
         update["model"] = schedule.model.model_copy(update={"family": "transformer", **sizes})
         update["stages"] = [update["stages"][0].model_copy(update={"attention_tokens": None, "ffn_tokens": None})]
+    else:
+        update["model"] = schedule.model.model_copy(update={"num_layers": shape.num_layers})
+        update["stages"] = [update["stages"][0].model_copy(update=_tokens(shape))]
     return schedule.model_copy(update=update)
 
 
@@ -112,10 +117,20 @@ def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
     last, shape = _bare(schedule.stages[-1]), plans[-1].model
     if isinstance(shape, TransformerConfig):
         last = last.model_copy(update=shape.model_dump(include={"num_layers", "hidden_size", "ffn_size"}))
+    else:
+        deeper = {"num_layers": shape.num_layers} if shape.num_layers > plans[0].model.num_layers else {}
+        last = last.model_copy(update=_tokens(shape) | deeper)
     stages = [_with_steps(schedule.stages[0], plans[0].num_steps), last]
     growth = _fixed_growth(schedule)
     launch = _launch(schedule, 0, len(plans) - 1)
     return schedule.model_copy(update={"stages": stages, "growth": growth, "launch": launch})
+
+
+def _tokens(shape: TokenformerConfig) -> dict[str, int | None]:
+    """The keys of a stage for the parameter tokens of a model whose layers are equal."""
+    first = shape.blocks[0] if shape.blocks else None
+    sizes = (first.query.num_tokens, first.ffn.num_tokens) if first else (None, None)
+    return dict(zip(("attention_tokens", "ffn_tokens"), sizes, strict=True))
 
 
 def _official_growth(schedule: Schedule, plans: list[StagePlan], budget: float) -> Schedule:

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from stages.data.dataset import DatasetManifest
 
 _BLOCKS = ("seed", "model", "training", "optimizer", "learning_rate", "growth", "evaluation")
-_IRRELEVANT = ("training.log_every", "training.batch_tokens", "evaluation.every")
-"""Keys of those blocks that change neither the weights nor the measurements."""
+_IRRELEVANT = (
+    *("training.log_every", "training.batch_tokens", "training.ladder_tokens", "training.ladder_flops"),
+    "evaluation.every",
+)
+"""Keys of those blocks that change neither an update nor the measurements. Costs say how long a run trained."""
 
 
 DOCUMENT_KEYS = ("data.document_mask", "data.packing")

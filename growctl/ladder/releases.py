@@ -7,6 +7,7 @@ The ladder does too, so its next stage trains on the same samples.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunPaths
 from growctl.schema.blocks import Schedule
@@ -54,8 +55,7 @@ def plan_release(schedule: Schedule, plan: StagePlan) -> StagePlan | None:
         generations=tuple(_at_the_end(rule, plan.num_steps) for rule in plan.generations),
         ramp_steps=0,
         anneal_steps=None,
-        attention_tokens=(),
-        ffn_tokens=(),
+        growth=Growth(),
     )
 
 

@@ -1,43 +1,114 @@
 """Computes the model of each stage, with the growth of every layer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from growctl.schema.blocks import Schedule
+from growctl.schema.blocks import Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
+from model.depth import Depth, placed_after
 from model.errors import UserError
 from model.policy import TauPolicy, anneal_config, grow_config, ramp_config
 from model.transformer_sizes import check_transformer_growth
 
 
+class Growth(NamedTuple):
+    """What the growth before a stage adds to a tokenformer; empty for a transformer."""
+
+    attention_tokens: tuple[int, ...] = ()
+    """Parameter tokens that each layer of the model before gains in each of Q, K, V and O."""
+
+    ffn_tokens: tuple[int, ...] = ()
+    """The same for the FFN."""
+
+    new_layers: int = 0
+    layer_tokens: tuple[int, int] | None = None
+    """(attention tokens, FFN tokens) of each new layer; None: as many as the layer that it follows or copies has after
+    the growth."""
+
+    @property
+    def adds_tokens(self) -> bool:
+        """Whether any layer gains tokens."""
+        return any((*self.attention_tokens, *self.ffn_tokens))
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it adds anything."""
+        return self.adds_tokens or self.new_layers > 0
+
+
+def num_layers(schedule: Schedule, index: int) -> int:
+    """The depth of stage `index`; that of the start checkpoint or of `model` for -1."""
+    given = [stage.num_layers for stage in schedule.stages[: index + 1] if stage.num_layers is not None]
+    return given[-1] if given else schedule.model.num_layers
+
+
 def layer_tokens(schedule: Schedule, index: int) -> list[tuple[int, int]]:
-    """(attention tokens, FFN tokens) of each layer in stage `index` of a tokenformer; -1: of the start checkpoint."""
-    tokens = [(0, 0)] * schedule.model.num_layers
-    if schedule.base and isinstance(schedule.base.model, TokenformerConfig):
-        tokens = [(block.query.num_tokens, block.ffn.num_tokens) for block in schedule.base.model.blocks]
-    for stage in schedule.stages[: index + 1]:
-        for layer in range(len(tokens)) if stage.layers is None else stage.layers:
-            tokens[layer] = stage.attention_tokens or 0, stage.ffn_tokens or 0
+    """(attention tokens, FFN tokens) of each layer in stage `index` of a tokenformer; -1: of the start checkpoint.
+
+    Tokens that the schedule lacks count as 0.
+    """
+    base = schedule.base.model if schedule.base else None
+    if isinstance(base, TokenformerConfig):
+        tokens, stages = [(block.query.num_tokens, block.ffn.num_tokens) for block in base.blocks], range(index + 1)
+    else:
+        tokens, stages = [tokens_so_far(schedule, 0)] * num_layers(schedule, 0), range(1, index + 1)
+    for i in stages:
+        grown = _grown_layers(schedule.stages[i], tokens)
+        new_layers = max(0, num_layers(schedule, i) - len(tokens))
+        tokens = _with_new_layers(grown, new_layers, schedule.growth.depth, tokens_so_far(schedule, i))
     return tokens
 
 
-def added_tokens(schedule: Schedule, index: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Tokens per layer that the growth before stage `index` adds: (to each of Q, K, V and O, to the FFN).
+def _with_new_layers(
+    tokens: list[tuple[int, int]], new_layers: int, depth: Depth, if_none: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """The tokens of old and new layers in forward order; new ones have `if_none` in a model without layers."""
+    if not tokens:
+        return [if_none] * new_layers
+    follows = placed_after(depth, len(tokens), new_layers)
+    like = [i % len(tokens) for i in range(new_layers)] if depth == "copy-stack" else follows
+    new = [(place, tokens[layer]) for place, layer in zip(follows, like, strict=True)]
+    return [size for _, size in sorted([*enumerate(tokens), *new], key=lambda placed: placed[0])]
 
-    All 0 for a first stage that does not grow a checkpoint; empty for a transformer, which has no parameter tokens.
-    """
+
+def _grown_layers(stage: StageBlock, tokens: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The tokens of the layers that had `tokens` before `stage`. What a stage leaves out stays as it was."""
+    growing = range(len(tokens)) if stage.layers is None else stage.layers
+    return [
+        (stage.attention_tokens or attention, stage.ffn_tokens or ffn) if layer in growing else (attention, ffn)
+        for layer, (attention, ffn) in enumerate(tokens)
+    ]
+
+
+def tokens_so_far(schedule: Schedule, index: int) -> tuple[int, int]:
+    """The last (attention tokens, FFN tokens) that the stages up to `index` set; 0 where they set none."""
+    stages = schedule.stages[: index + 1]
+    attention = [stage.attention_tokens for stage in stages if stage.attention_tokens]
+    ffn = [stage.ffn_tokens for stage in stages if stage.ffn_tokens]
+    return (attention or [0])[-1], (ffn or [0])[-1]
+
+
+def growth_before(schedule: Schedule, index: int) -> Growth:
+    """What the growth before stage `index` adds: nothing for a first stage that does not grow a checkpoint."""
     if schedule.model.family == "transformer":
-        return (), ()
-    after = layer_tokens(schedule, index)
-    before = layer_tokens(schedule, index - 1) if index or schedule.base else after
-    attention, ffn = zip(*((a - b, f - g) for (a, f), (b, g) in zip(after, before, strict=True)), strict=True)
-    return attention, ffn
+        return Growth()
+    has_before = index > 0 or schedule.base is not None
+    before = layer_tokens(schedule, index - 1 if has_before else 0)
+    after = _grown_layers(schedule.stages[index], before) if has_before else before
+    added = [(a - b, f - g) for (a, f), (b, g) in zip(after, before, strict=True)]
+    new_layers = num_layers(schedule, index) - len(before)
+    return Growth(
+        attention_tokens=tuple(attention for attention, _ in added),
+        ffn_tokens=tuple(ffn for _, ffn in added),
+        new_layers=new_layers,
+        layer_tokens=tokens_so_far(schedule, index) if new_layers > 0 and not before else None,
+    )
 
 
 def is_grown(schedule: Schedule, index: int) -> bool:
     """Whether a growth comes before stage `index`."""
-    return index > 0 or any(map(any, added_tokens(schedule, index)))
+    return index > 0 or growth_before(schedule, index).is_any
 
 
 def tau_after_growth(schedule: Schedule, index: int) -> TauPolicy | None:
@@ -92,8 +163,7 @@ def _grown_tokenformer(
     assert isinstance(before, TokenformerConfig)
     if not is_grown(schedule, index):
         return before
-    attention, ffn = added_tokens(schedule, index)
-    return grow_config(before, attention_tokens=attention, ffn_tokens=ffn, policy=schedule.growth.policy())
+    return grow_config(before, **growth_before(schedule, index)._asdict(), policy=schedule.growth.policy())
 
 
 def attending(
@@ -107,13 +177,11 @@ def attending(
 
 
 def _new_tokenformer(schedule: Schedule) -> TokenformerConfig:
-    stage = schedule.stages[0]
-    assert stage.attention_tokens is not None
-    assert stage.ffn_tokens is not None
+    attention_tokens, ffn_tokens = tokens_so_far(schedule, 0)
     return tokenformer_config(
-        num_layers=schedule.model.num_layers,
-        attention_tokens=stage.attention_tokens,
-        ffn_tokens=stage.ffn_tokens,
+        num_layers=num_layers(schedule, 0),
+        attention_tokens=attention_tokens or 1,  # a model without layers may leave them out
+        ffn_tokens=ffn_tokens or 1,
         score_function=schedule.model.score_function,
         hidden_size=schedule.model.hidden_size,
         num_heads=schedule.model.num_heads,
@@ -123,15 +191,19 @@ def _new_tokenformer(schedule: Schedule) -> TokenformerConfig:
 
 def _transformer(schedule: Schedule, index: int) -> TransformerConfig:
     model = schedule.model
-    num_layers, width, ffn_size = model.num_layers, model.hidden_size, model.ffn_size or 4 * model.hidden_size
+    width, ffn_size = model.hidden_size, model.ffn_size or 4 * model.hidden_size
     for stage in schedule.stages[: index + 1]:
         ffn_size = stage.ffn_size or max(1, ffn_size * (stage.hidden_size or width) // width)
-        num_layers, width = stage.num_layers or num_layers, stage.hidden_size or width
+        width = stage.hidden_size or width
     head_width = model.hidden_size // model.num_heads
     if width % head_width:
         raise UserError(f"hidden_size {width} must be a multiple of the heads' width, {head_width}")
     config = TransformerConfig(
-        num_layers=num_layers, hidden_size=width, num_heads=width // head_width, ffn_size=ffn_size, **_shape(schedule)
+        num_layers=num_layers(schedule, index),
+        hidden_size=width,
+        num_heads=width // head_width,
+        ffn_size=ffn_size,
+        **_shape(schedule),
     )
     if index and schedule.growth.operator:
         check_transformer_growth(_transformer(schedule, index - 1), config, schedule.growth.operator)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.ladder.budgets import stage_batch, stage_steps
-from growctl.ladder.sizes import added_tokens, attending, stage_models, tau_after_growth
+from growctl.ladder.budgets import stage_batch, stage_steps, step_flops
+from growctl.ladder.sizes import Growth, attending, growth_before, stage_models, tau_after_growth
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
-from model.flops import Flops, forward_flops_per_token, training_flops_per_token
+from model.flops import Flops, forward_flops_per_token
 from model.policy import has_unfinished_ramps
 from stages.spec import GenerationRule, LearningRate, settled_step
 
@@ -45,11 +45,8 @@ class StagePlan:
     anneal_steps: int | None
     """Steps over which tau moves to the published formula; None if it stays."""
 
-    attention_tokens: tuple[int, ...]
-    """Parameter tokens per layer that the growth before the stage adds to each of Q, K, V and O."""
-
-    ffn_tokens: tuple[int, ...]
-    """The same for the FFN."""
+    growth: Growth
+    """What the growth before the stage adds."""
 
     has_initial: bool
     """Whether the stage starts from a checkpoint: that of the stage before, or the schedule's `start`."""
@@ -60,7 +57,7 @@ class StagePlan:
     @property
     def is_grown(self) -> bool:
         """Whether a growth comes before the stage."""
-        return self.index > 0 or any((*self.attention_tokens, *self.ffn_tokens))
+        return self.index > 0 or self.growth.is_any
 
     @property
     def train_tokens(self) -> int:
@@ -79,18 +76,23 @@ class StagePlan:
         """Training FLOPs of the stage."""
         return self.step_flops * self.num_steps
 
+    def shares_of(self, ladder: Sequence["StagePlan"]) -> tuple[float, float]:
+        """The share of the stage in the training tokens of all stages of `ladder`, and in their FLOPs."""
+        tokens, flops = sum(plan.train_tokens for plan in ladder), sum(plan.flops.total for plan in ladder)
+        return self.train_tokens / tokens, self.flops.total / flops
+
 
 def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[StagePlan]:
     """The plans of all stages of `schedule`, in order.
 
     `steps_done` are the steps that the finished stages took: a slope may have ended them before their budget.
     """
-    steps = [*steps_done, *stage_steps(schedule)[len(steps_done) :]]
+    models = list(stage_models(schedule))
+    steps = stage_steps(schedule, steps_done, [each.final for each in models])
     plans: list[StagePlan] = []
-    for index, (stage, (initial, grown)) in enumerate(zip(schedule.stages, stage_models(schedule), strict=True)):
+    for index, (stage, (initial, grown)) in enumerate(zip(schedule.stages, models, strict=True)):
         model, batch = attending(schedule, grown), stage_batch(schedule, index)
         attended_tokens = schedule.data.attended_tokens or batch.sequence_length
-        attention_tokens, ffn_tokens = added_tokens(schedule, index)
         tau = tau_after_growth(schedule, index)
         first_step = sum(steps[:index])
         plans.append(
@@ -103,7 +105,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 num_steps=steps[index],
                 first_step=first_step,
                 tokens_per_step=batch.tokens,
-                step_flops=batch.tokens * training_flops_per_token(model, attended_tokens),
+                step_flops=step_flops(schedule, index, grown),
                 evaluation_flops_per_token=forward_flops_per_token(model, attended_tokens).total,
                 learning_rate=_learning_rate(schedule, steps, index),
                 generations=_rules(schedule, index, model, steps[index]) if tau else (),
@@ -111,8 +113,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 anneal_steps=_steps_of(schedule, index, schedule.growth.anneal, steps[index])
                 if tau == "anneal"
                 else None,
-                attention_tokens=attention_tokens,
-                ffn_tokens=ffn_tokens,
+                growth=growth_before(schedule, index),
                 has_initial=index > 0 or schedule.start is not None,
             )
         )

@@ -1,6 +1,5 @@
 """What `growctl plan --json` prints."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from growctl.mixture.needs import MixturePart
@@ -81,6 +80,7 @@ class StageEntry:
     branch_of: str | None
     """The stage that a release branches from; null for a stage of the ladder."""
 
+    num_layers: int
     num_parameters: int
     num_embedding_parameters: int
     train_tokens: int
@@ -89,8 +89,14 @@ class StageEntry:
     """Passes over the training data from the run's start to the stage's end; of a mixture, over the source that is read
     most often. null before the dataset is prepared."""
 
+    token_share: float | None
+    """Its share of the training tokens of all stages of its run; null for a release."""
+
     flops: float
     """Training FLOPs, forward and backward."""
+
+    flops_share: float | None
+    """Its share of the FLOPs of all stages of its run; null for a release."""
 
     flops_by_part: Flops
     num_devices: int
@@ -122,18 +128,22 @@ class StageEntry:
     """null without --measure, and for a size that could not be measured."""
 
     @classmethod
-    def of(cls, cost: StageCost, mixture: Sequence[MixturePart] = ()) -> "StageEntry":
-        """The entry of a stage. `mixture` has what all stages of its run read."""
+    def of(cls, cost: StageCost, run: RunCost) -> "StageEntry":
+        """The entry of a stage of `run`."""
         plan = cost.plan
+        shares = None if plan.branch_of else plan.shares_of([stage.plan for stage in run.stages])
         return cls(
             name=plan.name,
             branch_of=plan.branch_of,
+            num_layers=plan.model.num_layers,
             num_parameters=plan.num_parameters,
             num_embedding_parameters=plan.num_embedding_parameters,
             train_tokens=plan.train_tokens,
             num_steps=plan.num_steps,
             epochs=cost.epochs,
+            token_share=shares and shares[0],
             flops=plan.flops.total,
+            flops_share=shares and shares[1],
             flops_by_part=plan.flops,
             num_devices=cost.num_devices,
             memory_bytes=MemoryEntry.of(cost.memory) if cost.memory else None,
@@ -143,7 +153,7 @@ class StageEntry:
             device_seconds=_seconds(cost.device_hours),
             money=cost.money,
             checkpoint_bytes=cost.checkpoint_bytes,
-            mixture=tuple(part for part in mixture if part.stage == plan.name),
+            mixture=tuple(part for part in run.mixture if part.stage == plan.name),
             measured=MeasuredEntry.of(cost, cost.measured) if cost.measured else None,
         )
 
@@ -190,7 +200,7 @@ class ControlEntry:
     @classmethod
     def of(cls, control: RunCost) -> "ControlEntry":
         """The entry of a control."""
-        stages = tuple(StageEntry.of(cost, control.mixture) for cost in control.parts)
+        stages = tuple(StageEntry.of(cost, control) for cost in control.parts)
         return cls(control.name, control.kind or "", stages, TotalEntry.of(control.total))
 
 
@@ -225,7 +235,7 @@ def plan_document(schedule: Schedule, costs: PlanCosts | None = None) -> PlanDoc
     return PlanDocument(
         name=schedule.name,
         start=start_entry(schedule),
-        stages=tuple(StageEntry.of(cost, costs.ladder.mixture) for cost in costs.ladder.parts),
+        stages=tuple(StageEntry.of(cost, costs.ladder) for cost in costs.ladder.parts),
         controls=tuple(map(ControlEntry.of, costs.controls)),
         total=TotalEntry.of(costs.ladder.total),
         total_with_controls=TotalEntry.of(everything(costs)),

@@ -39,6 +39,8 @@ def print_plan(schedule: Schedule, console: Console, costs: PlanCosts | None = N
     for title, rows, narrower in _tables(costs):
         _print_table(console, title, rows, narrower)
     console.print(Text(_legend(costs), style=FAINT))
+    if line := _shares_line(costs):
+        console.print(Text(line, style=FAINT))
     if costs.memory_bytes is None and not costs.measurements:
         cpu = "The plan is for ranks on CPUs. " if costs.devices.type == "cpu" else ""
         console.print(
@@ -81,14 +83,25 @@ def _legend(costs: PlanCosts) -> str:
     return f"tokens/p: training tokens so far per parameter.{time}"
 
 
+def _shares_line(costs: PlanCosts) -> str:
+    """The share of each stage in the tokens and the FLOPs of the ladder, without its releases; empty for one stage."""
+    shares = [cost.plan.shares_of([other.plan for other in costs.ladder.stages]) for cost in costs.ladder.stages]
+    if len(shares) == 1:
+        return ""
+    tokens, flops = (" + ".join(f"{share:.0%}" for share in column) for column in zip(*shares, strict=True))
+    return f"shares of the stages: {tokens} of the ladder's tokens, {flops} of its FLOPs."
+
+
 def _size_rows(costs: PlanCosts) -> list[Row]:
     base = costs.ladder.schedule.base
     rows, base_tokens = [], (base.tokens or 0) if base else 0
+    deepens = len({cost.plan.model.num_layers for cost in costs.ladder.parts}) > 1
     for cost in costs.ladder.parts:
         plan = cost.plan
         tokens = base_tokens + plan.first_step * plan.tokens_per_step + plan.train_tokens
         row = {
             "stage": plan.name,
+            **({"layers": str(plan.model.num_layers)} if deepens else {}),
             "parameters": short_count(plan.num_parameters),
             "embedding": short_count(plan.num_embedding_parameters),
             "tokens": short_count(plan.train_tokens),

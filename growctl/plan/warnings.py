@@ -6,14 +6,14 @@ from typing import Any
 
 from growctl.controls.caveats import schedule_caveats
 from growctl.ladder.short_stages import short_stage_warnings
-from growctl.ladder.stage_plans import StagePlan, total_flops
+from growctl.ladder.stage_plans import total_flops
 from growctl.launch.ranks import crowded_cores, uneven_batch
 from growctl.plan.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_memory
 from growctl.plan.datasets import dataset_warnings
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, short_count
 from model.transformer_sizes import stack_tokens
-from stages.counted import counted, plural
+from stages.counted import plural
 
 LARGEST_GROWTH = 4.0
 """Factor in parameters above which a growth keeps little of the earlier stages' work: more than three quarters of the
@@ -52,16 +52,8 @@ def _schedule_notes(costs: PlanCosts) -> list[str]:
     if schedule.growth.when == "slope" and len(plans) > 1:
         notes.append(
             "Every stage but the last may end before its budget: as soon as its loss falls by less than "
-            f"{schedule.growth.slope:g} nats per FLOP. Tokens and FLOPs, also of the controls, are upper limits."
+            f"{schedule.growth.slope:g} nats per FLOP. {_limits(schedule)}"
         )
-        window, every = schedule.growth.slope_window, schedule.evaluation.every
-        fixed = [plan.name for plan in plans[:-1] if _counted_evaluations(schedule, plan) < window]
-        if fixed:
-            notes.append(
-                f"Too few evaluations for a slope over {window}: {', '.join(fixed)} will train the whole budget. "
-                f"evaluation.every is {counted(every, 'step')}, and evaluations during warm-up, ramp, annealing or "
-                "freezing do not count."
-            )
     if schedule.growth.operator == "stack" and len(plans) > 1:
         tokens = stack_tokens(plans[-1].num_parameters, total_flops(plans).total)
         notes.append(
@@ -73,6 +65,18 @@ def _schedule_notes(costs: PlanCosts) -> list[str]:
     return notes
 
 
+def _limits(schedule: Schedule) -> str:
+    """What the figures are if a slope ends a stage early."""
+    if schedule.training.ladder_tokens is not None:
+        return (
+            "The next stage then trains until its own share of training.ladder_tokens, so FLOPs, also of the controls, "
+            "are lower limits."
+        )
+    if schedule.training.ladder_flops is not None:
+        return "The next stage then trains until its own share of training.ladder_flops, so tokens are upper limits."
+    return "Tokens and FLOPs, also of the controls, are upper limits."
+
+
 def _attended(schedule: Schedule) -> str:
     """What the FLOPs of attention within documents are computed from."""
     length, tokens = schedule.training.sequence_length, schedule.data.attended_tokens
@@ -82,13 +86,6 @@ def _attended(schedule: Schedule) -> str:
         f"data.document_mask: the lengths of the documents are not known yet, so the FLOPs of attention are those of "
         f"all {length:,} tokens, an upper limit; `growctl prepare` makes the dataset that they are read from."
     )
-
-
-def _counted_evaluations(schedule: Schedule, plan: StagePlan) -> int:
-    """The number of evaluations before a stage's last step that count for its slope."""
-    every = schedule.evaluation.every
-    first = max(1, -(-plan.settled_step // every))
-    return max(0, (plan.num_steps - 1) // every - first + 1)
 
 
 def _device_notes(costs: PlanCosts) -> list[str]:

@@ -14,6 +14,7 @@ from growctl.text.formatting import short_count
 from model.errors import UserError
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import read_manifest
+from stages.counted import counted
 from stages.stage_dir import MANIFEST_NAME
 
 Outcome = Literal["preserved", "moved as declared", "moved", "broke its promise", "unknown"]
@@ -47,6 +48,8 @@ class Growth:
     """The stage that trains the grown model."""
     num_parameters_before: int
     num_parameters: int
+    new_layers: int | None
+    """Layers that a tokenformer gained; None if the checkpoint is not here."""
     policy: dict[str, Any]
     """As the manifest of the grown checkpoint has it; empty if that is not here."""
     preserves: bool | None
@@ -71,7 +74,8 @@ def growths(run: RunReport) -> tuple[Growth, ...]:
         preserves = details.get("preserves")
         policy = details.get("policy") or {name: details[name] for name in ("operator",) if name in details}
         losses = (stage.loss_before_growth, stage.loss_after_growth, stage.jump)
-        found.append(Growth(stage.name, before, after, policy, preserves, *losses, _outcome(stage.jump, preserves)))
+        sizes_and_policy = (before, after, details.get("new_layers"), policy, preserves)
+        found.append(Growth(stage.name, *sizes_and_policy, *losses, _outcome(stage.jump, preserves)))
     return tuple(found)
 
 
@@ -101,8 +105,11 @@ def _outcome(jump: float | None, preserves: bool | None) -> Outcome:
 def _row(run: RunReport, growth: Growth) -> tuple[Cell, ...]:
     names = [stage.name for stage in run.stages]
     before = names[names.index(growth.stage) - 1] if growth.stage != names[0] else "start checkpoint"
-    policy = ", ".join(str(growth.policy[key]) for key in ("init", "tau", "operator") if key in growth.policy)
+    keys = ("init", "tau", "operator", *(("depth",) if growth.new_layers else ()))
+    policy = ", ".join(str(growth.policy[key]) for key in keys if key in growth.policy)
     sizes = f"{short_count(growth.num_parameters_before)} to {short_count(growth.num_parameters)}"
+    if growth.new_layers:
+        sizes += f", {counted(growth.new_layers, 'new layer')}"
     return (
         Cell(f"{before} to {growth.stage}"),
         Cell(sizes, growth.num_parameters),

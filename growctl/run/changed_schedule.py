@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from growctl.ladder.budgets import in_steps, stage_steps
 from growctl.ladder.mixture_spans import stage_shares
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunsPaths
@@ -38,7 +39,7 @@ def shared_training(old: Schedule, new: Schedule) -> tuple[bool, list[str]]:
     The ramp of a stage is a share of its steps by default, so a longer stage would ramp differently from its first
     update on. The override keeps the ramp of the first such stage as long as it was.
     """
-    was, now = _comparable(old), _comparable(new)
+    was, now = (_comparable(in_steps(schedule, stage_steps(schedule))) for schedule in (old, new))
     guarded = new.anomalies.spikes != "ignore"  # then the limit of spikes, which moves at log lines, affects updates
     if not guarded:
         del was["training"]["log_every"], now["training"]["log_every"]

@@ -22,8 +22,7 @@ def grow(schedule: Schedule, plan: StagePlan, previous: Path, initial: Path) -> 
     return expand(
         previous,
         initial,
-        attention_tokens=plan.attention_tokens,
-        ffn_tokens=plan.ffn_tokens,
+        **plan.growth._asdict(),
         policy=growth.policy(),
         seed=seed,
     )

@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.progress.facts import line
 from growctl.progress.ladder import LadderProgress
@@ -109,7 +110,7 @@ class Screen:
 
     def growing(self, plan: StagePlan) -> None:
         """A checkpoint is being expanded."""
-        self.message(f"growing to {plan.name}: {added_words(plan.attention_tokens, plan.ffn_tokens)}")
+        self.message(f"growing to {plan.name}: {added_words(plan.growth)}")
 
     def grown(self, plan: StagePlan, manifest: Manifest) -> None:
         """The expanded checkpoint is complete."""
@@ -265,13 +266,23 @@ def anomaly_words(record: Record) -> str:
     return f"{wrong}: {follows[record['action']]}"
 
 
-def added_words(attention_tokens: Sequence[int], ffn_tokens: Sequence[int]) -> str:
-    """Describes what a growth adds, from the tokens added to each layer."""
-    if not attention_tokens:
-        return "a transformer's width and depth"
-    sizes = set(zip(attention_tokens, ffn_tokens, strict=True)) - {(0, 0)}
-    num_layers = sum(1 for size in zip(attention_tokens, ffn_tokens, strict=True) if size in sizes)
-    where = "of every layer" if num_layers == len(attention_tokens) else f"of {counted(num_layers, 'layer')}"
+def added_words(growth: Growth) -> str:
+    """Describes what a growth adds."""
+    layers = counted(growth.new_layers, "new layer") if growth.new_layers else ""
+    if growth.layer_tokens:
+        attention, ffn = growth.layer_tokens
+        layers += f" with {attention} tokens in Q, K, V and O, {ffn} in the FFN"
+    tokens = _added_tokens(growth) if growth.adds_tokens else ""
+    return "; ".join(filter(None, (layers, tokens))) or "a transformer's width and depth"
+
+
+def _added_tokens(growth: Growth) -> str:
+    """Describes the tokens that old layers gain."""
+    by_layer = list(zip(growth.attention_tokens, growth.ffn_tokens, strict=True))
+    sizes = set(by_layer) - {(0, 0)}
+    num_layers = sum(1 for size in by_layer if size in sizes)
+    old = "old " if growth.new_layers else ""
+    where = f"of every {old}layer" if num_layers == len(by_layer) else f"of {counted(num_layers, f'{old}layer')}"
     attention, ffn = ({min(added), max(added)} for added in zip(*sizes, strict=True))
     most, most_ffn = (" to ".join(f"+{tokens}" for tokens in sorted(ends)) for ends in (attention, ffn))
     return f"{most} tokens in Q, K, V and O, {most_ffn} in the FFN, {where}"

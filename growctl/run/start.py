@@ -129,8 +129,7 @@ class Start:
         expand(
             source,
             output,
-            attention_tokens=plan.attention_tokens,
-            ffn_tokens=plan.ffn_tokens,
+            **plan.growth._asdict(),
             policy=self.schedule.growth.policy(),
             seed=self.schedule.seed,
         )

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from growctl.controls.generate import plan_controls
-from growctl.ladder.budgets import stage_batch, stage_steps
+from growctl.ladder.budgets import stage_steps
 from growctl.ladder.releases import finished_models, has_decayed, reason_not_to_release
-from growctl.ladder.sizes import StageModels, added_tokens, is_grown, stage_models
+from growctl.ladder.sizes import StageModels, growth_before, is_grown, layer_tokens, num_layers, stage_models
 from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.schedule.budget_checks import check_budgets, check_ladder_budget, check_trigger
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schedule.mixture_checks import check_text_block
+from growctl.schedule.size_checks import check_sizes
 from growctl.schedule.start import check_start
 from growctl.schema.blocks import Schedule
 from growctl.schema.growth_block import GrowthBlock
@@ -26,8 +28,8 @@ OPERATORS = get_args(Operator)
 
 _FOREIGN = {
     "tokenformer": (
-        ("num_layers", "hidden_size", "ffn_size"),
-        "a tokenformer grows by tokens only; set it for all stages under model",
+        ("hidden_size", "ffn_size"),
+        "a tokenformer grows by tokens and layers only; set it for all stages under model",
     ),
     "transformer": (
         ("attention_tokens", "ffn_tokens", "layers"),
@@ -43,7 +45,8 @@ def check_combinations(schedule: Schedule) -> list[str]:
         check_text_block,
         _check_model,
         _check_stages,
-        _check_sizes,
+        check_budgets,
+        check_sizes,
         _check_training,
         _check_growth,
         _check_control_blocks,
@@ -52,8 +55,10 @@ def check_combinations(schedule: Schedule) -> list[str]:
         return misfits
     return (
         [problem for check in checks for problem in check(schedule)]
-        or [problem for check in (_check_steps, _check_ramps, _check_slope, _check_jump) for problem in check(schedule)]
-        or list(_check_releases(schedule))
+        or list(_check_steps(schedule))
+        or list(check_ladder_budget(schedule))
+        or [problem for check in (_check_ramps, _check_slope, _check_jump) for problem in check(schedule)]
+        or [problem for check in (check_trigger, _check_releases) for problem in check(schedule)]
     )
 
 
@@ -101,55 +106,13 @@ def _check_model(schedule: Schedule) -> Iterator[str]:
 def _check_stages(schedule: Schedule) -> Iterator[str]:
     stages = schedule.stages
     for index, stage in enumerate(stages):
-        here, step = f"stages.{index}", stage_batch(schedule, index).tokens
+        here = f"stages.{index}"
         if stage.name in [other.name for other in stages[:index]]:
             yield f"{here}.name = {stage.name!r}: another stage has that name; each needs its own"
-        if stage.train_tokens is None and stage.train_steps is None:
-            yield f"{here}: needs train_tokens or train_steps"
-        if stage.train_tokens is not None and stage.train_steps is not None:
-            yield f"{here}: has both train_tokens and train_steps; drop one (as an override: ~{here}.train_tokens)"
-        if stage.train_tokens is not None and stage.train_tokens < step:
-            yield f"{here}.train_tokens = {stage.train_tokens}: must be {step} or more, the tokens of one step"
         foreign, why = _FOREIGN[schedule.model.family]
         for field in foreign:
             if (value := getattr(stage, field)) is not None:
                 yield f"{here}.{field} = {shown(value)}: {why}"
-
-
-def _check_sizes(schedule: Schedule) -> Iterator[str]:
-    if schedule.model.family == "transformer":
-        return
-    num_layers = schedule.model.num_layers
-    missing = False
-    for index, stage in enumerate(schedule.stages):
-        here = f"stages.{index}"
-        for field in ("attention_tokens", "ffn_tokens"):
-            if getattr(stage, field) is None:
-                missing = True
-                yield f"{here}.{field}: is missing; every stage of a tokenformer needs a number of parameter tokens"
-        if stage.layers is None:
-            continue
-        wrong = [layer for layer in stage.layers if layer >= num_layers]
-        is_new = index == 0 and schedule.start is None
-        if is_new or not stage.layers or wrong or len(set(stage.layers)) < len(stage.layers):
-            missing = True
-            which = (
-                "is for a growth; the first stage always has all layers"
-                if is_new
-                else f"must be one or more different layers, from 0 to {num_layers - 1}"
-            )
-            yield f"{here}.layers = {shown(stage.layers)}: {which}"
-    for index in range(0 if schedule.start else 1, 0 if missing else len(schedule.stages)):
-        stage, here = schedule.stages[index], f"stages.{index}"
-        added = dict(zip(("attention_tokens", "ffn_tokens"), added_tokens(schedule, index), strict=True))
-        for field, by_layer in added.items():
-            if (fewest := min(by_layer)) < 0:
-                value = getattr(stage, field)
-                before = value - fewest
-                whose = "the stage before" if index else "the start checkpoint"
-                yield f"{here}.{field} = {value}: is less than the {before} of {whose}; a growth only adds"
-        if index and not any(map(any, added.values())):
-            yield f"{here}: has the size of the stage before; add tokens, or merge the two stages"
 
 
 def _check_growth(schedule: Schedule) -> Iterator[str]:
@@ -171,22 +134,33 @@ def _check_growth(schedule: Schedule) -> Iterator[str]:
             yield f"growth.operator: is missing; a transformer of several stages needs one of {', '.join(OPERATORS)}"
         if grows and growth.operator not in (None, *PRESERVING) and not growth.allow_jump:
             yield f"growth.operator = {growth.operator!r}: changes the function; that needs growth.allow_jump = true"
+        if grows and growth.depth != "append":
+            yield f"growth.depth = {growth.depth!r}: is for a tokenformer; a transformer grows by growth.operator"
         yield from _check_tokenformer_keys(schedule) if grows else ()
         return
     if growth.operator is not None:
         yield f"growth.operator = {growth.operator!r}: is for a transformer; a tokenformer grows by growth.init"
     reason = invalid_combination(growth.init, growth.tau, growth.copy_noise)
-    if grows and not reason:
+    added = [growth_before(schedule, index) for index in range(len(schedule.stages))]
+    if not reason and any(each.adds_tokens for each in added):
         reason = rejection_reason(growth.policy(), model.score_function)
     if reason:
         yield f"growth: {reason}"
+    if any(each.new_layers for each in added):
+        yield from _check_depth(growth)
+
+
+def _check_depth(growth: GrowthBlock) -> Iterator[str]:
+    """Reports a policy that cannot add layers."""
+    if growth.preset == "official":
+        yield "growth.preset = 'official': the official code cannot add layers; set preset to custom"
+    if growth.depth == "copy-stack" and not growth.allow_jump:
+        yield "growth.depth = 'copy-stack': changes the function; that needs growth.allow_jump = true"
 
 
 def _grows(schedule: Schedule) -> bool:
-    """Whether the schedule has a growth. A first stage of an invalid size grows nothing."""
-    first = schedule.stages[0]
-    fits = max(first.layers or [0]) < schedule.model.num_layers
-    return len(schedule.stages) > 1 or (schedule.start is not None and fits and is_grown(schedule, 0))
+    """Whether the schedule has a growth."""
+    return len(schedule.stages) > 1 or is_grown(schedule, 0)
 
 
 def _contradicted_preset(growth: GrowthBlock, wanted: dict[str, Any]) -> str:
@@ -233,15 +207,16 @@ def _check_tokenformer_keys(schedule: Schedule) -> Iterator[str]:
 
 def _check_ramps(schedule: Schedule) -> Iterator[str]:
     """Reports stages whose `ramp_steps` have nothing to ramp."""
-    for index, stage in enumerate(schedule.stages):
+    for index, (stage, steps) in enumerate(zip(schedule.stages, stage_steps(schedule), strict=True)):
         if stage.ramp_steps is None:
             continue
         where, tau = f"stages.{index}.ramp_steps = {stage.ramp_steps}", schedule.growth.tau
-        steps = stage_steps(schedule)[index]
         if not is_grown(schedule, index):
             yield f"{where}: is for a stage that grows; leave it out"
         elif schedule.model.family == "transformer" or tau not in ("ramp", "anneal"):
             yield f"{where}: needs growth.tau ramp or anneal; leave it out"
+        elif not growth_before(schedule, index).adds_tokens and index:
+            yield f"{where}: is for a stage that adds parameter tokens; leave it out"
         elif stage.ramp_steps >= steps:
             yield f"{where}: must be less than the stage's {counted(steps, 'step')}"
 
@@ -292,12 +267,17 @@ def _control_problem(schedule: Schedule, kind: str) -> str | None:
     if kind == "official-growth" and not tokenformer:
         return "the schedule has no tokenformer, and the official code grows nothing else"
     of_one_size = ("tokenformer-scratch", "best-scratch", "scratch-of-each-size", "single-jump")
-    if kind in of_one_size and any(stage.layers is not None for stage in schedule.stages):
+    stages = range(len(schedule.stages))
+    if kind in of_one_size and tokenformer and any(len(set(layer_tokens(schedule, index))) > 1 for index in stages):
         return "needs layers of equal size; this ladder grows only some layers"
+    if kind == "transformer-scratch" and not num_layers(schedule, num_stages - 1):
+        return "needs a ladder that ends with layers; a transformer has at least one"
     if kind == "single-jump" and num_stages < 3:
         return f"needs a ladder of three stages or more; this one has {num_stages}"
     if kind == "official-growth" and not _grows(schedule):
         return "needs a ladder that grows; this one has 1 stage"
+    if kind == "official-growth" and any(growth_before(schedule, index).new_layers for index in stages):
+        return "the official code cannot add layers, and this ladder does"
     if kind == "official-growth" and not schedule.growth.departures("official"):
         return "the ladder itself grows by this policy; use another preset for it"
     return None

@@ -5,6 +5,7 @@ everything that composition can still fill in: keys from the files of a defaults
 """
 
 import json
+from itertools import combinations
 from typing import Any
 
 from growctl.schedule.files import GROUPS, SHIPPED, choices, shipped_schedules
@@ -33,6 +34,8 @@ def schedule_schema() -> dict[str, Any]:
         if block and "required" in block:  # entries of lists keep theirs: lists are never merged from several files
             complete["properties"][name] = _required(name, block.pop("required"))
     complete["properties"]["data"] = {"anyOf": [{"required": ["source"]}, {"required": ["mixture"]}]}
+    definitions["StageBlock"] |= _at_most_one("train_tokens", "train_steps", "until")
+    definitions["TrainingBlock"] |= _at_most_one("ladder_tokens", "ladder_flops")
     definitions["Reference"] = {
         "description": "The value of another key, ${training.batch_size}, or of the environment, ${oc.env:NAME}.",
         "type": "string",
@@ -49,6 +52,15 @@ def schedule_schema() -> dict[str, Any]:
         "else": complete,
         "$defs": definitions,
     }
+
+
+def _at_most_one(*keys: str) -> dict[str, Any]:
+    """The schema of a block in which at most one of `keys` has a value."""
+    pairs = [
+        {"properties": {key: {"not": {"type": "null"}} for key in pair}, "required": [*pair]}
+        for pair in combinations(keys, 2)
+    ]
+    return {"not": {"anyOf": pairs}}
 
 
 def _required(name: str, keys: list[str]) -> dict[str, Any]:

@@ -36,6 +36,9 @@ _BY_KEY = {
         *("seq_len", "seq_length", "sequence_len", "max_seq_len", "context_length", "context_len", "context_size"),
         *("block_size", "max_position_embeddings", "n_positions", "n_ctx"),
     ),
+    "stages.N.until": ("end", "stop_at", "stages.N.share", "stages.N.fraction"),
+    "training.ladder_tokens": ("training.total_tokens", "training.train_tokens", "training.num_tokens"),
+    "training.ladder_flops": ("flops", "total_flops", "compute_budget", "train_flops", "flop_budget"),
     "training.batch_size": ("batch", "global_batch_size", "train_batch_size"),
     "training.precision": ("dtype", "torch_dtype", "bf16", "fp16", "mixed_precision"),
     "training.log_every": ("log_interval", "logging_steps", "log_steps"),
@@ -69,8 +72,8 @@ _EPOCHS = (
     "text"
 )
 _PARAMETERS = (
-    "the size of a stage follows from attention_tokens and ffn_tokens, or for a transformer from num_layers and "
-    "hidden_size; `growctl init --params 350M` chooses them"
+    "the size of a stage follows from attention_tokens, ffn_tokens and num_layers, or for a transformer from "
+    "num_layers and hidden_size; `growctl init --params 350M` chooses them"
 )
 _ELSEWHERE = dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_epochs"), _EPOCHS) | dict.fromkeys(
     (f"{block}.{name}" for block in ("stages.N", "model") for name in ("params", "parameters", "num_parameters")),

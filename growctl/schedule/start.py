@@ -15,7 +15,7 @@ from model.config import PATTENTIONS, TokenformerConfig
 from model.errors import UserError
 
 _KEPT = ("num_layers", "hidden_size", "num_heads", "score_function", "rotary_fraction", "rotary_base")
-"""Keys of `model` that no growth changes."""
+"""Keys of `model` that must be those of the start checkpoint."""
 
 
 def with_base(data: Any, runs_dir: Path, run: RunPaths, load: Callable[[Path], Schedule]) -> Any:
@@ -64,7 +64,8 @@ def check_start(schedule: Schedule) -> Iterator[str]:
     for key in _KEPT:
         wanted, has = getattr(block, key), getattr(model, key)
         if wanted != has:
-            yield f"model.{key} = {wanted!r}: must be {has!r}, as in the start checkpoint {base.path}"
+            advice = "; to add layers to it, set stages.0.num_layers" if key == "num_layers" and wanted > has else ""
+            yield f"model.{key} = {wanted!r}: must be {has!r}, as in the start checkpoint {base.path}{advice}"
     key = "model.vocab_size" if block.vocab_size else "data.vocab_size"
     vocab_size = block.vocab_size or schedule.data.num_tokens
     if vocab_size not in (None, model.vocab_size):

@@ -31,7 +31,7 @@ from stages.spec import Action, Anomalies, Optimizer, RateShape
 MOST_STAGES = 32
 """More than any ladder needs: 31 doublings would grow even a model of 1k parameters to 2T."""
 Width = Annotated[int, Field(gt=0, le=2**20)]
-NumLayers = Annotated[int, Field(gt=0, le=1000)]
+NumLayers = Annotated[int, Field(ge=0, le=1000)]
 LayerNumber = Annotated[int, Field(ge=0, le=999)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Prompt = Annotated[str, Field(max_length=1_000)]
@@ -47,7 +47,8 @@ class ModelBlock(Block):
     family: Annotated[Literal["tokenformer", "transformer"], example("tokenformer")] = "tokenformer"
     """tokenformer: all linear layers of a block are Pattentions, which can grow. transformer: the ordinary baseline."""
     num_layers: Annotated[NumLayers, example(12, "layers")]
-    """Blocks, one after another. Tokenformer growth never changes it."""
+    """Blocks, one after another, before any stage changes the depth. 0, for a tokenformer: only the embedding, the
+    final norm and the output head."""
     hidden_size: Annotated[Width, example(768, "dimensions")]
     """Width of the model (the residual stream). Tokenformer growth never changes it."""
     num_heads: Annotated[Width, example(4, "heads")]
@@ -79,21 +80,25 @@ class StageBlock(Block):
     name: Annotated[StageName, example("354m")]
     """Label, unique in the ladder, used in paths and tables."""
     attention_tokens: Annotated[Count | None, example(1024, "parameter tokens")] = None
-    """Parameter tokens in each of Q, K, V and O."""
+    """Parameter tokens in each of Q, K, V and O; by default as in the stage before."""
     ffn_tokens: Annotated[Count | None, example(4096, "parameter tokens")] = None
-    """Parameter tokens in the FFN."""
+    """Parameter tokens in the FFN; by default as in the stage before."""
     layers: Annotated[list[LayerNumber] | None, example([0, 1], "numbers of layers")] = None
-    """Layers that grow to these numbers of tokens, counted from 0; by default all."""
+    """Layers that grow to these numbers of tokens, counted from 0; by default all. Not together with num_layers."""
     num_layers: Annotated[NumLayers | None, example(24, "layers")] = None
-    """Depth of a transformer from this stage on (`growth.operator`)."""
+    """Depth from this stage on; by default as in the stage before. New layers of a tokenformer start as the identity
+    and are placed by `growth.depth`; those of a transformer come from `growth.operator`."""
     hidden_size: Annotated[Width | None, example(1024, "dimensions")] = None
     """Width of a transformer from this stage on; heads keep their width."""
     ffn_size: Annotated[Width | None, example(4096, "dimensions")] = None
     """Inner width of a transformer's MLP from this stage on; by default in proportion to the width."""
     train_tokens: Annotated[Count | None, example("1.4B", "data tokens")] = None
-    """Budget in data tokens, rounded to whole steps. Set either this or train_steps."""
+    """Budget in data tokens, rounded to whole steps. Set this, train_steps or until."""
     train_steps: Annotated[Count | None, example(20_000, "optimizer steps")] = None
     """Budget in optimizer steps."""
+    until: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.8, "share of the ladder's budget")] = None
+    """Where the stage ends, as a share of the whole ladder's `training.ladder_tokens` or `training.ladder_flops`; by
+    default 1 in the last stage. Every other stage needs it then, above that of the stage before and below 1."""
     ramp_steps: Annotated[Count | None, example(400, "optimizer steps")] = None
     """Steps over which new keys rise, or tau moves, after the growth to this stage; by default a share of the stage
     (`growth.ramp`, `growth.anneal`). With it, a longer stage starts like a shorter one."""
@@ -128,6 +133,11 @@ class TrainingBlock(Block):
     """Sequences per optimizer step, over all devices. Set either this or batch_tokens."""
     batch_tokens: Annotated[Count | None, example("512k", "data tokens")] = None
     """Data tokens per optimizer step, over all devices; must be a multiple of sequence_length."""
+    ladder_tokens: Annotated[Count | None, example("27B", "data tokens")] = None
+    """Budget of all stages together in data tokens, in place of a budget in every stage: each stage but the last has an
+    `until`. Set either this or ladder_flops."""
+    ladder_flops: Annotated[PositiveFloat | None, example(1e20, "training FLOPs")] = None
+    """The same in training FLOPs."""
     precision: Annotated[RequestedPrecision, example("bf16")] = "auto"
     """bf16 (with float32 master weights) or fp32. auto: bf16 if the device is fast at it, else fp32."""
     log_every: Annotated[Count, example(50, "optimizer steps")] = 10

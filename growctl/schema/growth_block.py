@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, ValidationError, fi
 from growctl.schema.example import example
 from growctl.schema.launch_block import Block
 from growctl.schema.quantities import Count, CountOrZero
+from model.depth import Depth
 from model.policy import PRESETS, GrowthPolicy, Init, Moments, Preset, TauPolicy
 from model.transformer_sizes import Operator
 from stages.spec import GenerationRule
@@ -29,8 +30,10 @@ class FreezeForBlock(Block):
     """Steps for which they stay frozen."""
 
 
-POLICIES: dict[Preset, dict[str, Any]] = {preset: GrowthPolicy.of(preset).model_dump() for preset in PRESETS}
-"""The value of every policy key, by preset."""
+POLICIES: dict[Preset, dict[str, Any]] = {
+    preset: GrowthPolicy.of(preset).model_dump(exclude={"depth"}) for preset in PRESETS
+}
+"""The value of every policy key but `depth`, by preset. Presets are about parameter tokens."""
 _DEFAULT_PRESET: Preset = "growctl-default"
 
 
@@ -52,6 +55,9 @@ class GrowthBlock(Block):
     """Length of the ramp of new keys, as a share of a grown stage (`tau: ramp`)."""
     anneal: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.3
     """Share of a grown stage over which tau moves to sqrt(n) (`tau: anneal`)."""
+    depth: Annotated[Depth, example("interleave")] = "append"
+    """Where new layers of a tokenformer go (`stages.N.num_layers`). append: after the last one. interleave: spread
+    evenly between the old ones. copy-stack: copies of all layers on top of them (G_stack); needs allow_jump."""
     copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
     """Noise added to copies, in units of a new token's standard deviation (`init: copy`)."""
     moments: Annotated[Moments, example("reset")] = "keep"

@@ -18,6 +18,7 @@ from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.measured.find import RunNotFoundError
+from growctl.run.requests import steps_done
 from growctl.run.run_set import RunSet, read_run_set
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
@@ -233,8 +234,8 @@ def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
     """
     if RunPaths(Path(ladder.directory)).no_controls.exists():
         return []
-    steps_done = [stage.step for stage in ladder.stages if stage.state == "done" and not stage.branch_of]
-    planned = plan_controls(schedule.model_copy(update={"name": ladder.name}), steps_done)
+    done = [stage.step for stage in ladder.stages if stage.state == "done" and not stage.branch_of]
+    planned = plan_controls(schedule.model_copy(update={"name": ladder.name}), done)
     return [
         RunStatus(
             name=control.name,
@@ -292,13 +293,15 @@ def _why_not_resumed(family: Sequence[RunStatus], ladder: RunPaths) -> str | Non
 def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[StageEntry]) -> list[PlannedStage]:
     """The stages of a run, from its schedule, or else its ledger, or else its stage directories."""
     if schedule is not None:
+        cut = schedule.growth.when == "slope"  # what a stage did not use of a shared budget is left to the next
+        done = steps_done(schedule, directory) if cut else ()
         return [
             PlannedStage(
                 *(plan.index, plan.name, plan.num_parameters, plan.num_steps, plan.tokens_per_step),
                 has_initial=plan.has_initial,
                 branch_of=plan.branch_of,
             )
-            for plan in plan_run(schedule)
+            for plan in plan_run(schedule, done)
         ]
     if recorded:
         ladder = [entry.name for entry in recorded if not entry.branch_of]

@@ -51,7 +51,7 @@ def short_keys(keys: Sequence[str]) -> dict[str, str]:
 def _shown(value: Any) -> str:
     """A value as part of a name; the end of a long one, which is where paths differ."""
     if isinstance(value, float):
-        value = f"{value:.6g}"
+        value = f"{value:.6g}".replace("e+", "e")  # a name cannot hold the +
     text = value if isinstance(value, str) else json.dumps(value)
     return _NOT_IN_NAMES.sub("-", text).strip("-")[-_LONGEST_VALUE:].strip("-") or "empty"
 

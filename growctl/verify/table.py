@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from growctl.text.colours import BAD, FAINT
 from growctl.text.first_use import FirstUse
 from growctl.text.formatting import short_count
+from growctl.text.policy import policy_words
 from model.config import PATTENTIONS
 from stages.counted import counted
 
@@ -56,8 +57,8 @@ def _descent_words(descent: "Descent") -> str:
     if descent.operation is None:
         return f"NEW does not name OLD as its parent; {shared}"
     made = {"train": "trained", "expand": "expanded", "shrink": "shrunk", "import": "imported"}[descent.operation]
-    policy = descent.details.get("policy", {})
-    how = descent.details.get("operator") or ", ".join(f"{key} {policy[key]}" for key in ("init", "tau") if policy)
+    details = descent.details
+    how = details.get("operator") or policy_words(details.get("policy", {}), new_layers=details.get("new_layers"))
     promise = {True: ", which preserves the function", False: ", which may change the function", None: ""}
     return f"NEW was {made} from OLD{promise[descent.preserves]}; {f'{how}; ' if how else ''}{shared}"
 

@@ -39,8 +39,10 @@ def expand(
     source: Path,
     output: Path,
     *,
-    attention_tokens: int | Sequence[int],
+    attention_tokens: int | Sequence[int] = 0,
     ffn_tokens: int | Sequence[int] | None = None,
+    new_layers: int = 0,
+    layer_tokens: tuple[int, int] | None = None,
     policy: GrowthPolicy | None = None,
     seed: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
@@ -48,9 +50,10 @@ def expand(
     """Writes `output`, the checkpoint `source` with one more generation of parameter tokens, and returns its manifest.
 
     Adds `attention_tokens` to each of Q, K, V and O, and `ffn_tokens` to each FFN (None: in the layer's own
-    proportion). Both are one number for all layers, or one per layer. `policy` decides how the new tokens start and
-    what happens to tau; by default the function does not change. Old values and moments are hard links to the old
-    files. New moments are zeros, in groups whose step starts at 0. `seed` defaults to the checkpoint's.
+    proportion). Both are one number for all layers, or one per layer. Adds `new_layers` with `layer_tokens` (attention,
+    FFN) in each, by default as many as the layer before it has. `policy` decides how the new tokens start, what happens
+    to tau and where the new layers go; by default the function does not change. Old values and moments are hard links
+    to the old files. New moments are zeros, in groups whose step starts at 0. `seed` defaults to the checkpoint's.
     `on_progress(done, total)` counts new parameters.
 
     Raises CheckpointError if `source` is not a complete `parameters` checkpoint or `output` exists, and UserError if
@@ -61,7 +64,14 @@ def expand(
     parent = _parent(source, "expand")
     if ffn_tokens is None:
         ffn_tokens = ffn_tokens_in_proportion(parent.model, attention_tokens)
-    model = grow_config(parent.model, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, policy=policy)
+    model = grow_config(
+        parent.model,
+        attention_tokens=attention_tokens,
+        ffn_tokens=ffn_tokens,
+        new_layers=new_layers,
+        layer_tokens=layer_tokens,
+        policy=policy,
+    )
     assert isinstance(parent.model, TokenformerConfig)
     seed = parent.seed if seed is None else seed
     total = len(added_parameters(parent.model, model))
@@ -76,16 +86,28 @@ def expand(
         files = _linked(source, staging, parent, set(parent.files))
         added = draw_added(parent.model, model, seed, policy, read, rms_of)
         files |= write_parameters(staging, added, _counted(on_progress, total))
+        attention, ffn = (tokens_by_layer(tokens, parent.model.num_layers) for tokens in (attention_tokens, ffn_tokens))
         details = {
-            "attention_tokens": one_if_equal(tokens_by_layer(attention_tokens, parent.model.num_layers)),
-            "ffn_tokens": one_if_equal(tokens_by_layer(ffn_tokens, parent.model.num_layers)),
+            "attention_tokens": one_if_equal(attention),
+            "ffn_tokens": one_if_equal(ffn),
+            "new_layers": new_layers,
+            "new_layer_positions": [
+                position for position, block_id in enumerate(model.block_ids) if block_id not in parent.model.block_ids
+            ],
             "policy": policy.model_dump(),
-            "preserves": preserves(policy, model.score_function, published=is_published(parent.model)),
+            "preserves": preserves(
+                policy,
+                model.score_function,
+                published=is_published(parent.model),
+                adds_tokens=any((*attention, *ffn)),
+                adds_layers=new_layers > 0,
+            ),
             "seed": seed,
         }
         group_steps = parent.group_steps if policy.moments == "keep" else {}
+        no_effect = {"allow_jump"} if new_layers else {"allow_jump", "depth"}
         determined_by = {
-            "policy": policy.model_dump(mode="json", exclude={"allow_jump"}),
+            "policy": policy.model_dump(mode="json", exclude=no_effect),
             "model": hash_of(model.model_dump(mode="json")),
             "seed": seed,
         }

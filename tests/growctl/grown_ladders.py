@@ -23,7 +23,7 @@ def ladder(*sizes: tuple[Any, ...], growth: dict[str, Any] | None = None, **bloc
         for i, size in enumerate(sizes)
     ]
     model = {"num_layers": 3, "hidden_size": 32, "num_heads": 2}
-    data = {name: BASE[name] for name in ("data", "training", "learning_rate")}
+    data = {name: BASE[name] for name in ("data", "training", "learning_rate")} | {"evaluation": {"every": 2}}
     return parse(data | {"model": model, "stages": stages, "growth": growth or {}} | blocks)
 
 

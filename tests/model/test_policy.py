@@ -129,8 +129,10 @@ def test_a_rejection_names_the_combination_and_an_alternative():
 def test_the_presets_match_their_names_and_can_be_changed():
     assert GrowthPolicy.of("growctl-default") == GrowthPolicy() == GrowthPolicy(init="matched", tau="ramp")
     official = {"init": "random", "tau": "recompute", "copy_noise": 0.0, "moments": "reset", "allow_jump": True}
+    official |= {"depth": "append"}
     assert GrowthPolicy.of("official").model_dump() == official
     paper = {"init": "zero-key", "tau": "frozen", "copy_noise": 0.0, "moments": "keep", "allow_jump": False}
+    paper |= {"depth": "append"}
     assert GrowthPolicy.of("paper-appendix").model_dump() == paper
     assert GrowthPolicy.of("official", moments="keep").model_dump() == official | {"moments": "keep"}
     with pytest.raises(ValidationError, match="'zero-key' cannot be combined with tau 'ramp'"):
@@ -173,7 +175,7 @@ def test_a_model_is_published_only_if_every_pattention_is_the_published_formula(
 def test_copies_need_allow_jump_if_the_model_is_not_the_published_formula(before):
     for share in (0.0, 0.5):
         config = grown_config(before, share=share)
-        tokens = {"attention_tokens": 8, "ffn_tokens": 12}
+        tokens: dict[str, Any] = {"attention_tokens": 8, "ffn_tokens": 12}
         with pytest.raises(
             ValueError, match=r"changes the function, because tau is not sqrt\(n\) or not shared by all"
         ):

@@ -27,6 +27,8 @@ START = {
     "kind": "parameters",
     "model_json": base_config().model_dump_json(),
 }
+SIZES = [{"name": f"s{size}", "attention_tokens": 4 * size, "ffn_tokens": 8 * size} for size in (1, 2, 3)]
+SHARED = {"stages": [SIZES[0] | {"until": 0.5}, SIZES[2]], "training.ladder_tokens": "1B", "controls": []}
 BASE_OF_THE_RUN = {"start.base": START}
 SOURCES = [{"name": name, "source": f"/data/{name}", "weight": 1} for name in ("books", "code")]
 MIXED = {"data": {"tokenizer": "EleutherAI/gpt-neox-20b", "mixture": SOURCES}, "model.vocab_size": 50_432}
@@ -46,6 +48,9 @@ NEEDED: dict[str, dict[str, Any]] = {
     "stages.N.hidden_size": TRANSFORMER | TWO_STAGES | {"growth.operator": "hypercloning"},
     "stages.N.ffn_size": TRANSFORMER | TWO_STAGES | {"growth.operator": "net2net"},
     "stages.N.train_tokens": {"stages.1.train_steps": None},
+    "stages.N.until": SHARED | {"stages": [SIZES[0] | {"until": 0.5}, *SIZES[1:]]},
+    "training.ladder_tokens": SHARED,
+    "training.ladder_flops": SHARED | {"training.ladder_tokens": None},
     "stages.N.ramp_steps": {"stages.1.train_steps": "20k"},
     "stages.N.release": {"learning_rate.decay": 0.0},
     "stages.N.release.decay": {"learning_rate.decay": 0.0},
@@ -59,12 +64,12 @@ NEEDED: dict[str, dict[str, Any]] = {
         "growth": {"init": "copy", "tau": "recompute", "allow_jump": True},
         "stages.1": {"name": "large", "attention_tokens": 8, "ffn_tokens": 16, "train_steps": 20},
     },
-    "growth.when": {"growth.slope": 1e-15},
-    "growth.slope": {"growth.when": "slope"},
+    "growth.when": {"growth.slope": 1e-15, "evaluation.every": 2},
+    "growth.slope": {"growth.when": "slope", "evaluation.every": 2},
     "growth.operator": TRANSFORMER | TWO_STAGES | {"stages.1.hidden_size": 64},
 }
 """The other keys that some examples need: those that only make sense together with them."""
-COUNTS = {"1k": 1000, "512k": 512_000, "4.1M": 4_100_000, "1.4B": 1_400_000_000, "989T": 989e12}
+COUNTS = {"1k": 1000, "512k": 512_000, "4.1M": 4_100_000, "1.4B": 1_400_000_000, "27B": 27_000_000_000, "989T": 989e12}
 SECONDS = {"5m": 5 * 60, "10m": 10 * 60, "15m": 15 * 60, "1h": 60 * 60, "36h": 36 * 60 * 60}
 BYTES = {"200GB": 200 * 10**9, "40GiB": 40 * 2**30, "200GiB": 200 * 2**30}
 IN_BASE_UNITS: dict[str, float] = COUNTS | SECONDS | BYTES

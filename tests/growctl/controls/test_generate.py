@@ -147,7 +147,7 @@ def test_a_single_jump_trains_the_first_stage_and_then_the_last_size() -> None:
     assert first.model == ladder_plans[0].model
     assert first.num_steps == ladder_plans[0].num_steps
     assert last.num_parameters == ladder_plans[-1].num_parameters
-    assert last.attention_tokens == (16, 16)
+    assert last.growth.attention_tokens == (16, 16)
     assert last.num_steps > ladder_plans[-1].num_steps
     assert control.schedule.growth == schedule.growth
 
@@ -198,7 +198,8 @@ def flattened(value: Any, path: str = "") -> dict[str, Any]:
 
 def test_controls_of_a_ladder_ended_by_a_slope_use_its_actual_steps() -> None:
     slope = {"when": "slope", "slope": 1e-9}
-    schedule = ladder("single-jump", "official-growth", growth=slope, learning_rate={"peak": 1e-3, "decay": 0.3})
+    rate = {"peak": 1e-3, "decay": 0.3}
+    schedule = ladder("single-jump", "official-growth", growth=slope, learning_rate=rate, evaluation={"every": 5})
     jump, official = plan_controls(schedule, steps_done=[20, 30])
     assert plan_stages(jump.schedule)[0].num_steps == 20
     assert [plan.num_steps for plan in plan_stages(official.schedule)] == [20, 30, 90]

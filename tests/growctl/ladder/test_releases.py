@@ -93,7 +93,7 @@ def test_what_a_whole_stage_freezes_stays_frozen_in_its_release() -> None:
 
 def test_a_release_follows_the_steps_that_its_stage_really_took_and_never_ends_early() -> None:
     slope = {"when": "slope", "slope": 1e-12}
-    schedule = ladder(releases="all", growth=slope)
+    schedule = ladder(releases="all", growth=slope, evaluation={"every": 2})
     release = plan_run(schedule, [10])[1]
     assert (release.num_steps, release.first_step) == (1, 10)
     assert slope_trigger(schedule, release) is None

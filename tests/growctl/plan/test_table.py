@@ -53,6 +53,10 @@ def test_the_json_plan_has_stages_controls_and_totals_that_add_up(hardware: dict
         assert (stage["wall_seconds"] is None) == (not hardware)
         assert stage["measured"] is None
     assert [stage["name"] for stage in plan["stages"]] == ["stage-0", "stage-1", "stage-2"]
+    assert [stage["token_share"] for stage in plan["stages"]] == [0.2, 0.3, 0.5]
+    assert [stage["flops_share"] for stage in plan["stages"]] == [
+        pytest.approx(stage["flops"] / plan["total"]["flops"]) for stage in plan["stages"]
+    ]
     assert [(control["kind"], control["name"]) for control in plan["controls"]] == [
         ("transformer-scratch", "s-control-transformer-scratch-0.5x"),
         ("transformer-scratch", "s-control-transformer-scratch"),
@@ -103,7 +107,9 @@ def test_a_shipped_plan_fits_its_terminal_and_cuts_nothing(
         for cost in costs.ladder.stages:
             assert cells(text, cost.plan.name)
         if width == 100:
-            assert {"parameters", "embedding", "tokens", "tokens/p", "FLOPs", "attention", "head"} <= set(
+            deepens = len({cost.plan.model.num_layers for cost in costs.ladder.stages}) > 1
+            instead = "layers" if deepens else "embedding"
+            assert {"parameters", instead, "tokens", "tokens/p", "FLOPs", "attention", "head"} <= set(
                 cells(text, "stage")
             )
             names = [control.name.removeprefix(f"{loaded.name}-control-") for control in plan_controls(loaded)]
@@ -137,6 +143,12 @@ def test_a_single_stage_without_controls_has_no_totals_and_no_controls_table() -
     text = printed(ladder((20,)))
     assert "total " not in text.replace("total\n", "")
     assert "controls" not in text
+
+
+def test_the_plan_of_a_ladder_shows_the_shares_of_its_stages_in_tokens_and_flops() -> None:
+    text = " ".join(printed(ladder(releases="all")).split())
+    assert "shares of the stages: 20% + 30% + 50% of the ladder's tokens, 16% + 29% + 56% of its FLOPs." in text
+    assert "shares of the stages" not in printed(ladder((20,)))
 
 
 def test_long_names_of_controls_break_at_hyphens() -> None:

@@ -4,11 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import slope_trigger
 from growctl.launch.ranks import planned_crowding
 from growctl.plan.costs import Measurements, plan_costs
 from growctl.plan.warnings import plan_notes, plan_warnings
@@ -197,47 +193,11 @@ def test_notes_name_upper_limits_and_the_timing_of_gstack() -> None:
         "Every stage but the last may end before its budget: as soon as its loss falls by less than 3e-12 nats per "
         "FLOP. Tokens and FLOPs, also of the controls, are upper limits."
     ]
-    rare = ladder(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 5})
-    assert notes(rare)[1] == (
-        "Too few evaluations for a slope over 5: stage-0 will train the whole budget. evaluation.every is 5 steps, "
-        "and evaluations during warm-up, ramp, annealing or freezing do not count."
-    )
     stages = [{"name": "small", "train_steps": 20}, {"name": "large", "num_layers": 4, "train_steps": 20}]
     model = {"family": "transformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
     [note] = notes(ladder(stages=stages, model=model, growth={"operator": "stack", "allow_jump": True}))
     assert note.startswith("G_stack's timing formula, fitted to large runs, would stack after ")
     assert note.endswith("this schedule stacks after 2.56k.")
-
-
-@given(
-    steps=st.lists(st.integers(5, 60), min_size=2, max_size=3).map(tuple),
-    growth=st.fixed_dictionaries(
-        {"slope_window": st.integers(2, 6)},
-        optional={
-            "ramp": st.floats(0.01, 1.0),
-            "old_tokens": st.one_of(st.just("freeze"), st.builds(lambda n: {"freeze_for": n}, st.integers(1, 20))),
-            "rewarmup": st.builds(lambda n: {"steps": n}, st.integers(0, 20)),
-        },
-    ),
-    warmup=st.integers(0, 40),
-    every=st.integers(1, 9),
-)
-def test_notes_name_exactly_the_stages_whose_slope_is_never_fitted(
-    steps: tuple[int, ...], growth: dict[str, Any], warmup: int, every: int
-) -> None:
-    rate = {"peak": 1e-3, "warmup_steps": warmup, "decay": 0.0}
-    slope = {"when": "slope", "slope": 1e-9} | growth
-    schedule = ladder(steps, growth=slope, evaluation={"every": every}, learning_rate=rate)
-    fixed = []
-    for plan in plan_stages(schedule)[:-1]:
-        trigger = slope_trigger(schedule, plan)
-        assert trigger is not None
-        losses = [(step, 1.0) for step in range(every, plan.num_steps, every)]
-        if trigger.fitted(losses, plan.settled_step) is None:
-            fixed.append(plan.name)
-    said = [note for note in notes(schedule) if note.startswith("Too few evaluations")]
-    assert len(said) == bool(fixed)
-    assert not fixed or f": {', '.join(fixed)} will train the whole budget" in said[0]
 
 
 def test_notes_name_assumed_devices_and_the_hosts_memory() -> None:

@@ -121,7 +121,7 @@ def test_values_are_written_as_in_a_schedule(schedule: Path) -> None:
         (["learning_rate.shape=cosine"], False),
         (["learning_rate.warmup_steps=6"], False),
         (["training.batch_size=16"], False),
-        (["growth.when=slope", "growth.slope=1e-12"], False),
+        (["growth.when=slope", "growth.slope=1e-12", "evaluation.every=5"], False),
     ],
 )
 def test_training_is_shared_as_far_as_the_updates_are_equal(

@@ -483,7 +483,7 @@ def test_a_missing_key_of_a_list_entry_names_the_file_with_the_list(folder: Path
     file_of(folder, "defaults: [s]\nstages: [{name: a, train_steps: 3}, {name: b}]\n", "base.yaml")
     file_of(folder, "defaults: [base]\nseed: 1\n", "mine.yaml")
     lines = message_of(load_schedule, "mine.yaml").splitlines()
-    assert lines[1] == "  in base.yaml: stages.1: needs train_tokens or train_steps"
+    assert lines[1] == "  in base.yaml: stages.1: needs train_tokens, train_steps or until"
     assert lines[2].startswith("  in base.yaml: stages.0.attention_tokens: is missing")
 
 

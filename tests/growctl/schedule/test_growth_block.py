@@ -32,6 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "preset": "growctl-default",
     "init": "matched",
     "tau": "ramp",
+    "depth": "append",
     "ramp": 0.02,
     "anneal": 0.3,
     "copy_noise": 0.0,
@@ -61,6 +62,7 @@ ANY_GROWTH = st.fixed_dictionaries(
         "tau": st.sampled_from(TAUS),
         "ramp": st.floats(0.001, 1.0),
         "anneal": st.floats(0.001, 1.0),
+        "depth": st.sampled_from(["append", "interleave", "copy-stack"]),
         "copy_noise": st.floats(0.0, 2.0),
         "moments": st.sampled_from(["keep", "reset"]),
         "allow_jump": st.booleans(),
@@ -311,8 +313,8 @@ def test_a_stage_plan_has_the_model_at_the_end_of_its_policy(
 def test_only_chosen_layers_grow_and_a_later_stage_can_even_them_out() -> None:
     schedule = ladder((4, 8), (6, 8, [2, 0]), (6, 9, [1]), (10, 12))
     plans = plan_stages(schedule)
-    assert [plan.attention_tokens for plan in plans] == [(0, 0, 0), (2, 0, 2), (0, 2, 0), (4, 4, 4)]
-    assert [plan.ffn_tokens for plan in plans] == [(0, 0, 0), (0, 0, 0), (0, 1, 0), (4, 3, 4)]
+    assert [plan.growth.attention_tokens for plan in plans] == [(0, 0, 0), (2, 0, 2), (0, 2, 0), (4, 4, 4)]
+    assert [plan.growth.ffn_tokens for plan in plans] == [(0, 0, 0), (0, 0, 0), (0, 1, 0), (4, 3, 4)]
     layers = [[(4, 8)] * 3, [(6, 8), (4, 8), (6, 8)], [(6, 8), (6, 9), (6, 8)], [(10, 12)] * 3]
     for plan, expected in zip(plans, layers, strict=True):
         assert isinstance(plan.model, TokenformerConfig)
@@ -352,8 +354,8 @@ def test_sizes_of_uneven_ladders_add_up_layer_by_layer(growths: list[tuple[int, 
     assert isinstance(model, TokenformerConfig)
     assert [(block.key.num_tokens, block.ffn.num_tokens) for block in model.blocks] == layers
     for i in range(3):
-        assert 4 + sum(plan.attention_tokens[i] for plan in plans) == layers[i][0]
-        assert 8 + sum(plan.ffn_tokens[i] for plan in plans) == layers[i][1]
+        assert 4 + sum(plan.growth.attention_tokens[i] for plan in plans) == layers[i][0]
+        assert 8 + sum(plan.growth.ffn_tokens[i] for plan in plans) == layers[i][1]
 
 
 def test_a_stage_that_a_slope_ended_early_moves_all_later_stages() -> None:
@@ -453,7 +455,7 @@ def test_a_transformer_ladder_plans_the_sizes_of_its_operator(
         found = plan.model.num_layers, plan.model.hidden_size, plan.model.num_heads, plan.model.ffn_size
         assert found == size
         assert plan.num_parameters == num_parameters(plan.model)
-        assert (plan.attention_tokens, plan.ffn_tokens) == ((), ())
+        assert (plan.growth.attention_tokens, plan.growth.ffn_tokens) == ((), ())
     assert parse(written_out(schedule)) == schedule
 
 

@@ -144,7 +144,7 @@ def growing(**growth: Any) -> dict[str, Any]:
         ),
         (
             {"stages.1.layers": [0], "stages.1.attention_tokens": 4} | NO_COMPARISON,
-            "stages.1: has the size of the stage before; add tokens, or merge the two stages",
+            "stages.1: has the size of the stage before; add tokens or layers, or merge the two stages",
         ),
         # families
         (
@@ -152,12 +152,8 @@ def growing(**growth: Any) -> dict[str, Any]:
             "growth.operator = 'stack': is for a transformer; a tokenformer grows by growth.init",
         ),
         (
-            {"stages.1.num_layers": 4},
-            "stages.1.num_layers = 4: a tokenformer grows by tokens only; set it for all stages under model",
-        ),
-        (
             {"stages.1.ffn_size": 64},
-            "stages.1.ffn_size = 64: a tokenformer grows by tokens only; set it for all stages under model",
+            "stages.1.ffn_size = 64: a tokenformer grows by tokens and layers only; set it for all stages under model",
         ),
         (
             STACK | {"stages.1.ffn_tokens": 8},

@@ -20,6 +20,7 @@ OTHER_VALUES: dict[str, list[Any]] = {
     "tau": ["ramp", "anneal", "frozen", "recompute", "per-generation"],
     "ramp": [0.5],
     "anneal": [0.5],
+    "depth": ["append", "interleave", "copy-stack"],
     "copy_noise": [0.0, 0.5],
     "moments": ["keep", "reset"],
     "allow_jump": [False, True],

@@ -16,14 +16,14 @@ from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, messag
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
-TRAINING_KEYS = "sequence_length, batch_size, batch_tokens, precision, log_every"
+TRAINING_KEYS = "sequence_length, batch_size, batch_tokens, ladder_tokens, ladder_flops, precision, log_every"
 STAGE_KEYS = (
     "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps, "
-    "ramp_steps, mixture, release"
+    "until, ramp_steps, mixture, release"
 )
 GROWTH_KEYS = (
-    "preset, init, tau, ramp, anneal, copy_noise, moments, allow_jump, old_tokens, lr_scale, weight_decay, rewarmup, "
-    "when, slope, slope_window, operator"
+    "preset, init, tau, ramp, anneal, depth, copy_noise, moments, allow_jump, old_tokens, lr_scale, weight_decay, "
+    "rewarmup, when, slope, slope_window, operator"
 )
 TRANSFORMER_STAGES = {f"stages.{i}.{key}": None for i in (0, 1) for key in ("attention_tokens", "ffn_tokens")}
 MODEL_KEYS = (
@@ -82,7 +82,8 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ),
         (
             {"stages.1.hidden_size": 64},
-            "stages.1.hidden_size = 64: a tokenformer grows by tokens only; set it for all stages under model",
+            "stages.1.hidden_size = 64: a tokenformer grows by tokens and layers only; set it for all stages under "
+            "model",
         ),
         (
             {"stages.1.num_heads": 4},
@@ -182,11 +183,12 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
             {"stages.0.train_steps": 4},
             "stages.0: has both train_tokens and train_steps; drop one (as an override: ~stages.0.train_tokens)",
         ),
-        ({"stages.0.train_tokens": DELETE}, "stages.0: needs train_tokens or train_steps"),
+        ({"stages.0.train_tokens": DELETE}, "stages.0: needs train_tokens, train_steps or until"),
         ({"stages.0.train_tokens": 127}, "stages.0.train_tokens = 127: must be 128 or more, the tokens of one step"),
         (
             {"stages.0.ffn_tokens": DELETE},
-            "stages.0.ffn_tokens: is missing; every stage of a tokenformer needs a number of parameter tokens",
+            "stages.0.ffn_tokens: is missing; the first stage of a tokenformer with layers needs a number of "
+            "parameter tokens",
         ),
         (
             {"stages.1.ffn_tokens": 7},
@@ -194,7 +196,7 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ),
         (
             {"stages.1.attention_tokens": 4},
-            "stages.1: has the size of the stage before; add tokens, or merge the two stages",
+            "stages.1: has the size of the stage before; add tokens or layers, or merge the two stages",
         ),
         ({"stages.1.name": "small"}, "stages.1.name = 'small': another stage has that name; each needs its own"),
         (
@@ -272,8 +274,6 @@ def test_stages_without_sizes_are_not_also_reported_as_equal() -> None:
     assert [line.split(":")[0].strip() for line in lines[1:]] == [
         "stages.0.attention_tokens",
         "stages.0.ffn_tokens",
-        "stages.1.attention_tokens",
-        "stages.1.ffn_tokens",
     ]
 
 

@@ -50,8 +50,8 @@ def test_a_key_of_another_program_is_answered_with_ours(key: str, ours: str) -> 
     [
         ("training.epochs", "growctl counts tokens, not epochs: set stages.N.train_tokens; "),
         ("num_train_epochs", "growctl counts tokens, not epochs: set stages.N.train_tokens; "),
-        ("stages.0.params", "the size of a stage follows from attention_tokens and ffn_tokens, "),
-        ("model.num-parameters", "the size of a stage follows from attention_tokens and ffn_tokens, "),
+        ("stages.0.params", "the size of a stage follows from attention_tokens, ffn_tokens and num_layers"),
+        ("model.num-parameters", "the size of a stage follows from attention_tokens, ffn_tokens and num_layers"),
     ],
 )
 def test_what_growctl_has_no_key_for_is_answered_with_what_to_do_instead(key: str, instead: str) -> None:

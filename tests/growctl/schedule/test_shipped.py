@@ -26,6 +26,7 @@ PILE = {
 
 def test_the_shipped_schedules_are_these_without_choices_for_blocks() -> None:
     assert [
+        *("late_depth", "late_tokens"),
         "openwebtext2_354m_757m",
         "openwebtext_1.4b",
         "openwebtext_1.4b_60b",
@@ -91,6 +92,30 @@ def test_the_quickstart_matches_the_figures_in_the_readme() -> None:
     assert [(plan.num_parameters, plan.num_steps) for plan in plans] == [(114816, 244), (163968, 342), (262272, 684)]
     assert (loaded.learning_rate.peak, loaded.growth.ramp, loaded.seed) == (6e-3, 0.05, 0)
     assert load_schedule("quickstart", ["data=python-stdlib"]) == loaded, "the choice of that name is the same data"
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "sizes"),
+    [("late_depth", [1, 3], [131_200, 262_272]), ("late_tokens", [3, 3], [114_816, 262_272])],
+)
+def test_a_late_jump_grows_to_the_quickstarts_size_at_80_percent_and_before_the_decay(
+    name: str, layers: list[int], sizes: list[int]
+) -> None:
+    loaded = load_schedule(name)
+    first, last = plans = plan_stages(loaded)
+    assert [plan.model.num_layers for plan in plans] == layers
+    assert [plan.num_parameters for plan in plans] == sizes
+    assert (
+        last.model.blocks[0].ffn.num_tokens
+        == plan_stages(load_schedule("quickstart"))[-1].model.blocks[0].ffn.num_tokens
+    )
+    assert first.shares_of(plans)[0] == pytest.approx(0.8, abs=1e-3)
+    assert (last.learning_rate.undecayed_steps or 0) > last.num_steps / 3 > last.ramp_steps
+    assert {control.kind for control in loaded.controls} == {"best-scratch"}
+    assert [
+        sum(plan.num_steps for plan in plan_stages(load_schedule(name, [f"training.ladder_tokens={budget}"])))
+        for budget in ("4.096M", "8.192M")
+    ] == [1000, 2000]
 
 
 def test_wikitext_is_near_compute_optimal_and_costs_about_thirty_quickstarts() -> None:

@@ -52,7 +52,7 @@ def test_a_first_stage_of_the_checkpoints_size_trains_it_on(base: Path) -> None:
     assert not first.is_grown
     assert (first.generations, first.ramp_steps, first.anneal_steps) == ((), 0, None)
     assert second.model.newest_generation == 1
-    assert second.attention_tokens == (2, 2)
+    assert second.growth.attention_tokens == (2, 2)
 
 
 def test_a_larger_first_stage_grows_the_checkpoint_and_counts_generations_on(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_larger_first_stage_grows_the_checkpoint_and_counts_generations_on(tmp
     base = write_base(tmp_path / "base", grown)
     first, second = plan_stages(started(base, *GROWS, "growth.lr_scale=[2,1,0.5]"))
     assert first.is_grown
-    assert (first.attention_tokens, first.ffn_tokens) == ((1, 1), (4, 4))
+    assert (first.growth.attention_tokens, first.growth.ffn_tokens) == ((1, 1), (4, 4))
     numbers = [[g.number for g in plan.model.blocks[0].query.generations] for plan in (first, second)]
     assert numbers == [[0, 1, 2], [0, 1, 2, 3]]
     assert [rule.lr_scale for rule in first.generations] == [0.5, 1.0, 2.0]
@@ -90,8 +90,8 @@ def test_a_checkpoint_that_was_only_expanded_is_ramped_in_as_after_a_growth(tmp_
 def test_only_some_layers_of_the_checkpoint_may_grow_first(base: Path) -> None:
     loaded = started(base, "stages.0.layers=[1]", "stages.0.attention_tokens=5", "~controls")
     first, second = plan_stages(loaded)
-    assert first.attention_tokens == (0, 1)
-    assert second.attention_tokens == (2, 1)
+    assert first.growth.attention_tokens == (0, 1)
+    assert second.growth.attention_tokens == (2, 1)
 
 
 def test_the_resolved_schedule_alone_plans_the_same_when_the_checkpoint_is_gone(base: Path) -> None:

@@ -19,6 +19,8 @@ VALUES = st.one_of(
         ({"learning_rate.peak": 0.002, "seed": 0}, "quick-peak-0.002-seed-0"),
         ({"learning_rate.peak": 1e-5}, "quick-peak-1e-05"),
         ({"learning_rate.peak": 0.1 + 0.2}, "quick-peak-0.3"),
+        ({"training.ladder_flops": 1e20}, "quick-ladder_flops-1e20"),
+        ({"training.ladder_tokens": "1.5B"}, "quick-ladder_tokens-1.5B"),
         ({"optimizer.betas": [0.9, 0.95]}, "quick-betas-0.9-0.95"),
         ({"data": "wikitext"}, "quick-data-wikitext"),
         ({"data.source": "/texts/of/ours.jsonl"}, "quick-source-texts-of-ours.jsonl"),

@@ -306,6 +306,8 @@ def test_lineage_records_the_parent_and_the_operation(final, tmp_path):
     assert lineage.details == {
         "attention_tokens": 7,
         "ffn_tokens": 14,
+        "new_layers": 0,
+        "new_layer_positions": [],
         "policy": GrowthPolicy().model_dump(),
         "preserves": True,
         "seed": 9,

@@ -1,0 +1,143 @@
+"""Growth in depth of configurations: where new blocks go, what ids they get, and their sizes.
+
+Imports no torch.
+
+A new block belongs to the generation of its growth, like new tokens. It is the identity at first: the values of its
+projection and of its FFN are zero, so it adds zeros to the residual stream, whatever the score function. Only
+`copy-stack` puts copies of old blocks on top of the others instead, which changes the function.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from model.config import (
+    PATTENTIONS,
+    BlockConfig,
+    Generation,
+    PattentionConfig,
+    ScoreFunction,
+    TokenformerConfig,
+    published_tau,
+)
+from model.errors import UserError
+
+Depth = Literal["append", "interleave", "copy-stack"]
+"""Where growth in depth puts new blocks, and whether they are copies."""
+
+WRITES_RESIDUAL = ("projection", "ffn")
+"""The Pattentions of a block whose output is added to the residual stream. Their values are zero in a new block."""
+
+
+def placed_after(depth: Depth, old_layers: int, new_layers: int) -> tuple[int, ...]:
+    """For each new block, in order: the position of the old block that it follows; -1 in a model without blocks.
+
+    `interleave` spreads the new blocks evenly, as LLaMA Pro (arXiv 2401.02415): the old blocks are divided into as many
+    groups as there are new blocks, and one follows each group. More new blocks than old ones follow them in even
+    numbers, as far as possible. The last new block always comes last.
+    """
+    if depth == "interleave":
+        return tuple(-(-(j + 1) * old_layers // new_layers) - 1 for j in range(new_layers))
+    return (old_layers - 1,) * new_layers
+
+
+def new_block_ids(config: TokenformerConfig, new_layers: int) -> tuple[int, ...]:
+    """The ids of `new_layers` new blocks: the next ones above those of `config`."""
+    first = max(config.block_ids, default=-1) + 1
+    return tuple(range(first, first + new_layers))
+
+
+def copied_block_id(old: TokenformerConfig, new: TokenformerConfig, block_id: int) -> int:
+    """The id of the old block that the new block `block_id` copies under `copy-stack` (G_stack, arXiv 2405.15319)."""
+    added = [i for i in new.block_ids if i not in old.block_ids]
+    return old.block_ids[added.index(block_id) % old.num_layers]
+
+
+def deepened(
+    config: TokenformerConfig, new_layers: int, layer_tokens: tuple[int, int] | None, depth: Depth, number: int
+) -> TokenformerConfig:
+    """`config` with `new_layers` more blocks of generation `number`.
+
+    `layer_tokens` are the attention and the FFN tokens of each new block; None: each is as large as the block that it
+    follows. Raises UserError if a model without blocks gets no `layer_tokens`, and as `_check_stack` does.
+    """
+    old_layers = config.num_layers
+    if depth == "copy-stack":
+        _check_stack(config, new_layers, layer_tokens)
+        added = _each_copied(config.blocks, new_layers, number)
+    else:
+        if not old_layers and layer_tokens is None:
+            raise UserError(
+                "layer_tokens is missing: new layers are as large as the layer that they follow, but this model has "
+                "none; give the attention and the FFN tokens of a new layer"
+            )
+        follows = [config.blocks[i] if old_layers else None for i in placed_after(depth, old_layers, new_layers)]
+        added = each_once(
+            lambda block: _identity_block(block, layer_tokens, number, config.score_function),
+            ((block,) for block in follows),
+        )
+    old = zip(range(old_layers), config.block_ids, config.blocks, strict=True)
+    new = zip(placed_after(depth, old_layers, new_layers), new_block_ids(config, new_layers), added, strict=True)
+    order = sorted([*old, *new], key=lambda entry: entry[0])  # stable: new blocks come after the one that they follow
+    return config.model_copy(
+        update={
+            "blocks": tuple(block for _, _, block in order),
+            "block_ids": tuple(block_id for _, block_id, _ in order),
+        }
+    )
+
+
+def _check_stack(config: TokenformerConfig, new_layers: int, layer_tokens: tuple[int, int] | None) -> None:
+    """Raises UserError unless `copy-stack` can copy the blocks of `config` that often."""
+    old_layers = config.num_layers
+    if not old_layers or new_layers % old_layers:
+        allowed = f"a whole multiple of the {old_layers} that the model has" if old_layers else "layers to copy first"
+        raise UserError(f"depth 'copy-stack' adds {new_layers} layers; it needs {allowed}")
+    if layer_tokens is not None:
+        raise UserError("depth 'copy-stack' copies whole layers; layer_tokens cannot set another size")
+    generations = [g for block in config.blocks for p in block.pattentions().values() for g in p.generations]
+    if any(g.key_ramp != 1 for g in generations):
+        raise UserError("depth 'copy-stack' is only possible once the ramp of the previous growth has finished")
+    if any(g.tau is not None for g in generations):
+        raise UserError(
+            "depth 'copy-stack' copies a layer into one generation, but this model has generations with a norm of "
+            "their own (tau 'per-generation'); use depth 'append' or 'interleave'"
+        )
+
+
+def _each_copied(blocks: tuple[BlockConfig, ...], new_layers: int, number: int) -> tuple[BlockConfig, ...]:
+    def copied(block: BlockConfig) -> BlockConfig:
+        return BlockConfig(**{name: _single(p.num_tokens, p.tau, number) for name, p in block.pattentions().items()})
+
+    return each_once(copied, ((blocks[i % len(blocks)],) for i in range(new_layers)))
+
+
+def _identity_block(
+    follows: BlockConfig | None, layer_tokens: tuple[int, int] | None, number: int, score_function: ScoreFunction
+) -> BlockConfig:
+    if layer_tokens is None:
+        assert follows is not None
+        sizes = {name: pattention.num_tokens for name, pattention in follows.pattentions().items()}
+    else:
+        sizes = dict.fromkeys(PATTENTIONS, layer_tokens[0]) | {"ffn": layer_tokens[1]}
+    return BlockConfig(
+        **{name: _single(size, published_tau(score_function, size), number) for name, size in sizes.items()}
+    )
+
+
+def _single(num_tokens: int, tau: float, number: int) -> PattentionConfig:
+    return PattentionConfig(generations=(Generation(num_tokens=num_tokens, number=number),), tau=tau)
+
+
+def each_once(change: Callable[..., BlockConfig], layers: Iterable[tuple[Any, ...]]) -> tuple[BlockConfig, ...]:
+    """`change` of every layer's arguments, the first of which is a block. Layers of one block get one block again.
+
+    A ladder's plan grows a model of many equal layers dozens of times.
+    """
+    known: dict[tuple[Any, ...], BlockConfig] = {}
+    blocks = []
+    for block, *others in layers:
+        key = (id(block), *others)
+        if key not in known:
+            known[key] = change(block, *others)
+        blocks.append(known[key])
+    return tuple(blocks)

@@ -1,0 +1,119 @@
+"""The steps of stages that share one budget: training.ladder_tokens or training.ladder_flops."""
+
+from math import floor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from growctl.controls.generate import plan_controls
+from growctl.ladder.budgets import in_steps, stage_steps
+from growctl.ladder.conditions import comparison_conditions
+from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.run.changed_schedule import shared_training
+from growctl.schedule.checks import check_combinations
+from growctl.schema.blocks import Schedule
+from tests.growctl.ladders import ladder
+
+STEP = 8 * 16
+"""Data tokens of a step."""
+
+
+def shared(*shares: float, evaluate_every: int = 5, batch: dict[str, Any] | None = None, **budget: Any) -> Schedule:
+    """A ladder whose stages end at these shares of `budget`, and then at its end; each grows."""
+    stages = [
+        {"name": f"stage-{i}", "attention_tokens": 4 * (i + 1), "ffn_tokens": 8 * (i + 1)}
+        | ({"until": shares[i]} if i < len(shares) else {})
+        for i in range(len(shares) + 1)
+    ]
+    training = {"sequence_length": 16, "batch_size": 8} | (batch or {}) | budget
+    extra: dict[str, Any] = {
+        "evaluation": {"every": evaluate_every},
+        "learning_rate": {"peak": 1e-3, "warmup_steps": 5, "decay": 0.1},
+    }
+    return ladder(stages=stages, training=training, **extra)
+
+
+SHARES = st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True).map(lambda found: sorted(found))
+
+
+@given(SHARES, st.integers(100 * STEP, 10_000 * STEP))
+def test_stages_end_at_the_steps_nearest_to_their_shares_of_the_tokens_and_add_up_to_all(
+    percent: list[int], tokens: int
+) -> None:
+    schedule = shared(*(each / 100 for each in percent), ladder_tokens=tokens)
+    steps = stage_steps(schedule)
+    ends = [sum(steps[: index + 1]) * STEP for index in range(len(steps))]
+    for end, share in zip(ends, [*percent, 100], strict=True):
+        assert abs(end - share / 100 * tokens) <= STEP / 2 + 1e-6
+    assert sum(steps) == floor(tokens / STEP + 0.5)
+
+
+def test_stages_end_at_their_shares_of_the_flops_although_a_step_of_each_costs_more() -> None:
+    flops = 3e9
+    schedule = shared(0.5, 0.8, ladder_flops=flops)
+    plans = plan_stages(schedule)
+    assert plans[0].num_steps > plans[1].num_steps > plans[2].num_steps
+    for count, share in ((1, 0.5), (2, 0.8), (3, 1.0)):
+        assert abs(total_flops(plans[:count]).total - share * flops) <= plans[count - 1].step_flops.total / 2
+    assert stage_steps(schedule) == [plan.num_steps for plan in plans]
+
+
+@pytest.mark.parametrize("budget", [{"ladder_tokens": 1000 * STEP}, {"ladder_flops": 1e10}])
+def test_a_stage_that_ends_early_leaves_its_tokens_or_flops_to_the_next(budget: dict[str, Any]) -> None:
+    schedule = shared(0.5, 0.8, **budget)
+    whole, early = plan_stages(schedule), plan_stages(schedule, [10])
+    assert early[0].num_steps == 10
+    assert early[1].num_steps > whole[1].num_steps
+    assert early[2].num_steps == whole[2].num_steps
+    unit = (lambda plan: plan.train_tokens) if "ladder_tokens" in budget else (lambda plan: plan.flops.total)
+    most = max(unit(plan) / plan.num_steps for plan in whole)
+    assert abs(sum(map(unit, early)) - sum(map(unit, whole))) <= most
+
+
+def test_the_ladder_wide_rate_spans_the_resolved_steps() -> None:
+    plans = plan_stages(shared(0.8, ladder_tokens="128k"))
+    assert [plan.num_steps for plan in plans] == [800, 200]
+    assert [(plan.learning_rate.first_step, plan.learning_rate.total_steps) for plan in plans] == [
+        (0, 1000),
+        (800, 1000),
+    ]
+    assert plans[1].learning_rate.decay_steps == 100
+
+
+def test_resolved_steps_plan_the_same_ladder() -> None:
+    schedule = shared(0.3, 0.8, ladder_flops=2e10)
+    same = in_steps(schedule, stage_steps(schedule))
+    assert check_combinations(same) == []
+    assert plan_stages(same) == plan_stages(schedule)
+
+
+@pytest.mark.parametrize("budget", [{"ladder_tokens": 600 * STEP}, {"ladder_flops": 5e9}])
+def test_controls_have_steps_of_their_own_that_cost_their_multiple_of_the_ladder(budget: dict[str, Any]) -> None:
+    kinds = ("best-scratch", "transformer-scratch", "single-jump", "official-growth", "scratch-of-each-size")
+    schedule = shared(0.4, 0.8, **budget)
+    blocks = [{"kind": kind, "budgets": [1.0, 1.5]} for kind in kinds]
+    with_controls = Schedule.model_validate(
+        schedule.model_dump() | {"name": "ladder", "controls": blocks, "releases": "all"}
+    )
+    assert check_combinations(with_controls) == []
+    total = total_flops(plan_stages(schedule)).total
+    for control in plan_controls(with_controls):
+        assert check_combinations(control.schedule) == []
+        assert (control.schedule.training.ladder_tokens, control.schedule.training.ladder_flops) == (None, None)
+        assert {stage.until for stage in control.schedule.stages} == {None}
+        if control.kind != "scratch-of-each-size":
+            plans = plan_stages(control.schedule)
+            wanted = total * (1.5 if control.name.endswith("1.5x") else 1)
+            assert total_flops(plans).total == pytest.approx(wanted, abs=sum(p.step_flops.total for p in plans))
+        own, ladders = comparison_conditions(control.schedule), comparison_conditions(with_controls)
+        assert {key for key in ladders if key.startswith("training") and own[key] != ladders[key]} == set()
+
+
+def test_a_ladder_with_a_larger_budget_takes_over_the_trunk_of_a_shorter_one() -> None:
+    short, long = shared(0.8, ladder_tokens=1000 * STEP), shared(0.8, ladder_tokens=1500 * STEP)
+    assert shared_training(short, long) == (True, [])
+    in_their_steps = in_steps(short, stage_steps(short))
+    assert shared_training(in_their_steps, long) == (True, [])
+    assert shared_training(shared(0.8, ladder_tokens=1000 * STEP, batch={"batch_size": 4}), long) == (False, [])

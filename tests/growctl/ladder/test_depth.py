@@ -1,0 +1,97 @@
+"""Ladders that grow in depth: the models, sizes and plans of their stages, and their controls."""
+
+from typing import Any
+
+import pytest
+
+from growctl.controls.generate import plan_controls
+from growctl.ladder.sizes import Growth, growth_before, layer_tokens, stage_models
+from growctl.ladder.stage_plans import plan_stages
+from growctl.schema.blocks import Schedule
+from model.config import TokenformerConfig, num_parameters
+from tests.growctl.schedules import BASE, parse
+
+SMALL = {"attention_tokens": 4, "ffn_tokens": 8}
+LARGE = {"attention_tokens": 6, "ffn_tokens": 12}
+
+
+def deepening(*stages: dict[str, Any], num_layers: int = 2, **blocks: Any) -> Schedule:
+    """A tokenformer of `num_layers` layers, and in each stage the keys given; 40 steps each."""
+    entries = [{"name": f"s{i}", "train_steps": 40} | stage for i, stage in enumerate(stages)]
+    model = {"num_layers": num_layers, "hidden_size": 32, "num_heads": 2}
+    data = {name: BASE[name] for name in ("data", "training", "learning_rate")}
+    return parse(data | {"model": model, "stages": entries} | blocks)
+
+
+def depths(schedule: Schedule) -> list[int]:
+    return [plan.model.num_layers for plan in plan_stages(schedule)]
+
+
+def test_a_stage_sets_the_depth_from_then_on_and_inherits_the_tokens_that_it_leaves_out():
+    schedule = deepening(SMALL, {"num_layers": 4}, LARGE | {"num_layers": 4}, {"num_layers": 8, "ffn_tokens": 16})
+    assert depths(schedule) == [2, 4, 4, 8]
+    sizes = [layer_tokens(schedule, index) for index in range(4)]
+    assert sizes == [[(4, 8)] * 2, [(4, 8)] * 4, [(6, 12)] * 4, [(6, 16)] * 8]
+    assert [growth_before(schedule, index) for index in (0, 1, 2)] == [
+        Growth((0, 0), (0, 0)),
+        Growth((0, 0), (0, 0), new_layers=2),
+        Growth((2,) * 4, (4,) * 4),
+    ]
+
+
+def test_a_ladder_begins_without_layers_and_tells_the_size_of_its_first_ones():
+    schedule = deepening({}, {"num_layers": 1} | SMALL, {"num_layers": 4} | LARGE, num_layers=0)
+    empty, first, last = plan_stages(schedule)
+    assert depths(schedule) == [0, 1, 4]
+    assert first.growth == Growth((), (), new_layers=1, layer_tokens=(4, 8))
+    assert last.growth == Growth((2,), (4,), new_layers=3)
+    assert empty.num_parameters == 300 * 32 + 2 * 32
+    assert (empty.ramp_steps, first.ramp_steps, last.ramp_steps) == (0, 0, 1)
+    assert empty.flops.total < first.flops.total < last.flops.total
+
+
+@pytest.mark.parametrize("depth", ["append", "interleave", "copy-stack"])
+def test_the_sizes_computed_from_the_text_are_those_of_the_model(depth: str):
+    """Layers of two sizes show which layer each new one follows or copies."""
+    growth = {"init": "random", "tau": "recompute", "allow_jump": True, "depth": depth}
+    thirds = {"layers": [0, 4], "ffn_tokens": 20}
+    schedule = deepening(SMALL, {"layers": [1]} | LARGE, {"num_layers": 6}, thirds, growth=growth)
+    for index, models in enumerate(stage_models(schedule)):
+        assert isinstance(models.final, TokenformerConfig)
+        found = [(block.query.num_tokens, block.ffn.num_tokens) for block in models.final.blocks]
+        assert layer_tokens(schedule, index) == found
+
+
+def test_a_growth_in_depth_alone_ramps_nothing_and_suits_softmax():
+    model = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "score_function": "softmax"}
+    schedule = deepening(SMALL, {"num_layers": 4}, model=model)
+    assert [plan.ramp_steps for plan in plan_stages(schedule)] == [0, 0]
+
+
+def test_the_new_layers_of_a_growth_learn_by_the_rules_of_its_generation():
+    schedule = deepening(SMALL, {"num_layers": 4}, growth={"lr_scale": [2, 1], "old_tokens": {"freeze_for": 3}})
+    old, new = plan_stages(schedule)[1].generations
+    assert (old.lr_scale, new.lr_scale) == (1.0, 2.0)
+    assert (old.frozen_steps, new.frozen_steps) == (3, 0)
+
+
+def test_the_controls_of_a_ladder_that_grows_in_depth_have_its_depths_and_sizes():
+    kinds = ("tokenformer-scratch", "best-scratch", "transformer-scratch", "single-jump")
+    controls = [{"kind": kind, "budgets": [1.0]} for kind in kinds]
+    blocks = {"controls": controls, "growth": {"depth": "interleave"}}
+    schedule = deepening({}, {"num_layers": 1} | SMALL, {"num_layers": 4} | LARGE, num_layers=0, **blocks)
+    shapes = {
+        control.name.removeprefix("s-control-"): [
+            (plan.model.num_layers, plan.num_parameters) for plan in plan_stages(control.schedule)
+        ]
+        for control in plan_controls(schedule)
+    }
+    sizes = [(plan.model.num_layers, num_parameters(plan.model)) for plan in plan_stages(schedule)]
+    ((depth, _),) = shapes.pop("transformer-scratch")
+    assert depth >= 1
+    assert shapes == {
+        "tokenformer-scratch": [sizes[2]],
+        "best-scratch-s0": [sizes[0]],
+        "best-scratch-s1": [sizes[1]],
+        "single-jump": [sizes[0], sizes[2]],
+    }

@@ -1,0 +1,297 @@
+"""Growth in depth: where new blocks go, what they start as, and that they change nothing."""
+
+from itertools import product
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch import Tensor
+
+from model.attention import rotary_table
+from model.config import PATTENTIONS, BlockConfig, TokenformerConfig, parameter_shapes, published_tau
+from model.depth import Depth, placed_after
+from model.errors import UserError
+from model.growth import grow_model
+from model.initialization import build_model
+from model.language_model import LanguageModel
+from model.parameter_names import generation_of
+from model.policy import (
+    GrowthPolicy,
+    anneal_config,
+    grow_config,
+    has_unfinished_ramps,
+    is_published,
+    preserves,
+    ramp_config,
+    rejection_reason,
+    shrink_config,
+)
+from tests.model.growths import IDS, SCORE_FUNCTIONS, allowed, histories, moved, small_config
+
+STACK = GrowthPolicy(depth="copy-stack", allow_jump=True)
+IDENTITY: tuple[Depth, ...] = ("append", "interleave")
+
+
+def deeper(config: TokenformerConfig, new_layers: int, depth: Depth = "append", **arguments: Any) -> TokenformerConfig:
+    """`config` after a growth in depth alone, unless `arguments` say more."""
+    tokens: dict[str, Any] = {"attention_tokens": 0, "ffn_tokens": 0, "policy": GrowthPolicy(depth=depth)}
+    return grow_config(config, new_layers=new_layers, **(tokens | arguments))
+
+
+@torch.no_grad()
+def logits(model: LanguageModel) -> Tensor:
+    return model(IDS)
+
+
+def trained(model: LanguageModel, steps: int = 1) -> LanguageModel:
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(IDS[:, :-1], IDS[:, 1:]).backward()
+        optimizer.step()
+    return model
+
+
+# Where new blocks go
+
+
+@pytest.mark.parametrize(
+    ("depth", "old", "new", "after"),
+    [
+        ("append", 3, 2, (2, 2)),
+        ("append", 0, 2, (-1, -1)),
+        ("interleave", 4, 2, (1, 3)),
+        ("interleave", 4, 4, (0, 1, 2, 3)),
+        ("interleave", 5, 2, (2, 4)),
+        ("interleave", 2, 5, (0, 0, 1, 1, 1)),
+        ("interleave", 1, 3, (0, 0, 0)),
+        ("interleave", 0, 3, (-1, -1, -1)),
+    ],
+)
+def test_new_blocks_are_appended_or_spread_evenly(depth, old, new, after):
+    assert placed_after(depth, old, new) == after
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_interleaved_blocks_divide_the_old_ones_evenly_and_end_the_model(old, new):
+    after = placed_after("interleave", old, new)
+    assert after[-1] == old - 1
+    gaps = [b - a for a, b in zip((-1, *after), after, strict=False)]
+    assert max(gaps) - min(gaps) <= 1
+    assert all(gap >= 0 for gap in gaps)
+
+
+def test_old_blocks_keep_their_ids_and_new_ones_take_the_next():
+    once = deeper(small_config(), 2, "interleave")
+    assert once.block_ids == (0, 2, 1, 3)
+    twice = deeper(once, 2, "interleave")
+    assert twice.block_ids == (0, 2, 4, 1, 3, 5)
+    assert [block.generation for block in twice.blocks] == [0, 1, 2, 0, 1, 2]
+    assert deeper(twice, 1).block_ids == (0, 2, 4, 1, 3, 5, 6)
+    assert set(parameter_shapes(small_config())) < set(parameter_shapes(twice))
+    added = set(parameter_shapes(once)) - set(parameter_shapes(small_config()))
+    assert {generation_of(name) for name in added} == {1}
+
+
+def test_a_new_block_is_as_large_as_the_block_before_it_after_the_growth_or_as_asked():
+    config = grow_config(small_config(), attention_tokens=[0, 3], ffn_tokens=0, policy=allowed("zero-key", "frozen"))
+    grown = deeper(config, 2, "interleave", attention_tokens=[2, 0])
+    sizes = [[p.num_tokens for p in block.pattentions().values()] for block in grown.blocks]
+    assert sizes == [[6, 6, 6, 6, 6]] * 2 + [[7, 7, 7, 7, 6]] * 2
+    new = grown.blocks[3].query
+    assert [(g.number, g.key_ramp, g.tau, g.copies, g.tau_before) for g in new.generations] == [(2, 1, None, 0, None)]
+    assert new.tau == published_tau(config.score_function, 7)
+    asked = deeper(config, 1, layer_tokens=(9, 11)).blocks[-1]
+    assert [p.num_tokens for p in asked.pattentions().values()] == [9, 9, 9, 9, 11]
+
+
+def test_equal_new_layers_of_a_deep_model_share_one_configuration():
+    config = deeper(small_config(num_layers=24), 24, "interleave", attention_tokens=2, ffn_tokens=2)
+    assert len({id(block) for block in config.blocks}) == 2
+    again = ramp_config(deeper(config, 48, "interleave", attention_tokens=2, ffn_tokens=2), 1.0)
+    assert again.num_layers == 96
+    assert len({id(block) for block in again.blocks}) <= 4
+
+
+# What they start as
+
+
+@pytest.mark.parametrize(("score_function", "depth"), product(SCORE_FUNCTIONS, IDENTITY))
+@pytest.mark.parametrize("num_layers", [0, 1, 3])
+def test_new_blocks_change_no_bit_of_the_logits(score_function, depth, num_layers):
+    model = trained(build_model(small_config(num_layers=num_layers, score_function=score_function), seed=0))
+    policy = GrowthPolicy(depth=depth)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        old = model.to(dtype)
+        new = grow_model(old, new_layers=2, layer_tokens=(3, 5), policy=policy, seed=1)
+        assert new.config.num_layers == num_layers + 2
+        assert torch.equal(logits(new), logits(old))
+
+
+@pytest.mark.parametrize("depth", IDENTITY)
+def test_tokens_and_layers_of_one_growth_keep_the_function(depth):
+    model = trained(build_model(small_config(), seed=0)).double()
+    grown = grow_model(model, attention_tokens=4, new_layers=3, policy=GrowthPolicy(depth=depth))
+    assert torch.allclose(logits(grown), logits(model), rtol=0, atol=1e-12)
+    assert grown.config.newest_generation == 1
+
+
+@pytest.mark.parametrize(("score_function", "num_layers"), product(SCORE_FUNCTIONS, (0, 2)))
+def test_new_blocks_learn_by_their_zeros_first_and_wholly_from_the_second_step_on(score_function, num_layers):
+    model = build_model(small_config(num_layers=num_layers, score_function=score_function), seed=0)
+    grown = grow_model(trained(model), new_layers=2, layer_tokens=(4, 6), policy=GrowthPolicy(depth="interleave"))
+    new = {name: p for name, p in grown.named_parameters() if generation_of(name) == 1}
+    zeros = {name for name, p in new.items() if not p.any()}
+    assert {name.split(".", 2)[2] for name in zeros} == {"projection.value_tokens.1", "ffn.value_tokens.1"}
+    optimizer = torch.optim.Adam(grown.parameters(), lr=1e-2)
+    for step in (1, 2, 3):
+        optimizer.zero_grad()
+        grown(IDS[:, :-1], IDS[:, 1:]).backward()
+        moving = {name for name, p in new.items() if p.grad.any()}
+        assert moving == (zeros if step == 1 else set(new))
+        optimizer.step()
+
+
+def test_new_blocks_are_scaled_to_the_old_ones_unless_they_are_random():
+    model = trained(build_model(small_config(attention_tokens=50, ffn_tokens=50), seed=0), steps=30)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(3 if ".query." in name else 1)
+
+    def rms(grown: LanguageModel, name: str, blocks: tuple[int, ...], generation: int) -> float:
+        each = [grown.get_parameter(f"blocks.{i}.{name}.{generation}").detach() for i in blocks]
+        return torch.cat(each).square().mean().sqrt().item()
+
+    for policy in (GrowthPolicy(), GrowthPolicy.of("paper-appendix"), GrowthPolicy(init="copy", tau="recompute")):
+        grown = grow_model(model, new_layers=3, policy=policy)
+        for name in ("query.key_tokens", "query.value_tokens", "value.value_tokens", "ffn.key_tokens"):
+            assert rms(grown, name, (2, 3, 4), 1) == pytest.approx(rms(model, name, (0, 1), 0), rel=0.1)
+    random = grow_model(model, new_layers=3, policy=GrowthPolicy(init="random"))
+    assert rms(random, "query.key_tokens", (2, 3, 4), 1) == pytest.approx(0.02, rel=0.05)
+
+
+# Copies of whole blocks
+
+
+def test_a_stack_of_copies_repeats_the_old_blocks_as_they_act():
+    model = trained(build_model(small_config(), seed=0)).double()
+    folded = grow_model(model, attention_tokens=4, ffn_tokens=6, policy=GrowthPolicy(init="copy", tau="recompute"))
+    stacked = grow_model(folded, new_layers=4, policy=STACK)
+    assert stacked.config.block_ids == (0, 1, 2, 3, 4, 5)
+    assert is_published(stacked.config)
+    generations = [p.generations for block in stacked.config.blocks[2:] for p in block.pattentions().values()]
+    assert {(len(each), each[0].number) for each in generations} == {(1, 2)}
+    with torch.no_grad():
+        x_BTD = folded.embedding(IDS)
+        table = rotary_table(torch.arange(IDS.shape[1]), folded.config.rotary_width, 10000.0, like=x_BTD)
+        for block in [*folded.blocks.values()] * 3:
+            x_BTD = block(x_BTD, table)
+        repeated = folded.final_norm(x_BTD) @ folded.embedding.weight.mT
+    assert torch.allclose(logits(stacked), repeated, rtol=0, atol=1e-12)
+
+
+def test_copies_keep_a_frozen_tau():
+    frozen = grow_config(small_config(), attention_tokens=4, ffn_tokens=4, policy=allowed("zero-key", "frozen"))
+    stacked = deeper(frozen, 2, policy=STACK)
+    for old, new in zip(stacked.blocks[:2], stacked.blocks[2:], strict=True):
+        for name in PATTENTIONS:
+            before, after = getattr(old, name), getattr(new, name)
+            assert (after.tau, after.num_tokens) == (before.tau, before.num_tokens)
+    assert shrink_config(stacked) == frozen
+
+
+# What is rejected
+
+
+def test_impossible_growths_in_depth_are_rejected_with_the_reason():
+    base = small_config()
+    ramping = grow_config(base, attention_tokens=4, ffn_tokens=4)
+    apart = grow_config(base, attention_tokens=4, ffn_tokens=4, policy=allowed("zero-value", "per-generation"))
+    cases: list[tuple[TokenformerConfig, dict[str, Any], str]] = [
+        (base, {"new_layers": -1}, "growth adds -1 layers; it must be 0 or more: only shrink removes layers"),
+        (base, {"new_layers": 1.5}, "a number of layers is 1.5; it must be a whole number"),
+        (base, {"new_layers": 0}, "growth adds 0 attention and 0 FFN tokens"),
+        (base, {"new_layers": 0, "layer_tokens": (1, 1)}, "the growth adds no layers; give new_layers"),
+        (base, {"new_layers": 1, "layer_tokens": (0, 4)}, "a new layer has 0 attention and 4 FFN tokens"),
+        (base, {"new_layers": 2, "policy": GrowthPolicy(depth="copy-stack")}, "'copy-stack' changes the function"),
+        (base, {"new_layers": 2, "policy": STACK, "attention_tokens": 4}, "cannot add tokens to layers in the same"),
+        (base, {"new_layers": 3, "policy": STACK}, "adds 3 layers; it needs a whole multiple of the 2"),
+        (base, {"new_layers": 2, "policy": STACK, "layer_tokens": (4, 6)}, "layer_tokens cannot set another size"),
+        (ramping, {"new_layers": 2, "policy": STACK}, "only possible once the ramp of the previous growth has"),
+        (apart, {"new_layers": 2, "policy": STACK}, "generations with a norm of their own"),
+        (small_config(num_layers=0), {"new_layers": 2}, "layer_tokens is missing"),
+        (small_config(num_layers=0), {"new_layers": 2, "policy": STACK}, "it needs layers to copy first"),
+        (small_config(num_layers=0), {"new_layers": 2, "attention_tokens": 3}, "the model has no layers"),
+    ]
+    for config, arguments, message in cases:
+        with pytest.raises(UserError, match=message):
+            grow_config(config, **({"attention_tokens": 0, "ffn_tokens": 0} | arguments))
+    tokens = base.blocks[0].query.model_copy(update={"generations": ramping.blocks[0].query.generations[1:]})
+    with pytest.raises(ValidationError, match="one growth adds a whole block"):
+        BlockConfig(**(base.blocks[0].pattentions() | {"query": tokens}))
+
+
+@pytest.mark.parametrize("score_function", SCORE_FUNCTIONS)
+def test_no_rule_about_new_tokens_applies_to_a_growth_in_depth_alone(score_function):
+    config = small_config(score_function=score_function)
+    for policy in (GrowthPolicy(), GrowthPolicy(tau="recompute"), GrowthPolicy(init="copy", tau="recompute")):
+        assert deeper(config, 1, policy=policy).num_layers == 3
+        assert preserves(policy, score_function, adds_tokens=False, adds_layers=True)
+        assert rejection_reason(policy, score_function, adds_tokens=False, adds_layers=True) is None
+    assert not preserves(STACK, score_function, adds_tokens=False, adds_layers=True)
+    assert preserves(STACK, "l2_norm_gelu") is preserves(GrowthPolicy(), "l2_norm_gelu")  # without new layers
+
+
+# Later growths, ramps and shrinking
+
+
+@settings(max_examples=60)
+@given(st.data(), st.sampled_from(SCORE_FUNCTIONS), st.lists(st.sampled_from(get_args(Depth)), min_size=1, max_size=3))
+def test_growths_in_depth_and_tokens_can_be_undone_one_by_one_or_at_once(data, score_function, depths):
+    base = small_config(num_layers=0) if data.draw(st.booleans()) else data.draw(histories(score_function, 1)).config
+    configs = [base.model_copy(update={"score_function": score_function})]
+    exact = ("zero-value", "per-generation") if score_function == "softmax" else ("matched", "ramp")
+    for depth in depths:
+        config = configs[-1]
+        own_tau = any(g.tau for b in config.blocks for p in b.pattentions().values() for g in p.generations)
+        if depth == "copy-stack" and config.num_layers and not has_unfinished_ramps(config) and not own_tau:
+            configs.append(deeper(config, config.num_layers, policy=STACK))
+            continue
+        tokens = data.draw(st.integers(0, 3)) if config.num_layers else 0
+        policy = allowed(*exact, depth="append" if depth == "copy-stack" else depth)
+        new_layers = data.draw(st.integers(1, 3))
+        grown = deeper(
+            config, new_layers, attention_tokens=tokens, ffn_tokens=tokens, layer_tokens=(3, 5), policy=policy
+        )
+        assert grown.newest_generation == config.newest_generation + 1
+        assert TokenformerConfig.model_validate_json(grown.model_dump_json()) == grown
+        built = {name: tuple(p.shape) for name, p in build_model(grown, device="meta").named_parameters()}
+        assert list(parameter_shapes(grown).items()) == list(built.items())
+        configs.append(grown)
+    shrunk = configs[-1]
+    for number in range(1, len(configs)):
+        shrunk = shrink_config(shrunk)
+        assert shrunk == shrink_config(configs[-1], number) == configs[-1 - number]
+
+
+@given(st.sampled_from(SCORE_FUNCTIONS), st.floats(0, 1))
+def test_a_new_block_is_settled_from_the_start(score_function, share):
+    config = deeper(small_config(score_function=score_function), 2, "interleave")
+    assert is_published(config)
+    assert not has_unfinished_ramps(config)
+    assert ramp_config(config, share) == anneal_config(config, share) == config
+
+
+@given(st.floats(0, 1))
+def test_tokens_added_to_a_new_block_later_ramp_in_and_go_again(ramp):
+    deep = deeper(small_config(), 1)
+    grown = grow_config(deep, attention_tokens=3, ffn_tokens=0)
+    assert [g.number for g in grown.blocks[-1].query.generations] == [1, 2]
+    assert grown.blocks[-1].query.generations[1].tau_before == deep.blocks[-1].query.tau
+    after = moved(grown, "ramp", ramp)
+    assert has_unfinished_ramps(after) is (ramp < 1)
+    assert shrink_config(after) == deep
+    assert shrink_config(after, 2) == small_config()
