@@ -5,7 +5,7 @@ from pathlib import Path
 from growctl.plan.costs import RunCost, plan_costs
 from growctl.schedule.load import load_schedule, shipped_schedules
 from growctl.text.formatting import byte_count, scientific, short_count
-from tools import file_tables, formats, inspection, keys, performance
+from tools import file_tables, formats, growth_axes, inspection, keys, performance
 from tools.pages import REPOSITORY, filled
 
 PAGE = REPOSITORY / "docs/schedules.md"
@@ -65,10 +65,11 @@ def main() -> None:
     file_tables.PAGE.write_text(file_tables.with_file_tables(file_tables.PAGE.read_text()))
     performance.PAGE.write_text(performance.with_tables(performance.PAGE.read_text()))
     inspection.PAGE.write_text(inspection.with_tables(inspection.PAGE.read_text()))
+    growth_axes.PAGE.write_text(growth_axes.with_tables(growth_axes.PAGE.read_text()))
     formats.PAGE.write_text(formats.with_tables(formats.PAGE.read_text()))
     keys.PAGE.write_text(keys.page())
-    drawn = [performance.PICTURE] if performance.draw(performance.RESULTS, performance.PICTURE) else []
-    pages = (PAGE, file_tables.PAGE, performance.PAGE, inspection.PAGE, formats.PAGE, keys.PAGE)
+    drawn = [part.PICTURE for part in (performance, growth_axes) if part.draw(performance.RESULTS, part.PICTURE)]
+    pages = (PAGE, file_tables.PAGE, performance.PAGE, inspection.PAGE, growth_axes.PAGE, formats.PAGE, keys.PAGE)
     print(*pages, *formats.write_schemas(), *drawn, sep="\n")
 
 
