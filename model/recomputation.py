@@ -4,7 +4,9 @@ Shapes: B batch, T sequence, D model width.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from model.attention import RotaryTable
@@ -15,8 +17,8 @@ def recomputed_blocks(
 ) -> Tensor:
     """The output of `blocks`, (B, T, D). Autograd keeps the input of every `every`-th block, and nothing between them.
 
-    The backward pass computes each segment of `every` blocks a second time, as a whole: neither family draws random
-    numbers, so it gets the same bits.
+    The backward pass computes each segment of `every` blocks a second time, as a whole. Blocks draw no random numbers,
+    so it gets the same bits.
     """
     from torch.utils.checkpoint import checkpoint  # on use: it imports torch's compiler, for 2 seconds
 
@@ -27,9 +29,8 @@ def recomputed_blocks(
         def through(x_BTD: Tensor, cos_PR: Tensor, sin_PR: Tensor, mask_BHTT: Tensor | None, segment=segment) -> Tensor:
             for block in segment:
                 x_BTD = block(x_BTD, RotaryTable(cos_PR, sin_PR, logit_factor), mask_BHTT)
-            return x_BTD
+            return _SegmentEnd.apply(x_BTD)
 
-        # Without early stop: it would end a pass between the hooks with which ZeRO-3 gathers and releases parameters.
         x_BTD = checkpoint(
             *(through, x_BTD, cos_PR, sin_PR, mask_BHTT),
             use_reentrant=False,
@@ -37,3 +38,21 @@ def recomputed_blocks(
             early_stop=False,
         )
     return x_BTD
+
+
+class _SegmentEnd(torch.autograd.Function):
+    """The identity. Its backward pass asks for a saved tensor, and so has the segment recomputed before any block's.
+
+    ZeRO-3 gathers a layer's parameters before its backward pass, and releases them after each forward pass. Were the
+    segment recomputed in the backward pass of its last layer, that layer would lose its parameters in between.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_BTD: Tensor) -> Tensor:
+        ctx.save_for_backward(x_BTD)
+        return x_BTD.view_as(x_BTD)
+
+    @staticmethod
+    def backward(ctx: Any, grad_BTD: Tensor) -> Tensor:
+        _ = ctx.saved_tensors
+        return grad_BTD

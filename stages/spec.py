@@ -255,6 +255,10 @@ class TrainSpec(Strict):
     kernels: Kernels = "eager"
     """How the model computes (model/config.py)."""
 
+    recompute_every: PositiveInt | None = None
+    """Activation checkpointing: training keeps the input of every so many blocks and recomputes the activations between
+    them in the backward pass; null: it keeps all activations."""
+
     log_every: PositiveInt
     evaluate_every: PositiveInt
     checkpoint_every: PositiveInt
