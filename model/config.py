@@ -7,6 +7,7 @@ A configuration is frozen, validated and hashable; every checkpoint manifest con
 """
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -144,12 +145,31 @@ class _LanguageModelConfig(Strict):
         return self
 
 
+def _numbers(blocks: Sequence[BlockConfig] | None) -> tuple[int, ...]:
+    """The default ids; none if the blocks are invalid."""
+    return tuple(range(len(blocks or ())))
+
+
 class TokenformerConfig(_LanguageModelConfig):
     """A Tokenformer (arXiv 2410.23168, section 3; layout of the official code)."""
 
     family: Literal["tokenformer"] = "tokenformer"
     score_function: ScoreFunction = "l2_norm_gelu"
-    blocks: tuple[BlockConfig, ...] = Field(min_length=1)
+    blocks: tuple[BlockConfig, ...]
+    """In the order of the forward pass. Without blocks, the model is its embedding and its final norm."""
+
+    block_ids: tuple[NonNegativeInt, ...] = Field(
+        default_factory=lambda data: tuple(range(len(data.get("blocks", ()))))
+    )
+    """The ids of the blocks, in the same order. Parameter names contain them, so growth in depth, which may put new
+    blocks between old ones, changes no name. By default 0, 1, 2, ..."""
+
+    @model_validator(mode="after")
+    def _one_id_a_block(self) -> Self:
+        if len(self.block_ids) != len(self.blocks) or len(set(self.block_ids)) < len(self.block_ids):
+            ids = list(self.block_ids)
+            raise ValueError(f"block_ids are {ids}; each of the {len(self.blocks)} blocks needs its own")
+        return self
 
     @property
     def num_layers(self) -> int:
@@ -159,7 +179,12 @@ class TokenformerConfig(_LanguageModelConfig):
     @property
     def newest_generation(self) -> int:
         """The number of the newest generation, which is how often the model has grown."""
-        return max(p.generations[-1].number for block in self.blocks for p in block.pattentions().values())
+        numbers = (p.generations[-1].number for block in self.blocks for p in block.pattentions().values())
+        return max(numbers, default=0)
+
+    def block(self, block_id: int) -> BlockConfig:
+        """The block with this id. Raises ValueError if the model has none."""
+        return self.blocks[self.block_ids.index(block_id)]
 
 
 class TransformerConfig(_LanguageModelConfig):
@@ -169,6 +194,11 @@ class TransformerConfig(_LanguageModelConfig):
     num_layers: PositiveInt
     ffn_size: PositiveInt
     """Inner width of the MLP, usually 4 x hidden_size."""
+
+    @property
+    def block_ids(self) -> tuple[int, ...]:
+        """The ids of the blocks, which are their numbers."""
+        return tuple(range(self.num_layers))
 
 
 ModelConfig = Annotated[TokenformerConfig | TransformerConfig, Field(discriminator="family")]
@@ -204,17 +234,17 @@ def parameter_shapes(config: TokenformerConfig | TransformerConfig) -> dict[str,
     """The name and shape of every parameter, in the order of the built model's `named_parameters()`."""
     width = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocab_size, width)}
-    for i in range(config.num_layers):
+    for i, block_id in enumerate(config.block_ids):
         if isinstance(config, TokenformerConfig):
             for name, pattention in config.blocks[i].pattentions().items():
                 for kind in TOKEN_KINDS:
-                    for generation in pattention.generations:
-                        shapes[str(TokensName(i, name, kind, generation.number))] = (generation.num_tokens, width)
+                    for g in pattention.generations:
+                        shapes[str(TokensName(block_id, name, kind, g.number))] = (g.num_tokens, width)
         else:
             sizes = {"attention_input": (3 * width, width), "projection": (width, width)}
             sizes |= {"ffn_input": (config.ffn_size, width), "ffn_output": (width, config.ffn_size)}
             for norm in ("attention_norm", "ffn_norm"):
-                shapes |= {in_block(i, f"{norm}.weight"): (width,), in_block(i, f"{norm}.bias"): (width,)}
+                shapes |= dict.fromkeys((in_block(i, f"{norm}.{part}") for part in ("weight", "bias")), (width,))
             for name, size in sizes.items():
                 shapes |= {in_block(i, f"{name}.weight"): size, in_block(i, f"{name}.bias"): size[:1]}
     return shapes | {f"{FINAL_NORM}.weight": (width,), f"{FINAL_NORM}.bias": (width,)}

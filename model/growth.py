@@ -127,7 +127,7 @@ def _old_rms(name: str, old: TokenformerConfig, rms_of: Callable[[str], float]) 
     Keys are taken without their ramps, values with their shares.
     """
     tokens = _tokens(name)
-    pattention = old.blocks[tokens.block].pattentions()[tokens.pattention]
+    pattention = old.block(tokens.block).pattentions()[tokens.pattention]
     shares = pattention.value_shares if tokens.kind == "value" else (1.0,) * len(pattention.generations)
     squares = (
         g.num_tokens * (share * rms_of(str(tokens._replace(generation=g.number)))) ** 2
@@ -151,8 +151,8 @@ def _copied(
     """
     tokens = _tokens(name)
     kind = tokens.kind
-    before = old.blocks[tokens.block].pattentions()[tokens.pattention]
-    copies = new.blocks[tokens.block].pattentions()[tokens.pattention].generations[-1].copies
+    before = old.block(tokens.block).pattentions()[tokens.pattention]
+    copies = new.block(tokens.block).pattentions()[tokens.pattention].generations[-1].copies
     shares = before.value_shares if kind == "value" else (1.0,) * len(before.generations)
     acting = [
         read(str(tokens._replace(generation=g.number))) * share

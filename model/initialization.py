@@ -37,7 +37,7 @@ def _shape(name: str, config: TokenformerConfig | TransformerConfig) -> tuple[in
     """
     tokens = TokensName.parse(name)
     if isinstance(config, TokenformerConfig) and tokens:
-        generations = config.blocks[tokens.block].pattentions()[tokens.pattention].generations
+        generations = config.block(tokens.block).pattentions()[tokens.pattention].generations
         return next((g.num_tokens, config.hidden_size) for g in generations if g.number == tokens.generation)
     return parameter_shapes(config)[name]
 

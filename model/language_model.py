@@ -42,7 +42,8 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(blocks)
+        self.blocks = nn.ModuleDict({str(i): block for i, block in zip(config.block_ids, blocks, strict=True)})
+        """By id, in the order of the forward pass."""
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_epsilon)
         self.kernels: Kernels = "eager"
         self.recompute_every: int | None = None
@@ -62,7 +63,7 @@ class LanguageModel(nn.Module):
                 )
         self.kernels = kernels
         if kernels == "compiled":
-            for block in self.blocks:
+            for block in self.blocks.values():
                 block.compile()
 
     def new_cache(self, batch_size: int, num_columns: int, starts_B: Tensor | None = None) -> KVCache:
@@ -122,12 +123,13 @@ class LanguageModel(nn.Module):
         width, base = self.config.rotary_width, self.config.rotary_base
         table: RotaryTable = rotary_table(position_P, width, base, like=x_BTD, scaling=rotary_scaling)
         if cache is None and self.recompute_every and self.training and torch.is_grad_enabled():
-            x_BTD = recomputed_blocks(list(self.blocks), self.recompute_every, x_BTD, table, mask_BHTT)
+            blocks = list(self.blocks.values())
+            x_BTD = recomputed_blocks(blocks, self.recompute_every, x_BTD, table, mask_BHTT)
         elif cache is None:
-            for block in self.blocks:
+            for block in self.blocks.values():
                 x_BTD = block(x_BTD, table, mask_BHTT)
         else:
-            for block, past in zip(self.blocks, cache.layers(length), strict=True):
+            for block, past in zip(self.blocks.values(), cache.layers(length), strict=True):
                 x_BTD = block(x_BTD, table, past=past)
             cache.advance(length)
         return self.final_norm(x_BTD)

@@ -17,12 +17,12 @@ _TOKENS = re.compile(r"(\w+)\.(key|value)_tokens\.(\d+)")
 
 
 def in_block(block: int, name: str) -> str:
-    """The full name of the parameter that a block calls `name`."""
+    """The full name of the parameter that the block with this id calls `name`."""
     return f"blocks.{block}.{name}"
 
 
 def split_block(parameter_name: str) -> tuple[int, str] | None:
-    """(the block, what it calls the parameter); None for a parameter outside the blocks."""
+    """(the id of the block, what it calls the parameter); None for a parameter outside the blocks."""
     match = _IN_BLOCK.fullmatch(parameter_name)
     return (int(match[1]), match[2]) if match else None
 
@@ -31,6 +31,8 @@ class TokensName(NamedTuple):
     """The name of one generation's parameter tokens: the keys or the values of one Pattention."""
 
     block: int
+    """The block's id (`TokenformerConfig.block_ids`)."""
+
     pattention: str
     kind: TokenKind
     generation: int

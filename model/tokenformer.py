@@ -50,13 +50,13 @@ class Tokenformer(LanguageModel):
     def use_kernels(self, kernels: Kernels) -> None:
         """Switches the model and all its Pattentions to `kernels`. Raises KernelsMissing if this machine lacks them."""
         super().use_kernels(kernels)
-        for block in self.blocks:
+        for block in self.blocks.values():
             for name in PATTENTIONS:
                 getattr(block, name).kernels = kernels
 
     def set_scales(self, config: TokenformerConfig) -> None:
         """Sets tau, key ramps and value shares from `config`. Raises ValueError if its sizes are not this model's."""
-        for block, block_config in zip(self.blocks, config.blocks, strict=True):
+        for block, block_config in zip(self.blocks.values(), config.blocks, strict=True):
             for name, pattention in block_config.pattentions().items():
                 getattr(block, name).set_scale(pattention)
         self.config = config

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from growctl.controls.caveats import schedule_caveats
+from growctl.ladder.budgets import stage_batch, stage_steps
 from growctl.ladder.short_stages import short_stage_warnings
-from growctl.ladder.sizes import num_steps, stage_models
+from growctl.ladder.sizes import stage_models
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import short_count
 from model.config import num_parameters
@@ -57,14 +58,15 @@ class ValidateDocument:
 
 def checked(file: str, schedule: Schedule, further: Sequence[str] = ()) -> CheckedSchedule:
     """The brief of the valid schedule in `file`, with `further` warnings."""
-    tokens_per_step = schedule.training.batch_size * schedule.training.sequence_length
     stages = tuple(
         StageBrief(
             name=stage.name,
             num_parameters=num_parameters(models.final),
-            train_tokens=num_steps(stage, tokens_per_step) * tokens_per_step,
+            train_tokens=steps * stage_batch(schedule, index).tokens,
         )
-        for stage, models in zip(schedule.stages, stage_models(schedule), strict=True)
+        for index, (stage, models, steps) in enumerate(
+            zip(schedule.stages, stage_models(schedule), stage_steps(schedule), strict=True)
+        )
     )
     warnings = (*schedule_caveats(schedule), *short_stage_warnings(schedule), *further)
     return CheckedSchedule(file, valid=True, name=schedule.name, stages=stages, warnings=warnings)

@@ -1,22 +1,14 @@
-"""Computes the model and the steps of each stage, with the growth of every layer."""
+"""Computes the model of each stage, with the growth of every layer."""
 
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from growctl.schema.blocks import Schedule, StageBlock
+from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
 from model.errors import UserError
 from model.policy import TauPolicy, anneal_config, grow_config, ramp_config
 from model.transformer_sizes import check_transformer_growth
-
-
-def num_steps(stage: StageBlock, tokens_per_step: int) -> int:
-    """Optimizer steps in a stage's whole budget."""
-    if stage.train_steps is not None:
-        return stage.train_steps
-    assert stage.train_tokens is not None
-    return max(1, round(stage.train_tokens / tokens_per_step))
 
 
 def layer_tokens(schedule: Schedule, index: int) -> list[tuple[int, int]]:

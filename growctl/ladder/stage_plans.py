@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.ladder.sizes import added_tokens, attending, num_steps, stage_models, tau_after_growth
+from growctl.ladder.budgets import stage_batch, stage_steps
+from growctl.ladder.sizes import added_tokens, attending, stage_models, tau_after_growth
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, training_flops_per_token
@@ -84,14 +85,11 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
 
     `steps_done` are the steps that the finished stages took: a slope may have ended them before their budget.
     """
-    training = schedule.training
-    tokens_per_step = training.batch_size * training.sequence_length
-    attended_tokens = schedule.data.attended_tokens or training.sequence_length
-    budgets = [num_steps(stage, tokens_per_step) for stage in schedule.stages]
-    steps = [*steps_done, *budgets[len(steps_done) :]]
+    steps = [*steps_done, *stage_steps(schedule)[len(steps_done) :]]
     plans: list[StagePlan] = []
     for index, (stage, (initial, grown)) in enumerate(zip(schedule.stages, stage_models(schedule), strict=True)):
-        model = attending(schedule, grown)
+        model, batch = attending(schedule, grown), stage_batch(schedule, index)
+        attended_tokens = schedule.data.attended_tokens or batch.sequence_length
         attention_tokens, ffn_tokens = added_tokens(schedule, index)
         tau = tau_after_growth(schedule, index)
         first_step = sum(steps[:index])
@@ -104,8 +102,8 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 num_embedding_parameters=model.vocab_size * model.hidden_size,
                 num_steps=steps[index],
                 first_step=first_step,
-                tokens_per_step=tokens_per_step,
-                step_flops=tokens_per_step * training_flops_per_token(model, attended_tokens),
+                tokens_per_step=batch.tokens,
+                step_flops=batch.tokens * training_flops_per_token(model, attended_tokens),
                 evaluation_flops_per_token=forward_flops_per_token(model, attended_tokens).total,
                 learning_rate=_learning_rate(schedule, steps, index),
                 generations=_rules(schedule, index, model, steps[index]) if tau else (),

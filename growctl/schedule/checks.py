@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from growctl.controls.generate import plan_controls
+from growctl.ladder.budgets import stage_batch, stage_steps
 from growctl.ladder.releases import finished_models, has_decayed, reason_not_to_release
-from growctl.ladder.sizes import StageModels, added_tokens, is_grown, num_steps, stage_models
+from growctl.ladder.sizes import StageModels, added_tokens, is_grown, stage_models
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schedule.mixture_checks import check_text_block
@@ -44,7 +45,6 @@ def check_combinations(schedule: Schedule) -> list[str]:
         _check_stages,
         _check_sizes,
         _check_training,
-        _check_ramps,
         _check_growth,
         _check_control_blocks,
     )
@@ -52,7 +52,7 @@ def check_combinations(schedule: Schedule) -> list[str]:
         return misfits
     return (
         [problem for check in checks for problem in check(schedule)]
-        or [problem for check in (_check_steps, _check_slope, _check_jump) for problem in check(schedule)]
+        or [problem for check in (_check_steps, _check_ramps, _check_slope, _check_jump) for problem in check(schedule)]
         or list(_check_releases(schedule))
     )
 
@@ -99,9 +99,9 @@ def _check_model(schedule: Schedule) -> Iterator[str]:
 
 
 def _check_stages(schedule: Schedule) -> Iterator[str]:
-    stages, step = schedule.stages, schedule.training.batch_size * schedule.training.sequence_length
+    stages = schedule.stages
     for index, stage in enumerate(stages):
-        here = f"stages.{index}"
+        here, step = f"stages.{index}", stage_batch(schedule, index).tokens
         if stage.name in [other.name for other in stages[:index]]:
             yield f"{here}.name = {stage.name!r}: another stage has that name; each needs its own"
         if stage.train_tokens is None and stage.train_steps is None:
@@ -203,8 +203,7 @@ def _check_slope(schedule: Schedule) -> Iterator[str]:
     growth, rate = schedule.growth, schedule.learning_rate
     if growth.when != "slope" or (rate.shape, rate.span) != ("wsd", "ladder"):
         return
-    tokens_per_step = schedule.training.batch_size * schedule.training.sequence_length
-    steps = [num_steps(stage, tokens_per_step) for stage in schedule.stages]
+    steps = stage_steps(schedule)
     if round(rate.decay * sum(steps)) > steps[-1]:
         yield (
             f"learning_rate.decay = {rate.decay:g}: with growth.when = 'slope' the decay must fit into the last stage, "
@@ -238,7 +237,7 @@ def _check_ramps(schedule: Schedule) -> Iterator[str]:
         if stage.ramp_steps is None:
             continue
         where, tau = f"stages.{index}.ramp_steps = {stage.ramp_steps}", schedule.growth.tau
-        steps = num_steps(stage, schedule.training.batch_size * schedule.training.sequence_length)
+        steps = stage_steps(schedule)[index]
         if not is_grown(schedule, index):
             yield f"{where}: is for a stage that grows; leave it out"
         elif schedule.model.family == "transformer" or tau not in ("ramp", "anneal"):

@@ -136,7 +136,8 @@ def _measured(
     def add_square(layer: int, block: nn.Module, inputs: Any, output_BTD: Tensor) -> None:
         squares_L[layer] += output_BTD.double().square().mean()
 
-    hooks = [block.register_forward_hook(partial(add_square, layer)) for layer, block in enumerate(model.blocks)]
+    blocks = enumerate(model.blocks.values())
+    hooks = [block.register_forward_hook(partial(add_square, layer)) for layer, block in blocks]
     for place, tokens_T in enumerate(torch.from_numpy(windows.batch(0, len(windows)))):
         logits_TV = model(tokens_T[None, :-1])[0]
         if not logits_TV.isfinite().all():
@@ -164,8 +165,8 @@ def _watch_scores(model: Tokenformer, old: TokenformerConfig) -> tuple[Tensor, l
             mass_2[int(number not in known)] += score_BTN.abs().sum(dtype=torch.float64)
 
     hooks = []
-    for layer, block in enumerate(model.blocks):
-        olds = old.blocks[layer].pattentions() if layer < old.num_layers else {}
+    for layer, (block_id, block) in enumerate(zip(model.config.block_ids, model.blocks.values(), strict=True)):
+        olds = old.block(block_id).pattentions() if block_id in old.block_ids else {}
         for i, name in enumerate(PATTENTIONS):
             known = {generation.number for generation in olds[name].generations} if olds else set()
             hooks.append(getattr(block, name).register_forward_pre_hook(partial(add_scores, mass_LP2[layer, i], known)))
@@ -191,7 +192,7 @@ def _gradients(model: Tokenformer, tokens_BT: Tensor) -> tuple[GenerationGradien
     for tokens_T in tokens_BT:
         model(tokens_T[None, :-1], tokens_T[None, 1:]).backward()
     counts: dict[int, list[int]] = {}
-    for block in model.blocks:
+    for block in model.blocks.values():
         for pattention in (getattr(block, name) for name in PATTENTIONS):
             for number, key_ND in pattention.key_tokens.items():
                 moved_N = key_ND.grad.any(dim=-1) | pattention.value_tokens[number].grad.any(dim=-1)

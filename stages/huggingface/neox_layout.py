@@ -45,7 +45,7 @@ def tensors(model: Transformer) -> dict[str, LazyTensor]:
     found = {"gpt_neox.embed_in.weight": model.embedding.weight}
     found |= {f"gpt_neox.final_layer_norm.{part}": value for part, value in model.final_norm.named_parameters()}
     lazy = {name: LazyTensor(tuple(value.shape), _unchanged(value)) for name, value in found.items()}
-    for i, block in enumerate(model.blocks):
+    for i, block in enumerate(model.blocks.values()):
         for ours, theirs in NAMES.items():
             for part, value in getattr(block, ours).named_parameters():
                 by_head = _by_head(value, model.config.num_heads) if ours == "attention_input" else _unchanged(value)

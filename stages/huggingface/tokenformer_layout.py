@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from model.config import PattentionConfig, TokenformerConfig
+from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig
 from model.pattention import Pattention
 from model.tokenformer import Tokenformer
 from stages.huggingface.shards import LazyTensor
@@ -102,9 +102,9 @@ def round_like_export(model: Tokenformer, dtype: torch.dtype, *, keep_generation
 
 
 def _pattentions(model: Tokenformer) -> Iterator[tuple[int, str, Pattention]]:
-    for i, block in enumerate(model.config.blocks):
-        for name in block.pattentions():
-            yield i, name, cast(Pattention, getattr(model.blocks[i], name))
+    for i, block in enumerate(model.blocks.values()):
+        for name in PATTENTIONS:
+            yield i, name, cast(Pattention, getattr(block, name))
 
 
 def _tokens(pattention: Pattention, kind: str, part: Part) -> Tensor:

@@ -78,7 +78,7 @@ def inspect_model(
     device = next(model.parameters()).device
     watches = {
         LayerKey(block, name): _Watch(getattr(module, name) if isinstance(model, Tokenformer) else None)
-        for block, module in enumerate(model.blocks)
+        for block, module in zip(model.config.block_ids, model.blocks.values(), strict=True)
         for name in PATTENTIONS
     }
     squares: dict[PartKey, list[Tensor]] = defaultdict(list)
@@ -194,7 +194,7 @@ def _activations_measured(model: LanguageModel, watches: dict[LayerKey, _Watch])
 
     handles: list[RemovableHandle] = []
     for (number, name), watch in watches.items():
-        block = model.blocks[number]
+        block = model.blocks[str(number)]
         if isinstance(model, Tokenformer):
             pattention = block.get_submodule(name)
             handles += [*_watch(pattention, watch), pattention.register_forward_hook(watch_scores(watch))]
@@ -203,8 +203,8 @@ def _activations_measured(model: LanguageModel, watches: dict[LayerKey, _Watch])
         elif name == "ffn":
             handles += _watch_mlp(block.get_submodule("ffn_input"), block.get_submodule("ffn_output"), watch)
     if not isinstance(model, Tokenformer):
-        for number, block in enumerate(model.blocks):
-            parts = [watches[LayerKey(number, name)] for name in LINEAR_LAYERS["attention_input"]]
+        for block_id, block in model.blocks.items():
+            parts = [watches[LayerKey(int(block_id), name)] for name in LINEAR_LAYERS["attention_input"]]
             handles += _watch_joint(block.get_submodule("attention_input"), parts)
     try:
         yield start_at

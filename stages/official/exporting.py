@@ -137,7 +137,9 @@ def _check_sizes(config: TokenformerConfig, source: Path) -> None:
 
 def _pattentions(config: TokenformerConfig) -> list[tuple[str, PattentionConfig]]:
     return [
-        (f"blocks.{i}.{name}", p) for i, block in enumerate(config.blocks) for name, p in block.pattentions().items()
+        (f"blocks.{block_id}.{name}", p)
+        for block_id, block in zip(config.block_ids, config.blocks, strict=True)
+        for name, p in block.pattentions().items()
     ]
 
 
@@ -157,7 +159,7 @@ def _merged(source: Path, manifest: Manifest, config: TokenformerConfig, name: s
     tokens = TokensName.parse(name)
     if tokens is None:
         return read_parameter(source, manifest, name, moments=False).fp32
-    pattention = config.blocks[tokens.block].pattentions()[tokens.pattention]
+    pattention = config.block(tokens.block).pattentions()[tokens.pattention]
     factor = _value_factor(pattention, config)
     assert factor is not None, "check_fits has rejected it"
     parts = []

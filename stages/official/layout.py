@@ -175,10 +175,10 @@ def official_settings(
 def official_names(config: TokenformerConfig) -> dict[str, str]:
     """The names in the official flat state dict, by the names of a model with one generation."""
     names = {EMBEDDING: OFFICIAL_EMBEDDING}
-    for i in range(config.num_layers):
+    for i, block_id in enumerate(config.block_ids):
         for ours, theirs in _PATTENTIONS.items():
             for kind in TOKEN_KINDS:
-                names[str(TokensName(i, ours, kind, 0))] = f"sequential.{i + 2}.{theirs}.{kind}_param_tokens"
+                names[str(TokensName(block_id, ours, kind, 0))] = f"sequential.{i + 2}.{theirs}.{kind}_param_tokens"
     for part in ("weight", "bias"):
         names[f"{FINAL_NORM}.{part}"] = f"sequential.{config.num_layers + 3}.norm.{part}"
     return names

@@ -118,8 +118,8 @@ def test_wrappers_of_torch_share_the_groups_and_the_growth_of_the_model_that_the
 def test_a_model_whose_parameters_have_other_names_or_shapes_is_rejected():
     renamed, reshaped = build_model(small_config(), seed=0), build_model(small_config(), seed=0)
     compiled: Any = torch.nn.Module()
-    compiled._orig_mod = renamed.blocks[1]  # as torch.compile(block) holds it
-    renamed.blocks[1] = compiled
+    compiled._orig_mod = renamed.blocks["1"]  # as torch.compile(block) holds it
+    renamed.blocks["1"] = compiled
     reshaped.embedding = torch.nn.Embedding(31, 8)
     for model, problem in (
         (renamed, "the parameter blocks.1.*torch.compile"),

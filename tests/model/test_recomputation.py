@@ -45,7 +45,7 @@ def calls(model: LanguageModel, run: Callable[[], Any]) -> int:
         nonlocal count
         count += 1
 
-    hooks = [block.register_forward_hook(counted) for block in model.blocks]
+    hooks = [block.register_forward_hook(counted) for block in model.blocks.values()]
     run()
     for hook in hooks:
         hook.remove()

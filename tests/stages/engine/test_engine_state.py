@@ -157,7 +157,8 @@ def test_the_missing_parameter_of_an_engine_checkpoint_is_named(roundtrips, kind
     engine = tmp_path / "step_00000003"
     shutil.copytree(roundtrips[1][2][1] / f"{kind}-engine", engine)
     manifest = read_manifest(engine)
-    deeper = manifest.model.model_copy(update={"blocks": (*manifest.model.blocks, manifest.model.blocks[0])})
+    blocks = (*manifest.model.blocks, manifest.model.blocks[0])
+    deeper = manifest.model.model_copy(update={"blocks": blocks, "block_ids": (0, 1, 2)})
     hostile = sealed_manifest(manifest.model_copy(update={"model": deeper}))
     (engine / "manifest.json").write_text(hostile.model_dump_json())
     with pytest.raises(CheckpointError, match=r"step_00000003 does not hold all of blocks\.2\."):

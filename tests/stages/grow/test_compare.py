@@ -169,7 +169,7 @@ def test_logits_losses_and_rms_match_models_run_by_hand(grown, old, dataset):
     for path, measured in ((old, found.old), (new, found.new)):
         model = load_model(path, dtype=torch.float64)
         streams: list[Tensor] = []
-        for block in model.blocks:
+        for block in model.blocks.values():
             block.register_forward_hook(lambda module, inputs, output, to=streams: to.append(output))
         logits[path] = model(ids_BT).detach()
         loss = F.cross_entropy(logits[path].flatten(0, 1), targets_BT.flatten())
@@ -190,7 +190,7 @@ def test_score_shares_match_the_formula(grown, dataset, policy):
     model: Any = load_model(new, dtype=torch.float64)
     query = model.config.blocks[0].query
     x_BTD = F.layer_norm(model.embedding(ids_of(dataset)[0]), (16,), eps=1e-5)
-    a_old, a_new = (x_BTD @ model.blocks[0].query.key_tokens[number].T for number in "01")
+    a_old, a_new = (x_BTD @ model.blocks["0"].query.key_tokens[number].T for number in "01")
     if policy is OFFICIAL:
         norm = (a_old.square().sum(-1, keepdim=True) + a_new.square().sum(-1, keepdim=True)).sqrt()
         scores = [F.gelu(query.tau * a / norm) for a in (a_old, a_new)]
@@ -209,7 +209,7 @@ def test_scores_belong_to_their_generation_even_if_generations_share_a_norm(old,
         expand(source, path, attention_tokens=(3, 4, 12)[i], policy=policy)
     alter(path, "blocks.0.query.value_tokens.1", torch.ones_like)
     model: Any = load_model(path, dtype=torch.float64)
-    layer = model.blocks[0].query
+    layer = model.blocks["0"].query
     x_BTD = torch.randn(2, 3, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     scores = layer.scores(x_BTD)
     assert {number: score.shape[-1] for number, score in scores.items()} == {0: 5, 1: 3, 2: 4, 3: 12}

@@ -64,7 +64,7 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
 def test_generations_are_joined_with_their_ramps_multiplied_in(pretrained, tmp_path):
     export(pretrained, tmp_path / "out")
     weights = weights_in(tmp_path / "out")
-    layer = pretrained.model.blocks[1].ffn
+    layer = pretrained.model.blocks["1"].ffn
     expected = torch.cat([layer.key_tokens["0"], layer.key_tokens["1"] * 0.3])
     torch.testing.assert_close(weights["model.layers.1.ffn.key_tokens"], expected, rtol=0, atol=0)
     assert weights["model.layers.1.attention.projection.value_tokens"].shape == (8, 16)
@@ -76,7 +76,7 @@ def test_generations_are_joined_with_their_ramps_multiplied_in(pretrained, tmp_p
 def test_kept_generations_have_tensors_of_their_own_and_factors_in_the_configuration(pretrained, tmp_path):
     export(pretrained, tmp_path / "out", keep_generations=True)
     weights = weights_in(tmp_path / "out")
-    layer = pretrained.model.blocks[0].query
+    layer = pretrained.model.blocks["0"].query
     torch.testing.assert_close(weights["model.layers.0.attention.query.key_tokens_1"], layer.key_tokens["1"])
     assert len(weights) == 1 + 2 * 5 * 4 + 2
     assert settings_in(tmp_path / "out")["pattentions"][0]["query"]["generations"] == [

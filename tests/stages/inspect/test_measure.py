@@ -130,7 +130,7 @@ def recorded(model: LanguageModel) -> list[dict[str, _Recorded]]:
     """Replaces the layers of every block by recorded ones: for a Transformer, one layer each for query, key, value."""
     blocks = []
     block: Any
-    for block in model.blocks:
+    for block in model.blocks.values():
         layers: dict[str, _Recorded]
         if isinstance(model.config, TokenformerConfig):
             layers = {name: _Recorded(getattr(block, name)) for name in PATTENTIONS}
@@ -205,7 +205,7 @@ def test_a_constant_output_has_no_kurtosis_and_a_layer_without_gradient_no_gain(
     model = build_model(small_config(), seed=0)
     with torch.no_grad():
         for name in ("projection", "ffn"):
-            for block in model.blocks:
+            for block in model.blocks.values():
                 getattr(block, name).value_tokens["0"].zero_()
     by_name = {layer.name: layer for layer in inspected(model).layers if layer.block == 0}
     assert by_name["ffn"].output.kurtosis is None

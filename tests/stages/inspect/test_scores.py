@@ -35,7 +35,7 @@ def tokenformer(function: str, grown: bool = False) -> Tokenformer:
 
 
 def pattention(model: Tokenformer, block: int, name: str) -> Any:
-    return model.blocks[block].get_submodule(name)
+    return model.blocks[str(block)].get_submodule(name)
 
 
 def layers(model: Tokenformer, tokens_ST: Tensor = TOKENS_ST) -> dict[tuple[int, str], Layer]:
