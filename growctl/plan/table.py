@@ -19,6 +19,7 @@ from growctl.text.first_use import FirstUse
 from growctl.text.formatting import byte_count, duration, scientific, short_count
 from growctl.text.name_cell import NameCell
 from stages.counted import counted
+
 UNKNOWN = "-"
 MOST_NAME = 26
 """Widest column of names; longer names break at hyphens."""
@@ -107,7 +108,11 @@ def _compute(cost: StagePlan | Total) -> Row:
     flops, again = cost.flops, cost.recomputed_flops
     parts = {"parameters ": flops.parameters, "attention": flops.attention, "head": flops.head}
     shares = {name: f"{part / flops.total:.0%}" for name, part in parts.items()}
-    return {"FLOPs": scientific(flops.total), **shares, "recomputed": f"+{again / flops.total:.0%}" if again else UNKNOWN}
+    return {
+        "FLOPs": scientific(flops.total),
+        **shares,
+        "recomputed": f"+{again / flops.total:.0%}" if again else UNKNOWN,
+    }
 
 
 def _mixture_rows(costs: PlanCosts) -> list[Row]:
