@@ -4,6 +4,7 @@ Shapes: B batch, T sequence, D model width.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,22 +23,29 @@ def recomputed_blocks(
     """
     from torch.utils.checkpoint import checkpoint  # on use: it imports torch's compiler, for 2 seconds
 
-    cos_PR, sin_PR, logit_factor = table
     for first in range(0, len(blocks), every):
-        segment = blocks[first : first + every]
-
-        def through(x_BTD: Tensor, cos_PR: Tensor, sin_PR: Tensor, mask_BHTT: Tensor | None, segment=segment) -> Tensor:
-            for block in segment:
-                x_BTD = block(x_BTD, RotaryTable(cos_PR, sin_PR, logit_factor), mask_BHTT)
-            return _SegmentEnd.apply(x_BTD)
-
         x_BTD = checkpoint(
-            *(through, x_BTD, cos_PR, sin_PR, mask_BHTT),
+            *(partial(_through, blocks[first : first + every], table.logit_factor), x_BTD),
+            *(table.cos_PR, table.sin_PR, mask_BHTT),
             use_reentrant=False,
             preserve_rng_state=False,
             early_stop=False,
         )
     return x_BTD
+
+
+def _through(
+    segment: Sequence[nn.Module],
+    logit_factor: float,
+    x_BTD: Tensor,
+    cos_PR: Tensor,
+    sin_PR: Tensor,
+    mask_BHTT: Tensor | None,
+) -> Tensor:
+    """The output of a segment."""
+    for block in segment:
+        x_BTD = block(x_BTD, RotaryTable(cos_PR, sin_PR, logit_factor), mask_BHTT)
+    return _SegmentEnd.apply(x_BTD)
 
 
 class _SegmentEnd(torch.autograd.Function):

@@ -34,7 +34,9 @@ def trained(model: LanguageModel, every: int | None) -> list[torch.Tensor]:
     losses = [model(ids, ids.roll(-1, 1)) for ids in (IDS, IDS.flip(0, 1))]
     for loss in losses:
         loss.backward()
-    return [*(loss.detach() for loss in losses), *(parameter.grad for parameter in model.parameters())]
+    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert len(grads) == len(list(model.parameters()))
+    return [*(loss.detach() for loss in losses), *grads]
 
 
 def calls(model: LanguageModel, run: Callable[[], Any]) -> int:
