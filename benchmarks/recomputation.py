@@ -1,0 +1,153 @@
+"""Compares training with and without activation checkpointing: memory and time of a forward and backward pass.
+
+    python -m benchmarks.recomputation > benchmarks/results/recomputation.json    # ten minutes
+    python -m benchmarks.recomputation --case small                               # a quick trial
+
+One thread. Every setting of a case takes its turns in one process, and a ratio compares neighbouring turns with and
+without checkpointing. Memory is the peak of resident bytes in a process of its own, minus that after the model was
+built with its gradients; beside it stands what `growctl plan` reckons.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from benchmarks.machine import machine
+from benchmarks.train_step import SETTINGS, in_fresh_process
+from model.activation_memory import model_bytes
+from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
+from model.flops import recomputed_flops_per_token, training_flops_per_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Case(NamedTuple):
+    """A model and what it reads at a time, in float32."""
+
+    config: TokenformerConfig | TransformerConfig
+    sequence_length: int
+    batch_size: int
+
+
+SHAPE: dict[str, Any] = {"vocab_size": 1024, "hidden_size": 256, "num_heads": 8, "num_layers": 12}
+CASES = {
+    "tokenformer": Case(tokenformer_config(attention_tokens=256, ffn_tokens=1024, **SHAPE), 512, 4),
+    "transformer": Case(TransformerConfig(ffn_size=1024, **SHAPE), 512, 4),
+    "small": Case(TransformerConfig(ffn_size=64, **SHAPE | {"hidden_size": 16, "num_heads": 2}), 16, 2),
+}
+EVERY = (None, 1, 2, 4)
+"""Blocks of a segment; None: without checkpointing."""
+
+
+def main() -> None:
+    """Runs the benchmark and prints one JSON document."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=CASES, action="append", help="repeatable; by default all but small")
+    parser.add_argument("--turns", type=int, default=8, help="turns of every setting")
+    parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
+    arguments = parser.parse_args()
+    if any(os.environ.get(name) != value for name, value in SETTINGS.items()):
+        again = [sys.executable, "-m", "benchmarks.recomputation", *sys.argv[1:]]
+        os.execve(sys.executable, again, os.environ | SETTINGS)  # glibc reads these variables only at start-up
+    rows = []
+    for name in arguments.case or [name for name in CASES if name != "small"]:
+        seconds = in_fresh_process(seconds_of_turns, name, arguments.turns)
+        peaks = {every: in_fresh_process(peak_bytes, name, every) for every in EVERY}
+        for every in EVERY[1:]:
+            rows.append(row_of(name, every, seconds, peaks))
+            print(f"{name} every {every}: {rows[-1]}", file=sys.stderr)
+    document = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "note": arguments.note,
+        "load_average": round(os.getloadavg()[0], 2),
+        "machine": machine(),
+        "settings": SETTINGS,
+        "rows": rows,
+    }
+    print(json.dumps(document, indent=1))
+
+
+def row_of(
+    name: str, every: int, seconds: dict[int | None, list[float]], peaks: dict[int | None, int]
+) -> dict[str, Any]:
+    """One setting of a case, compared with training without checkpointing."""
+    config, length, _ = CASES[name]
+    ratios = [one / other for one, other in zip(seconds[every], seconds[None], strict=True)]
+    flops = recomputed_flops_per_token(config, length) / training_flops_per_token(config, length).total
+    return {
+        "case": name,
+        "num_layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "sequence_length": length,
+        "every": every,
+        "peak_bytes": {"without": peaks[None], "with": peaks[every]},
+        "planned_bytes": {"without": planned_bytes(name, None), "with": planned_bytes(name, every)},
+        "recomputed_flops": round(flops, 3),
+        "time_ratio": round(statistics.median(ratios), 3),
+        "time_quartiles": [round(quartile, 3) for quartile in statistics.quantiles(ratios, n=4)[::2]],
+    }
+
+
+def planned_bytes(name: str, every: int | None) -> int:
+    """The peak of a pass, as `growctl plan` reckons it."""
+    config, length, batch_size = CASES[name]
+    memory = model_bytes(config, "fp32", "cpu", every).of(batch_size, length)
+    return memory.activations + max(memory.at_loss, memory.in_blocks)
+
+
+def seconds_of_turns(name: str, turns: int) -> dict[int | None, list[float]]:
+    """Seconds of a pass in each turn, by setting."""
+    step = step_of(name)
+    seconds: dict[int | None, list[float]] = {every: [] for every in EVERY}
+    for every in EVERY:
+        step(every)
+    for turn in range(turns):
+        for every in EVERY if turn % 2 else reversed(EVERY):
+            started = time.perf_counter()
+            step(every)
+            seconds[every].append(time.perf_counter() - started)
+    return seconds
+
+
+def peak_bytes(name: str, every: int | None) -> int:
+    """Peak resident bytes of two passes, minus those with the model and its gradients alone."""
+    step = step_of(name)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step(every)
+    step(every)
+    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
+def step_of(name: str) -> "Callable[[int | None], None]":
+    """A forward and backward pass of a case's model, which takes how many blocks are recomputed at a time."""
+    import torch
+
+    from model.initialization import build_model
+
+    for module in ("torch._dynamo", "torch.utils.checkpoint"):
+        importlib.import_module(module)  # otherwise checkpointing's import would count as its memory
+    torch.set_num_threads(1)
+    config, length, batch_size = CASES[name]
+    model = build_model(config, seed=0)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    random = torch.Generator().manual_seed(0)
+    ids_BT = torch.randint(0, config.vocab_size, (batch_size, length), generator=random)
+
+    def step(every: int | None) -> None:
+        model.recompute_every = every
+        model(ids_BT, ids_BT.roll(-1, 1)).backward()
+
+    return step
+
+
+if __name__ == "__main__":
+    main()
