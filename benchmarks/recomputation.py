@@ -39,8 +39,8 @@ class Case(NamedTuple):
 
 SHAPE: dict[str, Any] = {"vocab_size": 1024, "hidden_size": 256, "num_heads": 8, "num_layers": 12}
 CASES = {
-    "tokenformer": Case(tokenformer_config(attention_tokens=256, ffn_tokens=1024, **SHAPE), 512, 4),
-    "transformer": Case(TransformerConfig(ffn_size=1024, **SHAPE), 512, 4),
+    "tokenformer": Case(tokenformer_config(attention_tokens=256, ffn_tokens=1024, **SHAPE), 512, 2),
+    "transformer": Case(TransformerConfig(ffn_size=1024, **SHAPE), 512, 2),
     "small": Case(TransformerConfig(ffn_size=64, **SHAPE | {"hidden_size": 16, "num_heads": 2}), 16, 2),
 }
 EVERY = (None, 1, 2, 4)
@@ -51,7 +51,7 @@ def main() -> None:
     """Runs the benchmark and prints one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=CASES, action="append", help="repeatable; by default all but small")
-    parser.add_argument("--turns", type=int, default=8, help="turns of every setting")
+    parser.add_argument("--turns", type=int, default=8, help="turns of every setting; 0: leave time out")
     parser.add_argument("--note", help="a note for the results file, such as what else ran on the machine")
     arguments = parser.parse_args()
     if any(os.environ.get(name) != value for name, value in SETTINGS.items()):
@@ -59,7 +59,7 @@ def main() -> None:
         os.execve(sys.executable, again, os.environ | SETTINGS)  # glibc reads these variables only at start-up
     rows = []
     for name in arguments.case or [name for name in CASES if name != "small"]:
-        seconds = in_fresh_process(seconds_of_turns, name, arguments.turns)
+        seconds = in_fresh_process(seconds_of_turns, name, arguments.turns) if arguments.turns else None
         peaks = {every: in_fresh_process(peak_bytes, name, every) for every in EVERY}
         for every in EVERY[1:]:
             rows.append(row_of(name, every, seconds, peaks))
@@ -76,11 +76,11 @@ def main() -> None:
 
 
 def row_of(
-    name: str, every: int, seconds: dict[int | None, list[float]], peaks: dict[int | None, int]
+    name: str, every: int, seconds: dict[int | None, list[float]] | None, peaks: dict[int | None, int]
 ) -> dict[str, Any]:
     """One setting of a case, compared with training without checkpointing."""
     config, length, _ = CASES[name]
-    ratios = [one / other for one, other in zip(seconds[every], seconds[None], strict=True)]
+    ratios = [one / other for one, other in zip(seconds[every], seconds[None], strict=True)] if seconds else []
     flops = recomputed_flops_per_token(config, length) / training_flops_per_token(config, length).total
     return {
         "case": name,
@@ -91,8 +91,8 @@ def row_of(
         "peak_bytes": {"without": peaks[None], "with": peaks[every]},
         "planned_bytes": {"without": planned_bytes(name, None), "with": planned_bytes(name, every)},
         "recomputed_flops": round(flops, 3),
-        "time_ratio": round(statistics.median(ratios), 3),
-        "time_quartiles": [round(quartile, 3) for quartile in statistics.quantiles(ratios, n=4)[::2]],
+        "time_ratio": round(statistics.median(ratios), 3) if ratios else None,
+        "time_quartiles": [round(q, 3) for q in statistics.quantiles(ratios, n=4)[::2]] if ratios else [],
     }
 
 
@@ -118,10 +118,9 @@ def seconds_of_turns(name: str, turns: int) -> dict[int | None, list[float]]:
 
 
 def peak_bytes(name: str, every: int | None) -> int:
-    """Peak resident bytes of two passes, minus those with the model and its gradients alone."""
+    """Peak resident bytes of a pass, minus those with the model and its gradients alone."""
     step = step_of(name)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    step(every)
     step(every)
     return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 

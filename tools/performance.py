@@ -138,7 +138,7 @@ class RecomputationRow(BaseModel):
     peak_bytes: dict[str, int]
     planned_bytes: dict[str, int]
     recomputed_flops: float
-    time_ratio: float
+    time_ratio: float | None
     time_quartiles: list[float]
 
 
@@ -285,7 +285,7 @@ def recomputation_table(results: Path) -> str:
             f"{row.peak_bytes['with'] / row.peak_bytes['without']:.2f}",
             f"{row.planned_bytes['with'] / row.planned_bytes['without']:.2f}",
             f"+{row.recomputed_flops:.0%}",
-            with_quartiles(row.time_ratio, row.time_quartiles, 2),
+            "n/a" if row.time_ratio is None else with_quartiles(row.time_ratio, row.time_quartiles, 2),
         )
         for row in found.rows
     ]
