@@ -4,15 +4,13 @@
     python -m benchmarks.recomputation --case small                               # a quick trial
 
 One thread. Every setting of a case takes its turns in one process, and a ratio compares neighbouring turns with and
-without checkpointing. Memory is the peak of resident bytes in a process of its own, minus that after the model was
-built with its gradients; beside it stands what `growctl plan` reckons.
+without checkpointing. Memory is the most bytes of tensors at a time, counted operation by operation, beside the
+parameters and their gradients; beside it stands what `growctl plan` reckons.
 """
 
 import argparse
-import importlib
 import json
 import os
-import resource
 import statistics
 import sys
 import time
@@ -27,6 +25,8 @@ from model.flops import recomputed_flops_per_token, training_flops_per_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from model.language_model import LanguageModel
 
 
 class Case(NamedTuple):
@@ -60,7 +60,7 @@ def main() -> None:
     rows = []
     for name in arguments.case or [name for name in CASES if name != "small"]:
         seconds = in_fresh_process(seconds_of_turns, name, arguments.turns) if arguments.turns else None
-        peaks = {every: in_fresh_process(peak_bytes, name, every) for every in EVERY}
+        peaks = {every: peak_bytes(name, every) for every in EVERY}
         for every in EVERY[1:]:
             rows.append(row_of(name, every, seconds, peaks))
             print(f"{name} every {every}: {rows[-1]}", file=sys.stderr)
@@ -105,7 +105,7 @@ def planned_bytes(name: str, every: int | None) -> int:
 
 def seconds_of_turns(name: str, turns: int) -> dict[int | None, list[float]]:
     """Seconds of a pass in each turn, by setting."""
-    step = step_of(name)
+    _, step = step_of(name)
     seconds: dict[int | None, list[float]] = {every: [] for every in EVERY}
     for every in EVERY:
         step(every)
@@ -118,21 +118,23 @@ def seconds_of_turns(name: str, turns: int) -> dict[int | None, list[float]]:
 
 
 def peak_bytes(name: str, every: int | None) -> int:
-    """Peak resident bytes of a pass, minus those with the model and its gradients alone."""
-    step = step_of(name)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    step(every)
-    return 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    """The most bytes of tensors at a time in a pass, beside the parameters and their gradients."""
+    from tests.memory_tracking import MemoryTracking
+
+    model, step = step_of(name)
+    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    with MemoryTracking([*model.parameters(), *grads]) as memory:
+        held = memory.live
+        step(every)
+    return memory.peak - held
 
 
-def step_of(name: str) -> "Callable[[int | None], None]":
-    """A forward and backward pass of a case's model, which takes how many blocks are recomputed at a time."""
+def step_of(name: str) -> "tuple[LanguageModel, Callable[[int | None], None]]":
+    """A case's model and its forward and backward pass, which takes how many blocks are recomputed at a time."""
     import torch
 
     from model.initialization import build_model
 
-    for module in ("torch._dynamo", "torch.utils.checkpoint"):
-        importlib.import_module(module)  # otherwise checkpointing's import would count as its memory
     torch.set_num_threads(1)
     config, length, batch_size = CASES[name]
     model = build_model(config, seed=0)
@@ -145,7 +147,7 @@ def step_of(name: str) -> "Callable[[int | None], None]":
         model.recompute_every = every
         model(ids_BT, ids_BT.roll(-1, 1)).backward()
 
-    return step
+    return model, step
 
 
 if __name__ == "__main__":
