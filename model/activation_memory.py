@@ -4,7 +4,9 @@ Imports no torch.
 
 Tables in the docstrings list the tensors that each operation saves for autograd, in bytes per data token; b is the size
 of an element (2 in bf16, 4 in float32). The rest of the file adds them up. Temporary tensors are counted at their two
-peaks: in the loss, and in the backward pass of a block's widest layer. All figures are for the `eager` kernels. The
+peaks: in the loss, and in the backward pass of a block's widest layer. With activation checkpointing
+(model/recomputation.py), a segment of blocks saves only its input, b D; the rest exists during the segment's backward
+pass. All figures are for the `eager` kernels. The
 Triton kernels need less memory; how much compiled blocks need depends on the compiler.
 
 On CUDA, the statistics of norms are float32 and attention runs in the model's precision. On a CPU, the statistics have
@@ -60,6 +62,11 @@ class Shape:
         return BYTES[self.precision]
 
     @property
+    def stream(self) -> int:
+        """Bytes of the residual stream, per data token: b D."""
+        return self.element * self.width
+
+    @property
     def statistic(self) -> int:
         """Bytes of the mean of a norm layer, or of its standard deviation."""
         return FLOAT32 if self.device == "cuda" else self.element
@@ -78,7 +85,7 @@ class BlockBytes:
     """Saved for the backward pass, per data token."""
 
     temporary: int
-    """Peak of the temporary tensors in its backward pass, per data token."""
+    """Peak of the temporary tensors in its backward pass, per data token, with the gradient of its output: b D."""
 
     joined: int
     """Temporary copies of joined parameters, independent of the batch."""
@@ -98,32 +105,54 @@ class ModelBytes:
     shared: "SharedBytes"
     """Tensors that all layers read."""
 
+    segment_input: int
+    """Saved by a segment of recomputed blocks, per data token."""
+
+    recompute_every: int | None = None
+    """How many blocks are in a segment that the backward pass computes again; None: all activations are saved."""
+
     def of(self, micro_batch_size: int, sequence_length: int) -> PassMemory:
         """The memory of a pass over `micro_batch_size` sequences of `sequence_length` data tokens."""
         num_tokens = micro_batch_size * sequence_length
         end = num_tokens * self.end
         shared = self.shared.of(micro_batch_size, sequence_length)
         in_blocks, freed = -end, end
-        for block in reversed(self.blocks):  # the backward pass frees block after block
-            in_blocks = max(in_blocks, num_tokens * block.temporary + block.joined - freed)
-            freed += num_tokens * block.saved
+        for segment in reversed(self._segments()):
+            if self.recompute_every:
+                again = sum(block.saved for block in segment) - self.segment_input
+                freed -= num_tokens * again
+            for block in reversed(segment):  # the backward pass frees block after block
+                in_blocks = max(in_blocks, num_tokens * block.temporary + block.joined - freed)
+                freed += num_tokens * block.saved
         return PassMemory(
             activations=freed + self.head.kept + shared + num_tokens * 2 * INT64,
             at_loss=self.head.training(num_tokens),
             in_blocks=in_blocks,
         )
 
+    def _segments(self) -> list[tuple[BlockBytes, ...]]:
+        every = self.recompute_every or max(1, len(self.blocks))
+        return [self.blocks[first : first + every] for first in range(0, len(self.blocks), every)]
+
 
 def model_bytes(
-    config: TokenformerConfig | TransformerConfig, precision: Precision, device: DeviceType = "cuda"
+    config: TokenformerConfig | TransformerConfig,
+    precision: Precision,
+    device: DeviceType = "cuda",
+    recompute_every: int | None = None,
 ) -> ModelBytes:
-    """The memory of passes through `config` in `precision`, for batches of any size."""
+    """The memory of passes through `config` in `precision`, for batches of any size.
+
+    With `recompute_every`, training saves the input of every so many blocks and recomputes the rest.
+    """
     shape = Shape(config.hidden_size, config.num_heads, precision, device)
     return ModelBytes(
         blocks=_blocks(config, shape),
         end=norm_bytes(shape),  # the gradient of the norm's output reuses that output's memory
         head=HeadBytes(shape, config.vocab_size),
         shared=SharedBytes.by(config, shape),
+        segment_input=shape.stream,
+        recompute_every=recompute_every,
     )
 
 
@@ -289,9 +318,8 @@ def _blocks(config: TokenformerConfig | TransformerConfig, shape: Shape) -> tupl
         copied = shape.attention_element != shape.element
         attention = attention_bytes(shape, value_width=(1 if copied else 3) * shape.width)
         inner = shape.element * config.ffn_size  # in the MLP: GELU's input, its output, or its gradient
-        return (BlockBytes(saved=2 * norm_bytes(shape) + attention + 2 * inner, temporary=inner, joined=0),) * (
-            config.num_layers
-        )
+        saved = 2 * norm_bytes(shape) + attention + 2 * inner
+        return (BlockBytes(saved, temporary=inner + shape.stream, joined=0),) * config.num_layers
     around = 2 * norm_bytes(shape) + attention_bytes(shape, value_width=shape.width)
     blocks = []
     for block in config.blocks:
@@ -302,5 +330,5 @@ def _blocks(config: TokenformerConfig | TransformerConfig, shape: Shape) -> tupl
         joined = max(joined_bytes(pattention, shape) for pattention in layers)
         widest = max(pattention.num_tokens for pattention in layers[:-1])
         temporary = max(pattention_temporary(ffn.num_tokens, shape), pattention_temporary(widest, shape) - of_ffn)
-        blocks.append(BlockBytes(around + saved, temporary, joined))
+        blocks.append(BlockBytes(around + saved, temporary + shape.stream, joined))
     return tuple(blocks)

@@ -60,3 +60,12 @@ def forward_flops_per_token(config: TokenformerConfig | TransformerConfig, atten
 def training_flops_per_token(config: TokenformerConfig | TransformerConfig, attended_tokens: float) -> Flops:
     """FLOPs of a forward and a backward pass per data token."""
     return 3 * forward_flops_per_token(config, attended_tokens)
+
+
+def recomputed_flops_per_token(config: TokenformerConfig | TransformerConfig, attended_tokens: float) -> float:
+    """FLOPs per data token that activation checkpointing adds to training: another forward pass through the blocks.
+
+    The hardware does them, but they are no part of training FLOPs.
+    """
+    forward = forward_flops_per_token(config, attended_tokens)
+    return forward.total - forward.head

@@ -18,6 +18,7 @@ from model.documents import attention_mask, document_starts
 from model.errors import UserError
 from model.kernels import launch as triton_kernels
 from model.loss import linear_cross_entropy
+from model.recomputation import recomputed_blocks
 from model.rotary_scaling import RotaryScaling
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class LanguageModel(nn.Module):
         """By id, in the order of the forward pass."""
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_epsilon)
         self.kernels: Kernels = "eager"
+        self.recompute_every: int | None = None
+        """Activation checkpointing: training keeps the input of every so many blocks and computes the activations
+        between them again in the backward pass (model/recomputation.py). None: it keeps all activations."""
 
     def use_kernels(self, kernels: Kernels) -> None:
         """Switches to `kernels`. Compiled blocks stay compiled. Raises KernelsMissing if this machine lacks them."""
@@ -118,7 +122,10 @@ class LanguageModel(nn.Module):
             mask_BHTT = attention_mask(start_BT, start_BT, attention_dtype(x_BTD))
         width, base = self.config.rotary_width, self.config.rotary_base
         table: RotaryTable = rotary_table(position_P, width, base, like=x_BTD, scaling=rotary_scaling)
-        if cache is None:
+        if cache is None and self.recompute_every and self.training and torch.is_grad_enabled():
+            blocks = list(self.blocks.values())
+            x_BTD = recomputed_blocks(blocks, self.recompute_every, x_BTD, table, mask_BHTT)
+        elif cache is None:
             for block in self.blocks.values():
                 x_BTD = block(x_BTD, table, mask_BHTT)
         else:

@@ -74,6 +74,9 @@ class Start(_Line):
     converted: bool
     """Whether that checkpoint was first converted, for other ranks or another ZeRO stage."""
 
+    recomputed_step_flops: Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
+    """FLOPs of an optimizer step that activation checkpointing adds to its training FLOPs; 0 without it."""
+
     peak_flops: Speed | None
     """Peak FLOPs per second of one device, as `launch.hardware.flops` says; null if it says nothing."""
 

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from model.config import Kernels, ModelConfig, TokenformerConfig, TransformerConfig
+from model.flops import recomputed_flops_per_token
 from model.policy import anneal_config, ramp_config
 from model.precision import RequestedPrecision
 from model.strict import Strict
@@ -255,6 +256,10 @@ class TrainSpec(Strict):
     kernels: Kernels = "eager"
     """How the model computes (model/config.py)."""
 
+    recompute_every: PositiveInt | None = None
+    """Activation checkpointing: training keeps the input of every so many blocks and recomputes the activations between
+    them in the backward pass; null: it keeps all activations."""
+
     log_every: PositiveInt
     evaluate_every: PositiveInt
     checkpoint_every: PositiveInt
@@ -292,6 +297,14 @@ class TrainSpec(Strict):
         """The step after which to save the checkpoint right before the decay; None if the stage has no such step."""
         steps = self.learning_rate.undecayed_steps
         return steps if self.keep_trunk and steps is not None and 0 < steps < self.num_steps else None
+
+    @property
+    def recomputed_step_flops(self) -> float:
+        """FLOPs of an optimizer step that activation checkpointing adds; they are no part of training FLOPs."""
+        if self.recompute_every is None:
+            return 0.0
+        attended_tokens = self.attended_tokens or self.sequence_length
+        return self.batch_size * self.sequence_length * recomputed_flops_per_token(self.model, attended_tokens)
 
     @property
     def evaluations(self) -> dict[str, Any]:

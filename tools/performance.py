@@ -8,6 +8,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from growctl.text.formatting import byte_count
+from stages.counted import counted
 from tools.gpu_tables import gpu_tables
 from tools.pages import REPOSITORY, filled
 from tools.tables import NOT_MEASURED, at_least, at_most, number, ratio, table, with_quartiles
@@ -124,6 +125,27 @@ class TrainStep(Results):
     """The results file of benchmarks/train_step.py."""
 
     rows: list[TrainStepRow]
+
+
+class RecomputationRow(BaseModel):
+    """One model with activation checkpointing in segments of `every` blocks."""
+
+    case: str
+    num_layers: int
+    hidden_size: int
+    sequence_length: int
+    every: int
+    peak_bytes: dict[str, int]
+    planned_bytes: dict[str, int]
+    recomputed_flops: float
+    time_ratio: float | None
+    time_quartiles: list[float]
+
+
+class Recomputation(Results):
+    """The results file of benchmarks/recomputation.py."""
+
+    rows: list[RecomputationRow]
 
 
 class StartUp(Results):
@@ -245,6 +267,31 @@ def train_step_table(results: Path) -> str:
     return f"{found.where()}\n{table(headings, rows)}"
 
 
+def recomputation_table(results: Path) -> str:
+    """Memory, FLOPs and time with activation checkpointing, relative to training without."""
+    found = read_results(results / "recomputation.json", Recomputation)
+    if found is None:
+        return NOT_MEASURED
+    headings = (
+        *("model, layers x width, context", "recomputed at a time", "memory without", "memory with"),
+        *("with / without", "by `plan`", "recomputed FLOPs", "time with / without, quartiles"),
+    )
+    rows = [
+        (
+            f"{row.case}, {row.num_layers} x {row.hidden_size}, {row.sequence_length:,}",
+            counted(row.every, "block"),
+            byte_count(row.peak_bytes["without"]),
+            byte_count(row.peak_bytes["with"]),
+            f"{row.peak_bytes['with'] / row.peak_bytes['without']:.2f}",
+            f"{row.planned_bytes['with'] / row.planned_bytes['without']:.2f}",
+            f"+{row.recomputed_flops:.0%}",
+            "n/a" if row.time_ratio is None else with_quartiles(row.time_ratio, row.time_quartiles, 2),
+        )
+        for row in found.rows
+    ]
+    return f"{found.where()}\n{table(headings, rows)}"
+
+
 def start_up_table(results: Path) -> str:
     """Seconds until growctl prints help or a plan, or trains its first step."""
     found = read_results(results / "start_up.json", StartUp)
@@ -332,6 +379,7 @@ def data_table(results: Path) -> str:
 TABLES: dict[str, Callable[[Path], str]] = {
     "pattention": pattention_table,
     "train-step": train_step_table,
+    "recomputation": recomputation_table,
     "start-up": start_up_table,
     "history": history_table,
     "generate": generate_table,

@@ -7,7 +7,7 @@ from growctl.ladder.budgets import stage_batch, stage_steps, step_flops
 from growctl.ladder.sizes import Growth, attending, growth_before, stage_models, tau_after_growth
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
-from model.flops import Flops, forward_flops_per_token
+from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token
 from model.policy import has_unfinished_ramps
 from stages.spec import GenerationRule, LearningRate, settled_step
 
@@ -33,6 +33,9 @@ class StagePlan:
     tokens_per_step: int
     step_flops: Flops
     """Training FLOPs of one optimizer step."""
+
+    step_recomputed_flops: float
+    """FLOPs of one optimizer step that activation checkpointing adds. They are no part of training FLOPs."""
 
     evaluation_flops_per_token: float
     learning_rate: LearningRate
@@ -81,6 +84,11 @@ class StagePlan:
         tokens, flops = sum(plan.train_tokens for plan in ladder), sum(plan.flops.total for plan in ladder)
         return self.train_tokens / tokens, self.flops.total / flops
 
+    @property
+    def recomputed_flops(self) -> float:
+        """FLOPs of the stage that activation checkpointing adds to `flops`, for the hardware alone."""
+        return self.step_recomputed_flops * self.num_steps
+
 
 def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[StagePlan]:
     """The plans of all stages of `schedule`, in order.
@@ -106,6 +114,9 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 first_step=first_step,
                 tokens_per_step=batch.tokens,
                 step_flops=step_flops(schedule, index, grown),
+                step_recomputed_flops=batch.tokens * recomputed_flops_per_token(model, attended_tokens)
+                if schedule.launch.recompute_every
+                else 0.0,
                 evaluation_flops_per_token=forward_flops_per_token(model, attended_tokens).total,
                 learning_rate=_learning_rate(schedule, steps, index),
                 generations=_rules(schedule, index, model, steps[index]) if tau else (),

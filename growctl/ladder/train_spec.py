@@ -29,6 +29,7 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "zero_stage": schedule.launch.zero_stage,
         "offload": schedule.launch.offload,
         "kernels": schedule.launch.kernels,
+        "recompute_every": schedule.launch.recompute_every,
         "precision": schedule.training.precision,
         "log_every": schedule.training.log_every,
         "evaluate_every": schedule.evaluation.every,

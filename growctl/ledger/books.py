@@ -95,6 +95,7 @@ class _Attempt:
             "closed_by": closed_by,
             "tokens": num_steps * stage.tokens_per_step,
             "flops": asdict(stage.step_flops * num_steps),
+            "recomputed_flops": 0.0 if reused else device.get("recomputed_step_flops", 0.0) * num_steps,
             "evaluation_flops": stage.evaluation_flops_per_token * self.open_evaluated,
             "wall_seconds": wall_seconds,
             "device_seconds": reused["device_seconds"] if reused else wall_seconds * device["num_devices"],

@@ -113,6 +113,8 @@ class Cost:
     """Energy of the machines' processors and memory, whichever process used it."""
     money: float | None = 0.0
     """Device-hours x price, in the currency of the price."""
+    recomputed_flops: float = 0.0
+    """FLOPs that activation checkpointing added, which are not part of `flops`; 0 for reused steps."""
 
     @property
     def mfu(self) -> float | None:
@@ -128,6 +130,7 @@ class Cost:
             round(self.steps * fraction),
             round(self.tokens * fraction),
             self.flops * fraction,
+            recomputed_flops=self.recomputed_flops * fraction,
             evaluation_flops=self.evaluation_flops * fraction,
             wall_seconds=self.wall_seconds * fraction,
             device_seconds=self.device_seconds * fraction,

@@ -46,8 +46,9 @@ TABLES = {
     "work": """
         stage TEXT NOT NULL, attempt INTEGER NOT NULL, first_step INTEGER NOT NULL, last_step INTEGER NOT NULL,
         num_records INTEGER NOT NULL, closed_by TEXT NOT NULL, tokens INTEGER NOT NULL, flops_parameters REAL NOT NULL,
-        flops_attention REAL NOT NULL, flops_head REAL NOT NULL, evaluation_flops REAL NOT NULL,
-        wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, step_seconds REAL, gpu_joules REAL, cpu_joules REAL,
+        flops_attention REAL NOT NULL, flops_head REAL NOT NULL, recomputed_flops REAL NOT NULL,
+        evaluation_flops REAL NOT NULL, wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, step_seconds REAL,
+        gpu_joules REAL, cpu_joules REAL,
         peak_gpu_bytes INTEGER, peak_resident_bytes INTEGER, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
         precision TEXT NOT NULL, peak_flops REAL, price_per_device_hour REAL, paid_by TEXT, recorded_at TEXT NOT NULL,
         CHECK (first_step <= last_step),
@@ -71,7 +72,8 @@ TABLES = {
 """A work row covers the steps (first_step, last_step] of one attempt. `num_records` counts the attempt's lines of
 metrics.jsonl that this row and the rows before it cover; `closed_by`: `checkpoint`, `end`, `interruption` or `reused`;
 `paid_by`: the run that paid for reused steps, null for this run's own; `step_seconds`: wall seconds of its optimizer
-steps alone; `peak_flops`: of one device. `by_source` of an evaluation is JSON, a SourceEvaluation by the name of each
+steps alone; `recomputed_flops`: those that activation checkpointing added to `flops_*`, of this run's own steps;
+`peak_flops`: of one device. `by_source` of an evaluation is JSON, a SourceEvaluation by the name of each
 source of a mixture (growctl/ledger/entries.py). What is not known is null."""
 
 _SCHEMA = [

@@ -312,6 +312,7 @@ def _cost(row: sqlite3.Row) -> Cost:
         steps=row["last_step"] - row["first_step"],
         tokens=row["tokens"],
         flops=_flops("flops", row),
+        recomputed_flops=row["recomputed_flops"],
         evaluation_flops=row["evaluation_flops"],
         wall_seconds=row["wall_seconds"],
         device_seconds=row["device_seconds"],

@@ -117,6 +117,7 @@ def _stage_report(
         reused_from=tuple(ledger.payers(stage.name)),
         cumulative_flops=spent + cost.model.flops.total,
         replayed_flops=cost.replayed.flops.total,
+        recomputed_flops=cost.spent.recomputed_flops,
         wall_seconds=cost.spent.wall_seconds,
         device_seconds=cost.spent.device_seconds,
         replayed_device_seconds=cost.replayed.device_seconds,

@@ -64,6 +64,9 @@ class StageReport:
     """The part of `flops` that this run took over from other runs and did not spend."""
     reused_from: tuple[str, ...] = ()
     """The runs that paid for `reused_flops`."""
+    recomputed_flops: float = 0.0
+    """FLOPs that activation checkpointing added, which no other figure contains. Includes replayed steps, but not
+    reused ones."""
     branch_of: str | None = None
     """The stage that a release branches from; None for a stage of the ladder."""
     decayed: bool = False
@@ -224,6 +227,11 @@ class RunReport:
     def total_flops(self) -> float:
         """Training FLOPs of all stages and releases so far, without replayed ones."""
         return self.cumulative_flops + sum(release.flops for release in self.releases)
+
+    @property
+    def recomputed_flops(self) -> float:
+        """FLOPs that activation checkpointing added in all stages and releases."""
+        return sum(part.recomputed_flops for part in self.parts)
 
     @property
     def reused_flops(self) -> float:

@@ -123,6 +123,7 @@ class Total:
 
     train_tokens: int
     flops: Flops
+    recomputed_flops: float
     seconds: float | None
     device_hours: float | None
     money: float | None
@@ -135,6 +136,7 @@ class Total:
         return cls(
             train_tokens=sum(cost.plan.train_tokens for cost in costs),
             flops=total_flops([cost.plan for cost in costs]),
+            recomputed_flops=sum(cost.plan.recomputed_flops for cost in costs),
             seconds=_sum(cost.seconds for cost in costs),
             device_hours=_sum(cost.device_hours for cost in costs),
             money=_sum(cost.money for cost in costs),
@@ -275,6 +277,7 @@ def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices:
         sequence_length=schedule.training.sequence_length,
         offload=schedule.launch.offload,
         device=devices.type,
+        recompute_every=schedule.launch.recompute_every,
     )
 
 
@@ -342,14 +345,17 @@ def _seconds(
     measured: MeasuredSteps | None,
     peak_flops: float | None,
 ) -> float | None:
-    """Seconds of the stage's optimizer steps: from the measurement, else from peak FLOPs and MFU; None if unknown."""
+    """Seconds of the stage's optimizer steps: from the measurement, else from peak FLOPs and MFU; None if unknown.
+
+    `launch.hardware.mfu` is what training achieves without recomputation, so recomputed FLOPs take their time too.
+    """
     mfu, batch_size = schedule.launch.hardware.mfu, schedule.training.batch_size
     if measured and micro_batch_size:
         num_micro_batches = max(1, batch_size // (micro_batch_size * num_devices))
         return plan.num_steps * measured.step_seconds(num_micro_batches)
     if peak_flops is None or mfu is None:
         return None
-    return plan.flops.total / (num_devices * peak_flops * mfu)
+    return (plan.flops.total + plan.recomputed_flops) / (num_devices * peak_flops * mfu)
 
 
 def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Precision) -> int:

@@ -99,6 +99,9 @@ class StageEntry:
     """Its share of the FLOPs of all stages of its run; null for a release."""
 
     flops_by_part: Flops
+    recomputed_flops: float
+    """FLOPs that activation checkpointing adds; `flops` does not contain them."""
+
     num_devices: int
     memory_bytes: MemoryEntry | None
     """null if the batch cannot be split evenly over the devices."""
@@ -145,6 +148,7 @@ class StageEntry:
             flops=plan.flops.total,
             flops_share=shares and shares[1],
             flops_by_part=plan.flops,
+            recomputed_flops=plan.recomputed_flops,
             num_devices=cost.num_devices,
             memory_bytes=MemoryEntry.of(cost.memory) if cost.memory else None,
             micro_batch_size=cost.micro_batch_size,
@@ -167,6 +171,9 @@ class TotalEntry:
     """Training FLOPs, forward and backward."""
 
     flops_by_part: Flops
+    recomputed_flops: float
+    """FLOPs that activation checkpointing adds; `flops` does not contain them."""
+
     wall_seconds: float | None
     device_seconds: float | None
     """Wall seconds x devices."""
@@ -181,6 +188,7 @@ class TotalEntry:
             train_tokens=total.train_tokens,
             flops=total.flops.total,
             flops_by_part=total.flops,
+            recomputed_flops=total.recomputed_flops,
             wall_seconds=total.seconds,
             device_seconds=_seconds(total.device_hours),
             money=total.money,

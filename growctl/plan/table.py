@@ -9,6 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from growctl.ladder.stage_plans import StagePlan
 from growctl.plan.costs import PlanCosts, StageCost, Total, everything, plan_costs
 from growctl.plan.start_line import start_line
 from growctl.plan.warnings import plan_notes, plan_warnings
@@ -17,7 +18,7 @@ from growctl.text.colours import FAINT, WARNING
 from growctl.text.first_use import FirstUse
 from growctl.text.formatting import byte_count, duration, scientific, short_count
 from growctl.text.name_cell import NameCell
-from model.flops import Flops
+from stages.counted import counted
 
 UNKNOWN = "-"
 MOST_NAME = 26
@@ -60,7 +61,7 @@ def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]
     yield (
         "sizes and compute: FLOPs, and their shares in parameters, attention and output head",
         _size_rows(costs),
-        ("embedding", "head", "attention", "parameters "),
+        ("embedding", "head", "attention", "parameters ", "recomputed"),
     )
     if costs.ladder.mixture:
         yield "tokens and epochs by source", _mixture_rows(costs), ("share",)
@@ -108,17 +109,23 @@ def _size_rows(costs: PlanCosts) -> list[Row]:
             "tokens/p": _ratio(tokens / plan.num_parameters),
             "epochs": _or_unknown(cost.epochs, _ratio),
         }
-        rows.append(row | _compute(plan.flops))
+        rows.append(row | _compute(plan))
     if len(rows) > 1:
         total = costs.ladder.total
-        rows.append({"stage": "total", "tokens": short_count(total.train_tokens)} | _compute(total.flops))
+        rows.append({"stage": "total", "tokens": short_count(total.train_tokens)} | _compute(total))
     return rows
 
 
-def _compute(flops: Flops) -> Row:
-    """The cells for FLOPs and their shares by part."""
+def _compute(cost: StagePlan | Total) -> Row:
+    """The cells for FLOPs, their shares by part, and what is recomputed beyond them."""
+    flops, again = cost.flops, cost.recomputed_flops
     parts = {"parameters ": flops.parameters, "attention": flops.attention, "head": flops.head}
-    return {"FLOPs": scientific(flops.total)} | {name: f"{part / flops.total:.0%}" for name, part in parts.items()}
+    shares = {name: f"{part / flops.total:.0%}" for name, part in parts.items()}
+    return {
+        "FLOPs": scientific(flops.total),
+        **shares,
+        "recomputed": f"+{again / flops.total:.0%}" if again else UNKNOWN,
+    }
 
 
 def _mixture_rows(costs: PlanCosts) -> list[Row]:
@@ -140,7 +147,9 @@ def _memory_title(costs: PlanCosts) -> str:
     launch = costs.ladder.schedule.launch
     capacity = f" of {byte_count(costs.memory_bytes)}" if costs.memory_bytes else ""
     offload = ", optimizer offloaded" if launch.offload == "optimizer" else ""
-    return f"memory per device{capacity}: ZeRO-{launch.zero_stage}{offload}, {costs.precision}"
+    every = launch.recompute_every
+    recomputed = "" if every is None else f", {counted(every, 'block')} recomputed at a time"
+    return f"memory per device{capacity}: ZeRO-{launch.zero_stage}{offload}{recomputed}, {costs.precision}"
 
 
 def _time_title(costs: PlanCosts) -> str:
@@ -149,7 +158,8 @@ def _time_title(costs: PlanCosts) -> str:
     if costs.measurements:
         return f"{what}, measured on {costs.measurements.where}"
     known = hardware.mfu is not None and hardware.peak_flops(costs.precision) is not None
-    return f"{what}, at an MFU of {hardware.mfu:.0%}" if known else "devices and disk"
+    again = " without recomputation" if costs.ladder.total.recomputed_flops else ""
+    return f"{what}, at an MFU of {hardware.mfu:.0%}{again}" if known else "devices and disk"
 
 
 def _memory_rows(costs: PlanCosts) -> list[Row]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from growctl.controls.caveats import schedule_caveats
 from growctl.ladder.short_stages import short_stage_warnings
-from growctl.ladder.stage_plans import total_flops
+from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.launch.ranks import crowded_cores, uneven_batch
 from growctl.plan.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_memory
 from growctl.plan.datasets import dataset_warnings
@@ -213,12 +213,33 @@ def _memory(costs: PlanCosts) -> Iterator[str]:
         device = f"a device of {byte_count(capacity)} with {HEADROOM:.0%} left free"
         memory = stage_memory(run.schedule, cost.plan, cost.num_devices, costs.devices)
         if largest == 0:
-            yield f"{where} does not fit: one sequence at a time takes {byte_count(memory.of(1).total)} of {device}."
+            takes = f"one sequence at a time takes {byte_count(memory.of(1).total)} of {device}"
+            yield f"{where} does not fit: {takes}.{_with_checkpointing(costs, run, cost, 1)}"
         elif largest and micro and micro > largest:
             yield (
                 f"{where} does not fit: micro-batches of {micro} take {byte_count(memory.of(micro).total)} of "
-                f"{device}; {largest} is the largest that fits."
+                f"{device}; {largest} is the largest that fits.{_with_checkpointing(costs, run, cost, micro)}"
             )
+
+
+def _with_checkpointing(costs: PlanCosts, run: RunCost, cost: StageCost, micro_batch_size: int) -> str:
+    """A sentence on what activation checkpointing would change; empty unless the stage then fits."""
+    launch, capacity = run.schedule.launch, costs.memory_bytes
+    if launch.recompute_every or capacity is None:
+        return ""
+    launch = launch.model_copy(update={"activation_checkpointing": "blocks"})
+    schedule = run.schedule.model_copy(update={"launch": launch})
+    before, after = (
+        stage_memory(each, cost.plan, cost.num_devices, costs.devices).of(micro_batch_size).total
+        for each in (run.schedule, schedule)
+    )
+    if after > (1 - HEADROOM) * capacity:
+        return ""
+    plan = plan_stages(schedule)[cost.plan.index]
+    return (
+        f" It fits with launch.activation_checkpointing = blocks: {byte_count(after)} instead of {byte_count(before)}, "
+        f"{plan.recomputed_flops / plan.flops.total:.0%} more hardware FLOPs."
+    )
 
 
 def _settings(costs: PlanCosts) -> Iterator[str]:

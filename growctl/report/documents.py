@@ -69,6 +69,9 @@ class StageEntry:
     """The part of `flops` that this run took over from other runs and did not spend."""
     reused_from: tuple[str, ...]
     """The runs that paid for `reused_flops`."""
+    recomputed_flops: float
+    """FLOPs that activation checkpointing added, which no other figure contains. Includes replayed steps, but not
+    reused ones."""
     branch_of: str | None
     """The stage that a release branches from; None for a stage of the ladder."""
     step_seconds: float | None

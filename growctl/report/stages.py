@@ -70,6 +70,17 @@ def replayed_work(run: RunReport) -> str | None:
     return f"Replayed after interruptions: {', and '.join(parts)}." if parts else None
 
 
+def recomputed_work(run: RunReport) -> str | None:
+    """What activation checkpointing added, in one sentence; None if nothing was recomputed."""
+    flops, model = run.recomputed_flops, sum(part.flops - part.reused_flops + part.replayed_flops for part in run.parts)
+    if not flops:
+        return None
+    return (
+        f"Activation checkpointing recomputed {scientific(flops)} FLOPs (+{flops / model:.0%}) to save memory, not "
+        "counted above; their device time is."
+    )
+
+
 def reused_work(run: RunReport) -> str | None:
     """The work taken over from other runs, in one sentence; None if there is none."""
     if not run.reused_from:
@@ -94,8 +105,8 @@ def base_cost(run: RunReport) -> str | None:
 
 
 def remarks(run: RunReport) -> list[str]:
-    """The notes below a run's stages: its start checkpoint, reused and replayed work, releases, copies left out."""
-    notes = (base_cost(run), reused_work(run), replayed_work(run), _releases(run))
+    """The notes below a run's stages: its start checkpoint, reused, replayed and recomputed work, and more."""
+    notes = (base_cost(run), reused_work(run), replayed_work(run), recomputed_work(run), _releases(run))
     return [*filter(None, notes), *run.notes]
 
 

@@ -6,7 +6,7 @@ None of it changes the results beyond rounding, so you may change all of it when
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError, field_validator
 
 from growctl.schema.example import example
 from growctl.schema.known_devices import DEVICES, Device
@@ -71,7 +71,8 @@ class HardwareBlock(Block):
     flops: Annotated[FlopsPerSecond | None, example("989T", "FLOPs per second")] = None
     """Peak FLOPs per second of one device in the training precision, for example 989T; by default that of `device`."""
     mfu: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.4, "share of the peak")] = None
-    """Share of the peak that training achieves (model FLOPs utilisation). `plan --measure` times real steps instead."""
+    """Share of the peak that training achieves without activation checkpointing (model FLOPs utilisation). FLOPs that
+    it recomputes take as long as others. `plan --measure` times real steps instead."""
     price_per_device_hour: Annotated[NonNegativeFloat | None, example(2.5, "any currency")] = None
     """Price of one device for one hour, in any currency."""
 
@@ -136,6 +137,14 @@ class SlurmBlock(Block):
     """Further sbatch options by their long names: {reservation: name, exclusive: true}."""
 
 
+class SegmentsBlock(Block):
+    """Activation checkpointing in segments of several blocks."""
+
+    every: Annotated[Count, example(2, "blocks")]
+    """Blocks of a segment. More of them keep fewer inputs, but recompute more activations at a time; either way, each
+    block is computed once more."""
+
+
 class LaunchBlock(Block):
     """The machines that train and how they share the work. You may change this block when you resume a run."""
 
@@ -149,6 +158,10 @@ class LaunchBlock(Block):
     """DeepSpeed ZeRO. 1 shards the optimizer state, 2 also the gradients, 3 also the parameters."""
     offload: Annotated[Offload, example("optimizer")] = "none"
     """optimizer: keep and update the master weights and Adam's moments in the host's memory."""
+    activation_checkpointing: Annotated[Literal["none", "blocks"] | SegmentsBlock, example("blocks")] = "none"
+    """Keeps only the inputs of blocks in the forward pass and recomputes the rest in the backward pass: less memory, a
+    forward pass more. blocks: the input of every block. {every: N}: that of every N-th block, and N blocks are
+    recomputed at a time. The results have the same bits on CPUs."""
     kernels: Annotated[Kernels, example("triton")] = "eager"
     """How the model is computed. eager: operator by operator; only this keeps a resumed run bit-identical to an
     unbroken one. compiled: torch.compile on each block. triton: fused kernels on GPUs, with `pip install
@@ -178,6 +191,14 @@ class LaunchBlock(Block):
         """Sequences that a forward pass takes at least: what each device's share of a batch must be a multiple of."""
         return 1 if self.micro_batch_size == "auto" else self.micro_batch_size
 
+    @property
+    def recompute_every(self) -> int | None:
+        """Blocks in each segment that the backward pass recomputes; None without activation checkpointing."""
+        chosen = self.activation_checkpointing
+        if isinstance(chosen, SegmentsBlock):
+            return chosen.every
+        return 1 if chosen == "blocks" else None
+
     def nodes_of(self, stage: int) -> int:
         """Machines of the stage with index `stage`."""
         return self.nodes[min(stage, len(self.nodes) - 1)] if isinstance(self.nodes, list) else self.nodes
@@ -196,6 +217,16 @@ class LaunchBlock(Block):
         if value == "auto" or (type(value) is int and value > 0):
             return _no_more_than_exist(value)
         raise ValueError("must be auto, or a whole number above 0")
+
+    @field_validator("activation_checkpointing", mode="before")
+    @classmethod
+    def _known_checkpointing(cls, value: Any) -> Any:
+        if value in ("none", "blocks") or isinstance(value, SegmentsBlock):
+            return value
+        if isinstance(value, dict) and value.keys() == {"every"}:
+            with suppress(ValidationError):
+                return SegmentsBlock(**value)
+        raise ValueError("must be none, blocks, or {every: N} with a number of blocks")
 
     @field_validator("micro_batch_size", mode="before", json_schema_input_type=Literal["auto"] | Count | None)
     @classmethod

@@ -96,11 +96,12 @@ class TrainingMemory:
         sequence_length: int,
         offload: Offload = "none",
         device: DeviceType = "cuda",
+        recompute_every: int | None = None,
     ) -> None:
         self._sequence_length = sequence_length
         self._sizes = _Sizes.of(config, world_size)
         self._engine = _engine(self._sizes, zero_stage, precision, offload, device)
-        self._model = model_bytes(config, precision, device)
+        self._model = model_bytes(config, precision, device, recompute_every)
         self._config, self._device = config, device
 
     def of(self, micro_batch_size: int) -> Memory:

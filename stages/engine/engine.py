@@ -125,6 +125,7 @@ def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) ->
     The training loop sets the learning rate; DeepSpeed's schedulers are not used.
     """
     model.use_kernels(spec.kernels)
+    model.recompute_every = spec.recompute_every
     import_muon_uncompiled()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": reduce_bucket(num_parameters)}

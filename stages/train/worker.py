@@ -107,6 +107,7 @@ class Worker:
             zero_stage=spec.zero_stage,
             resumed_from=resumed and step,
             converted=resumed is not None and resumed.kind == "parameters",
+            recomputed_step_flops=spec.recomputed_step_flops,
             peak_flops=spec.peak_flops,
             price_per_device_hour=spec.price_per_device_hour,
         )

@@ -19,6 +19,7 @@ START = {
     "zero_stage": 1,
     "resumed_from": None,
     "converted": False,
+    "recomputed_step_flops": 0.0,
     "peak_flops": None,
     "price_per_device_hour": 2.5,
 }

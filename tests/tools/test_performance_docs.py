@@ -126,6 +126,17 @@ def test_the_trainer_and_both_families_are_held_against_their_goals(tmp_path, tr
     assert cells in performance.train_step_table(results)
 
 
+def test_memory_with_checkpointing_stands_beside_what_plan_reckons(tmp_path) -> None:
+    size = {"case": "transformer", "num_layers": 12, "hidden_size": 256, "sequence_length": 512, "every": 2}
+    memory = {"peak_bytes": {"without": 4 * 10**8, "with": 10**8}, "planned_bytes": {"without": 100, "with": 24}}
+    row = size | memory | {"recomputed_flops": 0.324, "time_ratio": 1.301, "time_quartiles": [1.2, 1.456]}
+    shown = performance.recomputation_table(written(tmp_path, "recomputation.json", rows=[row]))
+    assert (
+        "| transformer, 12 x 256, 512 | 2 blocks | 400 MB | 100 MB | 0.25 | 0.24 | +32% | 1.30 (1.20 to 1.46) |"
+        in shown
+    )
+
+
 def test_a_form_that_was_not_measured_leaves_its_cell_empty(tmp_path) -> None:
     row = pattention_row("fp32", 1.0, over_floor={"ours": 1.0}, saved_bytes={})
     table = performance.pattention_table(written(tmp_path, "pattention.json", rows=[row]))

@@ -22,7 +22,9 @@ class Metrics:
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
 
-    def start(self, attempt: int, resumed_from: int | None = None, num_devices: int = 2) -> None:
+    def start(
+        self, attempt: int, resumed_from: int | None = None, num_devices: int = 2, recomputed: float = 0.0
+    ) -> None:
         self.attempt, self.step, self.seconds = attempt, resumed_from or 0, 9.0
         self.num_devices, self.gpu_joules = num_devices, 0.0
         self._write(
@@ -31,6 +33,7 @@ class Metrics:
             num_devices=num_devices,
             resumed_from=resumed_from,
             precision="fp32",
+            recomputed_step_flops=recomputed,
             peak_flops=1e6,
             price_per_device_hour=3.6,
         )

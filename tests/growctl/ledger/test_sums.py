@@ -23,6 +23,8 @@ class Done:
     num_devices: int
     seconds: float
     peak_bytes: int
+    recomputed: float
+    """FLOPs of a step that activation checkpointing added."""
 
     @property
     def steps(self) -> int:
@@ -42,7 +44,8 @@ def killed_runs(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[Done]]:
         resumed_from = draw(st.sampled_from(durable[-2:]))  # the newest checkpoint, or the one before if broken
         durable = [step for step in durable if step <= resumed_from]
         metrics = Metrics()
-        metrics.start(number, resumed_from or None, num_devices=draw(st.integers(1, 4)))
+        recomputed = draw(st.sampled_from([0.0, 3e5]))  # the setting may change when a run resumes
+        metrics.start(number, resumed_from or None, num_devices=draw(st.integers(1, 4)), recomputed=recomputed)
         metrics.usage(gpu_bytes=draw(st.integers(1, 10**9)))
         saved_at: list[tuple[int, int]] = []
         for step in range(resumed_from + 1, NUM_STEPS + 1):
@@ -64,7 +67,7 @@ def killed_runs(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[Done]]:
         steps = max(record["step"] for record in kept)
         peak = max(record["peak_gpu_bytes"] for record in usage)
         devices, seconds = metrics.records[0]["num_devices"], kept[-1]["seconds"]
-        done.append(Done(resumed_from, steps, devices, seconds, peak))
+        done.append(Done(resumed_from, steps, devices, seconds, peak, recomputed))
         records += kept
         if survives == total:
             return records, done
@@ -94,6 +97,7 @@ def test_kept_and_replayed_work_is_all_the_work_and_kept_work_is_the_last_path(
     assert spent == cost.spent
     assert (spent.steps, spent.tokens) == (steps, 100 * steps)
     assert spent.flops.total == pytest.approx(9e5 * steps)
+    assert spent.recomputed_flops == pytest.approx(sum(one.recomputed * one.steps for one in done))
     assert cost.kept.steps == sum(kept_steps(done)) == NUM_STEPS
     assert cost.replayed.steps == steps - NUM_STEPS
 

@@ -57,6 +57,24 @@ def test_time_is_flops_over_throughput_and_money_is_per_device_hour() -> None:
         assert cost.tokens_per_second == pytest.approx(plan.train_tokens / cost.seconds)
 
 
+def test_recomputed_flops_take_time_and_are_no_part_of_model_flops_or_mfu() -> None:
+    plain, checkpointed = (
+        plan_costs(launched(activation_checkpointing=chosen)).ladder for chosen in ("none", {"every": 2})
+    )
+    assert plain.total.recomputed_flops == 0
+    assert checkpointed.total.flops == plain.total.flops
+    for before, after in zip(plain.stages, checkpointed.stages, strict=True):
+        plan = after.plan
+        blocks = plan.flops.parameters + plan.flops.attention
+        assert plan.recomputed_flops == pytest.approx(blocks / 3)
+        factor = 1 + plan.recomputed_flops / plan.flops.total
+        assert after.seconds == pytest.approx(factor * (before.seconds or 0))
+        assert after.mfu == pytest.approx(0.5 / factor)
+        assert before.memory
+        assert after.memory
+        assert after.memory.activations < before.memory.activations
+
+
 def test_every_stage_and_control_has_its_own_number_of_machines() -> None:
     schedule = ladder(
         training=TRAINING,

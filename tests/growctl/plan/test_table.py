@@ -138,6 +138,19 @@ def test_a_plan_without_unknowns_shows_every_column_in_100_columns() -> None:
     assert rows == [*sizes, "total", *sizes, *sizes, "total"]
 
 
+def test_what_is_recomputed_has_a_column_of_its_own_beside_the_models_flops() -> None:
+    hardware = {"device": "h100", "mfu": 0.4}
+    plain_text, text = (
+        printed(ladder(launch={"devices": 2, "hardware": hardware, "activation_checkpointing": chosen}))
+        for chosen in ("none", {"every": 2})
+    )
+    assert "recomputed" not in plain_text
+    assert cells(text, "stage ")[-1] == "recomputed"
+    assert cells(text, "stage-0")[-1].startswith("+")
+    assert "ZeRO-1, 2 blocks recomputed at a time" in text
+    assert "time, at an MFU of 40% without recomputation" in text
+
+
 def test_unknown_columns_are_hidden_and_a_hint_names_the_missing_keys() -> None:
     text = printed(ladder(launch={"devices": 2}))
     for heading in ("time", "money", "MFU", "largest", "epochs", "measured", "device-hours"):

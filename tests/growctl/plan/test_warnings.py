@@ -105,10 +105,26 @@ def test_a_micro_batch_that_does_not_fit_is_reported_with_the_largest_that_fits(
     ]
     assert "micro-batches of 8 take" in large[1]
     assert "of a device of 950 kB with 10% left free" in large[1]
-    assert large[1].endswith("is the largest that fits.")
+    assert "is the largest that fits." in large[1]
     tiny = fitting("400kB", "auto")
     assert all("one sequence at a time takes" in warning for warning in tiny)
     assert len(tiny) == 2
+
+
+def test_where_a_size_does_not_fit_checkpointing_is_proposed_with_its_memory_and_flops_if_it_then_fits() -> None:
+    def fitting(memory: str, micro: Any = "auto", **launch: Any) -> list[str]:
+        hardware = {"device": "h100", "memory": memory}
+        return warnings(optimal(launch={"devices": 1, "micro_batch_size": micro, "hardware": hardware} | launch))
+
+    assert fitting("1.25MB", 8, activation_checkpointing="blocks") == []
+    (found,) = fitting("1.25MB", 8)
+    plan = plan_costs(optimal(launch={"devices": 1, "activation_checkpointing": "blocks"})).ladder.stages[1].plan
+    assert found.endswith(
+        " 4 is the largest that fits. It fits with launch.activation_checkpointing = blocks: 1.11 MB instead of "
+        f"1.35 MB, {plan.recomputed_flops / plan.flops.total:.0%} more hardware FLOPs."
+    )
+    assert ["It fits" in warning for warning in fitting("1MB", 8)] == [True, False]
+    assert not any("It fits" in warning for warning in fitting("1MB", 8, activation_checkpointing={"every": 2}))
 
 
 def test_a_batch_that_does_not_split_evenly_is_reported_once_as_run_reports_it(

@@ -10,7 +10,13 @@ from stages.stage_dir import StagePaths
 _START = {"device": "cpu", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
 _FIGURES = {"loss": 2.0, "perplexity": 7.4, "bits_per_byte": 2.9}
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "start": {**_START, "converted": False, "peak_flops": None, "price_per_device_hour": None},
+    "start": {
+        **_START,
+        "converted": False,
+        "recomputed_step_flops": 0.0,
+        "peak_flops": None,
+        "price_per_device_hour": None,
+    },
     "train": {
         "loss": 2.0,
         "learning_rate": 1e-3,

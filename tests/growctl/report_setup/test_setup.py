@@ -16,7 +16,7 @@ from stages.metrics import MetricsWriter
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
 
 START = {"device": "cpu", "num_devices": 2, "precision": "bf16", "converted": False}
-NOTHING = {"resumed_from": None, "peak_flops": None, "price_per_device_hour": None}
+NOTHING = {"resumed_from": None, "recomputed_step_flops": 0.0, "peak_flops": None, "price_per_device_hour": None}
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def records_of(stage: StagePaths, *events: tuple[str, int, dict[str, Any]], atte
 
 
 START = {"device": "H100", "num_devices": 4, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
-START |= {"converted": False, "peak_flops": None, "price_per_device_hour": None}
+START |= {"converted": False, "recomputed_step_flops": 0.0, "peak_flops": None, "price_per_device_hour": None}
 
 
 def evaluation(point: str, loss: float) -> dict[str, Any]:

@@ -76,6 +76,7 @@ def test_every_shipped_choice_conforms_to_its_block(group: str, choice: str) -> 
             {"launch": {"slurm": {"options": {"exclusive": True, "reservation": "x"}, "setup": ["module load x"]}}}
         ),
         changed({"growth": {"old_tokens": {"freeze_for": "1k"}}, "launch": {"micro_batch_size": None}}),
+        changed({"launch": {"activation_checkpointing": {"every": 2}}}),
         {"defaults": ["quickstart"]},
         {
             "defaults": ["pile_1.4b", {"override data": "wikitext"}, {"launch": "slurm"}, "_self_"],

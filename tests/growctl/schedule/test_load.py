@@ -69,12 +69,13 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         (
             {"launch.batch_size": 8},
             "launch.batch_size = 8: no such key here; it belongs to training (allowed here: cluster, nodes, devices, "
-            "zero_stage, offload, kernels, micro_batch_size, environment, grace, hang_timeout, max_restarts, hostfile, "
-            "slurm, hardware)",
+            "zero_stage, offload, activation_checkpointing, kernels, micro_batch_size, environment, grace, "
+            "hang_timeout, max_restarts, hostfile, slurm, hardware)",
         ),
         (
             {"growth.every": 8},
-            f"growth.every = 8: no such key here; it belongs to evaluation or checkpoint (allowed here: {GROWTH_KEYS})",
+            "growth.every = 8: no such key here; it belongs to evaluation or checkpoint or "
+            f"launch.activation_checkpointing (allowed here: {GROWTH_KEYS})",
         ),
         (
             {"growth.seed": 8},
@@ -132,6 +133,14 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         (
             {"launch.zero_stage": 0},
             "launch.zero_stage = 0: ZeRO 0 saves no optimizer state that growth could read; use 1, which costs no more",
+        ),
+        (
+            {"launch.activation_checkpointing": "all"},
+            "launch.activation_checkpointing = 'all': must be none, blocks, or {every: N} with a number of blocks",
+        ),
+        (
+            {"launch.activation_checkpointing": {"every": 0}},
+            "launch.activation_checkpointing: must be none, blocks, or {every: N} with a number of blocks",
         ),
         ({"launch.zero_stage": 4}, "launch.zero_stage = 4: must be 1, 2 or 3"),
         ({"launch.zero_stage": True}, "launch.zero_stage = true: must be 1, 2 or 3"),

@@ -23,7 +23,7 @@ from tests.stages.checkpoints import small_config
 from tests.stages.test_metrics import EVALUATION, TRAIN, with_crc
 
 START = {"device": "CPU X", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
-START |= {"converted": False, "peak_flops": None, "price_per_device_hour": None}
+START |= {"converted": False, "recomputed_step_flops": 0.0, "peak_flops": None, "price_per_device_hour": None}
 LAUNCHED = "[2026-01-02 03:04:05,678] [INFO] [launch.py:152:main] WORLD INFO DICT: {'localhost': ['0']}\n"
 KILLED = (
     "[launch.py:259:sigkill_handler] ['python', '-m', 'stages.train.worker', 'spec.json'] exits with return code = "

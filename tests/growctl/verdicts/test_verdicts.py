@@ -15,7 +15,7 @@ from growctl.measured.find import find_runs
 from growctl.measured.runs import RunReport, StageReport
 from growctl.report.documents import report_document
 from growctl.report.savings import verdicts
-from growctl.report.stages import replayed_work
+from growctl.report.stages import recomputed_work, remarks, replayed_work
 from growctl.text.formatting import scientific
 from growctl.verdicts.compare import Comparison, Point, compare, flops_to_loss
 from growctl.verdicts.verdict import verdict
@@ -289,6 +289,18 @@ def test_the_report_names_replayed_work_only_where_there_was_any(
     [stage] = run.stages
     run = replace(run, stages=(replace(stage, replayed_flops=flops, replayed_device_seconds=seconds),))
     assert replayed_work(run) == sentence
+
+
+def test_the_report_names_recomputed_work_apart_from_every_other_figure() -> None:
+    run = invented("quick", [(1000, 100)], 1.28, None, 0.0)
+    assert recomputed_work(run) is None
+    checkpointed = replace(run, stages=(replace(run.stages[0], recomputed_flops=1.65e8),))
+    assert checkpointed.total_flops == run.total_flops == 5.5e8
+    assert recomputed_work(checkpointed) == (
+        "Activation checkpointing recomputed 1.65e08 FLOPs (+30%) to save memory, not counted above; their device time "
+        "is."
+    )
+    assert recomputed_work(checkpointed) in remarks(checkpointed)
 
 
 CONTROLS = st.lists(

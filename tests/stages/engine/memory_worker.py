@@ -2,9 +2,10 @@
 
     memory_worker.py OUTPUT
 
-Writes {kind: {moment: bytes}} for each ZeRO stage, precision and offloading. The moments are: after the engine's start,
-after the forward pass of a second micro-batch, and the peak of two steps and of an evaluation as at the end of a stage.
-The size of a checkpoint is included.
+Writes {kind: {moment: bytes}} for each ZeRO stage, precision, offloading and activation checkpointing. The moments are:
+after the engine's start, after the forward pass of a second micro-batch, and the peak of two steps and of an evaluation
+as at the end of a stage. The size of a checkpoint is included, and a hash of the losses and of the trained weights with
+their moments.
 """
 
 import gc
@@ -14,6 +15,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from torch.distributed import distributed_c10d
 from model.config import ModelConfig
 from model.initialization import build_model
 from stages.engine.engine import build_engine, start_distributed
-from stages.engine.engine_state import start_moments
+from stages.engine.engine_state import engine_states, start_moments
 from tests.memory_tracking import MemoryTracking
 from tests.stages.specs import small_spec
 
@@ -66,7 +68,7 @@ class _GlooOfOneThread(dist.ProcessGroupGloo):
         super().__init__(store, rank, size, options)
 
 
-def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, int]:
+def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, int | str]:
     """Measures the bytes of this rank at each moment, and of a checkpoint of all ranks, written to `output`."""
     config = TypeAdapter(ModelConfig).validate_json(json.dumps(case["model"]))
     micro, length, world_size = case["micro_batch_size"], case["sequence_length"], dist.get_world_size()
@@ -75,12 +77,15 @@ def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, 
         config,
         zero_stage=case["zero_stage"],
         offload=case["offload"],
+        recompute_every=case["recompute_every"],
         micro_batch_size=micro,
         batch_size=2 * micro * world_size,
         sequence_length=length,
     )
-    ids = torch.randint(0, config.vocab_size, (micro, length))
-    found = {}
+    random = torch.Generator().manual_seed(dist.get_rank())
+    ids = torch.randint(0, config.vocab_size, (micro, length), generator=random)
+    found: dict[str, int | str] = {}
+    trained = sha256()
     with MemoryTracking([ids]) as memory:
         engine = build_engine(build_model(config, seed=0), spec, precision)
         start_moments(engine, {})
@@ -95,12 +100,17 @@ def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, 
                     found["forward"] = memory.live
                 engine.backward(loss)
                 engine.step()
+                trained.update(repr(loss.item()).encode())
                 del loss
         overlap.end()
         with torch.no_grad():
             plain = build_model(config)
             plain(ids, ids)
         found["peak"] = memory.peak
+    for _, state in engine_states(engine):
+        for tensor in state:
+            trained.update(tensor.contiguous().numpy().tobytes())
+    found["trained"] = trained.hexdigest()
     engine.save_checkpoint(str(output), tag="engine", save_latest=False)
     dist.barrier()
     found["checkpoint"] = sum(path.stat().st_size for path in output.rglob("*.pt"))

@@ -85,6 +85,7 @@ def test_launch_settings_are_not_part_of_the_history():
         "offload": "optimizer",
         "micro_batch_size": 2,
         "kernels": "compiled",
+        "recompute_every": 2,
         "log_every": 7,
     }
     elsewhere: dict[str, Any] = {
