@@ -48,6 +48,7 @@ from stages.engine.engine_state import (
     save_parameters,
     start_moments,
 )
+from stages.engine.moments import takes_norm_of_updates
 from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest
@@ -211,7 +212,8 @@ class Worker:
         spec = self.spec
         learning_rate = spec.learning_rate.at(step)
         for group in engine.optimizer.param_groups:
-            group["lr"] = learning_rate * spec.rule(group["generation"]).factor(step)
+            scale = spec.optimizer.muon_lr_scale if group["use_muon"] else 1.0
+            group["lr"] = learning_rate * scale * spec.rule(group["generation"]).factor(step)
         progress = progress_at(step, spec.ramp_steps), progress_at(step, spec.anneal_steps or 0)
         if progress != self.progress and isinstance(spec.model, TokenformerConfig):
             engine.module.set_scales(self.spec.model_after(step + 1))
@@ -258,7 +260,7 @@ class Worker:
         self.look_every = max(1, int(LOOK_SECONDS * mean_speed))
         self.guard.learn(step, losses)
         tokens_per_step = self.spec.batch_size * self.spec.sequence_length
-        norm = engine.get_global_grad_norm()
+        norm = None if takes_norm_of_updates(engine) else engine.get_global_grad_norm()
         self.record_usage(step)
         self.record(
             "train",
