@@ -12,6 +12,7 @@ from growctl.ladder.sizes import StageModels, added_tokens, is_grown, stage_mode
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schedule.mixture_checks import check_text_block
+from growctl.schedule.optimizer_checks import check_optimizer
 from growctl.schedule.start import check_start
 from growctl.schema.blocks import Schedule
 from growctl.schema.growth_block import GrowthBlock
@@ -45,6 +46,7 @@ def check_combinations(schedule: Schedule) -> list[str]:
         _check_stages,
         _check_sizes,
         _check_training,
+        check_optimizer,
         _check_growth,
         _check_control_blocks,
     )
