@@ -49,6 +49,7 @@ from stages.engine.engine_state import (
     start_moments,
 )
 from stages.engine.moments import takes_norm_of_updates
+from stages.engine.muon_memory import muon_elements
 from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest
@@ -283,7 +284,10 @@ class Worker:
         lineage = Lineage(operation="train", details=self.state(), history=self.history.at(step, self.cost(step)))
         fields = {**self.manifest_fields(engine, step), "lineage": lineage}
         num_bytes = last_checkpoint_bytes(self.paths.directory) or engine_checkpoint_bytes(
-            num_parameters(spec.model), spec.zero_stage, self.precision
+            num_parameters(spec.model),
+            spec.zero_stage,
+            self.precision,
+            muon_elements(spec.model, spec.optimizer.name),
         )
         self.watchdog.beat()
         if self.metrics:
@@ -304,7 +308,9 @@ class Worker:
         Raises DiskFull if it does not fit on the disk; the partial files are deleted.
         """
         final = self.paths.final
-        num_bytes = parameters_checkpoint_bytes(num_parameters(self.spec.model))
+        num_bytes = parameters_checkpoint_bytes(
+            num_parameters(self.spec.model), muon_elements(self.spec.model, self.spec.optimizer.name)
+        )
         if self.rank == 0:
             require_space(final, num_bytes)
         with clean_when_full(final, num_bytes):
