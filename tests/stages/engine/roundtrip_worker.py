@@ -89,6 +89,10 @@ def main() -> None:
         model = build_model(manifest.model, device=device)
         fill_model(model, initial, manifest)
         engine = build_engine(model, spec, precision)
+        if kind == "zero1-fp32":
+            load_states(engine, initial, manifest.model_copy(update={"group_steps": MUON_STEPS}))
+            has_moments = any(moment.any() for _, state in engine_states(engine) for moment in state[1:])
+            from_muon = {"steps": group_steps(engine), "has_moments": has_moments}
         load_states(engine, initial, manifest)
         steps_loaded = group_steps(engine)
         save_parameters(output / f"{kind}-loaded", engine_states(engine))
@@ -107,6 +111,7 @@ def main() -> None:
         everywhere: list[Any] = [None] * world_size
         dist.all_gather_object(everywhere, orthogonalised)
         report[kind] = {
+            "from_muon": from_muon,
             "steps_loaded": steps_loaded,
             "steps_trained": group_steps(engine),
             "losses": losses,

@@ -133,6 +133,12 @@ def test_every_group_keeps_its_decay(roundtrips, ranks):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_adamw_takes_no_moments_from_a_checkpoint_of_muon(roundtrips, ranks):
+    loaded = roundtrips[1][ranks][0]["zero1-fp32"]["from_muon"]
+    assert loaded == {"steps": dict.fromkeys([*STEPS, "generation-1-decay"], 0), "has_moments": False}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", MUON)
 def test_newton_schulz_runs_on_every_generations_tokens_and_on_nothing_else(roundtrips, kind, ranks):
     initial, results = roundtrips
