@@ -7,6 +7,7 @@ import pytest
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
+from growctl.schedule.load import load_schedule
 from tests.growctl.schedules import changed, message_of, parse
 
 MUON = {"optimizer.name": "muon"}
@@ -55,6 +56,12 @@ def test_what_an_optimizer_does_not_go_with_gets_one_message(changes: dict[str, 
 def test_muon_trains_without_clipping_on_every_zero_stage_that_keeps_its_momentum_exact(launch: dict[str, Any]) -> None:
     assert parse(changed(MUON | launch)).optimizer.gradient_clipping == 0
     assert parse(changed(launch)).optimizer.gradient_clipping == 1
+
+
+def test_every_shipped_schedule_takes_muon_by_one_override() -> None:
+    for name in ("quickstart", "pile_1.4b"):  # without and with shipped values of the optimizer
+        optimizer = load_schedule(name, ["optimizer=muon"]).optimizer
+        assert (optimizer.name, optimizer.gradient_clipping) == ("muon", 0)
 
 
 def test_muons_rate_is_by_default_the_one_at_which_its_updates_are_as_large_as_adamws() -> None:
