@@ -154,4 +154,6 @@ def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) ->
     else:
         optimizer = adamw(model, spec)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    if spec.optimizer.name == "muon" and spec.zero_stage == 3:
+        muon.keep_momentum_of_rejected_updates(engine)
     return engine

@@ -9,6 +9,7 @@ Import this module after `stages.engine.engine.import_muon_uncompiled`.
 from typing import Any
 
 import torch
+from deepspeed.runtime.utils import combine_grad_norm_groups, is_invalid_grad_norm
 from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
 
 from model.errors import UserError
@@ -16,6 +17,7 @@ from model.language_model import LanguageModel
 from model.parameter_groups import parameter_groups
 from model.precision import Precision
 from stages.engine.adamw import EagerAdamW, outside_the_compiler
+from stages.engine.deepspeed_api import DeepSpeedEngine
 from stages.engine.muon_limits import muon_conflicts
 from stages.spec import TrainSpec
 
@@ -69,3 +71,18 @@ def deepspeed_options(spec: TrainSpec, precision: Precision) -> tuple[dict[str, 
     ):
         raise UserError(conflict)
     return ({"communication_data_type": "fp32"}, {"reduce_scatter": False}) if spec.zero_stage == 3 else ({}, {})
+
+
+def keep_momentum_of_rejected_updates(engine: DeepSpeedEngine) -> None:
+    """Has ZeRO-3 leave Muon's momentum alone if any gradient is not finite.
+
+    By itself it would update the momentum of all matrices whose own gradients are finite, and reject the update after.
+    """
+    wrapper = engine.optimizer
+    orthogonalise = wrapper._apply_muon_to_accumulated_grads
+
+    def orthogonalise_if_finite() -> None:
+        if not is_invalid_grad_norm(combine_grad_norm_groups(wrapper._get_norm_groups())):
+            orthogonalise()
+
+    wrapper._apply_muon_to_accumulated_grads = orthogonalise_if_finite
