@@ -25,7 +25,10 @@ from model.tokenformer import Tokenformer
 
 
 class ParameterState(NamedTuple):
-    """One parameter with its Adam moments: three float32 tensors of the same shape."""
+    """One parameter with its Adam moments: three float32 tensors of the same shape.
+
+    `exp_avg` of a matrix that Muon updates is its momentum; `exp_avg_sq` is then empty.
+    """
 
     fp32: Tensor
     exp_avg: Tensor

@@ -4,6 +4,7 @@ Imports no torch.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, Self
 
 EMBEDDING = "embedding.weight"
@@ -11,6 +12,13 @@ FINAL_NORM = "final_norm"
 
 TokenKind = Literal["key", "value"]
 TOKEN_KINDS: tuple[TokenKind, ...] = ("key", "value")
+
+OptimizerName = Literal["adamw", "muon"]
+"""What updates the matrices of the blocks. AdamW updates all other parameters in either case."""
+
+GroupKind = Literal["decay", "muon", "no-decay"]
+GROUP_KINDS: tuple[GroupKind, ...] = ("decay", "muon", "no-decay")
+"""The kinds of parameter groups, in their order within a generation: AdamW's matrices, Muon's, and vectors."""
 
 _IN_BLOCK = re.compile(r"blocks\.(\d+)\.(.+)")
 _TOKENS = re.compile(r"(\w+)\.(key|value)_tokens\.(\d+)")
@@ -54,3 +62,23 @@ def generation_of(parameter_name: str) -> int:
     """The generation that a parameter belongs to; everything that is not a parameter token is of generation 0."""
     tokens = TokensName.parse(parameter_name)
     return tokens.generation if tokens else 0
+
+
+def group_kind(parameter_name: str, num_dimensions: int, optimizer: OptimizerName = "adamw") -> GroupKind:
+    """The kind of group that a parameter belongs to. Muon updates the matrices of the blocks, and only matrices decay.
+
+    The name decides what Muon updates, because under ZeRO-3 an engine's parameters lose their shapes.
+    """
+    if num_dimensions < 2:
+        return "no-decay"
+    return "muon" if optimizer == "muon" and split_block(parameter_name) else "decay"
+
+
+def group_name(parameter_name: str, num_dimensions: int, optimizer: OptimizerName = "adamw") -> str:
+    """The name of a parameter's group, `generation-0-decay` for example."""
+    return f"generation-{generation_of(parameter_name)}-{group_kind(parameter_name, num_dimensions, optimizer)}"
+
+
+def has_muon(group_names: Iterable[str]) -> bool:
+    """Whether Muon updates one of these groups."""
+    return any(name.endswith("-muon") for name in group_names)

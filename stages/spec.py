@@ -18,6 +18,7 @@ from pydantic import (
 
 from model.config import Kernels, ModelConfig, TokenformerConfig, TransformerConfig
 from model.flops import recomputed_flops_per_token
+from model.parameter_names import OptimizerName
 from model.policy import anneal_config, ramp_config
 from model.precision import RequestedPrecision
 from model.strict import Strict
@@ -148,13 +149,20 @@ class SlopeTrigger(Strict):
 
 
 class Optimizer(Strict):
-    """AdamW. Weight decay applies only to matrices."""
+    """AdamW, or Muon for the matrices of the blocks and AdamW for the rest. Weight decay applies only to matrices."""
 
+    name: OptimizerName = "adamw"
     betas: tuple[float, float]
     epsilon: PositiveFloat
     weight_decay: NonNegativeFloat
     gradient_clipping: NonNegativeFloat
-    """The largest global gradient norm; 0: no clipping."""
+    """The largest global gradient norm; 0: no clipping, as Muon needs."""
+
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95
+    """Decay per step of Muon's running mean of the gradient."""
+
+    muon_lr_scale: PositiveFloat = 1.0
+    """Muon's learning rate, as a multiple of AdamW's."""
 
 
 class Anomalies(Strict):

@@ -20,7 +20,7 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "packing": schedule.data.packing,
         "attended_tokens": schedule.data.attended_tokens,
         "learning_rate": plan.learning_rate,
-        "optimizer": schedule.optimizer.optimizer(),
+        "optimizer": schedule.optimizer.optimizer(plan.model.hidden_size),
         "generations": plan.generations,
         "ramp_steps": plan.ramp_steps,
         "anneal_steps": plan.anneal_steps,

@@ -22,6 +22,7 @@ from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops
 from model.precision import Precision
 from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
+from stages.engine.muon_memory import muon_elements
 
 HEADROOM = 0.1
 """Share of a device's memory that the plan leaves free for the CUDA context, NCCL's buffers and fragmentation."""
@@ -278,6 +279,7 @@ def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices:
         offload=schedule.launch.offload,
         device=devices.type,
         recompute_every=schedule.launch.recompute_every,
+        optimizer=schedule.optimizer.name,
     )
 
 
@@ -367,8 +369,9 @@ def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Preci
     undecayed = None if plan.branch_of else plan.learning_rate.undecayed_steps
     if checkpoint.keep_trunk and undecayed is not None and 0 < undecayed < plan.num_steps:
         kept += 1
-    within = engine_checkpoint_bytes(plan.num_parameters, schedule.launch.zero_stage, precision)
-    return parameters_checkpoint_bytes(plan.num_parameters) + kept * within
+    muon = muon_elements(plan.model, schedule.optimizer.name)
+    within = engine_checkpoint_bytes(plan.num_parameters, schedule.launch.zero_stage, precision, muon)
+    return parameters_checkpoint_bytes(plan.num_parameters, muon) + kept * within
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -13,6 +13,7 @@ from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.budget_checks import check_budgets, check_ladder_budget, check_trigger
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schedule.mixture_checks import check_text_block
+from growctl.schedule.optimizer_checks import check_optimizer
 from growctl.schedule.size_checks import check_sizes
 from growctl.schedule.start import check_start
 from growctl.schema.blocks import Schedule
@@ -48,6 +49,7 @@ def check_combinations(schedule: Schedule) -> list[str]:
         check_budgets,
         check_sizes,
         _check_training,
+        check_optimizer,
         _check_growth,
         _check_control_blocks,
     )

@@ -20,20 +20,20 @@ from growctl.schema.example import example
 from growctl.schema.growth_block import GrowthBlock
 from growctl.schema.launch_block import Block, LaunchBlock
 from growctl.schema.mixture_block import FollowedWeights, Weights
+from growctl.schema.optimizer_block import OptimizerBlock
 from growctl.schema.quantities import Count, CountOrZero, parse_count
 from growctl.schema.start_block import BaseBlock, StartBlock
 from growctl.text.suggestion import did_you_mean
 from model.config import ScoreFunction
 from model.precision import RequestedPrecision
 from stages.generate.text_samples import TextRequest
-from stages.spec import Action, Anomalies, Optimizer, RateShape
+from stages.spec import Action, Anomalies, RateShape
 
 MOST_STAGES = 32
 """More than any ladder needs: 31 doublings would grow even a model of 1k parameters to 2T."""
 Width = Annotated[int, Field(gt=0, le=2**20)]
 NumLayers = Annotated[int, Field(ge=0, le=1000)]
 LayerNumber = Annotated[int, Field(ge=0, le=999)]
-Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Prompt = Annotated[str, Field(max_length=1_000)]
 Budget = Annotated[float, Field(ge=0.001, le=1000.0)]
 StageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
@@ -183,33 +183,6 @@ class LearningRateBlock(Block):
     """Steps over which the rate rises linearly from 0 to `peak`."""
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the span (`wsd`)."""
-
-
-class OptimizerBlock(Block):
-    """AdamW. The defaults are the paper's values."""
-
-    betas: Annotated[
-        list[Beta],
-        Field(min_length=2, max_length=2),
-        example([0.9, 0.98], "pure numbers"),
-    ] = [0.9, 0.95]
-    """Decay per step of the running means of the gradient and of its square."""
-    epsilon: Annotated[PositiveFloat, example(1e-6, "pure number")] = 1e-8
-    """Added to the denominator of an update, so that it is never 0."""
-    weight_decay: Annotated[NonNegativeFloat, example(0.01, "pure number")] = 0.1
-    """Applied to matrices only."""
-    gradient_clipping: Annotated[NonNegativeFloat, example(0.5, "L2 norm of the gradient")] = 1.0
-    """Largest global gradient norm; 0 turns clipping off."""
-
-    def optimizer(self) -> Optimizer:
-        """Returns the worker's form of this block."""
-        first, second = self.betas
-        return Optimizer(
-            betas=(first, second),
-            epsilon=self.epsilon,
-            weight_decay=self.weight_decay,
-            gradient_clipping=self.gradient_clipping,
-        )
 
 
 class EvaluationBlock(Block):

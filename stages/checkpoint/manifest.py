@@ -41,8 +41,8 @@ class Manifest(Sealed):
     """Optimizer steps done in the stage that wrote the checkpoint; 0 if it was just expanded or imported."""
 
     group_steps: dict[str, NonNegativeInt]
-    """Adam's step for each parameter group (`generation-0-decay`, ...). Parameter groups missing from `group_steps`
-    start at step 0 with moments of zero, whatever their files hold."""
+    """The optimizer's step for each parameter group (`generation-0-decay`, ...). Parameter groups missing here start
+    at step 0 with moments of zero, whatever their files hold."""
 
     samples_seen: NonNegativeInt
     """Training sequences consumed since the start of the run: the position in the data."""

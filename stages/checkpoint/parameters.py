@@ -30,11 +30,12 @@ WRITERS = 2
 def write_parameter(directory: Path, name: str, state: ParameterState | Tensor) -> tuple[str, FileEntry]:
     """Writes one parameter's float32 value and moments below `directory`. Returns its relative path and manifest entry.
 
-    A plain tensor has moments of zero, which are not written.
+    A plain tensor has moments of zero, which are not written; neither are empty moments.
     """
     file = parameter_file(name)
     parts = state._asdict() if isinstance(state, ParameterState) else {"fp32": state}
-    tensors = {key: tensor.detach().to("cpu", torch.float32).contiguous() for key, tensor in parts.items()}
+    written = {key: tensor for key, tensor in parts.items() if key == "fp32" or tensor.numel()}
+    tensors = {key: tensor.detach().to("cpu", torch.float32).contiguous() for key, tensor in written.items()}
     entry = write_file(directory / file, safetensors.torch.save(tensors))
     return file, entry.model_copy(update={"rms": root_mean_square(tensors["fp32"])})
 

@@ -9,9 +9,9 @@ import torch
 from stages.engine.deepspeed_api import ZERO_SUPPORTED_OPTIMIZERS
 
 
-def _outside_the_compiler(name: str) -> Callable[..., Any]:
-    """The method of torch's AdamW without its wrappers for torch's compiler."""
-    return inspect.unwrap(getattr(torch.optim.AdamW, name))
+def outside_the_compiler(optimizer: type[torch.optim.Optimizer], name: str) -> Callable[..., Any]:
+    """The method of torch's optimizer without its wrappers for torch's compiler."""
+    return inspect.unwrap(getattr(optimizer, name))
 
 
 class EagerAdamW(torch.optim.AdamW):
@@ -21,11 +21,11 @@ class EagerAdamW(torch.optim.AdamW):
     seconds of each worker's start. No worker compiles its optimizer.
     """
 
-    step = torch.no_grad()(_outside_the_compiler("step"))
-    add_param_group = _outside_the_compiler("add_param_group")
-    zero_grad = _outside_the_compiler("zero_grad")
-    state_dict = _outside_the_compiler("state_dict")
-    load_state_dict = _outside_the_compiler("load_state_dict")
+    step = torch.no_grad()(outside_the_compiler(torch.optim.AdamW, "step"))
+    add_param_group = outside_the_compiler(torch.optim.AdamW, "add_param_group")
+    zero_grad = outside_the_compiler(torch.optim.AdamW, "zero_grad")
+    state_dict = outside_the_compiler(torch.optim.AdamW, "state_dict")
+    load_state_dict = outside_the_compiler(torch.optim.AdamW, "load_state_dict")
 
 
 ZERO_SUPPORTED_OPTIMIZERS.append(EagerAdamW)

@@ -20,11 +20,13 @@ from torch import Tensor
 from model.config import parameter_shapes
 from model.errors import Failure, UserError
 from model.growth import ParameterState
+from model.parameter_names import group_kind, has_muon
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.disk_full import conversion_bytes, require_space
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import MOMENTS, write_parameters
 from stages.checkpoint.signatures import check_pickles, list_pickles
+from stages.engine import muon_shards
 from stages.engine.deepspeed_api import DeepSpeedCheckpoint, ds_to_universal
 from stages.engine.engine_state import ENGINE_TAG
 from stages.process.lifeline import end_with_runner
@@ -45,7 +47,10 @@ def convert(source: Path, target: Path) -> Manifest:
     require_space(target, conversion_bytes(manifest), again="")
     with whole_directory(target) as staging:
         fragments = staging / "fragments"
-        _take_apart(source / ENGINE_TAG, fragments)
+        if has_muon(manifest.group_steps):
+            muon_shards.take_apart(source / ENGINE_TAG, fragments, manifest, parameter_shapes(manifest.model))
+        else:
+            _take_apart(source / ENGINE_TAG, fragments)
         files = write_parameters(staging, _states(fragments, source, manifest))
         shutil.rmtree(fragments)
         lineage = manifest.lineage.model_copy(update={"parent": manifest_hash(source)})
@@ -70,13 +75,17 @@ def _take_apart(shards: Path, fragments: Path) -> None:
 
 def _states(fragments: Path, source: Path, manifest: Manifest) -> Iterator[tuple[str, ParameterState]]:
     """Yields every parameter of the manifest's model, complete, and deletes its parts from the disk afterwards."""
+    with_muon = has_muon(manifest.group_steps)
     for name, shape in parameter_shapes(manifest.model).items():
         folder = fragments / name
+        is_muons = with_muon and group_kind(name, len(shape), "muon") == "muon"
         try:
-            value, *moments = (_joined(folder / "0", key).reshape(shape) for key in ("fp32", *MOMENTS))
+            value, *moments = (
+                _joined(folder / "0", key).reshape(shape) for key in ("fp32", *MOMENTS[: 1 if is_muons else 2])
+            )
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"{source} does not hold all of {name}: {error}") from error
-        yield name, ParameterState(value, *moments)
+        yield name, ParameterState(value, *moments, *([torch.empty(0)] if is_muons else []))
         shutil.rmtree(folder)
 
 

@@ -13,7 +13,8 @@ float32) on w ranks and R elements in the reduction buffer:
 | ZeRO-3 | b P/w and the gathered parameters | 4 P/w accumulated, b R | |
 
 Master weights and moments add 12 P/w. Offloading moves them to the host, with ZeRO-3's accumulated gradients.
-The table describes steps of several micro-batches; a step of a single micro-batch needs less.
+The table describes steps of several micro-batches; a step of a single micro-batch needs less. muon_memory.py says what
+Muon changes.
 """
 
 import math
@@ -22,8 +23,9 @@ from typing import NamedTuple
 
 from model.activation_memory import FLOAT32, evaluation_bytes, model_bytes
 from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
-from model.parameter_names import generation_of
+from model.parameter_names import OptimizerName, generation_of
 from model.precision import BYTES, DeviceType, Precision
+from stages.engine.muon_memory import Difference, muon_difference
 from stages.spec import Offload, ZeroStage
 
 REDUCE_BUCKET = 500_000_000
@@ -50,7 +52,7 @@ class Memory:
     """Between the micro-batches of a step, with the buffers that live as long."""
 
     optimizer: int
-    """Float32 master weights and Adam's two moments."""
+    """Float32 master weights and the optimizer's moments: Adam's two, or Muon's momentum."""
 
     activations: int
     """What autograd keeps for the backward pass."""
@@ -68,14 +70,21 @@ class Memory:
         return self.parameters + self.gradients + self.optimizer + self.activations + self.temporary
 
 
-def engine_checkpoint_bytes(num_parameters: int, zero_stage: ZeroStage, precision: Precision) -> int:
-    """Size of a checkpoint within a stage, all ranks' files: masters, moments, and except under ZeRO-3 the weights."""
-    return num_parameters * (3 * FLOAT32 + (0 if zero_stage == 3 else BYTES[precision]))
+def engine_checkpoint_bytes(
+    num_parameters: int, zero_stage: ZeroStage, precision: Precision, muon_elements: int = 0
+) -> int:
+    """Size of a checkpoint within a stage, all ranks' files: masters, moments, and except under ZeRO-3 the weights.
+
+    `muon_elements` have one moment instead of two. Below ZeRO-3 in float32, a matrix that several ranks share has its
+    momentum in the files of each; that is not counted.
+    """
+    weights = 0 if zero_stage == 3 else num_parameters * BYTES[precision]
+    return parameters_checkpoint_bytes(num_parameters, muon_elements) + weights
 
 
-def parameters_checkpoint_bytes(num_parameters: int) -> int:
-    """Size of a checkpoint at the end of a stage: value and both moments of every parameter in float32."""
-    return num_parameters * 3 * FLOAT32
+def parameters_checkpoint_bytes(num_parameters: int, muon_elements: int = 0) -> int:
+    """Size of a checkpoint at the end of a stage: value and moments of every parameter in float32."""
+    return FLOAT32 * (3 * num_parameters - muon_elements)
 
 
 def reduce_bucket(num_parameters: int) -> int:
@@ -97,10 +106,21 @@ class TrainingMemory:
         offload: Offload = "none",
         device: DeviceType = "cuda",
         recompute_every: int | None = None,
+        optimizer: OptimizerName = "adamw",
     ) -> None:
         self._sequence_length = sequence_length
         self._sizes = _Sizes.of(config, world_size)
         self._engine = _engine(self._sizes, zero_stage, precision, offload, device)
+        if optimizer == "muon":
+            changes = muon_difference(
+                config,
+                zero_stage=zero_stage,
+                world_size=world_size,
+                parameter_bytes=BYTES[precision],
+                bucket=self._sizes.bucket,
+                device=device,
+            )
+            self._engine = self._engine.plus(changes)
         self._model = model_bytes(config, precision, device, recompute_every)
         self._config, self._device = config, device
 
@@ -226,6 +246,10 @@ class _Engine:
     """In addition to `gradients`, in the update; negative if the gradients are freed before it."""
 
     host: int = 0
+
+    def plus(self, changes: Difference) -> "_Engine":
+        """The engine with these differences."""
+        return replace(self, **{name: getattr(self, name) + change for name, change in changes._asdict().items()})
 
 
 def _engine(

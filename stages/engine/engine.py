@@ -95,7 +95,7 @@ def adamw(model: LanguageModel, spec: TrainSpec) -> torch.optim.AdamW:
 
 
 def import_muon_uncompiled() -> None:
-    """Imports DeepSpeed's Muon optimizer, which every engine imports and growctl never uses, without compiling it.
+    """Imports DeepSpeed's Muon optimizer, which every engine imports, without compiling it.
 
     Each start would import torch's compiler for it: 2 seconds, a quarter of a worker's start. If this DeepSpeed has
     neither, there is nothing to do: the engine imports what it needs itself.
@@ -120,9 +120,10 @@ def _leave_uncompiled(*arguments: Any, **options: Any) -> Any:
 
 
 def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) -> DeepSpeedEngine:
-    """Wraps `model` in an engine: ZeRO, gradient accumulation in float32, clipping, AdamW on float32 master weights.
+    """Wraps `model` in an engine: ZeRO, gradient accumulation in float32, clipping, float32 master weights.
 
-    The training loop sets the learning rate; DeepSpeed's schedulers are not used.
+    The training loop sets the learning rate; DeepSpeed's schedulers are not used. Raises UserError for Muon with
+    settings that it cannot be exact with.
     """
     model.use_kernels(spec.kernels)
     model.recompute_every = spec.recompute_every
@@ -144,5 +145,16 @@ def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) ->
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1_000_000_000,
     }
-    engine, *_ = deepspeed.initialize(model=model, optimizer=adamw(model, spec), config=config)
+    if spec.optimizer.name == "muon":
+        from stages.engine import muon  # only now, when what it imports will not be compiled
+
+        general, in_zero = muon.deepspeed_options(spec, precision)
+        zero |= in_zero
+        optimizer: torch.optim.Optimizer = muon.muon(model, spec)
+        config |= general
+    else:
+        optimizer = adamw(model, spec)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    if spec.optimizer.name == "muon" and spec.zero_stage == 3:
+        muon.keep_momentum_of_rejected_updates(engine)
     return engine

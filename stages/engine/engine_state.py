@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from model.growth import ParameterState
-from model.parameter_groups import group_name
+from model.parameter_names import OptimizerName, group_name, has_muon
 from stages.checkpoint.directory import begin_directory, finish_directory
 from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
@@ -24,12 +24,10 @@ from stages.counted import plural
 from stages.engine.deepspeed_api import (
     DeepSpeedEngine,
     safe_get_full_fp32_param,
-    safe_get_full_optimizer_state,
     safe_set_full_fp32_param,
-    safe_set_full_optimizer_state,
     safe_set_local_fp32_param,
-    safe_set_local_optimizer_state,
 )
+from stages.engine.moments import get_moments, is_muons, partition, set_moments, zero_moments
 from stages.stage_dir import TOKENIZER_NAME, staging_directory
 
 ENGINE_TAG = "engine"
@@ -42,19 +40,18 @@ def engine_states(engine: DeepSpeedEngine) -> Iterator[tuple[str, ParameterState
     """
     for name, parameter in engine.module.named_parameters():
         fp32 = safe_get_full_fp32_param(parameter)
-        first, second = (safe_get_full_optimizer_state(parameter, key) for key in MOMENTS)
-        yield name, ParameterState(fp32.view(_shape(parameter)), first, second)
+        yield name, ParameterState(fp32.view(_shape(parameter)), *get_moments(engine, parameter))
 
 
 def group_steps(engine: DeepSpeedEngine) -> dict[str, int]:
-    """Adam's step for each parameter group, by group name."""
+    """The optimizer's step for each parameter group, by group name."""
     optimizer = engine.optimizer.optimizer
     groups = optimizer.param_groups
     return {groups[index]["name"]: int(optimizer.state[flat]["step"]) for index, flat in _flat_partitions(engine)}
 
 
 def start_moments(engine: DeepSpeedEngine, steps: dict[str, int]) -> None:
-    """Sets every parameter group's Adam moments to zero and its step to that in `steps` (0 if missing there).
+    """Sets every parameter group's moments to zero and its step to that in `steps` (0 if missing there).
 
     Call it on a new engine, before its first step. DeepSpeed would create the moments in that step, but ZeRO-1 and 2
     then link only the first group's moments to its parameters, and those of other groups cannot be read.
@@ -62,11 +59,9 @@ def start_moments(engine: DeepSpeedEngine, steps: dict[str, int]) -> None:
     optimizer = engine.optimizer.optimizer
     for index, flat in _flat_partitions(engine):
         step = steps.get(optimizer.param_groups[index]["name"], 0)
-        optimizer.state[flat] = {
-            "step": torch.tensor(float(step), device=flat.device),  # where fused AdamW keeps it
-            "exp_avg": torch.zeros_like(flat),
-            "exp_avg_sq": torch.zeros_like(flat),
-        }
+        # Fused AdamW keeps its step on the device.
+        started = {"step": torch.tensor(float(step), device=flat.device)}
+        optimizer.state[flat] = started | zero_moments(engine, index, flat)
     _link_moments(engine)
 
 
@@ -84,22 +79,23 @@ def drop_rejected_gradient(engine: DeepSpeedEngine) -> None:
 def load_states(engine: DeepSpeedEngine, directory: Path, manifest: Manifest) -> None:
     """Loads a checkpoint's master values, moments and steps into an engine whose module already has the values.
 
-    Parameter groups missing from the manifest's `group_steps` start with zero moments.
+    Parameter groups missing from the manifest's `group_steps` start with zero moments. So do all groups of an engine
+    without Muon if the manifest has Muon's: the momentum of its matrices is no moment of AdamW's.
     """
-    start_moments(engine, manifest.group_steps)
+    groups = {group["name"] for group in engine.optimizer.param_groups}
+    steps = {} if has_muon(manifest.group_steps) and not has_muon(groups) else manifest.group_steps
+    start_moments(engine, steps)
     for name, parameter in engine.module.named_parameters():
         state = read_parameter(directory, manifest, name)
-        if group_name(name, len(_shape(parameter))) not in manifest.group_steps:
+        optimizer: OptimizerName = "muon" if is_muons(parameter) else "adamw"
+        if group_name(name, len(_shape(parameter)), optimizer) not in steps:
             state = state._replace(**{key: torch.zeros_like(state.fp32) for key in MOMENTS})
-        value, *moments = (tensor.to(parameter.device) for tensor in state)
-        if hasattr(parameter, "ds_tensor"):  # ZeRO-3, whose whole-tensor setters overrun an uneven last partition
-            safe_set_local_fp32_param(parameter, _partition(value, parameter))
-            for key, moment in zip(MOMENTS, moments, strict=True):
-                safe_set_local_optimizer_state(parameter, _partition(moment, parameter), key)
+        value, first, second = (tensor.to(parameter.device) for tensor in state)
+        if hasattr(parameter, "ds_tensor"):
+            safe_set_local_fp32_param(parameter, partition(value, parameter))
         else:
             safe_set_full_fp32_param(parameter, value)
-            for key, moment in zip(MOMENTS, moments, strict=True):
-                safe_set_full_optimizer_state(parameter, moment, key)
+        set_moments(engine, parameter, (first, second))
 
 
 def save_parameters(
@@ -174,14 +170,6 @@ def _flat_partitions(engine: DeepSpeedEngine) -> list[tuple[int, Tensor]]:
     if hasattr(wrapper, "fp32_groups_flat_partition"):  # BF16_Optimizer, for ZeRO-1 in bf16
         return list(enumerate(wrapper.fp32_groups_flat_partition))
     return list(enumerate(wrapper.single_partition_of_fp32_groups))  # ZeRO-1 and 2
-
-
-def _partition(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """This rank's ZeRO-3 partition of a whole tensor; the last rank's is padded with zeros."""
-    size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
-    padded = tensor.new_zeros(size * dist.get_world_size())
-    padded[: tensor.numel()] = tensor.flatten()
-    return padded[size * dist.get_rank() :][:size]
 
 
 def _shape(parameter: Tensor) -> torch.Size:

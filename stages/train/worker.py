@@ -48,6 +48,8 @@ from stages.engine.engine_state import (
     save_parameters,
     start_moments,
 )
+from stages.engine.moments import takes_norm_of_updates
+from stages.engine.muon_memory import muon_elements
 from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest
@@ -212,7 +214,8 @@ class Worker:
         spec = self.spec
         learning_rate = spec.learning_rate.at(step)
         for group in engine.optimizer.param_groups:
-            group["lr"] = learning_rate * spec.rule(group["generation"]).factor(step)
+            scale = spec.optimizer.muon_lr_scale if group["use_muon"] else 1.0
+            group["lr"] = learning_rate * scale * spec.rule(group["generation"]).factor(step)
         progress = progress_at(step, spec.ramp_steps), progress_at(step, spec.anneal_steps or 0)
         if progress != self.progress and isinstance(spec.model, TokenformerConfig):
             engine.module.set_scales(self.spec.model_after(step + 1))
@@ -259,7 +262,7 @@ class Worker:
         self.look_every = max(1, int(LOOK_SECONDS * mean_speed))
         self.guard.learn(step, losses)
         tokens_per_step = self.spec.batch_size * self.spec.sequence_length
-        norm = engine.get_global_grad_norm()
+        norm = None if takes_norm_of_updates(engine) else engine.get_global_grad_norm()
         self.record_usage(step)
         self.record(
             "train",
@@ -282,7 +285,10 @@ class Worker:
         lineage = Lineage(operation="train", details=self.state(), history=self.history.at(step, self.cost(step)))
         fields = {**self.manifest_fields(engine, step), "lineage": lineage}
         num_bytes = last_checkpoint_bytes(self.paths.directory) or engine_checkpoint_bytes(
-            num_parameters(spec.model), spec.zero_stage, self.precision
+            num_parameters(spec.model),
+            spec.zero_stage,
+            self.precision,
+            muon_elements(spec.model, spec.optimizer.name),
         )
         self.watchdog.beat()
         if self.metrics:
@@ -303,7 +309,9 @@ class Worker:
         Raises DiskFull if it does not fit on the disk; the partial files are deleted.
         """
         final = self.paths.final
-        num_bytes = parameters_checkpoint_bytes(num_parameters(self.spec.model))
+        num_bytes = parameters_checkpoint_bytes(
+            num_parameters(self.spec.model), muon_elements(self.spec.model, self.spec.optimizer.name)
+        )
         if self.rank == 0:
             require_space(final, num_bytes)
         with clean_when_full(final, num_bytes):

@@ -5,6 +5,7 @@ import fcntl
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -222,6 +223,19 @@ def kill(process: subprocess.Popen, directory: Path) -> tuple[str, str]:
     kill_workers(directory)
     wait_for(lambda: not workers_of(directory))
     return said
+
+
+def as_killed_at(step: int, whole: Path, runs: Path) -> Path:
+    """Copies a run as if its machine went down right after the checkpoint at `step`; returns the grown stage's
+    directory."""
+    shutil.copytree(whole, runs)
+    stage = runs / "tiny/stages/1-large"
+    for later in [stage / "final", *(path for path in stage.glob("step_*") if path.name > f"step_{step:08d}")]:
+        shutil.rmtree(later)
+    lines = (stage / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (stage / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= step))
+    (runs / "tiny/ledger.db").unlink()
+    return stage
 
 
 def final_hashes(run_directory: Path) -> dict[str, str]:

@@ -1,11 +1,8 @@
 """A stage resumes on other ranks and at another ZeRO stage, in real processes, with the same training."""
 
-import json
-import shutil
 import signal
 import sqlite3
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +16,7 @@ from stages.metrics import read_metrics
 from stages.spec import GenerationRule, LearningRate
 from stages.train.worker import Worker
 from tests.growctl.runs import (
+    as_killed_at,
     finish,
     growctl,
     kill,
@@ -52,7 +50,7 @@ def changed(training, tmp_path_factory):
     start = ("run", write_schedule(folder), *COURSE)
     run(*start, *FIRST, "--runs-dir", folder / "whole")
     runs = folder / "changed"
-    stage = _as_killed_at(20, folder / "whole", runs)
+    stage = as_killed_at(20, folder / "whole", runs)
 
     def goes_on(world: tuple[str, ...], pause_steps: int | None = None):
         pause = {VARIABLE: paused_rank(folder / ".marks", "1-large", pause_steps)} if pause_steps is not None else {}
@@ -78,19 +76,6 @@ def changed(training, tmp_path_factory):
     wait_until((stage / "log.txt").exists, process)
     said.append(finish(process)[0])
     return folder / "whole/tiny", runs / "tiny", [" ".join(words.split()) for words in said]
-
-
-def _as_killed_at(step: int, whole: Path, runs: Path) -> Path:
-    """Copies a run as if its machine went down right after the checkpoint at `step`; returns the grown stage's
-    directory."""
-    shutil.copytree(whole, runs)
-    stage = runs / "tiny/stages/1-large"
-    for later in [stage / "final", *(path for path in stage.glob("step_*") if path.name > f"step_{step:08d}")]:
-        shutil.rmtree(later)
-    lines = (stage / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (stage / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= step))
-    (runs / "tiny/ledger.db").unlink()
-    return stage
 
 
 def test_losses_and_samples_agree_to_rounding_at_every_step(changed):

@@ -38,7 +38,7 @@ def test_the_papers_ladder_has_the_published_sizes_budgets_and_recipe() -> None:
     assert {plan.tokens_per_step for plan in plans} == {512 * 1024}
     assert plans[-1].num_embedding_parameters == 50304 * 768
     assert all(isinstance(plan.model, TokenformerConfig) and plan.model.num_layers == 12 for plan in plans)
-    optimizer = loaded.optimizer.optimizer()
+    optimizer = loaded.optimizer.optimizer(hidden_size=768)
     assert (optimizer.betas, optimizer.epsilon) == ((0.9, 0.95), 1e-8)
     assert (optimizer.weight_decay, optimizer.gradient_clipping) == (0.1, 1.0)
     for plan in plans:

@@ -15,6 +15,7 @@ from stages.checkpoint.parameters import load_model, read_parameter
 from stages.metrics import read_metrics
 from tests.growctl.runs import (
     SCHEDULE,
+    as_killed_at,
     final_hashes,
     finish,
     growctl,
@@ -79,6 +80,29 @@ def test_frozen_generations_keep_their_bits_and_only_chosen_layers_grow(tmp_path
         load_model(stages / "1-large" / name)(torch.zeros(1, 4, dtype=torch.int64)) for name in ("initial", "final")
     )
     assert not torch.equal(old, new)
+
+
+def test_muon_grows_freezes_and_after_a_crash_ends_in_the_same_bits(tmp_path):
+    """On two ranks, which share matrices."""
+    settings = ("optimizer.name=muon", "growth.old_tokens=freeze", "launch.devices=2", "checkpoint.every=5")
+    start = ("run", write_schedule(tmp_path), *SHORT, *settings)
+    run(*start, "--runs-dir", tmp_path / "whole")
+    whole, stages = tmp_path / "whole/tiny", tmp_path / "whole/tiny/stages"
+    stage = as_killed_at(10, tmp_path / "whole", tmp_path / "killed")
+    run(*start, "--runs-dir", tmp_path / "killed")
+    assert final_hashes(tmp_path / "killed/tiny") == final_hashes(whole)
+    assert [r["step"] for r in read_metrics(stage / "metrics.jsonl") if r["event"] == "start"] == [0, 10]
+
+    final = read_manifest(stages / "1-large/final")
+    assert final.group_steps == {
+        "generation-0-decay": 27, "generation-0-muon": 27, "generation-0-no-decay": 27, "generation-1-muon": 15,
+    }  # fmt: skip
+    before, after = values(stages / "1-large/initial"), values(stages / "1-large/final")
+    assert all(torch.equal(after[name], value) is (generation_of(name) == 0) for name, value in before.items())
+    found = losses(whole)
+    assert found["1-large", 15, "final"] < found["0-small", 12, "final"]
+    norms = [r["gradient_norm"] for r in read_metrics(stage / "metrics.jsonl") if r["event"] == "train"]
+    assert set(norms) == {None}  # DeepSpeed reports that of the updates
 
 
 def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same_on_packed_documents(tmp_path, monkeypatch):

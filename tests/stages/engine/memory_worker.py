@@ -29,8 +29,10 @@ from model.initialization import build_model
 from stages.engine.engine import build_engine, start_distributed
 from stages.engine.engine_state import engine_states, start_moments
 from tests.memory_tracking import MemoryTracking
+from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 
+OPTIMIZER = small_spec(small_config()).optimizer
 COLLECTIVES = ("allgather", "all_gather_single", "allreduce", "broadcast", "reduce", "reduce_scatter_single")
 
 
@@ -72,7 +74,8 @@ def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, 
     """Measures the bytes of this rank at each moment, and of a checkpoint of all ranks, written to `output`."""
     config = TypeAdapter(ModelConfig).validate_json(json.dumps(case["model"]))
     micro, length, world_size = case["micro_batch_size"], case["sequence_length"], dist.get_world_size()
-    precision = case.pop("precision")
+    precision, optimizer = case.pop("precision"), case.get("optimizer", "adamw")
+    clipping = 1.0 if optimizer == "adamw" else 0.0
     spec = small_spec(
         config,
         zero_stage=case["zero_stage"],
@@ -81,6 +84,7 @@ def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, 
         micro_batch_size=micro,
         batch_size=2 * micro * world_size,
         sequence_length=length,
+        optimizer=OPTIMIZER.model_copy(update={"name": optimizer, "gradient_clipping": clipping}),
     )
     random = torch.Generator().manual_seed(dist.get_rank())
     ids = torch.randint(0, config.vocab_size, (micro, length), generator=random)

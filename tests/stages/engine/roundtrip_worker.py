@@ -4,13 +4,17 @@
 
 For each ZeRO stage, precision and offloading it writes the states and steps of a freshly loaded engine
 (`OUTPUT/<kind>-loaded`), and the losses and states after three optimizer steps on fixed data (`OUTPUT/<kind>-trained`).
-It then saves each engine as within a stage (`OUTPUT/<kind>-engine`) and resumes the offloaded ones from that
-(`OUTPUT/<kind>-resumed`).
+It then saves each engine as within a stage (`OUTPUT/<kind>-engine`) and resumes the offloaded ones and those with Muon
+from that (`OUTPUT/<kind>-resumed`).
+
+Muon loads the same files, as if their first moments were momentum. The report has the shape of every matrix that
+Newton-Schulz orthogonalised on any rank.
 """
 
 import json
 import os
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,7 @@ from model.initialization import build_model
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.parameters import fill_model
-from stages.engine.engine import build_engine, start_distributed
+from stages.engine.engine import build_engine, import_muon_uncompiled, start_distributed
 from stages.engine.engine_state import (
     engine_states,
     group_steps,
@@ -31,6 +35,8 @@ from stages.engine.engine_state import (
     save_parameters,
 )
 from stages.stage_dir import staging_directory
+from tests.stages.checkpoints import STEPS as STEPS_SAVED
+from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 
 SLOW_TO_IMPORT = {"mlflow", "torch._dynamo", "torch._inductor"}
@@ -40,6 +46,28 @@ KINDS: list[tuple[str, int, Any, str]] = [
     (f"zero{stage}-{precision}", stage, precision, "none") for stage in (1, 2, 3) for precision in ("fp32", "bf16")
 ]
 KINDS += [(f"zero{stage}-bf16-offloaded", stage, "bf16", "optimizer") for stage in (1, 2, 3)]
+KINDS += [
+    (f"zero{stage}-{precision}-muon", stage, precision, "none")
+    for stage, precision in ((1, "fp32"), (1, "bf16"), (2, "fp32"), (3, "fp32"), (3, "bf16"))
+]
+MUON = small_spec(small_config()).optimizer.model_copy(update={"name": "muon", "gradient_clipping": 0.0})
+MUON_STEPS = STEPS_SAVED | {"generation-0-muon": 11}
+
+
+def record_newton_schulz() -> list[tuple[int, ...]]:
+    """The list to which every call of Newton-Schulz, from now on, adds the shape of its matrix."""
+    import_muon_uncompiled()
+    from deepspeed.runtime.zero.muon import original_muon
+
+    shapes: list[tuple[int, ...]] = []
+    orthogonalise = original_muon.zeropower_via_gram_newtonschulz
+
+    def recorded(matrix: torch.Tensor, steps: int) -> torch.Tensor:
+        shapes.append(tuple(matrix.shape))
+        return orthogonalise(matrix, steps)
+
+    original_muon.zeropower_via_gram_newtonschulz = recorded
+    return shapes
 
 
 def main() -> None:
@@ -50,11 +78,21 @@ def main() -> None:
     tokens = torch.randint(0, vocabulary, (STEPS, SEQUENCES, LENGTH), generator=torch.Generator().manual_seed(9))
     report = {}
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    orthogonalised = record_newton_schulz()
     for kind, zero_stage, precision, offload in KINDS:
-        spec = small_spec(manifest.model, initial=str(initial), zero_stage=zero_stage, offload=offload)
+        orthogonalised.clear()
+        settings: dict[str, Any] = {"zero_stage": zero_stage, "offload": offload}
+        manifest, is_muon = read_manifest(initial), kind.endswith("-muon")
+        if is_muon:
+            manifest, settings["optimizer"] = manifest.model_copy(update={"group_steps": MUON_STEPS}), MUON
+        spec = small_spec(manifest.model, initial=str(initial), **settings)
         model = build_model(manifest.model, device=device)
         fill_model(model, initial, manifest)
         engine = build_engine(model, spec, precision)
+        if kind == "zero1-fp32":
+            load_states(engine, initial, manifest.model_copy(update={"group_steps": MUON_STEPS}))
+            has_moments = any(moment.any() for _, state in engine_states(engine) for moment in state[1:])
+            from_muon = {"steps": group_steps(engine), "has_moments": has_moments}
         load_states(engine, initial, manifest)
         steps_loaded = group_steps(engine)
         save_parameters(output / f"{kind}-loaded", engine_states(engine))
@@ -70,11 +108,15 @@ def main() -> None:
             dist.all_reduce(total)
             losses.append(total.item() / SEQUENCES)
         save_parameters(output / f"{kind}-trained", engine_states(engine))
+        everywhere: list[Any] = [None] * world_size
+        dist.all_gather_object(everywhere, orthogonalised)
         report[kind] = {
+            "from_muon": from_muon,
             "steps_loaded": steps_loaded,
             "steps_trained": group_steps(engine),
             "losses": losses,
             "decay": {g["name"]: g["weight_decay"] for g in engine.optimizer.param_groups},
+            "orthogonalised": sorted(chain.from_iterable(everywhere)),
             "slow": sorted(SLOW_TO_IMPORT & sys.modules.keys()),
         }
         fields = {
@@ -88,7 +130,7 @@ def main() -> None:
             "lineage": Lineage(operation="train", details={"losses": [[STEPS, losses[-1]]]}),
         }
         save_engine(engine, output / f"{kind}-engine", fields, output / ".keys")
-        if offload != "none":
+        if offload != "none" or is_muon:
             resumed = build_engine(build_model(manifest.model, seed=1, device=device), spec, precision)
             load_engine(resumed, output / f"{kind}-engine", output / ".keys")
             save_parameters(output / f"{kind}-resumed", engine_states(resumed))

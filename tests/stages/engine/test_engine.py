@@ -2,10 +2,12 @@
 
 import sys
 
+import pytest
 import torch
 from deepspeed.runtime import compiler
 
 from model.config import TransformerConfig
+from model.errors import UserError
 from model.initialization import build_model
 from model.parameter_groups import parameter_groups
 from model.policy import grow_config
@@ -33,6 +35,36 @@ def test_each_growth_adds_its_own_groups_and_keeps_the_earlier_ones():
     assert {name: after[name] for name in before} == before
     assert after["generation-1-decay"] == (0.1, 2 * 2 * 6 * 16)
     assert after["generation-2-decay"] == (0.1, 2 * 2 * (4 * 3 + 6) * 16)
+
+
+def test_muon_has_the_matrices_of_the_blocks_in_groups_of_their_own():
+    grown = grow_config(small_config(), attention_tokens=3, ffn_tokens=6)
+    transformer = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
+    for config, generations in ((grown, 2), (transformer, 1)):
+        groups = {group["name"]: group for group in parameter_groups(build_model(config, device="meta"), 0.1, "muon")}
+        muon = [f"generation-{number}-muon" for number in range(generations)]
+        assert list(groups) == ["generation-0-decay", muon[0], "generation-0-no-decay", *muon[1:]]
+        assert [name for name, group in groups.items() if group["use_muon"]] == muon
+        assert [tuple(p.shape) for p in groups["generation-0-decay"]["params"]] == [(31, 16)]  # the embedding
+        assert all(p.ndim == 2 for name in muon for p in groups[name]["params"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "clipping", "key"),
+    [
+        ({"zero_stage": 2}, 0.0, "launch.zero_stage = 2"),
+        ({"offload": "optimizer"}, 0.0, "launch.offload = 'optimizer'"),
+        ({}, 1.0, "optimizer.gradient_clipping = 1"),
+    ],
+)
+def test_no_engine_trains_with_a_muon_that_deepspeed_would_round_or_clip(changes, clipping, key):
+    import_muon_uncompiled()
+    from stages.engine.muon import deepspeed_options
+
+    config = small_config()
+    settings = small_spec(config).optimizer.model_copy(update={"name": "muon", "gradient_clipping": clipping})
+    with pytest.raises(UserError, match=f"^{key}: "):
+        deepspeed_options(small_spec(config, optimizer=settings, **changes), "bf16")
 
 
 def test_only_matrices_decay():

@@ -5,7 +5,9 @@ that no parameter divides evenly by two ranks. It has grown by tokens and by a l
 """
 
 import json
+import math
 import shutil
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from model.config import TokenformerConfig, parameter_shapes
 from model.initialization import build_model
 from model.policy import GrowthPolicy, ramp_config
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, parameter_file, read_manifest, sealed_manifest
-from stages.checkpoint.parameters import load_model, read_parameter
+from stages.checkpoint.parameters import fill_model, load_model, read_parameter
 from stages.checkpoint.verify import verify_checkpoint
 from stages.engine.convert import convert
 from stages.grow.expand import expand
@@ -28,6 +30,9 @@ from tests.workers import launch
 
 OFFLOADED = [f"zero{stage}-bf16-offloaded" for stage in (1, 2, 3)]
 KINDS = [f"zero{stage}-{precision}" for stage in (1, 2, 3) for precision in ("fp32", "bf16")] + OFFLOADED
+MUON = ["zero1-fp32-muon", "zero1-bf16-muon", "zero2-fp32-muon", "zero3-fp32-muon", "zero3-bf16-muon"]
+KINDS += MUON
+RATE, DECAY, STEPS_TRAINED = 1e-2, 0.1, 3
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,23 @@ def load(directory: Path, name: str) -> dict[str, torch.Tensor]:
     return safetensors.torch.load_file(directory / parameter_file(name))
 
 
+def is_muons(kind: str, name: str) -> bool:
+    return kind in MUON and name.startswith("blocks.")  # a Tokenformer's blocks hold nothing but tokens
+
+
+def keys_of(kind: str, name: str) -> set[str]:
+    """The tensors in the file of a parameter: Muon has no second moment."""
+    return {"fp32", "exp_avg"} if is_muons(kind, name) else {"fp32", "exp_avg", "exp_avg_sq"}
+
+
+def by_group(kind: str, values: dict[str, Any]) -> dict[str, Any]:
+    """`values`, given for AdamW's groups, as Muon's groups have them."""
+    if kind not in MUON:
+        return values
+    muons = {name.replace("-decay", "-muon"): value for name, value in values.items() if "-no-" not in name}
+    return muons | {name: value for name, value in values.items() if name.startswith("generation-0")}
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_masters_moments_and_steps_pass_through_bit_for_bit(roundtrips, kind, ranks):
@@ -66,44 +88,42 @@ def test_masters_moments_and_steps_pass_through_bit_for_bit(roundtrips, kind, ra
     for name in build_model(manifest.model, device="meta").state_dict():
         before = read_parameter(initial, manifest, name)._asdict()
         after = load(staging_directory(output / f"{kind}-loaded"), name)
-        for key in ("fp32", "exp_avg", "exp_avg_sq"):
+        assert set(after) == keys_of(kind, name)
+        for key in keys_of(kind, name):
             assert torch.equal(before[key], after[key]), (name, key)
-    assert report[kind]["steps_loaded"] == STEPS | {"generation-1-decay": 0}
-    assert report[kind]["steps_trained"] == {
-        "generation-0-decay": 14,
-        "generation-0-no-decay": 14,
-        "generation-1-decay": 3,
-    }
+    assert report[kind]["steps_loaded"] == by_group(kind, STEPS | {"generation-1-decay": 0})
+    trained = {"generation-0-decay": 14, "generation-0-no-decay": 14, "generation-1-decay": 3}
+    assert report[kind]["steps_trained"] == by_group(kind, trained)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_further_training_gives_the_same_losses_and_weights_on_any_zero_stage_and_rank_count(roundtrips, kind, ranks):
     initial, results = roundtrips
-    precision = kind.split("-")[1]
+    precision = kind.split("-")[1] + ("-muon" if kind in MUON else "")
     reference, reference_output = results[1]
     report, output = results[ranks]
-    tolerance = 2e-6 if precision == "fp32" else 2e-2
+    tolerance = 2e-6 if "fp32" in precision else 2e-2
     assert report[kind]["losses"] == pytest.approx(reference[f"zero1-{precision}"]["losses"], abs=tolerance)
     assert len(set(report[kind]["losses"])) == 3
     for name in build_model(read_manifest(initial).model, device="meta").state_dict():
         here = load(staging_directory(output / f"{kind}-trained"), name)["fp32"]
         there = load(staging_directory(reference_output / f"zero1-{precision}-trained"), name)["fp32"]
-        differs = (here - there).abs() > (2e-5 if precision == "fp32" else 2e-2)
+        differs = (here - there).abs() > (2e-5 if "fp32" in precision else 2e-2)
         # In bf16, rounding may turn the sign of a gradient next to zero, and Adam makes whole steps of signs.
-        assert differs.float().mean() <= (0 if precision == "fp32" else 0.15), name
+        assert differs.float().mean() <= (0 if "fp32" in precision else 0.15), name
         assert not torch.equal(here, load(initial, name)["fp32"]), f"{name} did not train"
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("kind", OFFLOADED)
-def test_an_offloaded_optimizer_resumes_within_a_stage_bit_for_bit(roundtrips, kind, ranks):
+@pytest.mark.parametrize("kind", OFFLOADED + MUON)
+def test_an_offloaded_optimizer_and_muon_resume_within_a_stage_bit_for_bit(roundtrips, kind, ranks):
     initial, results = roundtrips
     report, output = results[ranks]
     assert report[kind]["steps_resumed"] == report[kind]["steps_trained"]
     for name in build_model(read_manifest(initial).model, device="meta").state_dict():
         saved, resumed = (load(staging_directory(output / f"{kind}-{state}"), name) for state in ("trained", "resumed"))
-        for key in ("fp32", "exp_avg", "exp_avg_sq"):
+        for key in keys_of(kind, name):
             assert torch.equal(saved[key], resumed[key]), (name, key)
 
 
@@ -111,11 +131,90 @@ def test_an_offloaded_optimizer_resumes_within_a_stage_bit_for_bit(roundtrips, k
 def test_every_group_keeps_its_decay(roundtrips, ranks):
     report, _ = roundtrips[1][ranks]
     for kind in KINDS:
-        assert report[kind]["decay"] == {
-            "generation-0-decay": 0.1,
-            "generation-0-no-decay": 0.0,
-            "generation-1-decay": 0.1,
-        }
+        decay = {"generation-0-decay": 0.1, "generation-0-no-decay": 0.0, "generation-1-decay": 0.1}
+        assert report[kind]["decay"] == by_group(kind, decay)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_adamw_takes_no_moments_from_a_checkpoint_of_muon(roundtrips, ranks):
+    loaded = roundtrips[1][ranks][0]["zero1-fp32"]["from_muon"]
+    assert loaded == {"steps": dict.fromkeys([*STEPS, "generation-1-decay"], 0), "has_moments": False}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", MUON)
+def test_newton_schulz_runs_on_every_generations_tokens_and_on_nothing_else(roundtrips, kind, ranks):
+    initial, results = roundtrips
+    expected = Counter(
+        shape
+        for name, shape in parameter_shapes(read_manifest(initial).model).items()
+        if "." in name and name.startswith("blocks.")
+    )
+    found = Counter(map(tuple, results[ranks][0][kind]["orthogonalised"]))
+    assert set(found) == set(expected)
+    for shape, number in expected.items():
+        # Below ZeRO-3, two ranks that share a matrix both compute its update.
+        most = number if ranks == 1 or kind.startswith("zero3") else 2 * number
+        assert STEPS_TRAINED * number <= found[shape] <= STEPS_TRAINED * most
+    adamw = results[ranks][0][kind.removesuffix("-muon")]
+    assert not adamw["orthogonalised"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", [kind for kind in MUON if "fp32" in kind])
+def test_three_steps_of_muon_are_those_written_out_in_float64(roundtrips, kind, ranks):
+    initial, results = roundtrips
+    expected, momenta = reference_of_muon(initial)
+    for name, weight in expected.items():
+        trained = load(staging_directory(results[ranks][1] / f"{kind}-trained"), name)
+        way = weight - load(initial, name)["fp32"]
+        # DeepSpeed's Newton-Schulz runs in float32, or in float16 on CPUs that support it.
+        assert torch.dist(trained["fp32"].double(), weight) < 0.05 * way.norm(), name
+        if name in momenta:
+            torch.testing.assert_close(trained["exp_avg"].double(), momenta[name], rtol=0, atol=1e-5)
+
+
+def reference_of_muon(initial: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The weights, and the momentum of Muon's matrices, after the worker's three steps, in float64."""
+    manifest = read_manifest(initial)
+    model = build_model(manifest.model)
+    fill_model(model, initial, manifest)
+    model = model.double()
+    tokens = torch.randint(
+        0, manifest.model.vocab_size, (STEPS_TRAINED, 4, 10), generator=torch.Generator().manual_seed(9)
+    )
+    states = {name: read_parameter(initial, manifest, name) for name, _ in model.named_parameters()}
+    first, second = ({name: state[i].double() for name, state in states.items()} for i in (1, 2))
+    for step in range(STEPS_TRAINED):
+        model.zero_grad()
+        ids = tokens[step]
+        torch.stack([model(one[None], one[None].roll(-1, 1)) for one in ids]).mean().backward()
+        for name, parameter in model.named_parameters():
+            gradient, weight = parameter.grad, parameter.data
+            assert gradient is not None
+            if weight.ndim == 2:
+                weight *= 1 - RATE * DECAY
+            if name.startswith("blocks."):
+                first[name] = 0.95 * first[name] + 0.05 * gradient
+                update = orthogonalised(0.95 * first[name] + 0.05 * gradient)
+                weight -= RATE * math.sqrt(max(1, len(weight) / weight.shape[1])) * update
+            else:
+                first[name] = 0.9 * first[name] + 0.1 * gradient
+                second[name] = 0.95 * second[name] + 0.05 * gradient.square()
+                number = STEPS["generation-0-decay"] + step + 1
+                scale = second[name].div(1 - 0.95**number).sqrt() + 1e-8
+                weight -= RATE * first[name] / (1 - 0.9**number) / scale
+    weights = {name: parameter.data for name, parameter in model.named_parameters()}
+    return weights, {name: value for name, value in first.items() if name.startswith("blocks.")}
+
+
+def orthogonalised(matrix: torch.Tensor) -> torch.Tensor:
+    """Five quintic Newton-Schulz iterations."""
+    x = matrix / matrix.norm()
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x
 
 
 def test_no_engine_imports_mlflow_and_none_below_zero_3_torchs_compiler_to_train_eagerly(roundtrips):
@@ -135,7 +234,7 @@ def test_an_engine_checkpoint_is_converted_bit_for_bit(roundtrips, kind, ranks, 
     for name in parameter_shapes(converted.model):
         live = load(staging_directory(output / f"{kind}-trained"), name)
         written = read_parameter(tmp_path / "converted", converted, name)._asdict()
-        for key in ("fp32", "exp_avg", "exp_avg_sq"):
+        for key in keys_of(kind, name):
             assert torch.equal(live[key], written[key]), (name, key)
             assert written[key].any(), (name, key)
     assert converted.group_steps == report[kind]["steps_trained"]

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from model.initialization import build_model
+from model.parameter_names import OptimizerName
 from model.policy import ramp_config
 from stages.engine.deepspeed_api import DeepSpeedEngine
 from stages.engine.engine import build_engine, start_distributed
@@ -31,10 +32,14 @@ from tests.stages.specs import small_spec
 
 State = tuple[list[Tensor], dict[str, int]]
 Poison = Literal["nan loss", "infinite gradient", "spike"]
-KINDS = [
-    (f"zero{stage}-{precision}{'-offloaded' if offload == 'optimizer' else ''}", stage, precision, offload)
+KINDS: list[tuple[str, int, str, str, OptimizerName]] = [
+    (f"zero{stage}-{precision}{'-offloaded' if offload == 'optimizer' else ''}", stage, precision, offload, "adamw")
     for stage in (1, 2, 3)
     for precision, offload in (("fp32", "none"), ("bf16", "none"), ("bf16", "optimizer"))
+]
+KINDS += [
+    (f"zero{stage}-{precision}-muon", stage, precision, "none", "muon")
+    for stage, precision in ((1, "fp32"), (1, "bf16"), (3, "fp32"))
 ]
 POISONS: tuple[Poison, ...] = ("nan loss", "infinite gradient", "spike")
 CONFIG = ramp_config(small_config(width=9, ffn_tokens=7), 0.5)
@@ -44,10 +49,15 @@ SEQUENCES, LENGTH = 4, 10
 class Trained:
     """An engine with its guard, stepped one update at a time."""
 
-    def __init__(self, zero_stage: int, precision: Any, offload: str, limit: float | None) -> None:
+    def __init__(
+        self, zero_stage: int, precision: Any, offload: str, optimizer: OptimizerName, *, limit: float | None
+    ) -> None:
         spec = small_spec(
             CONFIG, zero_stage=zero_stage, precision=precision, offload=offload, anomalies=Anomalies(spikes="skip")
         )
+        if optimizer == "muon":
+            settings = spec.optimizer.model_copy(update={"name": "muon", "gradient_clipping": 0.0})
+            spec = spec.model_copy(update={"optimizer": settings})
         self.engine: DeepSpeedEngine = build_engine(build_model(CONFIG, seed=0), spec, precision)
         start_moments(self.engine, {})
         self.guard = Guard(spec)
@@ -96,11 +106,11 @@ def same(one: State, other: State) -> bool:
     return one[1] == other[1] and all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
 
 
-def watch(zero_stage: int, precision: Any, offload: str) -> dict[str, object]:
+def watch(*kind: Any) -> dict[str, object]:
     """Runs all checks with engines of this kind."""
-    undisturbed = Trained(zero_stage, precision, offload, limit=None)
+    undisturbed = Trained(*kind, limit=None)
     losses = [undisturbed.step(number).item() for number in (0, 1)]
-    disturbed = Trained(zero_stage, precision, offload, limit=1e9)
+    disturbed = Trained(*kind, limit=1e9)
     found: dict[str, object] = {"first loss": disturbed.step(0).item() == losses[0]}
     found["good update made"] = disturbed.engine.was_step_applied()
     before = disturbed.state()
@@ -124,7 +134,7 @@ def watch(zero_stage: int, precision: Any, offload: str) -> dict[str, object]:
 
 def main() -> None:
     start_distributed()
-    report = {kind: watch(stage, precision, offload) for kind, stage, precision, offload in KINDS}
+    report = {name: watch(*kind) for name, *kind in KINDS}
     if dist.get_rank() == dist.get_world_size() - 1:
         Path(sys.argv[1]).write_text(json.dumps(report))
     dist.destroy_process_group()
