@@ -14,6 +14,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    model_validator,
 )
 
 from model.config import Kernels, ModelConfig, TokenformerConfig, TransformerConfig
@@ -51,9 +52,15 @@ class LearningRate(Strict):
     first_step: NonNegativeInt
     """The stage's first step within the span."""
 
+    scale: PositiveFloat = 1.0
+    """Factor on the rate of every step, for the stage's batch (`learning_rate.batch_scaling`)."""
+
     def at(self, step: int) -> float:
         """The learning rate for update number `step` of the stage, counted from 0."""
-        position = self.first_step + step
+        return self.scale * self._unscaled(self.first_step + step)
+
+    def _unscaled(self, position: int) -> float:
+        """The rate of one step of the span."""
         if position < self.warmup_steps:
             return self.peak * (position + 1) / self.warmup_steps
         if self.shape == "cosine":
@@ -172,10 +179,10 @@ class Anomalies(Strict):
 
 
 class MixtureSpan(Strict):
-    """The weights of a mixture's sources from a training sample on, until the next span begins."""
+    """The weights of a mixture's sources from a window of the data on, until the next span begins."""
 
-    first_sample: NonNegativeInt
-    """Counted from the first sample of the ladder."""
+    first_window: NonNegativeInt
+    """Counted from the first window of the ladder. A window has the tokens of the ladder's longest context."""
 
     weights: dict[str, NonNegativeFloat]
     """By the source's name, in any unit. A source without a weight is not read."""
@@ -215,7 +222,7 @@ class TrainSpec(Strict):
 
     seed: NonNegativeInt
     samples_seen: NonNegativeInt
-    """Training sequences that earlier stages consumed."""
+    """Where the stage begins in the data, in sequences of its own context: what earlier stages consumed."""
 
     num_steps: PositiveInt
     batch_size: PositiveInt
@@ -225,6 +232,16 @@ class TrainSpec(Strict):
     """Sequences per forward pass on one rank."""
 
     sequence_length: PositiveInt
+    """The stage's context, in data tokens."""
+
+    window_length: PositiveInt
+    """The longest context of the ladder, on whose windows the order of the data is defined; by default
+    `sequence_length`, which divides it."""
+
+    evaluation_length: PositiveInt
+    """The context at which the validation loss is measured: that of the ladder's last stage; by default
+    `sequence_length`."""
+
     packing: Packing = "concatenate"
     attended_tokens: PositiveFloat | None = None
     """How many data tokens a token attends to on average, for the cost of training; null: the whole sequence."""
@@ -268,7 +285,7 @@ class TrainSpec(Strict):
     """Whether to save and keep a checkpoint right before the learning rate decays, from which training can go on."""
 
     evaluation_sequences: PositiveInt | None
-    """Validation sequences per evaluation; null: all of them."""
+    """Validation sequences of `evaluation_length` per evaluation; null: all of them."""
 
     hang_seconds: PositiveFloat = 1800.0
     """A rank that makes no progress for this long writes its stack traces."""
@@ -287,6 +304,14 @@ class TrainSpec(Strict):
 
     launched_at: float = Field(description="Unix time at which the runner launched this attempt, in seconds.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_context(cls, data: Any) -> Any:
+        """Fills in the lengths of a ladder whose stages have one context."""
+        if not isinstance(data, dict) or "sequence_length" not in data:
+            return data
+        return dict.fromkeys(("window_length", "evaluation_length"), data["sequence_length"]) | data
+
     @property
     def trunk_step(self) -> int | None:
         """The step after which to save the checkpoint right before the decay; None if the stage has no such step."""
@@ -295,8 +320,16 @@ class TrainSpec(Strict):
 
     @property
     def evaluations(self) -> dict[str, Any]:
-        """When the stage evaluates, and on how many validation sequences."""
-        return {"every": self.evaluate_every, "sequences": self.evaluation_sequences}
+        """When the stage evaluates, on how many validation sequences, and of which length."""
+        every, sequences = self.evaluate_every, self.evaluation_sequences
+        return {"every": every, "sequences": sequences, "length": self.evaluation_length}
+
+    @property
+    def own_evaluation_sequences(self) -> int | None:
+        """Sequences of the stage's own context that hold about as many tokens as those of an evaluation; None: all."""
+        if self.evaluation_sequences is None:
+            return None
+        return -(-self.evaluation_sequences * self.evaluation_length // self.sequence_length)
 
     def rule(self, generation: int) -> GenerationRule:
         """The rule for the parameters of `generation`."""

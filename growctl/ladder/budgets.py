@@ -21,8 +21,39 @@ class StageBatch(NamedTuple):
 
 
 def stage_batch(schedule: Schedule, index: int) -> StageBatch:
-    """The batch and the context of stage `index`."""
-    return StageBatch(schedule.training.batch_size, schedule.training.sequence_length)
+    """The batch and the context of stage `index`: what it leaves out is `training`'s.
+
+    A stage that sets only `sequence_length` keeps `training`'s data tokens per step. Values that do not fit together
+    are rounded down: growctl/schedule/batch_checks.py reports them.
+    """
+    stage, training = schedule.stages[index], schedule.training
+    length = stage.sequence_length or training.sequence_length
+    if stage.batch_size is not None:
+        return StageBatch(stage.batch_size, length)
+    tokens = stage.batch_tokens or training.batch_size * training.sequence_length
+    return StageBatch(max(1, tokens // length), length)
+
+
+def batch_key(schedule: Schedule, index: int) -> str:
+    """The dotted path of the key that says how many sequences a step of stage `index` reads."""
+    stage = schedule.stages[index]
+    own = ("batch_size", "batch_tokens", "sequence_length")
+    return next((f"stages.{index}.{key}" for key in own if getattr(stage, key) is not None), "training.batch_size")
+
+
+def evaluation_length(schedule: Schedule) -> int:
+    """The context at which the validation loss of every stage is measured, so that losses compare: the last stage's."""
+    return stage_batch(schedule, len(schedule.stages) - 1).sequence_length
+
+
+def contexts(schedule: Schedule) -> list[int]:
+    """The contexts of the stages, each once, ascending."""
+    return sorted({stage_batch(schedule, index).sequence_length for index in range(len(schedule.stages))})
+
+
+def batch_sizes(schedule: Schedule) -> list[int]:
+    """The batches of the stages in sequences, each once, ascending."""
+    return sorted({stage_batch(schedule, index).batch_size for index in range(len(schedule.stages))})
 
 
 def stage_steps(schedule: Schedule) -> list[int]:
@@ -32,7 +63,7 @@ def stage_steps(schedule: Schedule) -> list[int]:
 
 def longest_context(schedule: Schedule) -> int:
     """The longest context of any stage, in data tokens. The order of the data is defined on windows of this length."""
-    return max(stage_batch(schedule, index).sequence_length for index in range(len(schedule.stages)))
+    return contexts(schedule)[-1]
 
 
 def _steps(schedule: Schedule, index: int) -> int:

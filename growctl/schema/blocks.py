@@ -36,6 +36,7 @@ LayerNumber = Annotated[int, Field(ge=0, le=999)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 Prompt = Annotated[str, Field(max_length=1_000)]
 Budget = Annotated[float, Field(ge=0.001, le=1000.0)]
+BatchScaling = Literal["none", "sqrt", "linear"]
 StageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,239}$")]
 """Like RUN_NAME, but longer: a control's name adds its kind and a stage's name to the ladder's. Files allow 255."""
@@ -94,6 +95,14 @@ class StageBlock(Block):
     """Budget in data tokens, rounded to whole steps. Set either this or train_steps."""
     train_steps: Annotated[Count | None, example(20_000, "optimizer steps")] = None
     """Budget in optimizer steps."""
+    batch_size: Annotated[Count | None, example(256, "sequences")] = None
+    """Sequences per optimizer step of this stage, over all devices; by default `training.batch_size`, or as many of its
+    own `sequence_length` as have the tokens of `training`'s step."""
+    batch_tokens: Annotated[Count | None, example("256k", "data tokens")] = None
+    """Data tokens per optimizer step of this stage, in place of batch_size; a multiple of its context."""
+    sequence_length: Annotated[Count | None, example(256, "data tokens")] = None
+    """Context length of this stage; by default `training.sequence_length`. It must divide the longest context of the
+    ladder."""
     ramp_steps: Annotated[Count | None, example(400, "optimizer steps")] = None
     """Steps over which new keys rise, or tau moves, after the growth to this stage; by default a share of the stage
     (`growth.ramp`, `growth.anneal`). With it, a longer stage starts like a shorter one."""
@@ -173,6 +182,9 @@ class LearningRateBlock(Block):
     """Steps over which the rate rises linearly from 0 to `peak`."""
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the span (`wsd`)."""
+    batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
+    """How the rate follows the batch of a stage: its factor is the ratio of the stage's data tokens per step to those of
+    `training`, to the power 0 (none), 1/2 (sqrt) or 1 (linear)."""
 
 
 class OptimizerBlock(Block):

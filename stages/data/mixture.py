@@ -234,6 +234,17 @@ class Mixture:
         )
 
 
+def samples_by_source(mixture: Mixture, num_samples: int, per_window: int) -> list[int]:
+    """How many of the first `num_samples` samples each source has, if every sample of `mixture` is a window that is
+    read in `per_window` pieces, and a sample is one of them. Raises DataError beyond the end."""
+    windows, pieces = divmod(num_samples, per_window)
+    counts = [count * per_window for count in mixture.counts(windows)]
+    if pieces:
+        source = int(mixture.locate(windows, 1)[0][0])
+        counts[source] += pieces
+    return counts
+
+
 def _check_sources(sources: Sequence[MixtureSource]) -> None:
     names = [source.name for source in sources]
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -122,7 +122,7 @@ def mixture(folder: Path, dataset: Path) -> Path:
 @given(st.integers(0, 20_000), st.booleans(), st.booleans())
 def test_a_sample_of_a_mixture_is_shown_with_its_source(mixture: Path, index: int, packs: bool, spans: bool) -> None:
     packing: Packing = "best_fit" if packs else "concatenate"
-    weights = (MixtureSpan(first_sample=0, weights={"docs": 1.0, "chants": 1.0}),) if spans else ()
+    weights = (MixtureSpan(first_window=0, weights={"docs": 1.0, "chants": 1.0}),) if spans else ()
     samples = open_samples(mixture, 32, 5, weights, "others", packing)
     assert isinstance(samples, MixedSamples)
     [sample] = SampleReader(mixture, 32, 5, packing, weights, "others").read(index)

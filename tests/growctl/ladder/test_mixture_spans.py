@@ -20,7 +20,7 @@ def mixed(**blocks: Any) -> Schedule:
 
 
 def spans(*weights: tuple[int, dict[str, float]]) -> tuple[MixtureSpan, ...]:
-    return tuple(MixtureSpan(first_sample=first, weights=each) for first, each in weights)
+    return tuple(MixtureSpan(first_window=first, weights=each) for first, each in weights)
 
 
 def stages(*weights: dict[str, float] | None, **last: Any) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ def test_a_control_from_scratch_changes_the_weights_at_the_same_shares_of_its_ow
         first, second, third = planned_spans(control.schedule, plan, [plan])
         assert [dict(span.weights) for span in (first, second, third)] == [BASE, BOOKS, CODE]
         for span, share in ((first, 0), (second, 6 / 20), (third, 12 / 20)):
-            assert abs(span.first_sample - share * plan.num_steps * 4) <= 2  # half a step of 4 samples
+            assert abs(span.first_window - share * plan.num_steps * 4) <= 2  # half a step of 4 samples
 
 
 def test_a_control_of_one_finished_size_follows_only_the_stages_up_to_it() -> None:

@@ -122,7 +122,7 @@ def test_the_weights_of_a_mixture_are_part_of_the_history_as_far_as_training_has
 
     def hash_with(*weights: tuple[int, dict[str, float]], epochs: float | None = None, **changes: Any) -> str:
         sources = [Ingredient("books", tmp_path / "books", 2.0), Ingredient("code", tmp_path / "code", 1.0, epochs)]
-        spans = tuple(MixtureSpan(first_sample=first, weights=each) for first, each in weights)
+        spans = tuple(MixtureSpan(first_window=first, weights=each) for first, each in weights)
         return hash_of(dataset=str(write_mixture(sources, tmp_path)), mixture=spans, **changes)
 
     base, even = {"books": 2.0, "code": 1.0}, {"books": 1.0, "code": 1.0}
