@@ -1,10 +1,10 @@
 """The kinds of lines in metrics.jsonl: their keys, and the values that readers can rely on. Imports no torch."""
 
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 MOST = 10**11
 """Larger than any number of steps or seconds: this many steps of a millisecond take three years."""

@@ -14,7 +14,6 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    model_validator,
 )
 
 from model.config import Kernels, ModelConfig, TokenformerConfig, TransformerConfig
@@ -235,12 +234,11 @@ class TrainSpec(Strict):
     """The stage's context, in data tokens."""
 
     window_length: PositiveInt
-    """The longest context of the ladder, on whose windows the order of the data is defined; by default
-    `sequence_length`, which divides it."""
+    """The longest context of the ladder, on whose windows the order of the data is defined; a multiple of
+    `sequence_length`."""
 
     evaluation_length: PositiveInt
-    """The context at which the validation loss is measured: that of the ladder's last stage; by default
-    `sequence_length`."""
+    """The context at which the validation loss is measured: that of the ladder's last stage."""
 
     packing: Packing = "concatenate"
     attended_tokens: PositiveFloat | None = None
@@ -303,14 +301,6 @@ class TrainSpec(Strict):
     """Price of one device for one hour, if the schedule gives it; for the record only."""
 
     launched_at: float = Field(description="Unix time at which the runner launched this attempt, in seconds.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_context(cls, data: Any) -> Any:
-        """Fills in the lengths of a ladder whose stages have one context."""
-        if not isinstance(data, dict) or "sequence_length" not in data:
-            return data
-        return dict.fromkeys(("window_length", "evaluation_length"), data["sequence_length"]) | data
 
     @property
     def trunk_step(self) -> int | None:

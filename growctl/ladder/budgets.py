@@ -1,5 +1,6 @@
 """Says how much each stage of a ladder trains: its batch, its context and its steps."""
 
+import math
 from typing import NamedTuple
 
 from growctl.schema.blocks import Schedule
@@ -51,9 +52,10 @@ def contexts(schedule: Schedule) -> list[int]:
     return sorted({stage_batch(schedule, index).sequence_length for index in range(len(schedule.stages))})
 
 
-def batch_sizes(schedule: Schedule) -> list[int]:
-    """The batches of the stages in sequences, each once, ascending."""
-    return sorted({stage_batch(schedule, index).batch_size for index in range(len(schedule.stages))})
+def shared_batch(schedule: Schedule) -> int:
+    """The largest number of sequences that divides the batch of every stage. Any number of ranks that divides it can
+    train them all."""
+    return math.gcd(*(stage_batch(schedule, index).batch_size for index in range(len(schedule.stages))))
 
 
 def stage_steps(schedule: Schedule) -> list[int]:

@@ -137,9 +137,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 batch=batch,
                 first_token=positions[index],
                 step_flops=batch.tokens * training_flops_per_token(model, attended_tokens),
-                evaluation_flops_per_token=forward_flops_per_token(
-                    model, schedule.data.attended_at(measured_at)
-                ).total,
+                evaluation_flops_per_token=forward_flops_per_token(model, schedule.data.attended_at(measured_at)).total,
                 own_evaluation_flops_per_token=forward_flops_per_token(model, attended_tokens).total
                 if has_own_loss
                 else None,

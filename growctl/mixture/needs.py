@@ -67,14 +67,12 @@ def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterat
 
     A plan for which the sources do not last reads on in them.
     """
-    from stages.data.mixture import samples_by_source  # slow: numpy
-
     plans, used_up = plan_stages(schedule), exhausted(schedule, sizes) is not None
     for part in plan_run(schedule) if schedule.data.mixture else ():
         mixture, length = _mixture(schedule, part, plans, sizes, limited=not used_up), part.batch.sequence_length
         per_window = longest_context(schedule) // length
         ends = (part.first_sample, part.first_sample + part.num_samples)
-        before, after = (samples_by_source(mixture, end, per_window) for end in ends)
+        before, after = (mixture.counts_of_pieces(end, per_window) for end in ends)
         for source, was, now in zip(mixture.sources, before, after, strict=True):
             yield MixturePart(
                 stage=part.name,

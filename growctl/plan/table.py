@@ -86,7 +86,7 @@ def _size_rows(costs: PlanCosts) -> list[Row]:
     rows, base_tokens = [], (base.tokens or 0) if base else 0
     for cost in costs.ladder.parts:
         plan = cost.plan
-        tokens = base_tokens + plan.first_step * plan.tokens_per_step + plan.train_tokens
+        tokens = base_tokens + plan.first_token + plan.train_tokens
         row = {
             "stage": plan.name,
             "parameters": short_count(plan.num_parameters),

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from growctl.controls.caveats import schedule_caveats
+from growctl.ladder.budgets import contexts
 from growctl.ladder.short_stages import short_stage_warnings
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.launch.ranks import crowded_cores, uneven_batch
@@ -75,9 +76,11 @@ def _schedule_notes(costs: PlanCosts) -> list[str]:
 
 def _attended(schedule: Schedule) -> str:
     """What the FLOPs of attention within documents are computed from."""
-    length, tokens = schedule.training.sequence_length, schedule.data.attended_tokens
-    if tokens:
-        return f"Attention within documents: a token attends to {tokens:,.1f} of {length:,} tokens on average."
+    known, lengths = schedule.data.attended_tokens, contexts(schedule)
+    if known:
+        found = ", ".join(f"{known[length]:,.1f} of {length:,}" for length in lengths if length in known)
+        return f"Attention within documents: a token attends to {found} tokens on average."
+    length = lengths[-1]
     return (
         f"data.document_mask: the lengths of the documents are not known yet, so the FLOPs of attention are those of "
         f"all {length:,} tokens, an upper limit; `growctl prepare` makes the dataset that they are read from."

@@ -10,6 +10,7 @@ from growctl.ladder.budgets import stage_batch, stage_steps
 from growctl.ladder.releases import finished_models, has_decayed, reason_not_to_release
 from growctl.ladder.sizes import StageModels, added_tokens, is_grown, stage_models
 from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.schedule.batch_checks import check_batches
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schedule.mixture_checks import check_text_block
 from growctl.schedule.start import check_start
@@ -44,6 +45,7 @@ def check_combinations(schedule: Schedule) -> list[str]:
         _check_model,
         _check_stages,
         _check_sizes,
+        check_batches,
         _check_training,
         _check_growth,
         _check_control_blocks,
@@ -260,9 +262,6 @@ def _check_training(schedule: Schedule) -> Iterator[str]:
     rate = schedule.learning_rate
     if rate.final > rate.peak:
         yield f"learning_rate.final = {rate.final}: must not be above learning_rate.peak, {rate.peak}"
-    micro, batch = schedule.launch.micro_batch_size, schedule.training.batch_size
-    if micro != "auto" and batch % micro:
-        yield f"launch.micro_batch_size = {micro}: must divide training.batch_size, {batch}"
     if schedule.launch.kernels == "compiled" and schedule.launch.zero_stage == 3:
         yield "launch.kernels = 'compiled': needs launch.zero_stage 1 or 2; ZeRO-3 has no whole weights to compile with"
     nodes = schedule.launch.nodes

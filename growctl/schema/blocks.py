@@ -183,8 +183,8 @@ class LearningRateBlock(Block):
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the span (`wsd`)."""
     batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
-    """How the rate follows the batch of a stage: its factor is the ratio of the stage's data tokens per step to those of
-    `training`, to the power 0 (none), 1/2 (sqrt) or 1 (linear)."""
+    """How the rate follows the batch of a stage. Its factor is the stage's data tokens per step by those of `training`,
+    to the power 0 (none), 1/2 (sqrt) or 1 (linear)."""
 
 
 class OptimizerBlock(Block):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, PositiveFloat
+from pydantic import ConfigDict, Field, PositiveFloat, field_serializer
 from pydantic.json_schema import SkipJsonSchema
 
 from growctl.schema.example import example
@@ -68,6 +68,10 @@ class DataBlock(DataSpec):
     when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
     """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it
     would come to that. others: the other sources take over, in proportion to their weights."""
+
+    @field_serializer("attended_tokens", when_used="unless-none")
+    def _keys_as_text(self, tokens: dict[int, float]) -> dict[str, float]:
+        return {str(context): each for context, each in tokens.items()}  # a schedule's keys are text
 
     def attended_at(self, context: int) -> float:
         """The tokens that a token attends to at that context, on average; all of them if nothing else is known."""

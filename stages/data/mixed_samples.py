@@ -9,14 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.data.dataset import require_one_tokenizer
-from stages.data.mixture import (
-    NO_SOURCES,
-    Mixture,
-    MixtureSource,
-    MixtureStage,
-    WhenExhausted,
-    samples_by_source,
-)
+from stages.data.mixture import NO_SOURCES, Mixture, MixtureSource, MixtureStage, WhenExhausted
 from stages.data.packed_split import PackedSplit
 from stages.data.sample_order import Blocks, Int64Array, WindowOrder
 from stages.data.sample_range import EndlessSamples
@@ -99,7 +92,7 @@ class MixedSamples(EndlessSamples):
 
     def _counts(self, num_samples: int) -> list[int]:
         """How many of the first `num_samples` samples each source has."""
-        return samples_by_source(self.mixture, num_samples, self._in_windows.per_window)
+        return self.mixture.counts_of_pieces(num_samples, self._in_windows.per_window)
 
     def starts(self, first_index: int, count: int) -> Int64Array:
         """The place of each sample's source in `mixture.sources`, and where in its stream it starts: (count, 2).

@@ -31,23 +31,23 @@ class TrainingSamples(EndlessSamples):
         self._length = sequence_length
         require_tokens(dataset_dir, "train", self._split.num_tokens, window_length)
         self._in_windows = WindowPieces.of(window_length, sequence_length)
+        self.per_window = self._in_windows.per_window
+        """Samples of a window."""
         self.num_windows = self._split.num_tokens // window_length
         """Windows of an epoch."""
-        self.per_epoch = self.num_windows * self._in_windows.per_window
-        """Samples of an epoch."""
         self._order = WindowOrder([self._split.num_tokens], window_length, seed)
         self._blocks = Blocks(self.starts)
         self._expected = Blocks(self.starts)
 
     def epochs(self, num_samples: int) -> float:
         """How many passes over the data `num_samples` samples make."""
-        return num_samples / self.per_epoch
+        return num_samples / (self.num_windows * self.per_window)
 
     def starts(self, first_index: int, count: int) -> Int64Array:
         """The positions in the stream where the samples start: (count,) int64, each in [0, tokens of the split)."""
         first, num_windows = self._in_windows.windows(first_index, count)
         starts = self._order.starts(np.zeros(num_windows, np.int64), np.arange(first, first + num_windows))
-        if self._in_windows.per_window == 1:
+        if self.per_window == 1:
             return starts
         windows, offsets = self._in_windows.places(first_index, count)
         return (starts[windows] + offsets) % self._split.num_tokens

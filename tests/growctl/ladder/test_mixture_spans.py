@@ -23,28 +23,33 @@ def spans(*weights: tuple[int, dict[str, float]]) -> tuple[MixtureSpan, ...]:
     return tuple(MixtureSpan(first_window=first, weights=each) for first, each in weights)
 
 
+def at(*windows: int) -> list[int]:
+    """The positions at which these windows of 16 tokens begin."""
+    return [window * 16 for window in windows]
+
+
 def stages(*weights: dict[str, float] | None, **last: Any) -> list[dict[str, Any]]:
     entries = [{**stage, "mixture": each} for stage, each in zip(SCHEDULE["stages"], weights, strict=True)]
     return [*entries[:-1], entries[-1] | last]
 
 
 def test_a_stage_changes_the_weights_at_the_sample_at_which_it_really_begins() -> None:
-    assert mixture_spans(mixed(), [0, 20]) == spans((0, BASE), (20, BOOKS))
-    assert mixture_spans(mixed(), [0, 20, 52]) == spans((0, BASE), (20, BOOKS), (52, CODE))
+    assert mixture_spans(mixed(), at(0, 20)) == spans((0, BASE), (20, BOOKS))
+    assert mixture_spans(mixed(), at(0, 20, 52)) == spans((0, BASE), (20, BOOKS), (52, CODE))
 
 
 def test_a_stage_with_the_shares_of_the_one_before_goes_on_in_its_order() -> None:
-    assert mixture_spans(mixed(stages=stages(None, {"books": 0.3, "code": 0.1}, CODE)), [0, 20, 52]) == spans(
+    assert mixture_spans(mixed(stages=stages(None, {"books": 0.3, "code": 0.1}, CODE)), at(0, 20, 52)) == spans(
         (0, BASE), (52, CODE)
     )
     paused = stages(BOOKS, BOOKS | {"code": 0.0}, CODE)
-    assert mixture_spans(mixed(stages=paused), [0, 20]) == spans((0, BOOKS))
+    assert mixture_spans(mixed(stages=paused), at(0, 20)) == spans((0, BOOKS))
 
 
 def test_a_run_from_a_checkpoint_reads_on_after_what_the_checkpoint_has_read() -> None:
-    assert mixture_spans(mixed(), [80], spans((0, CODE), (40, BASE))) == spans((0, CODE), (40, BASE))
-    assert mixture_spans(mixed(), [80], spans((0, CODE))) == spans((0, CODE), (80, BASE))
-    assert mixture_spans(mixed(), [80]) == spans((0, BASE))
+    assert mixture_spans(mixed(), at(80), spans((0, CODE), (40, BASE))) == spans((0, CODE), (40, BASE))
+    assert mixture_spans(mixed(), at(80), spans((0, CODE))) == spans((0, CODE), (80, BASE))
+    assert mixture_spans(mixed(), at(80)) == spans((0, BASE))
 
 
 def test_a_schedule_without_a_mixture_has_no_weights() -> None:

@@ -71,7 +71,9 @@ def test_the_json_has_measurements_with_tokens_per_second_and_mfu() -> None:
     [plan] = plan_stages(schedule)
     memory = {"lasting_bytes": 1_000_000, "activation_bytes": 1_500_000, "peak_bytes": 3_000_000}
     steps = MeasuredSteps(0.25, 0.5, memory)
-    costs = plan_costs(schedule, measurements=Measurements("1 x GPU", 1, {(plan.model, 8): steps}))
+    costs = plan_costs(
+        schedule, measurements=Measurements("1 x GPU", 1, {(plan.model, 8, plan.batch.sequence_length): steps})
+    )
     [stage] = plain(plan_document(schedule, costs))["stages"]
     assert stage["wall_seconds"] == pytest.approx(20 * 0.5)
     assert stage["measured"] == {
