@@ -21,7 +21,7 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "window_length": longest_context(schedule),
         "evaluation_length": evaluation_length(schedule),
         "packing": schedule.data.packing,
-        "attended_tokens": (schedule.data.attended_tokens or {}).get(plan.batch.sequence_length),
+        "attended_tokens": (schedule.data.attended_tokens or {}).get(str(plan.batch.sequence_length)),
         "learning_rate": plan.learning_rate,
         "optimizer": schedule.optimizer.optimizer(),
         "generations": plan.generations,

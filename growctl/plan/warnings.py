@@ -78,7 +78,7 @@ def _attended(schedule: Schedule) -> str:
     """What the FLOPs of attention within documents are computed from."""
     known, lengths = schedule.data.attended_tokens, contexts(schedule)
     if known:
-        found = ", ".join(f"{known[length]:,.1f} of {length:,}" for length in lengths if length in known)
+        found = ", ".join(f"{known[str(length)]:,.1f} of {length:,}" for length in lengths if str(length) in known)
         return f"Attention within documents: a token attends to {found} tokens on average."
     length = lengths[-1]
     return (

@@ -30,10 +30,10 @@ def counted_on(schedule: Schedule, dataset: Path) -> Schedule:
     from stages.data.attended_tokens import attended_tokens, weighted_datasets
 
     datasets, packing = weighted_datasets(dataset), schedule.data.packing
-    return _with(schedule, {length: attended_tokens(datasets, length, packing) for length in contexts(schedule)})
+    return _with(schedule, {str(length): attended_tokens(datasets, length, packing) for length in contexts(schedule)})
 
 
-def _prepared(schedule: Schedule, datasets_dir: Path) -> dict[int, float] | None:
+def _prepared(schedule: Schedule, datasets_dir: Path) -> dict[str, float] | None:
     """The numbers for the text, or the sources of the mixture, if all are prepared, and packed if they are to be."""
     weights, datasets = [*schedule.data.base_weights.values()] or [1.0], {}
     for spec, weight in zip(schedule.data.specs, weights, strict=True):
@@ -47,15 +47,15 @@ def _prepared(schedule: Schedule, datasets_dir: Path) -> dict[int, float] | None
     lengths, packing = contexts(schedule), schedule.data.packing
     with suppress(UserError, OSError):  # damaged: `prepare` sets it aside with a message
         if packing == "concatenate" or all(known_packing(path, length) for path in datasets for length in lengths):
-            return {length: attended_tokens(datasets, length, packing) for length in lengths}
+            return {str(length): attended_tokens(datasets, length, packing) for length in lengths}
     return None
 
 
-def _with(schedule: Schedule, tokens: dict[int, float] | None) -> Schedule:
+def _with(schedule: Schedule, tokens: dict[str, float] | None) -> Schedule:
     return schedule.model_copy(update={"data": schedule.data.model_copy(update={"attended_tokens": tokens})})
 
 
-def _begun_with(run: RunPaths, load: Callable[[Path], Schedule]) -> dict[int, float] | None:
+def _begun_with(run: RunPaths, load: Callable[[Path], Schedule]) -> dict[str, float] | None:
     if not run.has_begun() or not run.schedule.is_file():
         return None
     with suppress(UserError, OSError):  # the runner reports a schedule that cannot be read

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, PositiveFloat, field_serializer
+from pydantic import ConfigDict, Field, PositiveFloat
 from pydantic.json_schema import SkipJsonSchema
 
 from growctl.schema.example import example
@@ -56,9 +56,10 @@ class DataBlock(DataSpec):
     still read once an epoch."""
 
     attended_tokens: Annotated[
-        SkipJsonSchema[dict[int, PositiveFloat] | None], Field(exclude_if=lambda tokens: tokens is None)
+        SkipJsonSchema[dict[str, PositiveFloat] | None], Field(exclude_if=lambda tokens: tokens is None)
     ] = None
-    """With `document_mask`: the tokens that a token attends to, on average, by context. growctl writes it; leave it
+    """With `document_mask`: the tokens that a token attends to, on average, by context (as text: a
+    schedule's keys are). growctl writes it; leave it
     out."""
 
     mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
@@ -69,13 +70,9 @@ class DataBlock(DataSpec):
     """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it
     would come to that. others: the other sources take over, in proportion to their weights."""
 
-    @field_serializer("attended_tokens", when_used="unless-none")
-    def _keys_as_text(self, tokens: dict[int, float]) -> dict[str, float]:
-        return {str(context): each for context, each in tokens.items()}  # a schedule's keys are text
-
     def attended_at(self, context: int) -> float:
         """The tokens that a token attends to at that context, on average; all of them if nothing else is known."""
-        return (self.attended_tokens or {}).get(context, context)
+        return (self.attended_tokens or {}).get(str(context), context)
 
     @property
     def specs(self) -> list[DataSpec]:
