@@ -253,7 +253,7 @@ def _short_stages(costs: PlanCosts) -> list[str]:
 def _effective(run: RunCost) -> dict[str, Any]:
     """The settings of a run that affect its loss, by their names in warnings."""
     schedule = run.schedule
-    rate, optimizer, training = schedule.learning_rate, schedule.optimizer, schedule.training
+    rate, optimizer, last = schedule.learning_rate, schedule.optimizer, run.stages[-1].plan.batch
     stages, new = len(run.stages), sum(1 for cost in run.stages if cost.plan.generations)
     return {
         "how often the learning rate warms up and decays": _times(stages if rate.span == "stage" else 1),
@@ -262,8 +262,8 @@ def _effective(run: RunCost) -> dict[str, Any]:
         "learning_rate.peak": f"{rate.peak:g}",
         "learning_rate.final": f"{rate.final:g}",
         "learning_rate.warmup_steps": rate.warmup_steps,
-        "training.batch_size": training.batch_size,
-        "training.sequence_length": training.sequence_length,
+        "the last stage's batch": counted(last.batch_size, "sequence"),
+        "the last stage's context": counted(last.sequence_length, "token"),
         "optimizer.betas": tuple(optimizer.betas),
         "optimizer.weight_decay": f"{optimizer.weight_decay:g}",
         "optimizer.gradient_clipping": f"{optimizer.gradient_clipping:g}",
