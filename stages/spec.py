@@ -127,6 +127,12 @@ def progress_at(step: int, num_steps: int) -> float:
     return min(1.0, (step + 1) / (num_steps + 1))
 
 
+def evaluation_batch(micro_batch_size: int, sequence_length: int, evaluation_length: int) -> int:
+    """Sequences of a pass of an evaluation: no more tokens than a micro-batch, or one sequence, so that they fit into
+    memory."""
+    return max(1, micro_batch_size * sequence_length // evaluation_length)
+
+
 class SlopeTrigger(Strict):
     """Ends a stage before its budget is spent, once its validation loss falls too slowly for its cost."""
 

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from growctl.controls.generate import plan_controls
+from growctl.ladder.budgets import evaluation_length
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.launch.devices import Devices
@@ -275,6 +276,7 @@ def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices:
         sequence_length=plan.batch.sequence_length,
         offload=schedule.launch.offload,
         device=devices.type,
+        evaluation_length=evaluation_length(schedule),
     )
 
 

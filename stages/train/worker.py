@@ -52,7 +52,7 @@ from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest
 from stages.process.watchdog import Watchdog
-from stages.spec import TrainSpec, progress_at
+from stages.spec import TrainSpec, evaluation_batch, progress_at
 from stages.stage_dir import TOKENIZER_NAME, StagePaths
 from stages.train.anomaly_guard import Guard
 from stages.train.evaluate import Evaluation, evaluate
@@ -263,8 +263,7 @@ class Worker:
             self.watchdog.beat()
             return model(input_ids_BT, targets_BT)
 
-        # A pass holds no more tokens than a micro-batch, or one sequence: longer sequences must fit into memory too.
-        per_pass = max(1, spec.micro_batch_size * spec.sequence_length // spec.evaluation_length)
+        per_pass = evaluation_batch(spec.micro_batch_size, spec.sequence_length, spec.evaluation_length)
         result, own = evaluate(loss_of, self.data.windows, per_pass, self.device), None
         if self.data.own_windows:
             own = evaluate(loss_of, self.data.own_windows, spec.micro_batch_size, self.device)
