@@ -45,8 +45,8 @@ def show(
     sample: Annotated[
         int | None,
         typer.Option(
-            help="Show instead the text of the sample that training reads at this index, counted from 0: of a ladder with "
-            "several contexts, a window of the longest.",
+            help="Show instead the text of the sample that training reads at this index, counted from 0; with several "
+            "contexts, of the window of the longest.",
             metavar="INDEX",
             min=0,
             show_default=False,

@@ -38,6 +38,13 @@ def test_a_stage_changes_the_weights_at_the_sample_at_which_it_really_begins() -
     assert mixture_spans(mixed(), at(0, 20, 52)) == spans((0, BASE), (20, BOOKS), (52, CODE))
 
 
+def test_a_stage_that_begins_inside_a_window_changes_the_weights_at_the_next_one() -> None:
+    shorter = [{**stage, "sequence_length": 4} for stage in stages(None, BOOKS, None)[:2]]
+    schedule = mixed(stages=[*shorter, stages(None, BOOKS, CODE)[2]])
+    assert mixture_spans(schedule, [0, 20 * 16 + 4]) == spans((0, BASE), (21, BOOKS))
+    assert mixture_spans(schedule, [0, 20 * 16 + 4, 20 * 16 + 8]) == spans((0, BASE), (21, CODE)), "never reached"
+
+
 def test_a_stage_with_the_shares_of_the_one_before_goes_on_in_its_order() -> None:
     assert mixture_spans(mixed(stages=stages(None, {"books": 0.3, "code": 0.1}, CODE)), at(0, 20, 52)) == spans(
         (0, BASE), (52, CODE)
