@@ -34,7 +34,7 @@ def read(opened: TrainingSamples, first: int, count: int, ranks: int) -> list[in
     return [token for index in sorted(rows) for token in rows[index]]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(LADDERS, st.integers(0, 2**63), st.integers(1, 3))
 def test_no_token_is_an_input_twice_within_an_epoch_whatever_the_contexts(
     dataset: Path, ladder: list[tuple[int, int, int]], seed: int, ranks: int
