@@ -55,9 +55,9 @@ def test_stages_of_other_batches_and_contexts_read_no_token_twice(undisturbed):
         assert isinstance(samples, TrainingSamples)
         assert spec.samples_seen * spec.sequence_length == ends[-1]
         number, num_tokens = spec.num_steps * spec.batch_size, samples.num_windows * 32
-        starts = samples.starts(spec.samples_seen, number)
-        read += [(start + place) % TokenSplit(dataset, "train").num_tokens
-                 for start in starts.tolist() for place in range(spec.sequence_length)]  # fmt: skip
+        stream = TokenSplit(dataset, "train").num_tokens
+        for start in samples.starts(spec.samples_seen, number).tolist():
+            read += [(start + place) % stream for place in range(spec.sequence_length)]
         ends.append(ends[-1] + number * spec.sequence_length)
         final = read_manifest(undisturbed.directory / f"stages/{stage}/final")
         assert final.samples_seen * spec.sequence_length == ends[-1]
