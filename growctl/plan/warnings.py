@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from growctl.controls.caveats import schedule_caveats
-from growctl.ladder.budgets import contexts
+from growctl.ladder.budgets import contexts, stage_batch
 from growctl.ladder.short_stages import short_stage_warnings
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.launch.ranks import crowded_cores, uneven_batch
@@ -253,7 +253,7 @@ def _short_stages(costs: PlanCosts) -> list[str]:
 def _effective(run: RunCost) -> dict[str, Any]:
     """The settings of a run that affect its loss, by their names in warnings."""
     schedule = run.schedule
-    rate, optimizer, last = schedule.learning_rate, schedule.optimizer, run.stages[-1].plan.batch
+    rate, optimizer, last = schedule.learning_rate, schedule.optimizer, stage_batch(schedule, len(schedule.stages) - 1)
     stages, new = len(run.stages), sum(1 for cost in run.stages if cost.plan.generations)
     return {
         "how often the learning rate warms up and decays": _times(stages if rate.span == "stage" else 1),
@@ -262,8 +262,8 @@ def _effective(run: RunCost) -> dict[str, Any]:
         "learning_rate.peak": f"{rate.peak:g}",
         "learning_rate.final": f"{rate.final:g}",
         "learning_rate.warmup_steps": rate.warmup_steps,
-        "the last stage's batch": counted(last.batch_size, "sequence"),
-        "the last stage's context": counted(last.sequence_length, "token"),
+        "training.batch_size": last.batch_size,
+        "training.sequence_length": last.sequence_length,
         "optimizer.betas": tuple(optimizer.betas),
         "optimizer.weight_decay": f"{optimizer.weight_decay:g}",
         "optimizer.gradient_clipping": f"{optimizer.gradient_clipping:g}",
