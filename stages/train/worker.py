@@ -155,9 +155,11 @@ class Worker:
                 self.log(engine, step, (step - first) / (time.monotonic() - last_logged))
             if step % spec.evaluate_every == 0 and step < spec.num_steps:
                 engine.eval()
-                result = self.evaluate(engine)
+                found = self.evaluate(engine)
                 engine.train()
-                self.record_evaluation("interval", step, self.precision, result)
+                self.record_evaluation("interval", step, self.precision, found)
+                self.losses.append((step, found.result.loss))
+                self.own_losses.extend([(step, found.own.loss)] if found.own else [])
                 over = self.flat_enough(step)
             due = (step % spec.checkpoint_every == 0 and step < spec.num_steps) or step == spec.trunk_step
             if due:
