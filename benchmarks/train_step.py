@@ -212,6 +212,8 @@ def train_spec(case: Case, precision: Any, dataset: Path, model: Any, kernels: A
         batch_size=case.batch_size,
         micro_batch_size=case.micro_batch_size,
         sequence_length=case.sequence_length,
+        window_length=case.sequence_length,
+        evaluation_length=case.sequence_length,
         learning_rate=LearningRate(
             shape="wsd", peak=1e-3, final=0.0, warmup_steps=10, decay_steps=0, total_steps=steps, first_step=0
         ),

@@ -1,7 +1,7 @@
 """The kinds of lines in metrics.jsonl: their keys, and the values that readers can rely on. Imports no torch."""
 
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict
@@ -159,7 +159,8 @@ class Evaluation(_Line):
 
     loss: Number | None
     """Validation loss, nats per token; null if it is not finite. Of a mixture, the mean of the sources' losses,
-    weighted by the base weights of `data.mixture` at every stage."""
+    weighted by the base weights of `data.mixture` at every stage. Measured at the context of the ladder's last stage,
+    in every stage."""
 
     perplexity: Number | None
     """exp(loss); null if that is not finite."""
@@ -172,6 +173,12 @@ class Evaluation(_Line):
 
     by_source: dict[Text, SourceEvaluation] | None
     """The results by the name of the source; null for a dataset that is not a mixture."""
+
+    own_context_loss: NotRequired[Number | None]
+    """The same loss at the stage's own context; null if it is not finite, missing if that is the context of `loss`."""
+
+    own_context_tokens: NotRequired[Count]
+    """Validation tokens predicted for it; missing where it is."""
 
 
 class Anomaly(_Line):

@@ -53,9 +53,15 @@ class LearningRate(Strict):
     first_step: NonNegativeInt
     """The stage's first step within the span."""
 
+    scale: PositiveFloat = 1.0
+    """Factor on the rate of every step, for the stage's batch (`learning_rate.batch_scaling`)."""
+
     def at(self, step: int) -> float:
         """The learning rate for update number `step` of the stage, counted from 0."""
-        position = self.first_step + step
+        return self.scale * self._unscaled(self.first_step + step)
+
+    def _unscaled(self, position: int) -> float:
+        """The rate of one step of the span."""
         if position < self.warmup_steps:
             return self.peak * (position + 1) / self.warmup_steps
         if self.shape == "cosine":
@@ -123,6 +129,12 @@ def progress_at(step: int, num_steps: int) -> float:
     return min(1.0, (step + 1) / (num_steps + 1))
 
 
+def evaluation_batch(micro_batch_size: int, sequence_length: int, evaluation_length: int) -> int:
+    """Sequences of a pass of an evaluation: no more tokens than a micro-batch, or one sequence, so that they fit into
+    memory."""
+    return max(1, micro_batch_size * sequence_length // evaluation_length)
+
+
 class SlopeTrigger(Strict):
     """Ends a stage before its budget is spent, once its validation loss falls too slowly for its cost."""
 
@@ -181,10 +193,10 @@ class Anomalies(Strict):
 
 
 class MixtureSpan(Strict):
-    """The weights of a mixture's sources from a training sample on, until the next span begins."""
+    """The weights of a mixture's sources from a window of the data on, until the next span begins."""
 
-    first_sample: NonNegativeInt
-    """Counted from the first sample of the ladder."""
+    first_window: NonNegativeInt
+    """Counted from the first window of the ladder. A window has the tokens of the ladder's longest context."""
 
     weights: dict[str, NonNegativeFloat]
     """By the source's name, in any unit. A source without a weight is not read."""
@@ -224,7 +236,7 @@ class TrainSpec(Strict):
 
     seed: NonNegativeInt
     samples_seen: NonNegativeInt
-    """Training sequences that earlier stages consumed."""
+    """Where the stage begins in the data, in sequences of its own context: what earlier stages consumed."""
 
     num_steps: PositiveInt
     batch_size: PositiveInt
@@ -234,6 +246,15 @@ class TrainSpec(Strict):
     """Sequences per forward pass on one rank."""
 
     sequence_length: PositiveInt
+    """The stage's context, in data tokens."""
+
+    window_length: PositiveInt
+    """The longest context of the ladder, on whose windows the order of the data is defined; a multiple of
+    `sequence_length`."""
+
+    evaluation_length: PositiveInt
+    """The context at which the validation loss is measured: that of the ladder's last stage."""
+
     packing: Packing = "concatenate"
     attended_tokens: PositiveFloat | None = None
     """How many data tokens a token attends to on average, for the cost of training; null: the whole sequence."""
@@ -281,7 +302,7 @@ class TrainSpec(Strict):
     """Whether to save and keep a checkpoint right before the learning rate decays, from which training can go on."""
 
     evaluation_sequences: PositiveInt | None
-    """Validation sequences per evaluation; null: all of them."""
+    """Validation sequences of `evaluation_length` per evaluation; null: all of them."""
 
     hang_seconds: PositiveFloat = 1800.0
     """A rank that makes no progress for this long writes its stack traces."""
@@ -316,8 +337,16 @@ class TrainSpec(Strict):
 
     @property
     def evaluations(self) -> dict[str, Any]:
-        """When the stage evaluates, and on how many validation sequences."""
-        return {"every": self.evaluate_every, "sequences": self.evaluation_sequences}
+        """When the stage evaluates, on how many validation sequences, and of which length."""
+        every, sequences = self.evaluate_every, self.evaluation_sequences
+        return {"every": every, "sequences": sequences, "length": self.evaluation_length}
+
+    @property
+    def own_evaluation_sequences(self) -> int | None:
+        """Sequences of the stage's own context that hold about as many tokens as those of an evaluation; None: all."""
+        if self.evaluation_sequences is None:
+            return None
+        return -(-self.evaluation_sequences * self.evaluation_length // self.sequence_length)
 
     def rule(self, generation: int) -> GenerationRule:
         """The rule for the parameters of `generation`."""

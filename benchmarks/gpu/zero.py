@@ -128,6 +128,8 @@ def train_spec(
         batch_size=micro_batch_size * micro_batches,
         micro_batch_size=micro_batch_size,
         sequence_length=context,
+        window_length=context,
+        evaluation_length=context,
         learning_rate=rate,
         optimizer=Optimizer(betas=(0.9, 0.95), epsilon=1e-8, weight_decay=0.1, gradient_clipping=1.0),
         ramp_steps=0,

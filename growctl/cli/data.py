@@ -45,7 +45,8 @@ def show(
     sample: Annotated[
         int | None,
         typer.Option(
-            help="Show instead the text of the sample that training reads at this index, counted from 0.",
+            help="Show instead the text of the sample that training reads at this index, counted from 0; with several "
+            "contexts, of the window of the longest.",
             metavar="INDEX",
             min=0,
             show_default=False,
@@ -131,8 +132,10 @@ def show(
         raise UserError(f"--seed {seed}: is for --sample")
     samples: Iterable[SampleEntry] = ()
     if sample is not None or step is not None:
-        first, count = (sample, 1) if sample is not None else target.samples_of_step(step or 0)
-        order = (*target.order(sequence_length, seed), target.packing, target.spans(), target.when_exhausted)
+        of_step = None if sample is not None else target.samples_of_step(step or 0)
+        windows, order_seed = target.order(sequence_length, seed)
+        first, count, context = of_step or (sample or 0, 1, windows)
+        order = (context, order_seed, target.packing, target.spans(), target.when_exhausted, windows)
         samples = SampleReader(target.directory, *order).read(first, count)
         if not as_json:
             _print_samples(samples, with_ids=ids, plain=plain)

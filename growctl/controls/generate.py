@@ -1,11 +1,12 @@
 """Generates the controls of a schedule, each as a schedule of its own.
 
-Every control has the ladder's data (from sample 0), seed, batch and learning-rate block, and therefore its own warm-up
+Every control has the ladder's data (from sample 0), seed and learning-rate block, and therefore its own warm-up
 and decay (growctl/controls/caveats.py warns if it has too few steps for them). Its cost is a multiple of the whole
 ladder's FLOPs, or for `scratch-of-each-size` of a finished model's. A ladder's start checkpoint counts with the FLOPs
 that it cost, as far as they are known: controls that grow start from it too, the others train its share as well.
 Where the ladder's stages weight the sources of a mixture differently, a control that has not these stages changes its
-weights at the same shares of its own steps.
+weights at the same shares of its own tokens. Batch and context are those of the ladder's stages; of a control from
+scratch, those of the last one.
 """
 
 import re
@@ -99,8 +100,12 @@ def _scratch(
 
 
 def _from_scratch(schedule: Schedule, index: int, shape: TokenformerConfig | TransformerConfig) -> Schedule:
-    """A schedule with one stage: a model of that shape, trained on the machines of stage `index`."""
-    update: dict[str, Any] = {"stages": [_bare(schedule.stages[index])], "launch": _launch(schedule, index)}
+    """A schedule with one stage: a model of that shape, trained on the machines of stage `index`.
+
+    Its batch and its context are those of the ladder's last stage, in which losses are measured.
+    """
+    stage = _bare(schedule.stages[index]).model_copy(update=_last_batch(schedule))
+    update: dict[str, Any] = {"stages": [stage], "launch": _launch(schedule, index)}
     update["start"] = None
     if isinstance(shape, TransformerConfig):
         sizes = shape.model_dump(include={"num_layers", "hidden_size", "num_heads", "ffn_size"})
@@ -159,7 +164,7 @@ def _with_flops(schedule: Schedule, flops: float) -> Schedule:
 def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePlan]) -> Schedule:
     """`control`, whose last stage gives the sources of a mixture the weights of the stages `followed` of the ladder.
 
-    They change at the same shares of its own steps. The release of the last one and, before the first, the start
+    They change at the same shares of its own tokens. The release of the last one and, before the first, the start
     checkpoint count as parts of these stages.
     """
     if not schedule.data.mixture or not followed:
@@ -167,8 +172,8 @@ def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePl
     *before, last = control.stages
     assert last.train_steps
     release = plan_release(schedule, followed[-1])
-    started = _steps_of_the_base(schedule, followed[0])
-    total = started + sum(plan.num_steps for plan in followed) + (release.num_steps if release else 0)
+    started = (schedule.base.tokens or 0) if schedule.base and followed[0].index == 0 else 0
+    total = started + sum(plan.train_tokens for plan in followed) + (release.train_tokens if release else 0)
     weights: list[FollowedWeights] = []
     position = 0
     for plan in followed:
@@ -177,7 +182,7 @@ def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePl
             if not weights or shares(weights[-1].weights) != shares(each):
                 weights = [known for known in weights if known.first_step < first_step + step]
                 weights.append(FollowedWeights(first_step=first_step + step, weights=each))
-        position += plan.num_steps + (started if plan is followed[0] else 0)
+        position += plan.train_tokens + (started if plan is followed[0] else 0)
     update = (
         {"mixture": weights[0].weights, "followed": None}
         if len(weights) == 1
@@ -186,15 +191,15 @@ def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePl
     return control.model_copy(update={"stages": [*before, last.model_copy(update=update)]})
 
 
-def _steps_of_the_base(schedule: Schedule, first: StagePlan) -> int:
-    """The steps in which the start checkpoint was trained, if `first` begins with it, at the ladder's own batch."""
-    base = schedule.base
-    return round((base.tokens or 0) / first.tokens_per_step) if base and first.index == 0 else 0
-
-
 def _bare(stage: StageBlock) -> StageBlock:
     """A stage without the keys that describe how it grows from the one before."""
     return stage.model_copy(update=dict.fromkeys(("layers", "num_layers", "hidden_size", "ffn_size", "ramp_steps")))
+
+
+def _last_batch(schedule: Schedule) -> dict[str, int | None]:
+    """The keys of a stage that train at the batch and the context of the ladder's last one."""
+    last = schedule.stages[-1]
+    return {key: getattr(last, key) for key in ("batch_size", "batch_tokens", "sequence_length")}
 
 
 def _launch(schedule: Schedule, *stages: int) -> Any:

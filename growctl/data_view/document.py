@@ -57,7 +57,10 @@ class StagePasses:
     name: str
     branch_of: str | None
     """The stage that a release branches from; None for a stage of the ladder."""
+    sequence_length: int
+    """Its context, in data tokens."""
     first_sample: int
+    """Counted in sequences of its context."""
     num_samples: int
     num_tokens: int
     """Data tokens of the stage."""

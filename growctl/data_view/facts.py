@@ -6,6 +6,7 @@ from pathlib import Path
 from growctl.data_view.counts import IdCounter, Lengths, UsedIds, count_lengths
 from growctl.data_view.document import DataShowDocument, SampleEntry, SourceEntry, SplitEntry
 from growctl.data_view.target import Target
+from growctl.ladder.budgets import longest_context
 from growctl.text.progress import Advance
 from stages.data.corpus import SPLITS, SplitName
 from stages.data.dataset import HASHED_BYTES, data_parts, read_dataset_manifest
@@ -31,7 +32,7 @@ def describe(
     `sequence_length`: of training, if no schedule says it. Raises DataError for a damaged file.
     """
     manifest, spec = target.manifest, target.manifest.spec
-    length = target.schedule.training.sequence_length if target.schedule else sequence_length
+    length = longest_context(target.schedule) if target.schedule else sequence_length
     num_bytes = sum(read_dataset_manifest(path).num_file_bytes for _, path in data_parts(target.directory))
     counts_ids = num_bytes <= HASHED_BYTES if count_ids is None else count_ids
     return DataShowDocument(

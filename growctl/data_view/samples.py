@@ -47,12 +47,15 @@ class SampleReader:
         packing: Packing = "concatenate",
         mixture: Sequence[MixtureSpan] = (),
         when_exhausted: WhenExhausted = "stop",
+        window_length: int | None = None,
     ) -> None:
-        """Opens the train split. `mixture` and `when_exhausted`: as `open_samples` has them.
+        """Opens the train split. `mixture`, `when_exhausted` and `window_length`: as `open_samples` has them.
 
         Raises DataError if it is damaged or shorter than one sample.
         """
-        self._samples = open_samples(dataset_dir, sequence_length, seed, mixture, when_exhausted, packing)
+        self._samples = open_samples(
+            dataset_dir, sequence_length, seed, mixture, when_exhausted, packing, window_length
+        )
         self._streams = [_Stream.open(name, path) for name, path in data_parts(dataset_dir)]
         try:
             self._tokenizer = Tokenizer.from_file(str(dataset_dir / TOKENIZER_NAME))
@@ -77,9 +80,9 @@ class SampleReader:
             )
 
     def _turn(self, index: int) -> "tuple[_Stream, int, int]":
-        """The stream that a sample is from, its number among the stream's samples, and their number in an epoch."""
+        """The stream that a sample is from, its window's number among the stream's, and their number in an epoch."""
         if isinstance(self._samples, TrainingSamples):
-            return self._streams[0], index, self._samples.num_windows
+            return self._streams[0], index // self._samples.per_window, self._samples.num_windows
         source, number = self._samples.turn(index)
         return self._streams[source], number, self._samples.mixture.sources[source].num_windows
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from growctl.data_view.document import StagePasses
+from growctl.ladder.budgets import longest_context
+from growctl.ladder.data_position import stage_positions
 from growctl.ladder.mixture_spans import mixture_spans
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
@@ -30,8 +32,8 @@ class Target:
     directory: Path
     manifest: DatasetManifest
     schedule: Schedule | None = None
-    first_sample: int = 0
-    """Where the schedule's first stage begins: 0 unless it starts from a checkpoint."""
+    position: int = 0
+    """Where in the data the schedule begins (growctl/ladder/data_position.py): 0 unless it starts from a checkpoint."""
 
     @property
     def vocab_size(self) -> int:
@@ -49,9 +51,12 @@ class Target:
             raise UserError(f"--seed {seed}: the schedule has it; override it with seed={seed}")
 
     def order(self, sequence_length: int | None, seed: int | None) -> tuple[int, int]:
-        """(sequence length, seed) of the samples, from the schedule or as given. Raises UserError if one is missing."""
+        """(sequence length, seed) of the samples, from the schedule or as given. Raises UserError if one is missing.
+
+        The samples of a schedule whose stages have several contexts are windows of the longest.
+        """
         if self.schedule is not None:
-            return self.schedule.training.sequence_length, self.schedule.seed
+            return longest_context(self.schedule), self.schedule.seed
         if sequence_length is None or seed is None:
             raise UserError(
                 f"{self.directory}: the samples depend on the sequence length and the seed; give --sequence-length and "
@@ -64,19 +69,22 @@ class Target:
         """How documents become samples: as the schedule says."""
         return self.schedule.data.packing if self.schedule else "concatenate"
 
-    def samples_of_step(self, step: int) -> tuple[int, int]:
-        """(first sample, number of samples) of optimizer step `step`, counted from 1 at the ladder's start.
+    def samples_of_step(self, step: int) -> tuple[int, int, int]:
+        """(first sample, number of samples, their context) of optimizer step `step`, counted from 1 at the ladder's
+        start. Samples are counted in that context.
 
         Raises UserError without a schedule, or if it has fewer steps.
         """
         if self.schedule is None:
             raise UserError(f"--step {step}: a dataset has no steps; give a schedule, or --sample")
-        last = plan_stages(self.schedule)[-1]
-        steps = last.first_step + last.num_steps
+        plans = plan_stages(self.schedule)
+        steps = plans[-1].first_step + plans[-1].num_steps
         if not 1 <= step <= steps:
             raise UserError(f"--step {step}: the stages of the schedule have steps 1 to {steps:,}")
-        batch_size = self.schedule.training.batch_size
-        return self.first_sample + (step - 1) * batch_size, batch_size
+        plan = next(plan for plan in reversed(plans) if plan.first_step < step)
+        batch = plan.batch
+        first = self._positions()[plan.index] // batch.sequence_length
+        return first + (step - 1 - plan.first_step) * batch.batch_size, batch.batch_size, batch.sequence_length
 
     def caveat(self) -> str:
         """Why a run may read other samples at a step than its schedule says, in sentences; empty if it never does."""
@@ -92,25 +100,26 @@ class Target:
         """What each stage and release of the schedule reads; nothing without a schedule."""
         if self.schedule is None:
             return ()
-        length, batch_size = self.schedule.training.sequence_length, self.schedule.training.batch_size
-        windows = {name: tokens // length for name, tokens in self._train_tokens().items()}
+        longest, positions = longest_context(self.schedule), self._positions()
+        windows = {name: tokens // longest for name, tokens in self._train_tokens().items()}
         if not all(windows.values()):
             return ()  # shorter than a sample: reading one fails with the reason
-        found, mixture = [], self.mixture_parts()
+        found, mixture, plans = [], self.mixture_parts(), plan_stages(self.schedule)
         for plan in plan_run(self.schedule):
-            first, samples = self.first_sample + plan.first_step * batch_size, plan.num_steps * batch_size
-            parts = [part for part in mixture if part.stage == plan.name]
-            epochs = [part.train_tokens / length / windows[part.source] for part in parts]
+            position = positions[plan.index] + (plan.first_token - plans[plan.index].first_token)
+            read, parts = plan.train_tokens / longest, [part for part in mixture if part.stage == plan.name]
+            epochs = [part.train_tokens / longest / windows[part.source] for part in parts]
             at_end = [part.epochs or 0.0 for part in parts]
             found.append(
                 StagePasses(
                     name=plan.name,
                     branch_of=plan.branch_of,
-                    first_sample=first,
-                    num_samples=samples,
+                    sequence_length=plan.batch.sequence_length,
+                    first_sample=position // plan.batch.sequence_length,
+                    num_samples=plan.num_samples,
                     num_tokens=plan.train_tokens,
-                    epochs=max(epochs) if parts else samples / windows[""],
-                    epochs_at_end=max(at_end) if parts else (first + samples) / windows[""],
+                    epochs=max(epochs) if parts else read / windows[""],
+                    epochs_at_end=max(at_end) if parts else (position / longest + read) / windows[""],
                 )
             )
         return tuple(found)
@@ -125,9 +134,13 @@ class Target:
         """The weights of a mixture along the schedule; nothing without one: then its own weights count."""
         if self.schedule is None:
             return ()
-        base, batch_size = self.schedule.base, self.schedule.training.batch_size
-        firsts = [self.first_sample + plan.first_step * batch_size for plan in plan_stages(self.schedule)]
-        return mixture_spans(self.schedule, firsts, base.mixture if base and self.first_sample else ())
+        base = self.schedule.base
+        return mixture_spans(self.schedule, self._positions(), base.mixture if base and self.position else ())
+
+    def _positions(self) -> list[int]:
+        """Where in the data the stages of the schedule begin."""
+        plans = plan_stages(self.schedule) if self.schedule else []
+        return stage_positions([plan.batch for plan in plans], [plan.num_steps for plan in plans], self.position)
 
     @property
     def when_exhausted(self) -> WhenExhausted:
@@ -166,7 +179,7 @@ def find_target(
         command = shlex.join(["growctl", "prepare", reference, *overrides, *where])
         raise UserError(f"{reference}: its dataset is not in {runs.datasets}; to prepare it: {command}")
     manifest = verify_dataset(found, hashes=False)
-    return Target(found, manifest, schedule, _first_sample(schedule, runs, manifest))
+    return Target(found, manifest, schedule, _position(schedule, runs, manifest))
 
 
 def _at_url(url: str, datasets_dir: Path) -> Path:
@@ -184,10 +197,10 @@ def _at_url(url: str, datasets_dir: Path) -> Path:
     return directory
 
 
-def _first_sample(schedule: Schedule, runs: RunsPaths, manifest: DatasetManifest) -> int:
+def _position(schedule: Schedule, runs: RunsPaths, manifest: DatasetManifest) -> int:
     if schedule.base is None:
         return 0
     from growctl.run.start import Start  # slow
 
     start = Start.of(schedule, runs.keys)
-    return start.first_sample(manifest)[0] if start else 0
+    return start.position(manifest)[0] if start else 0

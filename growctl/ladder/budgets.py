@@ -1,7 +1,7 @@
 """Says how much each stage of a ladder trains: its batch, its context and its steps."""
 
+import math
 from collections.abc import Sequence
-from math import floor
 from typing import NamedTuple
 
 from growctl.ladder.sizes import attending, stage_models
@@ -28,8 +28,40 @@ class StageBatch(NamedTuple):
 
 
 def stage_batch(schedule: Schedule, index: int) -> StageBatch:
-    """The batch and the context of stage `index`."""
-    return StageBatch(schedule.training.batch_size, schedule.training.sequence_length)
+    """The batch and the context of stage `index`: what it leaves out is `training`'s.
+
+    A stage that sets only `sequence_length` keeps `training`'s data tokens per step. Values that do not fit together
+    are rounded down: growctl/schedule/batch_checks.py reports them.
+    """
+    stage, training = schedule.stages[index], schedule.training
+    length = stage.sequence_length or training.sequence_length
+    if stage.batch_size is not None:
+        return StageBatch(stage.batch_size, length)
+    tokens = stage.batch_tokens or training.batch_size * training.sequence_length
+    return StageBatch(max(1, tokens // length), length)
+
+
+def batch_key(schedule: Schedule, index: int) -> str:
+    """The dotted path of the key that says how many sequences a step of stage `index` reads."""
+    stage = schedule.stages[index]
+    own = ("batch_size", "batch_tokens", "sequence_length")
+    return next((f"stages.{index}.{key}" for key in own if getattr(stage, key) is not None), "training.batch_size")
+
+
+def evaluation_length(schedule: Schedule) -> int:
+    """The context at which the validation loss of every stage is measured, so that losses compare: the last stage's."""
+    return stage_batch(schedule, len(schedule.stages) - 1).sequence_length
+
+
+def contexts(schedule: Schedule) -> list[int]:
+    """The contexts of the stages, each once, ascending."""
+    return sorted({stage_batch(schedule, index).sequence_length for index in range(len(schedule.stages))})
+
+
+def shared_batch(schedule: Schedule) -> int:
+    """The largest number of sequences that divides the batch of every stage. Any number of ranks that divides it can
+    train them all."""
+    return math.gcd(*(stage_batch(schedule, index).batch_size for index in range(len(schedule.stages))))
 
 
 def stage_steps(schedule: Schedule, steps_done: Sequence[int] = (), models: Sequence[Model] | None = None) -> list[int]:
@@ -52,7 +84,7 @@ def stage_steps(schedule: Schedule, steps_done: Sequence[int] = (), models: Sequ
 def step_flops(schedule: Schedule, index: int, model: Model) -> Flops:
     """Training FLOPs of one optimizer step of stage `index`, which trains `model`."""
     batch = stage_batch(schedule, index)
-    attended_tokens = schedule.data.attended_tokens or batch.sequence_length
+    attended_tokens = schedule.data.attended_at(batch.sequence_length)
     return batch.tokens * training_flops_per_token(attending(schedule, model), attended_tokens)
 
 
@@ -68,7 +100,7 @@ def in_steps(schedule: Schedule, steps: Sequence[int]) -> Schedule:
 
 def longest_context(schedule: Schedule) -> int:
     """The longest context of any stage, in data tokens. The order of the data is defined on windows of this length."""
-    return max(stage_batch(schedule, index).sequence_length for index in range(len(schedule.stages)))
+    return contexts(schedule)[-1]
 
 
 def _steps_of_shares(schedule: Schedule, budget: float, costs: Sequence[float], steps_done: Sequence[int]) -> list[int]:
@@ -81,7 +113,7 @@ def _steps_of_shares(schedule: Schedule, budget: float, costs: Sequence[float], 
     spent = 0.0
     for index, (stage, cost) in enumerate(zip(schedule.stages, costs, strict=True)):
         end = budget * (1.0 if stage.until is None else stage.until)
-        steps.append(steps_done[index] if index < len(steps_done) else max(1, floor((end - spent) / cost + 0.5)))
+        steps.append(steps_done[index] if index < len(steps_done) else max(1, math.floor((end - spent) / cost + 0.5)))
         spent += steps[-1] * cost
     return steps
 

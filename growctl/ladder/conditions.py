@@ -35,12 +35,27 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
     """
     blocks = schedule.model_dump(mode="json", include=set(_BLOCKS))
     values = dict(_leaves(blocks)) | {"model.vocab_size": schedule.vocab_size}
+    values |= _batch_and_context(schedule)
     values |= {"data.document_mask": schedule.data.document_mask, "data.packing": schedule.data.packing}
     if schedule.model.family == "tokenformer":
         del values["model.num_layers"]  # a size, like parameter tokens: stages may change it
     if schedule.base:
         values["start.manifest"] = schedule.base.manifest
     return {path: value for path, value in sorted(values.items()) if path not in _IRRELEVANT}
+
+
+def _batch_and_context(schedule: "Schedule") -> dict[str, Any]:
+    """The batch and the context of the last stage, at which losses are measured; where stages differ, of all."""
+    from growctl.ladder.budgets import stage_batch
+
+    batches = [stage_batch(schedule, index) for index in range(len(schedule.stages))]
+    found: dict[str, Any] = {}
+    for key in ("batch_size", "sequence_length"):
+        by_stage = [getattr(batch, key) for batch in batches]
+        found[f"training.{key}"] = by_stage[-1]
+        if len(set(by_stage)) > 1:
+            found[f"stages.{key}"] = by_stage
+    return found
 
 
 def data_conditions(dataset: "DatasetManifest") -> dict[str, Any]:
@@ -70,6 +85,8 @@ def meant_to_differ(path: str, control: str, family: str | None) -> bool:
     block, _, key = path.partition(".")
     if block == "start":
         return control.endswith("-scratch")
+    if block == "stages":
+        return "scratch" in control or control == "single-jump"
     if block == "growth":
         return "scratch" in control or key in (_WHEN | _POLICY if control == "official-growth" else _WHEN)
     return block == "model" and key in _SHAPE and family == "transformer"

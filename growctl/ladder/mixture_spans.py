@@ -1,8 +1,14 @@
-"""The weights of a mixture along a run: those of each stage from its first sample on."""
+"""The weights of a mixture along a run: those of each stage from its first window on.
+
+Sources take turns at windows of the ladder's longest context. A stage that begins inside a window reads the rest of it,
+from the source that it belongs to; its own weights hold from the next window on.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
+from growctl.ladder.budgets import longest_context, stage_batch
+from growctl.ladder.data_position import first_sample
 from growctl.ladder.stage_plans import StagePlan
 from growctl.schema.blocks import Schedule
 from growctl.schema.mixture_block import shares
@@ -28,35 +34,36 @@ def stage_shares(schedule: Schedule, index: int) -> list[tuple[int, dict[str, Fr
 
 
 def mixture_spans(
-    schedule: Schedule, first_samples: Sequence[int], before: Sequence[MixtureSpan] = ()
+    schedule: Schedule, positions: Sequence[int], before: Sequence[MixtureSpan] = ()
 ) -> tuple[MixtureSpan, ...]:
-    """The weights from sample 0 on, for the stages that begin at `first_samples`. Empty without a mixture.
+    """The weights from window 0 on, for the stages that begin at `positions` (growctl/ladder/data_position.py).
 
-    `before` is what a start checkpoint has read. Without it, a run that begins at a later sample counts as if it had
-    read the samples before with the weights of its first stage. A stage with the shares of the one before begins no
-    span of its own.
+    Empty without a mixture. `before` is what a start checkpoint has read. Without it, a run that begins at a later
+    position counts as if it had read what lies before with the weights of its first stage. A stage with the shares of
+    the one before begins no span of its own.
     """
-    spans = list(before)
-    for first, weights in _changes(schedule, first_samples):
-        first = first if spans else 0
+    spans, window = list(before), longest_context(schedule)
+    for position, weights in _changes(schedule, positions):
+        first = first_sample(position, window) if spans else 0
         if spans and shares(spans[-1].weights) == shares(weights):
             continue
-        while spans and spans[-1].first_sample >= first:
+        while spans and spans[-1].first_window >= first:
             spans.pop()
-        spans.append(MixtureSpan(first_sample=first, weights=_above_zero(weights)))
+        spans.append(MixtureSpan(first_window=first, weights=_above_zero(weights)))
     return tuple(spans)
 
 
 def planned_spans(schedule: Schedule, plan: StagePlan, plans: Sequence[StagePlan]) -> tuple[MixtureSpan, ...]:
     """The spans for one of `plans`, or a release of one, if every stage trains as many steps as planned."""
-    batch_size = schedule.training.batch_size
-    return mixture_spans(schedule, [each.first_step * batch_size for each in plans[: plan.index + 1]])
+    return mixture_spans(schedule, [each.first_token for each in plans[: plan.index + 1]])
 
 
-def _changes(schedule: Schedule, first_samples: Sequence[int]) -> Iterator[tuple[int, Mapping[str, float]]]:
-    for index, first in enumerate(first_samples):
+def _changes(schedule: Schedule, positions: Sequence[int]) -> Iterator[tuple[int, Mapping[str, float]]]:
+    for index, position in enumerate(positions):
+        batch = stage_batch(schedule, index)
+        begin = first_sample(position, batch.sequence_length) * batch.sequence_length
         for step, weights in stage_weights(schedule, index):
-            yield first + step * schedule.training.batch_size, weights
+            yield begin + step * batch.tokens, weights
 
 
 def _above_zero(weights: Mapping[str, float]) -> dict[str, float]:

@@ -43,6 +43,7 @@ def plan_release(schedule: Schedule, plan: StagePlan) -> StagePlan | None:
         branch_of=plan.name,
         num_steps=steps,
         first_step=plan.first_step + plan.num_steps,
+        first_token=plan.first_token + plan.train_tokens,
         learning_rate=LearningRate(
             shape="wsd",
             peak=plan.learning_rate.peak,
@@ -51,6 +52,7 @@ def plan_release(schedule: Schedule, plan: StagePlan) -> StagePlan | None:
             decay_steps=steps,
             total_steps=steps,
             first_step=0,
+            scale=plan.learning_rate.scale,
         ),
         generations=tuple(_at_the_end(rule, plan.num_steps) for rule in plan.generations),
         ramp_steps=0,

@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.ladder.budgets import stage_batch, stage_steps, step_flops
+from growctl.ladder.budgets import StageBatch, stage_batch, stage_steps, step_flops
+from growctl.ladder.data_position import first_sample, stage_positions
 from growctl.ladder.sizes import Growth, attending, growth_before, stage_models, tau_after_growth
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token
 from model.policy import has_unfinished_ramps
 from stages.spec import GenerationRule, LearningRate, settled_step
+
+_BATCH_POWERS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
+"""By `learning_rate.batch_scaling`: the power of the ratio of batches that the rate is multiplied with."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,12 @@ class StagePlan:
     first_step: int
     """Steps of all earlier stages."""
 
-    tokens_per_step: int
+    batch: StageBatch
+    """What an optimizer step reads."""
+
+    first_token: int
+    """Where in the data the stage begins (growctl/ladder/data_position.py), for a ladder that begins at 0."""
+
     step_flops: Flops
     """Training FLOPs of one optimizer step."""
 
@@ -38,6 +47,11 @@ class StagePlan:
     """FLOPs of one optimizer step that activation checkpointing adds. They are no part of training FLOPs."""
 
     evaluation_flops_per_token: float
+    """FLOPs of a forward pass per validation token, at the context of the ladder's last stage."""
+
+    own_evaluation_flops_per_token: float | None
+    """The same at the stage's own context; None if that is the same context."""
+
     learning_rate: LearningRate
     generations: tuple[GenerationRule, ...]
     """How each generation learns, by its number."""
@@ -61,6 +75,21 @@ class StagePlan:
     def is_grown(self) -> bool:
         """Whether a growth comes before the stage."""
         return self.index > 0 or self.growth.is_any
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Data tokens of one optimizer step."""
+        return self.batch.tokens
+
+    @property
+    def first_sample(self) -> int:
+        """`first_token` in sequences of the stage's own context."""
+        return first_sample(self.first_token, self.batch.sequence_length)
+
+    @property
+    def num_samples(self) -> int:
+        """Sequences of the stage's own context that it reads."""
+        return self.num_steps * self.batch.batch_size
 
     @property
     def train_tokens(self) -> int:
@@ -97,10 +126,13 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
     """
     models = list(stage_models(schedule))
     steps = stage_steps(schedule, steps_done, [each.final for each in models])
+    batches = [stage_batch(schedule, index) for index in range(len(steps))]
+    positions, measured_at = stage_positions(batches, steps), batches[-1].sequence_length
     plans: list[StagePlan] = []
     for index, (stage, (initial, grown)) in enumerate(zip(schedule.stages, models, strict=True)):
-        model, batch = attending(schedule, grown), stage_batch(schedule, index)
-        attended_tokens = schedule.data.attended_tokens or batch.sequence_length
+        model, batch = attending(schedule, grown), batches[index]
+        has_own_loss = batch.sequence_length != measured_at
+        attended_tokens = schedule.data.attended_at(batch.sequence_length)
         tau = tau_after_growth(schedule, index)
         first_step = sum(steps[:index])
         plans.append(
@@ -112,12 +144,16 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 num_embedding_parameters=model.vocab_size * model.hidden_size,
                 num_steps=steps[index],
                 first_step=first_step,
-                tokens_per_step=batch.tokens,
+                batch=batch,
+                first_token=positions[index],
                 step_flops=step_flops(schedule, index, grown),
                 step_recomputed_flops=batch.tokens * recomputed_flops_per_token(model, attended_tokens)
                 if schedule.launch.recompute_every
                 else 0.0,
-                evaluation_flops_per_token=forward_flops_per_token(model, attended_tokens).total,
+                evaluation_flops_per_token=forward_flops_per_token(model, schedule.data.attended_at(measured_at)).total,
+                own_evaluation_flops_per_token=forward_flops_per_token(model, attended_tokens).total
+                if has_own_loss
+                else None,
                 learning_rate=_learning_rate(schedule, steps, index),
                 generations=_rules(schedule, index, model, steps[index]) if tau else (),
                 ramp_steps=_ramp_steps(schedule, index, initial, steps[index]),
@@ -172,4 +208,12 @@ def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> Learning
         decay_steps=min(round(block.decay * total), after_warmup),
         total_steps=total,
         first_step=sum(steps[:index]) if block.span == "ladder" else 0,
+        scale=_batch_scale(schedule, index),
     )
+
+
+def _batch_scale(schedule: Schedule, index: int) -> float:
+    """The factor on the learning rate for the stage's batch (`learning_rate.batch_scaling`)."""
+    usual = schedule.training.batch_size * schedule.training.sequence_length
+    power = _BATCH_POWERS[schedule.learning_rate.batch_scaling]
+    return float((stage_batch(schedule, index).tokens / usual) ** power)

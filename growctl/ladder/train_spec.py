@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from growctl.ladder.budgets import evaluation_length, longest_context
 from growctl.ladder.stage_plans import StagePlan
 from growctl.schema.blocks import Schedule
 from stages.spec import SlopeTrigger, TrainSpec
@@ -15,10 +16,12 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "model": plan.model,
         "seed": schedule.seed,
         "num_steps": plan.num_steps,
-        "batch_size": schedule.training.batch_size,
-        "sequence_length": schedule.training.sequence_length,
+        "batch_size": plan.batch.batch_size,
+        "sequence_length": plan.batch.sequence_length,
+        "window_length": longest_context(schedule),
+        "evaluation_length": evaluation_length(schedule),
         "packing": schedule.data.packing,
-        "attended_tokens": schedule.data.attended_tokens,
+        "attended_tokens": (schedule.data.attended_tokens or {}).get(str(plan.batch.sequence_length)),
         "learning_rate": plan.learning_rate,
         "optimizer": schedule.optimizer.optimizer(plan.model.hidden_size),
         "generations": plan.generations,

@@ -2,6 +2,7 @@
 
 import os
 
+from growctl.ladder.budgets import StageBatch, batch_key, stage_batch
 from growctl.launch.devices import Devices
 from growctl.launch.resolve import planned_devices
 from growctl.schema.blocks import Schedule
@@ -10,21 +11,31 @@ from stages.counted import counted
 
 def uneven_batch(schedule: Schedule, devices: int) -> str | None:
     """Why the ranks of a stage, with `devices` on each machine, cannot share the batch evenly; None if they can."""
-    launch, batch = schedule.launch, schedule.training.batch_size
+    launch = schedule.launch
     micro = launch.micro_batch_size
     for index, stage in enumerate(schedule.stages):
-        nodes = launch.nodes_of(index)
+        batch, nodes = stage_batch(schedule, index), launch.nodes_of(index)
         ranks = nodes * devices
         share = ranks * launch.least_micro_batch_size
-        if batch % share:
-            where = f" of stage {stage.name} ({counted(nodes, 'machine')} x {devices})" if nodes > 1 else ""
+        if batch.batch_size % share:
+            key = batch_key(schedule, index)
+            of_machines = f" ({counted(nodes, 'machine')} x {devices})" if nodes > 1 else ""
+            where = f" of stage {stage.name}{of_machines}" if of_machines or key.startswith("stages.") else ""
             per_pass = "" if micro == "auto" else f" x launch.micro_batch_size {micro}"
-            below = batch - batch % share
-            return (
-                f"training.batch_size = {batch}: must be a multiple of {share}, for {counted(ranks, 'device')}{where}"
-                f"{per_pass}; use {f'{below} or ' if below else ''}{below + share}"
-            )
+            return _message(key, batch, share, f", for {counted(ranks, 'device')}{where}{per_pass}")
     return None
+
+
+def _message(key: str, batch: StageBatch, share: int, why: str) -> str:
+    """The message for a batch that is no multiple of `share` sequences, in the unit of the key that it follows from."""
+    unit = batch.sequence_length if key.endswith("batch_tokens") else 1
+    value, multiple = batch.batch_size * unit, share * unit
+    below = value - value % multiple
+    instead = f"{f'{below} or ' if below else ''}{below + multiple}"
+    if key.endswith("sequence_length"):
+        own = f"set {key.replace('sequence_length', 'batch_size')} to {instead}"
+        return f"{key}: makes {value} sequences of a step, which must be a multiple of {share}{why}; {own}"
+    return f"{key} = {value}: must be a multiple of {multiple}{why}; use {instead}"
 
 
 def crowded_cores(schedule: Schedule, devices: Devices) -> str | None:

@@ -1,5 +1,6 @@
 """Resolves a schedule's `launch` block to machines and the devices on each."""
 
+from growctl.ladder.budgets import shared_batch
 from growctl.launch.devices import Devices, local_devices
 from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.local import Local
@@ -70,5 +71,5 @@ def schedule_devices_here(schedule: Schedule) -> Devices:
     Raises LaunchError as `local_devices` does.
     """
     launch = schedule.launch
-    micro_batches = schedule.training.batch_size // launch.least_micro_batch_size
+    micro_batches = shared_batch(schedule) // launch.least_micro_batch_size
     return local_devices(launch.devices, micro_batches, launch.environment)

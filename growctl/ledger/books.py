@@ -54,6 +54,8 @@ class _Attempt:
     open_seconds: float = 0.0
     open_evaluated: int = 0
     """Validation tokens."""
+    open_own_evaluated: int = 0
+    """Validation tokens at the stage's own context, where the others are at another."""
     open_usage: Record | None = None
     """The newest `usage` record."""
     timed_step: int = 0
@@ -71,6 +73,7 @@ class _Attempt:
         self.open_seconds = record["seconds"]
         if record["event"] == "evaluation":
             self.open_evaluated += record["num_tokens"]
+            self.open_own_evaluated += record.get("own_context_tokens", 0)
         elif record["event"] == "usage":
             self.open_usage = record
         elif record["event"] == "train" and (speed := record.get("tokens_per_second")):
@@ -96,7 +99,7 @@ class _Attempt:
             "tokens": num_steps * stage.tokens_per_step,
             "flops": asdict(stage.step_flops * num_steps),
             "recomputed_flops": 0.0 if reused else device.get("recomputed_step_flops", 0.0) * num_steps,
-            "evaluation_flops": stage.evaluation_flops_per_token * self.open_evaluated,
+            "evaluation_flops": self._evaluation_flops(stage),
             "wall_seconds": wall_seconds,
             "device_seconds": reused["device_seconds"] if reused else wall_seconds * device["num_devices"],
             "step_seconds": self._step_seconds(num_steps),
@@ -110,9 +113,14 @@ class _Attempt:
             "recorded_at": utc_now(),
         }
         self.step, self.seconds, self.covered = last_step, seconds, self.num_records
-        self.open_records = self.open_step = self.open_evaluated = self.open_timed_steps = 0
+        self.open_records = self.open_step = self.open_timed_steps = 0
+        self.open_evaluated = self.open_own_evaluated = 0
         self.open_timed_seconds, self.open_usage = 0.0, None
         return flat(row)
+
+    def _evaluation_flops(self, stage: StageEntry) -> float:
+        own = (stage.own_evaluation_flops_per_token or 0.0) * self.open_own_evaluated
+        return stage.evaluation_flops_per_token * self.open_evaluated + own
 
     def _step_seconds(self, num_steps: int) -> float | None:
         """Wall seconds of the open steps, at the speed of those that were timed; None if none was."""

@@ -82,7 +82,11 @@ class StageEntry:
     step_flops: Flops
     """Training FLOPs of one optimizer step, forward and backward, by part."""
     evaluation_flops_per_token: float
-    """FLOPs of a forward pass, per validation token."""
+    """FLOPs of a forward pass, per validation token, at the context of the ladder's last stage."""
+    own_evaluation_flops_per_token: float | None = None
+    """The same at the stage's own context; None if that is the same context."""
+    sequence_length: int | None = None
+    """The stage's own context, in data tokens; None if not recorded."""
     branch_of: str | None = None
     """The stage that a release branches from; None for a stage of the ladder."""
     decayed: bool = False
@@ -219,6 +223,10 @@ class Evaluation:
     """Training FLOPs that the stage had spent at this evaluation, including replayed work."""
     by_source: dict[str, SourceEvaluation] = field(default_factory=dict)
     """The sources of a mixture by name; empty for a dataset that is not a mixture."""
+    own_context_loss: float | None = None
+    """The loss at the stage's own context; None if that is the context of `loss`, or if it was not finite."""
+    own_context_tokens: int | None = None
+    """Validation tokens predicted for it."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ TABLES = {
         num_embedding_parameters INTEGER NOT NULL, train_tokens INTEGER NOT NULL, num_steps INTEGER NOT NULL,
         tokens_per_step INTEGER NOT NULL, step_flops_parameters REAL NOT NULL, step_flops_attention REAL NOT NULL,
         step_flops_head REAL NOT NULL, evaluation_flops_per_token REAL NOT NULL,
+        own_evaluation_flops_per_token REAL, sequence_length INTEGER,
         branch_of TEXT REFERENCES stage (name), decayed INTEGER NOT NULL""",
     "attempt": """
         stage TEXT NOT NULL REFERENCES stage (name), attempt INTEGER NOT NULL, first_step INTEGER NOT NULL,
@@ -57,6 +58,7 @@ TABLES = {
     "evaluation": """
         stage TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, point TEXT NOT NULL, loss REAL,
         perplexity REAL, bits_per_byte REAL, num_tokens INTEGER NOT NULL, precision TEXT NOT NULL, by_source TEXT,
+        own_context_loss REAL, own_context_tokens INTEGER,
         UNIQUE (stage, attempt, step, point), FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
     "anomaly": """
         stage TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, seconds REAL NOT NULL, kind TEXT NOT NULL,

@@ -144,6 +144,8 @@ def _stage_report(
         replayed_money=cost.replayed.money,
         tokens_per_step=stage.tokens_per_step,
         step_flops=stage.step_flops.total,
+        sequence_length=stage.sequence_length,
+        own_context_loss=final.own_context_loss if final else None,
         work=tuple(
             Work(row["attempt"], row["wall_seconds"], row["device_seconds"], row["step_seconds"], kept)
             for row, kept in ledger.work(stage.name)

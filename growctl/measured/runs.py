@@ -52,7 +52,7 @@ class StageReport:
     """The part of `device_seconds` spent on replayed steps and on attempts that completed no step."""
     validation_loss: float | None
     """Nats per token at the stage's end, in fp32 from the master weights; None while unfinished. Of a mixture, the mean
-    of its sources' by base weights."""
+    of its sources' by base weights. Measured at the context of the ladder's last stage, in every stage."""
     perplexity: float | None
     bits_per_byte: float | None
     loss_before_growth: float | None
@@ -106,6 +106,10 @@ class StageReport:
     """Data tokens of an optimizer step."""
     step_flops: float = 0.0
     """Training FLOPs of an optimizer step."""
+    sequence_length: int | None = None
+    """Its own context, in data tokens; None if not recorded."""
+    own_context_loss: float | None = None
+    """Like `validation_loss`, at its own context; None if `validation_loss` is measured at that one."""
     work: tuple[Work, ...] = ()
     """What `device_seconds` sums up, in the order in which it was done."""
 

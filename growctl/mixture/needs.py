@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from growctl.controls.generate import plan_controls
+from growctl.ladder.budgets import longest_context
 from growctl.ladder.mixture_spans import planned_spans
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
@@ -66,19 +67,19 @@ def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterat
 
     A plan for which the sources do not last reads on in them.
     """
-    length, batch_size = schedule.training.sequence_length, schedule.training.batch_size
     plans, used_up = plan_stages(schedule), exhausted(schedule, sizes) is not None
     for part in plan_run(schedule) if schedule.data.mixture else ():
-        first, samples = part.first_step * batch_size, part.num_steps * batch_size
-        mixture = _mixture(schedule, part, plans, sizes, limited=not used_up)
-        before, after = mixture.counts(first), mixture.counts(first + samples)
+        mixture, length = _mixture(schedule, part, plans, sizes, limited=not used_up), part.batch.sequence_length
+        per_window = longest_context(schedule) // length
+        ends = (part.first_sample, part.first_sample + part.num_samples)
+        before, after = (mixture.counts_of_pieces(end, per_window) for end in ends)
         for source, was, now in zip(mixture.sources, before, after, strict=True):
             yield MixturePart(
                 stage=part.name,
                 source=source.name,
-                share=(now - was) / samples,
+                share=(now - was) / part.num_samples,
                 train_tokens=(now - was) * length,
-                epochs=None if source.num_windows == _UNKNOWN_WINDOWS else now / source.num_windows,
+                epochs=None if source.num_windows == _UNKNOWN_WINDOWS else now / per_window / source.num_windows,
             )
 
 
@@ -89,9 +90,9 @@ def exhausted(schedule: Schedule, sizes: Mapping[str, int | None]) -> str | None
     """
     plans = plan_stages(schedule)
     for part in reversed(list(plan_run(schedule))) if schedule.data.mixture else ():
-        end = (part.first_step + part.num_steps) * schedule.training.batch_size
+        end = part.first_token + part.train_tokens
         try:
-            _mixture(schedule, part, plans, sizes).require(end)
+            _mixture(schedule, part, plans, sizes).require(-(-end // longest_context(schedule)))
         except DataError as error:
             return str(error)
     return None
@@ -116,10 +117,10 @@ def _mixture(
     sources = []
     for source in schedule.data.mixture:
         tokens = sizes.get(source.name)
-        windows = _UNKNOWN_WINDOWS if tokens is None else max(1, tokens // schedule.training.sequence_length)
+        windows = _UNKNOWN_WINDOWS if tokens is None else max(1, tokens // longest_context(schedule))
         most = source.epochs_at_most if limited and tokens is not None else None
         sources.append(MixtureSource(source.name, tokens or 0, windows, most))
-    stages = [MixtureStage(span.first_sample, span.weights) for span in planned_spans(schedule, part, plans)]
+    stages = [MixtureStage(span.first_window, span.weights) for span in planned_spans(schedule, part, plans)]
     return Mixture(sources, stages, schedule.data.when_exhausted)
 
 

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from growctl.controls.generate import plan_controls
+from growctl.ladder.budgets import evaluation_length
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.launch.devices import Devices
@@ -27,8 +28,8 @@ from stages.engine.muon_memory import muon_elements
 HEADROOM = 0.1
 """Share of a device's memory that the plan leaves free for the CUDA context, NCCL's buffers and fragmentation."""
 
-MeasuredSize = tuple[TokenformerConfig | TransformerConfig, int]
-"""A model and its micro-batch size. `plan --measure` times each once."""
+MeasuredSize = tuple[TokenformerConfig | TransformerConfig, int, int]
+"""A model, its micro-batch size and its context. `plan --measure` times each once."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +256,7 @@ def planned_micro_batch(schedule: Schedule, plan: StagePlan, num_devices: int, d
     fits), else the device's whole share of the batch.
     """
     memory = stage_memory(schedule, plan, num_devices, devices)
-    micro, _ = _micro_batches(schedule, num_devices, memory, device_memory(schedule, devices))
+    micro, _ = _micro_batches(schedule, plan, num_devices, memory, device_memory(schedule, devices))
     assert micro is not None
     return micro
 
@@ -275,11 +276,12 @@ def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices:
         zero_stage=schedule.launch.zero_stage,
         world_size=num_devices,
         precision=devices.precision(schedule.training.precision),
-        sequence_length=schedule.training.sequence_length,
+        sequence_length=plan.batch.sequence_length,
         offload=schedule.launch.offload,
         device=devices.type,
         recompute_every=schedule.launch.recompute_every,
         optimizer=schedule.optimizer.name,
+        evaluation_length=evaluation_length(schedule),
     )
 
 
@@ -299,8 +301,9 @@ def _stage_costs(
     for plan in plan_run(schedule):
         num_devices = stage_devices(schedule, plan.index, devices.per_machine)
         memory = stage_memory(schedule, plan, num_devices, devices)
-        micro, largest = _micro_batches(schedule, num_devices, memory, device_memory(schedule, devices))
-        measured = measurements.steps.get((plan.model, micro)) if measurements and micro else None
+        micro, largest = _micro_batches(schedule, plan, num_devices, memory, device_memory(schedule, devices))
+        size = (plan.model, micro or 0, plan.batch.sequence_length)
+        measured = measurements.steps.get(size) if measurements and micro else None
         yield StageCost(
             plan=plan,
             num_devices=num_devices,
@@ -321,15 +324,15 @@ def _epochs(dataset_tokens: int | None, mixture: Sequence[MixturePart], plan: St
     if mixture:
         known = [part.epochs for part in mixture if part.stage == plan.name]
         return max((epochs for epochs in known if epochs is not None), default=None) if None not in known else None
-    seen = plan.first_step * plan.tokens_per_step + plan.train_tokens
+    seen = plan.first_token + plan.train_tokens
     return seen / dataset_tokens if dataset_tokens else None
 
 
 def _micro_batches(
-    schedule: Schedule, num_devices: int, memory: TrainingMemory, memory_bytes: int | None
+    schedule: Schedule, plan: StagePlan, num_devices: int, memory: TrainingMemory, memory_bytes: int | None
 ) -> tuple[int | None, int | None]:
     """(`micro_batch_size`, `largest_micro_batch_size`) as in `StageCost`."""
-    batch_size, given = schedule.training.batch_size, schedule.launch.micro_batch_size
+    batch_size, given = plan.batch.batch_size, schedule.launch.micro_batch_size
     share = max(1, batch_size // num_devices)
     largest = None if memory_bytes is None else _largest(memory, share, memory_bytes) or 0
     if batch_size % num_devices:
@@ -351,7 +354,7 @@ def _seconds(
 
     `launch.hardware.mfu` is what training achieves without recomputation, so recomputed FLOPs take their time too.
     """
-    mfu, batch_size = schedule.launch.hardware.mfu, schedule.training.batch_size
+    mfu, batch_size = schedule.launch.hardware.mfu, plan.batch.batch_size
     if measured and micro_batch_size:
         num_micro_batches = max(1, batch_size // (micro_batch_size * num_devices))
         return plan.num_steps * measured.step_seconds(num_micro_batches)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from growctl.ladder.budgets import evaluation_length
 from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
 from growctl.schema.blocks import Schedule
@@ -88,7 +89,7 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
         schedule.data.validation_fraction,
         given=None if schedule.data.mixture else given_dataset(schedule.data),
         max_sequences=most and max(most, len(schedule.data.mixture)),  # one of each source at least
-        sequence_length=schedule.training.sequence_length,
+        sequence_length=evaluation_length(schedule),
     )
     if warning:
         yield warning
@@ -105,8 +106,8 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
 
 def _small_cache(schedule: Schedule, num_bytes: int, range_bytes: int) -> str:
     """The warning for a cache that cannot hold the dataset: samples come from everywhere, each from a range."""
-    cache_bytes, training = schedule.data.cache_bytes, schedule.training
-    num_samples = sum(plan.num_steps for plan in plan_stages(schedule)) * training.batch_size
+    cache_bytes = schedule.data.cache_bytes
+    num_samples = sum(plan.num_samples for plan in plan_stages(schedule))
     missing = 1 - cache_bytes / num_bytes
     return (
         f"data.cache_bytes is {byte_count(cache_bytes)}, but the training tokens at "

@@ -85,6 +85,15 @@ class StageEntry:
     num_embedding_parameters: int
     train_tokens: int
     num_steps: int
+    batch_size: int
+    """Sequences of an optimizer step, over all devices."""
+
+    sequence_length: int
+    """Its context, in data tokens."""
+
+    learning_rate_scale: float
+    """Factor on the learning rate for its batch (`learning_rate.batch_scaling`)."""
+
     epochs: float | None
     """Passes over the training data from the run's start to the stage's end; of a mixture, over the source that is read
     most often. null before the dataset is prepared."""
@@ -143,6 +152,9 @@ class StageEntry:
             num_embedding_parameters=plan.num_embedding_parameters,
             train_tokens=plan.train_tokens,
             num_steps=plan.num_steps,
+            batch_size=plan.batch.batch_size,
+            sequence_length=plan.batch.sequence_length,
+            learning_rate_scale=plan.learning_rate.scale,
             epochs=cost.epochs,
             token_share=shares and shares[0],
             flops=plan.flops.total,

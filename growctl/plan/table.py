@@ -61,7 +61,7 @@ def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]
     yield (
         "sizes and compute: FLOPs, and their shares in parameters, attention and output head",
         _size_rows(costs),
-        ("embedding", "head", "attention", "parameters ", "recomputed"),
+        ("embedding", "head", "attention", "parameters ", "recomputed", "tokens/step", "rate"),
     )
     if costs.ladder.mixture:
         yield "tokens and epochs by source", _mixture_rows(costs), ("share",)
@@ -97,15 +97,17 @@ def _size_rows(costs: PlanCosts) -> list[Row]:
     base = costs.ladder.schedule.base
     rows, base_tokens = [], (base.tokens or 0) if base else 0
     deepens = len({cost.plan.model.num_layers for cost in costs.ladder.parts}) > 1
+    steps = _step_cells([cost.plan for cost in costs.ladder.stages])
     for cost in costs.ladder.parts:
         plan = cost.plan
-        tokens = base_tokens + plan.first_step * plan.tokens_per_step + plan.train_tokens
+        tokens = base_tokens + plan.first_token + plan.train_tokens
         row = {
             "stage": plan.name,
             **({"layers": str(plan.model.num_layers)} if deepens else {}),
             "parameters": short_count(plan.num_parameters),
             "embedding": short_count(plan.num_embedding_parameters),
             "tokens": short_count(plan.train_tokens),
+            **(steps[plan.index] if steps else {}),
             "tokens/p": _ratio(tokens / plan.num_parameters),
             "epochs": _or_unknown(cost.epochs, _ratio),
         }
@@ -114,6 +116,20 @@ def _size_rows(costs: PlanCosts) -> list[Row]:
         total = costs.ladder.total
         rows.append({"stage": "total", "tokens": short_count(total.train_tokens)} | _compute(total))
     return rows
+
+
+def _step_cells(plans: Sequence[StagePlan]) -> list[Row]:
+    """What a step of each stage reads and the factor on its learning rate, in the columns in which stages differ."""
+    rows = [
+        {
+            "batch": f"{plan.batch.batch_size:,}",
+            "context": f"{plan.batch.sequence_length:,}",
+            "tokens/step": short_count(plan.tokens_per_step),
+            "rate": f"x {plan.learning_rate.scale:.3g}",
+        }
+        for plan in plans
+    ]
+    return [{name: cell for name, cell in row.items() if any(other[name] != cell for other in rows)} for row in rows]
 
 
 def _compute(cost: StagePlan | Total) -> Row:

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from growctl.ladder.budgets import shared_batch
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.devices import local_devices
 from growctl.launch.local import local_launch
@@ -25,7 +26,7 @@ MICRO_BATCHES = 2
 
 
 def measure_sizes(costs: PlanCosts, on_start: Callable[[str], None]) -> Measurements:
-    """Times each distinct model and micro-batch of a plan once, on this machine's devices.
+    """Times each distinct model, micro-batch and context of a plan once, on this machine's devices.
 
     Calls `on_start` with a line before each measurement. If a size cannot be measured, for example for lack of memory,
     `failures` gives the reason. Nothing stays on disk.
@@ -36,7 +37,8 @@ def measure_sizes(costs: PlanCosts, on_start: Callable[[str], None]) -> Measurem
     for run in costs.runs:
         for cost in run.stages:
             if cost.micro_batch_size:
-                sizes.setdefault((cost.plan.model, cost.micro_batch_size), (run, cost))
+                size = (cost.plan.model, cost.micro_batch_size, cost.plan.batch.sequence_length)
+                sizes.setdefault(size, (run, cost))
     steps, failures, device = {}, [], ""
     for number, (size, (run, cost)) in enumerate(sizes.items(), 1):
         name = f"stage {cost.plan.name} of {run.name}"
@@ -57,7 +59,7 @@ def _devices_here(schedule: Schedule) -> tuple[int, bool]:
     if launch.cluster == "local":
         found = schedule_devices_here(schedule)
         return found.per_machine, found.type == "cuda"
-    found = local_devices("auto", schedule.training.batch_size, launch.environment)
+    found = local_devices("auto", shared_batch(schedule), launch.environment)
     most = found.per_machine if launch.devices == "auto" else launch.devices
     return min(found.per_machine, most), found.type == "cuda"
 
@@ -83,7 +85,7 @@ def _spec(schedule: Schedule, cost: StageCost, num_devices: int, folder: Path) -
     """The spec that times a stage's steps without its data, with just enough micro-batches to time both kinds."""
     plan, micro = cost.plan, cost.micro_batch_size
     assert micro is not None
-    per_step = schedule.training.batch_size // (micro * cost.num_devices)
+    per_step = plan.batch.batch_size // (micro * cost.num_devices)
     return worker_spec(
         schedule,
         plan,

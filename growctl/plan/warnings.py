@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from growctl.controls.caveats import schedule_caveats
+from growctl.ladder.budgets import contexts, stage_batch
 from growctl.ladder.short_stages import short_stage_warnings
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.launch.ranks import crowded_cores, uneven_batch
@@ -79,9 +80,11 @@ def _limits(schedule: Schedule) -> str:
 
 def _attended(schedule: Schedule) -> str:
     """What the FLOPs of attention within documents are computed from."""
-    length, tokens = schedule.training.sequence_length, schedule.data.attended_tokens
-    if tokens:
-        return f"Attention within documents: a token attends to {tokens:,.1f} of {length:,} tokens on average."
+    known, lengths = schedule.data.attended_tokens, contexts(schedule)
+    if known:
+        found = ", ".join(f"{known[str(length)]:,.1f} of {length:,}" for length in lengths if str(length) in known)
+        return f"Attention within documents: a token attends to {found} tokens on average."
+    length = lengths[-1]
     return (
         f"data.document_mask: the lengths of the documents are not known yet, so the FLOPs of attention are those of "
         f"all {length:,} tokens, an upper limit; `growctl prepare` makes the dataset that they are read from."
@@ -268,7 +271,7 @@ def _short_stages(costs: PlanCosts) -> list[str]:
 def _effective(run: RunCost) -> dict[str, Any]:
     """The settings of a run that affect its loss, by their names in warnings."""
     schedule = run.schedule
-    rate, optimizer, training = schedule.learning_rate, schedule.optimizer, schedule.training
+    rate, optimizer, last = schedule.learning_rate, schedule.optimizer, stage_batch(schedule, len(schedule.stages) - 1)
     stages, new = len(run.stages), sum(1 for cost in run.stages if cost.plan.generations)
     return {
         "how often the learning rate warms up and decays": _times(stages if rate.span == "stage" else 1),
@@ -277,8 +280,8 @@ def _effective(run: RunCost) -> dict[str, Any]:
         "learning_rate.peak": f"{rate.peak:g}",
         "learning_rate.final": f"{rate.final:g}",
         "learning_rate.warmup_steps": rate.warmup_steps,
-        "training.batch_size": training.batch_size,
-        "training.sequence_length": training.sequence_length,
+        "training.batch_size": last.batch_size,
+        "training.sequence_length": last.sequence_length,
         "optimizer.betas": tuple(optimizer.betas),
         "optimizer.weight_decay": f"{optimizer.weight_decay:g}",
         "optimizer.gradient_clipping": f"{optimizer.gradient_clipping:g}",

@@ -61,6 +61,11 @@ class StageEntry:
     replayed_device_seconds: float
     """The part of `device_seconds` spent on replayed steps and on attempts that completed no step."""
     bits_per_byte: float | None
+    sequence_length: int | None
+    """The stage's own context, in data tokens; None if not recorded."""
+    own_context_loss: float | None
+    """Like `validation_loss`, at the stage's own context. Losses are measured at the context of the ladder's last
+    stage; None for a stage of that context."""
     by_source: dict[str, SourceEvaluation]
     """The sources of a mixture, by name, at the stage's end or, while it is unfinished, at its last evaluation. Empty
     for a dataset that is not a mixture."""

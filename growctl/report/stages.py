@@ -105,9 +105,26 @@ def base_cost(run: RunReport) -> str | None:
 
 
 def remarks(run: RunReport) -> list[str]:
-    """The notes below a run's stages: its start checkpoint, reused, replayed and recomputed work, and more."""
-    notes = (base_cost(run), reused_work(run), replayed_work(run), recomputed_work(run), _releases(run))
+    """The notes below a run's stages: its start checkpoint, its contexts, reused, replayed and recomputed work, and
+    more."""
+    notes = (base_cost(run), _contexts(run), reused_work(run), replayed_work(run), recomputed_work(run), _releases(run))
     return [*filter(None, notes), *run.notes]
+
+
+def _contexts(run: RunReport) -> str | None:
+    """At which context losses are measured, and what they are at a stage's own; None if all stages have one."""
+    own = [
+        f"{stage.own_context_loss:.4f} for {stage.name} at {stage.sequence_length:,}"
+        for stage in run.parts
+        if stage.own_context_loss is not None and stage.sequence_length
+    ]
+    last = run.stages[-1].sequence_length if run.stages else None
+    if not own or not last:
+        return None
+    return (
+        f"Losses are measured at the last stage's context, {last:,} tokens. At a stage's own context: {', '.join(own)} "
+        "(nats per token)."
+    )
 
 
 def _releases(run: RunReport) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from growctl.ladder.budgets import in_steps, stage_steps
+from growctl.ladder.budgets import evaluation_length, in_steps, longest_context, stage_steps
 from growctl.ladder.mixture_spans import stage_shares
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunsPaths
@@ -49,11 +49,15 @@ def shared_training(old: Schedule, new: Schedule) -> tuple[bool, list[str]]:
     judged = old.growth.when == "slope" or new.growth.when == "slope"
     if judged and any(was[key] != now[key] for key in ("growth", "evaluation")):
         return False, []  # another rule may have ended the stages elsewhere
+    if longest_context(old) != longest_context(new) or (judged and evaluation_length(old) != evaluation_length(new)):
+        return False, []
     shared = False
     for before, after in zip(plan_stages(old), plan_stages(new), strict=False):
         if stage_shares(old, before.index) != stage_shares(new, after.index):
             break
-        if before.model != after.model or (after.is_grown and was["growth"] != now["growth"]):
+        if before.model != after.model or before.batch != after.batch:
+            break
+        if after.is_grown and was["growth"] != now["growth"]:
             break
         steps = _shared_steps(before, after)
         if not steps:

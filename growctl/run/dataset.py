@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from growctl.ladder.budgets import longest_context
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
 from growctl.mixture.needs import exhausted_run, sizes_of
 from growctl.mixture.sources import changed_texts, prepare_data
@@ -127,7 +128,7 @@ class RunDataset:
                 f"model.vocab_size = {self.schedule.vocab_size}: the tokenizer has {manifest.vocab_size} tokens; "
                 f"use {manifest.vocab_size} or more"
             )
-        length = self.schedule.training.sequence_length
+        length = longest_context(self.schedule)
         open_samples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         self._check_lasts(dataset, manifest)
         EvaluationWindows(dataset, "validation", length)
@@ -140,7 +141,7 @@ class RunDataset:
 
         The workers would do it too, each for itself. Raises DataError if the index cannot be written.
         """
-        length = self.schedule.training.sequence_length
+        length = longest_context(self.schedule)  # packing allows only one context
         for path in weighted_datasets(dataset) if self.schedule.data.packing == "best_fit" else ():
             if not known_packing(path, length):
                 self.screen.message(f"packing the documents of {path.name} into sequences of {length:,} tokens")

@@ -55,6 +55,8 @@ def stage_entry(plan: StagePlan) -> StageEntry:
         tokens_per_step=plan.tokens_per_step,
         step_flops=plan.step_flops,
         evaluation_flops_per_token=plan.evaluation_flops_per_token,
+        own_evaluation_flops_per_token=plan.own_evaluation_flops_per_token,
+        sequence_length=plan.batch.sequence_length,
         branch_of=plan.branch_of,
         decayed=has_decayed(plan),
     )

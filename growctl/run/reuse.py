@@ -54,8 +54,8 @@ class Found:
 
     def judged_like(self, spec: TrainSpec) -> bool:
         """Whether its losses were measured on the validation sequences of the stage of `spec`."""
-        evaluations = self.manifest.lineage.details.get("evaluations")
-        return evaluations is not None and evaluations["sequences"] == spec.evaluation_sequences
+        known = self.manifest.lineage.details.get("evaluations")
+        return known is not None and all(known[key] == spec.evaluations[key] for key in ("sequences", "length"))
 
     @property
     def flops(self) -> float:

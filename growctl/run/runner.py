@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from growctl.ladder.data_position import first_sample, position_after
 from growctl.ladder.mixture_spans import mixture_spans
 from growctl.ladder.releases import paths_of, plan_release, plan_run, with_releases
 from growctl.ladder.sizes import attending
@@ -328,7 +329,7 @@ class Execution:
             model=attending(schedule, manifest.model if manifest else plan.model, end_of_text),
             initial=str(initial.absolute()) if initial else None,
             resume=str(resume.absolute()) if resume else None,
-            samples_seen=self._first_sample(plan, manifest),
+            samples_seen=first_sample(self._position(plan, manifest), plan.batch.sequence_length),
             mixture=self._mixture(plan),
             when_exhausted=schedule.data.when_exhausted,
             left_out=left_out,
@@ -338,20 +339,20 @@ class Execution:
             launched_at=time.time(),
         )
 
-    def _first_sample(self, plan: StagePlan, initial: Manifest | None) -> int:
-        """The position in the data at which the stage begins."""
+    def _position(self, plan: StagePlan, initial: Manifest | None) -> int:
+        """The position in the data from which the stage continues."""
         if initial and self.start and plan.index == 0 and not plan.branch_of:
-            return self.start.first_sample(read_dataset_manifest(self.dataset))[0]
-        return initial.samples_seen if initial else 0
+            return self.start.position(read_dataset_manifest(self.dataset))[0]
+        return position_after(initial) if initial else 0
 
     def _mixture(self, plan: StagePlan) -> tuple[MixtureSpan, ...]:
-        """The weights of a mixture's sources up to this stage, from the samples at which the stages really began."""
+        """The weights of a mixture's sources up to this stage, from the positions at which the stages really began."""
         if not self.schedule.data.mixture:
             return ()
-        first = self.start.first_sample(read_dataset_manifest(self.dataset))[0] if self.start else 0
-        before = self.start.base.mixture if self.start and first else ()
+        start = self.start.position(read_dataset_manifest(self.dataset))[0] if self.start else 0
+        before = self.start.base.mixture if self.start and start else ()
         finished = [read_manifest(self.stage(each).final) for each in self.plans[: plan.index]]
-        return mixture_spans(self.schedule, [first, *(manifest.samples_seen for manifest in finished)], before)
+        return mixture_spans(self.schedule, [start, *map(position_after, finished)], before)
 
     def _attempt(self, plan: StagePlan, spec: TrainSpec, history: StageHistory, books: StageBooks) -> Outcome:
         """Makes one attempt at a stage, keeping the screen and the ledger up to date."""

@@ -250,7 +250,10 @@ def evaluation_words(record: Record) -> str:
     if record["loss"] is None:
         return "the validation loss is not finite"
     perplexity = "infinite" if record["perplexity"] is None else f"{record['perplexity']:.3f}"
-    return f"validation loss {record['loss']:.5f}, perplexity {perplexity}, {record['bits_per_byte']:.4f} bits/byte"
+    own = record.get("own_context_loss")
+    at_own = "" if own is None else f" ({own:.5f} at its own context)"
+    loss = f"{record['loss']:.5f}{at_own}"
+    return f"validation loss {loss}, perplexity {perplexity}, {record['bits_per_byte']:.4f} bits/byte"
 
 
 def anomaly_words(record: Record) -> str:

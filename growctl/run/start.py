@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from growctl.ladder.budgets import evaluation_length, longest_context
 from growctl.ladder.stage_plans import StagePlan
 from growctl.ledger.ledger import BaseEntry
 from growctl.run.requests import RunError
@@ -61,27 +62,31 @@ class Start:
             link_checkpoint(source, stage.initial)
         shutil.rmtree(own, ignore_errors=True)
 
-    def first_sample(self, dataset: DatasetManifest) -> tuple[int, str]:
-        """The position in the data at which the first stage begins, and the reason for people.
+    def position(self, dataset: DatasetManifest) -> tuple[int, str]:
+        """The position in the data (growctl/ladder/data_position.py) at which the run begins, and why, for people.
 
         It goes on where the checkpoint stopped if the order of the data is the same.
         """
-        base, training = self.base, self.schedule.training
+        base, windows = self.base, longest_context(self.schedule)
         if base.dataset_fingerprint != dataset.fingerprint:
             return 0, "from sample 0, because the start checkpoint was trained on other data"
         if base.seed != self.schedule.seed:
             return 0, f"from sample 0, because the start checkpoint was trained with the seed {base.seed}"
-        if base.sequence_length not in (None, training.sequence_length):
-            return 0, f"from sample 0, because the start checkpoint was trained at context {base.sequence_length}"
+        if base.window_length not in (None, windows):
+            ladder = "" if base.window_length == base.sequence_length else ", the longest of its ladder"
+            return 0, f"from sample 0, because the start checkpoint was trained at context {base.window_length}{ladder}"
         if base.packing != self.schedule.data.packing:
             return 0, f"from sample 0, because the start checkpoint was trained with data.packing: {base.packing}"
-        return base.samples_seen, f"from sample {base.samples_seen:,}, where the start checkpoint stopped"
+        context = base.sequence_length or windows
+        of = "" if context == windows else f" of {context:,} tokens"
+        place = f"from sample {base.samples_seen:,}{of}, where the start checkpoint stopped"
+        return base.samples_seen * context, place
 
     def entry(self, dataset: DatasetManifest) -> BaseEntry:
         """The checkpoint as the ledger records it; with its loss if that was measured on the same text."""
         base = self.base
         same_text = base.dataset_fingerprint == dataset.fingerprint
-        same_windows = same_text and base.sequence_length == self.schedule.training.sequence_length
+        same_windows = same_text and base.evaluation_length == evaluation_length(self.schedule)
         return BaseEntry(
             path=base.path,
             manifest=base.manifest,
@@ -95,7 +100,7 @@ class Start:
     def tell(self, dataset: DatasetManifest, message: Callable[[str], None]) -> None:
         """Says what the run starts from, and where in the data."""
         trained = f", trained in run {self.base.run}" if self.base.run else ""
-        message(f"starting from {self.base.path}{trained}; data {self.first_sample(dataset)[1]}")
+        message(f"starting from {self.base.path}{trained}; data {self.position(dataset)[1]}")
         if self.base.tokenizer_sha256 not in (None, dataset.tokenizer_sha256):
             message(
                 "warning: the start checkpoint was trained with another tokenizer than that of the dataset, so its "

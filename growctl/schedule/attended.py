@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from growctl.ladder.budgets import contexts
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
@@ -15,7 +16,7 @@ def with_attended_tokens(
 ) -> Schedule:
     """`schedule` with `data.attended_tokens`: from its prepared dataset; None without one, or without a document mask.
 
-    A run that has begun keeps its number, because the budgets of its controls follow from it. Its own schedule is read
+    A run that has begun keeps its numbers, because the budgets of its controls follow from it. Its own schedule is read
     with `load`.
     """
     tokens = None
@@ -28,12 +29,12 @@ def counted_on(schedule: Schedule, dataset: Path) -> Schedule:
     """`schedule` with the `data.attended_tokens` of `dataset`. Raises DataError if that is damaged."""
     from stages.data.attended_tokens import attended_tokens, weighted_datasets
 
-    length = schedule.training.sequence_length
-    return _with(schedule, attended_tokens(weighted_datasets(dataset), length, schedule.data.packing))
+    datasets, packing = weighted_datasets(dataset), schedule.data.packing
+    return _with(schedule, {str(length): attended_tokens(datasets, length, packing) for length in contexts(schedule)})
 
 
-def _prepared(schedule: Schedule, datasets_dir: Path) -> float | None:
-    """The number for the text, or the sources of the mixture, if all are prepared, and packed if they are to be."""
+def _prepared(schedule: Schedule, datasets_dir: Path) -> dict[str, float] | None:
+    """The numbers for the text, or the sources of the mixture, if all are prepared, and packed if they are to be."""
     weights, datasets = [*schedule.data.base_weights.values()] or [1.0], {}
     for spec, weight in zip(schedule.data.specs, weights, strict=True):
         path = next((path for path, _ in prepared_datasets(spec, datasets_dir)), None)
@@ -43,18 +44,18 @@ def _prepared(schedule: Schedule, datasets_dir: Path) -> float | None:
     from stages.data.attended_tokens import attended_tokens
     from stages.data.packed_split import known_packing
 
-    length, packing = schedule.training.sequence_length, schedule.data.packing
+    lengths, packing = contexts(schedule), schedule.data.packing
     with suppress(UserError, OSError):  # damaged: `prepare` sets it aside with a message
-        if packing == "concatenate" or all(known_packing(path, length) for path in datasets):
-            return attended_tokens(datasets, length, packing)
+        if packing == "concatenate" or all(known_packing(path, length) for path in datasets for length in lengths):
+            return {str(length): attended_tokens(datasets, length, packing) for length in lengths}
     return None
 
 
-def _with(schedule: Schedule, tokens: float | None) -> Schedule:
+def _with(schedule: Schedule, tokens: dict[str, float] | None) -> Schedule:
     return schedule.model_copy(update={"data": schedule.data.model_copy(update={"attended_tokens": tokens})})
 
 
-def _begun_with(run: RunPaths, load: Callable[[Path], Schedule]) -> float | None:
+def _begun_with(run: RunPaths, load: Callable[[Path], Schedule]) -> dict[str, float] | None:
     if not run.has_begun() or not run.schedule.is_file():
         return None
     with suppress(UserError, OSError):  # the runner reports a schedule that cannot be read

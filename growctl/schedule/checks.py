@@ -10,6 +10,7 @@ from growctl.ladder.budgets import stage_steps
 from growctl.ladder.releases import finished_models, has_decayed, reason_not_to_release
 from growctl.ladder.sizes import StageModels, growth_before, is_grown, layer_tokens, num_layers, stage_models
 from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.schedule.batch_checks import check_batches
 from growctl.schedule.budget_checks import check_budgets, check_ladder_budget, check_trigger
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schedule.mixture_checks import check_text_block
@@ -48,6 +49,7 @@ def check_combinations(schedule: Schedule) -> list[str]:
         _check_stages,
         check_budgets,
         check_sizes,
+        check_batches,
         _check_training,
         check_optimizer,
         _check_growth,
@@ -237,9 +239,6 @@ def _check_training(schedule: Schedule) -> Iterator[str]:
     rate = schedule.learning_rate
     if rate.final > rate.peak:
         yield f"learning_rate.final = {rate.final}: must not be above learning_rate.peak, {rate.peak}"
-    micro, batch = schedule.launch.micro_batch_size, schedule.training.batch_size
-    if micro != "auto" and batch % micro:
-        yield f"launch.micro_batch_size = {micro}: must divide training.batch_size, {batch}"
     if schedule.launch.kernels == "compiled" and schedule.launch.zero_stage == 3:
         yield "launch.kernels = 'compiled': needs launch.zero_stage 1 or 2; ZeRO-3 has no whole weights to compile with"
     nodes = schedule.launch.nodes

@@ -36,6 +36,7 @@ NumLayers = Annotated[int, Field(ge=0, le=1000)]
 LayerNumber = Annotated[int, Field(ge=0, le=999)]
 Prompt = Annotated[str, Field(max_length=1_000)]
 Budget = Annotated[float, Field(ge=0.001, le=1000.0)]
+BatchScaling = Literal["none", "sqrt", "linear"]
 StageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,239}$")]
 """Like RUN_NAME, but longer: a control's name adds its kind and a stage's name to the ladder's. Files allow 255."""
@@ -99,6 +100,14 @@ class StageBlock(Block):
     until: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.8, "share of the ladder's budget")] = None
     """Where the stage ends, as a share of the whole ladder's `training.ladder_tokens` or `training.ladder_flops`; by
     default 1 in the last stage. Every other stage needs it then, above that of the stage before and below 1."""
+    batch_size: Annotated[Count | None, example(256, "sequences")] = None
+    """Sequences per optimizer step of this stage, over all devices; by default `training.batch_size`, or as many of its
+    own `sequence_length` as have the tokens of `training`'s step."""
+    batch_tokens: Annotated[Count | None, example("256k", "data tokens")] = None
+    """Data tokens per optimizer step of this stage, in place of batch_size; a multiple of its context."""
+    sequence_length: Annotated[Count | None, example(256, "data tokens")] = None
+    """Context length of this stage; by default `training.sequence_length`. It must divide the longest context of the
+    ladder."""
     ramp_steps: Annotated[Count | None, example(400, "optimizer steps")] = None
     """Steps over which new keys rise, or tau moves, after the growth to this stage; by default a share of the stage
     (`growth.ramp`, `growth.anneal`). With it, a longer stage starts like a shorter one."""
@@ -183,6 +192,9 @@ class LearningRateBlock(Block):
     """Steps over which the rate rises linearly from 0 to `peak`."""
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the span (`wsd`)."""
+    batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
+    """How the rate follows the batch of a stage. Its factor is the stage's data tokens per step by those of `training`,
+    to the power 0 (none), 1/2 (sqrt) or 1 (linear)."""
 
 
 class EvaluationBlock(Block):

@@ -56,9 +56,11 @@ class DataBlock(DataSpec):
     still read once an epoch."""
 
     attended_tokens: Annotated[
-        SkipJsonSchema[PositiveFloat | None], Field(exclude_if=lambda tokens: tokens is None)
+        SkipJsonSchema[dict[str, PositiveFloat] | None], Field(exclude_if=lambda tokens: tokens is None)
     ] = None
-    """With `document_mask`: the tokens that a token attends to, on average. growctl writes it; leave it out."""
+    """With `document_mask`: the tokens that a token attends to, on average, by context (as text: a
+    schedule's keys are). growctl writes it; leave it
+    out."""
 
     mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
     """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`;
@@ -67,6 +69,10 @@ class DataBlock(DataSpec):
     when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
     """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it
     would come to that. others: the other sources take over, in proportion to their weights."""
+
+    def attended_at(self, context: int) -> float:
+        """The tokens that a token attends to at that context, on average; all of them if nothing else is known."""
+        return (self.attended_tokens or {}).get(str(context), context)
 
     @property
     def specs(self) -> list[DataSpec]:

@@ -45,6 +45,10 @@ class BaseBlock(Block):
     tokenizer_sha256: str | None = None
     sequence_length: NonNegativeInt | None = None
     """The context length that it was trained with last; None if not known."""
+    window_length: NonNegativeInt | None = None
+    """The longest context of its ladder, on whose windows the order of its data was defined; None if not known."""
+    evaluation_length: NonNegativeInt | None = None
+    """The context at which its loss was measured; None if not known."""
     packing: Packing = "concatenate"
     """How documents became the sequences that it was trained on last."""
     mixture: list[MixtureSpan] = []

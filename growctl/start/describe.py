@@ -47,6 +47,8 @@ def _described(path: Path, manifest: Manifest) -> BaseBlock:
     trained = next((entry for entry in reversed(lineage.history) if entry.operation == "train"), None)
     is_expanded = lineage.operation == "expand"
     details = lineage.details if lineage.operation == "train" and manifest.kind == "parameters" else {}
+    determined_by = trained.determined_by if trained else {}
+    sequence_length = determined_by.get("sequence_length")
     return BaseBlock(
         path=str(path),
         manifest=manifest_hash(path),
@@ -58,8 +60,10 @@ def _described(path: Path, manifest: Manifest) -> BaseBlock:
         seed=manifest.seed,
         dataset_fingerprint=manifest.dataset_fingerprint,
         tokenizer_sha256=manifest.tokenizer_sha256,
-        sequence_length=trained.determined_by.get("sequence_length") if trained else None,
-        packing=trained.determined_by.get("packing", "concatenate") if trained else "concatenate",
+        sequence_length=sequence_length,
+        window_length=determined_by.get("window_length", sequence_length),
+        evaluation_length=_length(details.get("evaluations")),
+        packing=determined_by.get("packing", "concatenate"),
         mixture=_mixture(trained) if trained else [],
         loss=_number(details.get("validation_loss")),
         loss_tokens=details.get("validation_tokens"),
@@ -79,7 +83,13 @@ def _run(path: Path, trained: HistoryEntry | None) -> str | None:
 def _mixture(trained: HistoryEntry) -> list[MixtureSpan]:
     """The weights of a mixture's sources along the training of a checkpoint; empty if it read one text."""
     pieces: list[tuple[int, dict[str, float]]] = trained.determined_by.get("mixture", [])
-    return [MixtureSpan(first_sample=first, weights=weights) for first, weights in pieces]
+    return [MixtureSpan(first_window=first, weights=weights) for first, weights in pieces]
+
+
+def _length(evaluations: Any) -> int | None:
+    """The context at which a stage was evaluated, as its checkpoints record."""
+    length = evaluations.get("length") if isinstance(evaluations, dict) else None
+    return length if isinstance(length, int) else None
 
 
 def _number(value: Any) -> float | None:

@@ -50,7 +50,9 @@ class StageStatus:
     training_loss: float | None = None
     """Training loss in nats per token, from the last `train` record."""
     validation_loss: float | None = None
-    """Nats per token, from the last evaluation."""
+    """Nats per token, from the last evaluation, at the context of the ladder's last stage."""
+    own_context_loss: float | None = None
+    """The same at the stage's own context; None if that is the same context."""
     tokens_per_second: float | None = None
     """Data tokens per wall second over all devices, from the last `train` record."""
     seconds_left: float | None = None
@@ -128,6 +130,7 @@ def read_stage(
         num_steps=num_steps,
         training_loss=_number(train.get("loss")),
         validation_loss=_number(evaluation.get("loss")),
+        own_context_loss=_number(evaluation.get("own_context_loss")),
         tokens_per_second=speed,
         seconds_left=left,
         checkpoint=checkpoint.name if checkpoint else None,

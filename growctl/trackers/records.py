@@ -21,6 +21,9 @@ NAMES = {
 """Names of values in trackers, by event and key of a record."""
 
 
+OWN_CONTEXT = "loss/validation_at_own_context"
+"""The name of the validation loss at a stage's own context, where the others are measured at another."""
+
 RELEASE = "release/"
 """Begins the names of a release's values."""
 
@@ -74,8 +77,10 @@ def track(tracker: Tracker, part: Part, record: Record) -> None:
         if event == "train":
             values["flops_per_second"] = record["tokens_per_second"] * part.step_flops / part.step_tokens
             values |= _growing(part, record["step"])
-        elif record["by_source"]:
-            losses = {f"{NAMES[event]['loss']}/{name}": each["loss"] for name, each in record["by_source"].items()}
+        else:
+            by_source = record["by_source"] or {}
+            losses = {f"{NAMES[event]['loss']}/{name}": each["loss"] for name, each in by_source.items()}
+            losses[OWN_CONTEXT] = record.get("own_context_loss")
             values |= {name: float(loss) for name, loss in losses.items() if loss is not None}
         # a release and the stage after it share the x axis, so the release has lines of its own
         lines = {f"{RELEASE}{name}": value for name, value in values.items()} if part.is_release else values

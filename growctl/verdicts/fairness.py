@@ -74,6 +74,10 @@ _TOPICS = (
         *("context", ("training.sequence_length",), "matters"),
         "With a longer context, a model sees more text before each token that it predicts, so its loss is lower.",
     ),
+    _Topic(
+        *("context by stage", ("stages.sequence_length",), "matters"),
+        "A stage with a shorter context trains on more tokens for the same FLOPs, and sees less text before each.",
+    ),
     _AMOUNT,
     _Topic(*("evaluation", ("evaluation.",), "matters"), "The losses were not measured in the same way."),
     _Topic(
@@ -91,6 +95,10 @@ _TOPICS = (
     _Topic(
         *("batch", ("training.batch_size",), "matters"),
         "A smaller batch makes more updates from as many tokens, and the best learning rate depends on the batch.",
+    ),
+    _Topic(
+        *("batch by stage", ("stages.batch_size",), "matters"),
+        "A smaller batch makes more updates from as many tokens, which pays early in training.",
     ),
     _Topic(
         *("precision", ("precision", "training.precision"), "matters"),

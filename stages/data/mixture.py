@@ -205,6 +205,14 @@ class Mixture:
         piece = self._pieces[bisect_right(starts, num_samples) - 1]
         return piece.counts(num_samples - piece.first_index)
 
+    def counts_of_pieces(self, num_samples: int, per_window: int) -> list[int]:
+        """The same if each sample here is a window that is read in `per_window` pieces, and a sample is one of them."""
+        windows, pieces = divmod(num_samples, per_window)
+        counts = [count * per_window for count in self.counts(windows)]
+        if pieces:
+            counts[int(self.locate(windows, 1)[0][0])] += pieces
+        return counts
+
     def weights_before(self, num_samples: int) -> list[tuple[int, dict[str, int]]]:
         """What the first `num_samples` samples follow from: (first sample, integer weights by source) of each piece."""
         return [

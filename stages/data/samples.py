@@ -19,18 +19,22 @@ def open_samples(
     mixture: Sequence[MixtureSpan] = (),
     when_exhausted: WhenExhausted = "stop",
     packing: Packing = "concatenate",
+    window_length: int | None = None,
 ) -> TrainingSamples | MixedSamples:
     """The training samples of a dataset, each of `sequence_length` + 1 tokens.
 
-    `mixture` has the weights of a mixture's sources from the ladder's first sample on; empty: the mixture's own weights
-    throughout. Raises DataError if the dataset cannot be read or is too short, and if the weights do not fit it.
+    `mixture` has the weights of a mixture's sources from the ladder's first window on; empty: the mixture's own weights
+    throughout. `window_length`: the longest context of the ladder, on whose windows the order is defined; by default
+    `sequence_length`. Raises DataError if the dataset cannot be read or is too short, and if the weights do not fit it.
     """
     sources = read_dataset_manifest(dataset_dir).sources
     if not sources:
         if mixture:
             raise DataError(f"data.mixture: {dataset_dir} is not a mixture, so its sources can have no weights")
-        samples = PackedSamples if packing == "best_fit" else TrainingSamples
-        return samples(dataset_dir, sequence_length, seed)
+        if packing == "best_fit":
+            assert window_length in (None, sequence_length), "packed windows are not read in pieces"
+            return PackedSamples(dataset_dir, sequence_length, seed)
+        return TrainingSamples(dataset_dir, sequence_length, seed, window_length)
     return MixedSamples(
         {source.name: source.dataset(dataset_dir) for source in sources},
         _stages(sources, mixture),
@@ -39,22 +43,23 @@ def open_samples(
         {source.name: source.epochs_at_most for source in sources},
         when_exhausted,
         packing,
+        window_length,
     )
 
 
 def read_mixture(
-    dataset_dir: Path, sequence_length: int, mixture: Sequence[MixtureSpan], when_exhausted: WhenExhausted
+    dataset_dir: Path, window_length: int, mixture: Sequence[MixtureSpan], when_exhausted: WhenExhausted
 ) -> Mixture:
-    """The mixture of the samples that `open_samples` opens, from manifests alone. Raises DataError as that does."""
+    """The mixture of the samples that `open_samples` opens, by windows, from manifests alone. Raises as that does."""
     sources = read_dataset_manifest(dataset_dir).sources
     found = []
     for source in sources:
         num_tokens = read_dataset_manifest(source.dataset(dataset_dir)).splits["train"].num_tokens
-        found.append(MixtureSource(source.name, num_tokens, num_tokens // sequence_length, source.epochs_at_most))
+        found.append(MixtureSource(source.name, num_tokens, num_tokens // window_length, source.epochs_at_most))
     return Mixture(found, _stages(sources, mixture), when_exhausted)
 
 
 def _stages(sources: Sequence[MixtureEntry], mixture: Sequence[MixtureSpan]) -> list[MixtureStage]:
     if mixture:
-        return [MixtureStage(span.first_sample, span.weights) for span in mixture]
+        return [MixtureStage(span.first_window, span.weights) for span in mixture]
     return [MixtureStage(0, {source.name: source.weight for source in sources})]

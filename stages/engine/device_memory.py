@@ -26,7 +26,7 @@ from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
 from model.parameter_names import OptimizerName, generation_of
 from model.precision import BYTES, DeviceType, Precision
 from stages.engine.muon_memory import Difference, muon_difference
-from stages.spec import Offload, ZeroStage
+from stages.spec import Offload, ZeroStage, evaluation_batch
 
 REDUCE_BUCKET = 500_000_000
 """DeepSpeed's default size of the reduction buffer, in elements."""
@@ -107,8 +107,10 @@ class TrainingMemory:
         device: DeviceType = "cuda",
         recompute_every: int | None = None,
         optimizer: OptimizerName = "adamw",
+        evaluation_length: int | None = None,
     ) -> None:
-        self._sequence_length = sequence_length
+        """`evaluation_length`: the context of evaluations, if that is not `sequence_length`."""
+        self._sequence_length, self._evaluation_length = sequence_length, evaluation_length or sequence_length
         self._sizes = _Sizes.of(config, world_size)
         self._engine = _engine(self._sizes, zero_stage, precision, offload, device)
         if optimizer == "muon":
@@ -131,8 +133,11 @@ class TrainingMemory:
         # The first reduction runs when the bucket is full; the layers not yet reached still hold their activations.
         waiting = round(training.activations * (1 - sizes.bucket / sizes.total))
         # At the end of the stage a plain float32 model is evaluated, while the idle engine keeps its memory.
-        evaluated = evaluation_bytes(self._config, micro_batch_size, self._sequence_length, self._device)
-        evaluation = FLOAT32 * sizes.total + evaluated
+        per_pass = evaluation_batch(micro_batch_size, self._sequence_length, self._evaluation_length)
+        passes = {(micro_batch_size, self._sequence_length), (per_pass, self._evaluation_length)}
+        evaluation = FLOAT32 * sizes.total + max(
+            evaluation_bytes(self._config, number, length, self._device) for number, length in passes
+        )
         moments = (
             engine.forward,
             training.at_loss,

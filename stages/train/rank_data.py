@@ -29,9 +29,21 @@ class RankData:
         dataset = Path(spec.dataset)
         self.manifest = read_dataset_manifest(dataset)
         self.samples = open_samples(
-            dataset, spec.sequence_length, spec.seed, spec.mixture, spec.when_exhausted, spec.packing
+            dataset,
+            spec.sequence_length,
+            spec.seed,
+            spec.mixture,
+            spec.when_exhausted,
+            spec.packing,
+            spec.window_length,
         )
-        self.windows = EvaluationWindows(dataset, "validation", spec.sequence_length, spec.evaluation_sequences)
+        self.windows = EvaluationWindows(dataset, "validation", spec.evaluation_length, spec.evaluation_sequences)
+        self.own_windows = (
+            None
+            if spec.evaluation_length == spec.sequence_length
+            else EvaluationWindows(dataset, "validation", spec.sequence_length, spec.own_evaluation_sequences)
+        )
+        """The validation text at the stage's own context; None if that is `evaluation_length`."""
         self._wait_seconds = 0.0
 
     def micro_batches(self, step: int) -> Generator[tuple[Tensor, Tensor]]:

@@ -6,6 +6,7 @@ Imports no torch.
 import hashlib
 import math
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,7 @@ class TrainingHistory:
                 return False
         if spec.trigger is None:
             return True
-        losses = [(at, math.nan if loss is None else loss) for at, loss in details.get("losses", [])]
+        losses = losses_of(details, "own_context_losses") or losses_of(details, "losses")
         if details.get("evaluations") != spec.evaluations:
             return False
         if is_an_end and step % spec.evaluate_every == 0 and not any(at == step for at, _ in losses):
@@ -107,7 +108,8 @@ class TrainingHistory:
         if self._mixture is None:
             return self._settings | done
         samples = self.spec.samples_seen + consumed(steps, self.spec.left_out) * self.spec.batch_size
-        return self._settings | done | {"mixture": self._mixture.weights_before(samples)}
+        windows = -(-samples * self.spec.sequence_length // self.spec.window_length)
+        return self._settings | done | {"mixture": self._mixture.weights_before(windows)}
 
     def _digest(self, steps: int) -> str:
         """Hash of the first `steps` updates' learning rates, by generation, and shares of the ramp and of tau's way."""
@@ -124,13 +126,18 @@ class TrainingHistory:
         return self._updates.copy().hexdigest()
 
 
+def losses_of(details: Mapping[str, Any], name: str) -> list[tuple[int, float]]:
+    """The (step, validation loss) pairs that the details of a checkpoint have under `name`: JSON stores NaN as null."""
+    return [(step, math.nan if loss is None else loss) for step, loss in details.get(name, [])]
+
+
 def _mixture(spec: TrainSpec) -> "Mixture | None":
     """Which source each sample comes from, if that follows from more than the dataset's fingerprint."""
     if not spec.mixture:
         return None
     from stages.data.samples import read_mixture  # slow: numpy
 
-    return read_mixture(Path(spec.dataset), spec.sequence_length, spec.mixture, spec.when_exhausted)
+    return read_mixture(Path(spec.dataset), spec.window_length, spec.mixture, spec.when_exhausted)
 
 
 def _settings(spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -> dict[str, Any]:
@@ -139,7 +146,8 @@ def _settings(spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -
     if spec.anomalies.spikes != "ignore":  # then the limit, which changes at log lines, decides which updates are made
         logged = (spec.log_every, spec.checkpoint_every, spec.evaluate_every)
         anomalies |= {"logged": list(logged), "settled_step": spec.settled_step}
-    return {
+    order = {} if spec.window_length == spec.sequence_length else {"window_length": spec.window_length}
+    return order | {
         "dataset": dataset_fingerprint,
         "seed": spec.seed,
         "first_sample": spec.samples_seen,

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -54,14 +54,14 @@ from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest
 from stages.process.watchdog import Watchdog
-from stages.spec import TrainSpec, progress_at
+from stages.spec import TrainSpec, evaluation_batch, progress_at
 from stages.stage_dir import TOKENIZER_NAME, StagePaths
 from stages.train.anomaly_guard import Guard
 from stages.train.evaluate import Evaluation, evaluate
 from stages.train.pending_losses import PendingLosses
 from stages.train.rank_data import RankData
 from stages.train.skipped_data import consumed
-from stages.train.training_history import TrainingHistory
+from stages.train.training_history import TrainingHistory, losses_of
 from stages.usage.meter import Meter
 
 LOOK_SECONDS = 0.5
@@ -70,6 +70,16 @@ LOOK_SECONDS = 0.5
 
 class TrainingFailed(Failure):
     """Training cannot continue; the message is one sentence for the user."""
+
+
+class Measured(NamedTuple):
+    """What an evaluation of a stage finds."""
+
+    result: Evaluation
+    """At the context of the ladder's last stage, so that the losses of all stages compare."""
+
+    own: Evaluation | None
+    """At the stage's own context; None if that is the same."""
 
 
 class Worker:
@@ -87,6 +97,8 @@ class Worker:
         self.metrics = MetricsWriter(self.paths.metrics, spec.attempt) if self.rank == 0 else None
         self.progress: tuple[float, float] | None = None
         self.losses: list[tuple[int, float]] = []
+        self.own_losses: list[tuple[int, float]] = []
+        """The losses at the stage's own context, where the others are measured at another."""
         self.pending = PendingLosses(device)
         self.guard = Guard(spec)
         self.look_every = 1
@@ -146,10 +158,11 @@ class Worker:
                 self.log(engine, step, (step - first) / (time.monotonic() - last_logged))
             if step % spec.evaluate_every == 0 and step < spec.num_steps:
                 engine.eval()
-                result = self.evaluate(engine)
+                found = self.evaluate(engine)
                 engine.train()
-                self.record_evaluation("interval", step, self.precision, result)
-                self.losses.append((step, result.loss))
+                self.record_evaluation("interval", step, self.precision, found)
+                self.losses.append((step, found.result.loss))
+                self.own_losses.extend([(step, found.own.loss)] if found.own else [])
                 over = self.flat_enough(step)
             due = (step % spec.checkpoint_every == 0 and step < spec.num_steps) or step == spec.trunk_step
             if due:
@@ -170,11 +183,14 @@ class Worker:
         return bool(asked.item())
 
     def flat_enough(self, step: int) -> bool:
-        """Whether the trigger ends the stage at `step`. All ranks decide alike, from the recorded losses alone."""
-        trigger = self.spec.trigger
-        if trigger is None or not self.losses or self.losses[-1][0] != step:
+        """Whether the trigger ends the stage at `step`. All ranks decide alike, from the recorded losses alone.
+
+        It follows the loss at the stage's own context: that is what the stage trains.
+        """
+        trigger, losses = self.spec.trigger, self.own_losses or self.losses
+        if trigger is None or not losses or losses[-1][0] != step:
             return False
-        slope = trigger.fitted(self.losses, self.spec.settled_step)
+        slope = trigger.fitted(losses, self.spec.settled_step)
         over = slope is not None and slope < trigger.slope
         self.record("trigger", step, slope=slope, threshold=trigger.slope, fired=over)
         return over
@@ -200,7 +216,8 @@ class Worker:
             load_states(engine, start, manifest)
         if manifest and spec.resume:
             details = manifest.lineage.details  # JSON, which stores NaN as null
-            self.losses = [(step, math.nan if loss is None else loss) for step, loss in details.get("losses", [])]
+            self.losses = losses_of(details, "losses")
+            self.own_losses = losses_of(details, "own_context_losses")
             self.pending.restore(details.get("pending"))
             self.guard.restore(details.get("guard"))
         return engine
@@ -244,14 +261,19 @@ class Worker:
             self.metrics.sync()
         return anomaly.action == "skip"
 
-    def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Evaluation:
-        """The validation loss of a plain model or of the engine, in its own precision."""
+    def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Measured:
+        """The validation losses of a plain model or of the engine, in its own precision."""
+        spec = self.spec
 
         def loss_of(input_ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
             self.watchdog.beat()
             return model(input_ids_BT, targets_BT)
 
-        return evaluate(loss_of, self.data.windows, self.spec.micro_batch_size, self.device)
+        per_pass = evaluation_batch(spec.micro_batch_size, spec.sequence_length, spec.evaluation_length)
+        result, own = evaluate(loss_of, self.data.windows, per_pass, self.device), None
+        if self.data.own_windows:
+            own = evaluate(loss_of, self.data.own_windows, spec.micro_batch_size, self.device)
+        return Measured(result, own)
 
     def log(self, engine: DeepSpeedEngine, step: int, steps_per_second: float) -> None:
         """Records the mean training loss, over all ranks, of the updates made since the last log line."""
@@ -332,15 +354,17 @@ class Worker:
 
         files = save_parameters(final, states(), tokenizer=Path(spec.dataset) / TOKENIZER_NAME)
         self.record_usage(step)
-        result, state = self.evaluate(plain), self.state()
-        self.record_evaluation("final", step, "fp32", result)
+        found, state = self.evaluate(plain), self.state()
+        self.record_evaluation("final", step, "fp32", found)
         self.record_usage(step)
         self.record("end", step)
         if self.metrics:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
-            measured = {"validation_loss": result.loss, "validation_tokens": result.num_tokens}
-            by_source = self.data.by_source(step, result)
+            measured = {"validation_loss": found.result.loss, "validation_tokens": found.result.num_tokens}
+            if found.own:
+                measured["own_context_loss"] = found.own.loss
+            by_source = self.data.by_source(step, found.result)
             details = state | {"steps": step} | measured | ({"by_source": by_source} if by_source else {})
             history = self.history.at(step, self.cost(step))
             lineage = Lineage(operation="train", parent=parent, details=details, history=history)
@@ -352,6 +376,7 @@ class Worker:
         return {
             "stage": self.spec.stage,
             "losses": self.losses,
+            **({"own_context_losses": self.own_losses} if self.data.own_windows else {}),
             "pending": self.pending.gathered(),
             "guard": self.guard.state(),
             "left_out": self.spec.left_out,
@@ -383,10 +408,12 @@ class Worker:
         if self.metrics:
             self.metrics.write(event, step, time.monotonic() - self._started, **values)
 
-    def record_evaluation(self, point: str, step: int, precision: str, result: Evaluation) -> None:
+    def record_evaluation(self, point: str, step: int, precision: str, found: Measured) -> None:
         """Writes an evaluation's line of metrics.jsonl."""
-        by_source = self.data.by_source(step, result)
-        self.record("evaluation", step, point=point, precision=precision, **result._asdict() | {"by_source": by_source})
+        values = found.result._asdict() | {"by_source": self.data.by_source(step, found.result)}
+        if found.own:
+            values |= {"own_context_loss": found.own.loss, "own_context_tokens": found.own.num_tokens}
+        self.record("evaluation", step, point=point, precision=precision, **values)
 
     def record_usage(self, step: int) -> None:
         """Writes what all ranks have used so far as a line of metrics.jsonl. Collective."""

@@ -27,11 +27,17 @@ seed: 3
 data: {{source: {TEXT}, include: "*.py", vocab_size: 300, validation_fraction: 0.2}}
 model: {{num_layers: 0, hidden_size: 32, num_heads: 2}}
 stages:
-  - {{name: small, train_steps: 10}}
-  - {{name: middle, num_layers: 2, attention_tokens: 12, ffn_tokens: 24, train_steps: 10, release: {{decay: 1.0}}}}
+  - {{name: small, train_steps: 10, sequence_length: 16, batch_size: 8}}
+  - name: middle
+    num_layers: 2
+    attention_tokens: 12
+    ffn_tokens: 24
+    train_steps: 10
+    sequence_length: 16  # 16 sequences a step
+    release: {{decay: 1.0}}
   - {{name: large, num_layers: 4, attention_tokens: 16, ffn_tokens: 40, train_steps: 12}}
 training: {{sequence_length: 32, batch_size: 8, log_every: 2, precision: fp32}}
-learning_rate: {{peak: 5e-3, warmup_steps: 3, decay: 0.2}}
+learning_rate: {{peak: 5e-3, warmup_steps: 3, decay: 0.2, batch_scaling: sqrt}}
 growth: {{ramp: 0.2, depth: interleave}}
 evaluation: {{every: 4, max_sequences: 32}}
 checkpoint: {{every: 3, keep: 2}}

@@ -10,6 +10,10 @@ import pytest
 
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import read_manifest
+from stages.data.samples import open_samples
+from stages.data.token_split import TokenSplit
+from stages.data.training_samples import TrainingSamples
+from stages.spec import TrainSpec
 from tests.growctl.runs import losses
 from tests.reliability.harness import KilledRun, check_same_end
 from tests.reliability.points import BY_NAME
@@ -52,6 +56,27 @@ def test_the_killed_ladder_grows_from_no_layers_and_between_old_ones_without_a_j
     assert found["1-middle", 0, "after_growth"] == found["0-small", 10, "final"]
     assert found["2-large", 0, "after_growth"] == pytest.approx(found["1-middle", 10, "final"], abs=EXACT_GROWTH)
     assert found["2-large", 12, "final"] < found["1-middle", 10, "final"] < found["0-small", 10, "final"]
+
+
+def test_stages_of_other_batches_and_contexts_read_no_token_twice(undisturbed):
+    read, ends = [], [0]
+    for stage in ("0-small", "1-middle", "2-large"):
+        spec = TrainSpec.model_validate_json((undisturbed.directory / f"stages/{stage}/spec.json").read_bytes())
+        dataset = Path(spec.dataset)
+        samples = open_samples(dataset, spec.sequence_length, spec.seed, window_length=spec.window_length)
+        assert isinstance(samples, TrainingSamples)
+        assert spec.samples_seen * spec.sequence_length == ends[-1]
+        number, num_tokens = spec.num_steps * spec.batch_size, samples.num_windows * 32
+        stream = TokenSplit(dataset, "train").num_tokens
+        for start in samples.starts(spec.samples_seen, number).tolist():
+            read += [(start + place) % stream for place in range(spec.sequence_length)]
+        ends.append(ends[-1] + number * spec.sequence_length)
+        final = read_manifest(undisturbed.directory / f"stages/{stage}/final")
+        assert final.samples_seen * spec.sequence_length == ends[-1]
+        own = final.lineage.details.get("own_context_loss")
+        assert (own is None) == (stage == "2-large"), "its own context is the one that all losses are measured at"
+    assert ends == [0, 10 * 128, 10 * 128 + 10 * 256, 10 * 128 + 22 * 256]
+    assert len(set(read[:num_tokens])) == len(read[:num_tokens]), "within the first epoch"
 
 
 def another_loss(run: Path) -> None:

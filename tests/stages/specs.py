@@ -17,4 +17,7 @@ def small_spec(model: TokenformerConfig | TransformerConfig, **changes: Any) -> 
         "log_every": 1, "evaluate_every": 1, "checkpoint_every": 1, "keep_checkpoints": 1,
         "evaluation_sequences": None, "launched_at": 0.0,
     }  # fmt: skip
-    return TrainSpec(model=model, **(values | changes))
+    values |= changes
+    return TrainSpec(
+        model=model, **(dict.fromkeys(("window_length", "evaluation_length"), values["sequence_length"]) | values)
+    )

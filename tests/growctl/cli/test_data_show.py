@@ -122,7 +122,7 @@ def mixture(folder: Path, dataset: Path) -> Path:
 @given(st.integers(0, 20_000), st.booleans(), st.booleans())
 def test_a_sample_of_a_mixture_is_shown_with_its_source(mixture: Path, index: int, packs: bool, spans: bool) -> None:
     packing: Packing = "best_fit" if packs else "concatenate"
-    weights = (MixtureSpan(first_sample=0, weights={"docs": 1.0, "chants": 1.0}),) if spans else ()
+    weights = (MixtureSpan(first_window=0, weights={"docs": 1.0, "chants": 1.0}),) if spans else ()
     samples = open_samples(mixture, 32, 5, weights, "others", packing)
     assert isinstance(samples, MixedSamples)
     [sample] = SampleReader(mixture, 32, 5, packing, weights, "others").read(index)
@@ -182,6 +182,16 @@ def test_step_shows_the_batch_of_that_step(folder: Path, dataset: Path) -> None:
     ids = [[token for piece in sample["pieces"] for token in piece["ids"]] for sample in found["samples"]]
     assert ids == open_samples(dataset, 32, 5).batch(11 * 4, 4).tolist()
     assert [sample["index"] for sample in found["samples"]] == [44, 45, 46, 47]
+
+
+def test_step_shows_the_sequences_of_its_stages_batch_and_context(folder: Path, dataset: Path) -> None:
+    own = ("stages.0.sequence_length=8", "stages.0.batch_size=6")  # 10 steps: 15 windows of 32 tokens
+    for step, context, first, count in ((3, 8, 12, 6), (12, 32, 19, 4)):
+        found = json.loads(show(folder, *own, "--step", step, "--json")[0])
+        ids = [[token for piece in sample["pieces"] for token in piece["ids"]] for sample in found["samples"]]
+        assert ids == open_samples(dataset, context, 5, window_length=32).batch(first, count).tolist()
+    passes = [(each["sequence_length"], each["first_sample"], each["num_samples"]) for each in found["passes"]]
+    assert passes == [(8, 0, 60), (32, 15, 120)]
 
 
 def test_figures_are_those_of_the_tokens(folder: Path, dataset: Path) -> None:

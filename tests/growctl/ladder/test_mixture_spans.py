@@ -20,7 +20,12 @@ def mixed(**blocks: Any) -> Schedule:
 
 
 def spans(*weights: tuple[int, dict[str, float]]) -> tuple[MixtureSpan, ...]:
-    return tuple(MixtureSpan(first_sample=first, weights=each) for first, each in weights)
+    return tuple(MixtureSpan(first_window=first, weights=each) for first, each in weights)
+
+
+def at(*windows: int) -> list[int]:
+    """The positions at which these windows of 16 tokens begin."""
+    return [window * 16 for window in windows]
 
 
 def stages(*weights: dict[str, float] | None, **last: Any) -> list[dict[str, Any]]:
@@ -29,22 +34,29 @@ def stages(*weights: dict[str, float] | None, **last: Any) -> list[dict[str, Any
 
 
 def test_a_stage_changes_the_weights_at_the_sample_at_which_it_really_begins() -> None:
-    assert mixture_spans(mixed(), [0, 20]) == spans((0, BASE), (20, BOOKS))
-    assert mixture_spans(mixed(), [0, 20, 52]) == spans((0, BASE), (20, BOOKS), (52, CODE))
+    assert mixture_spans(mixed(), at(0, 20)) == spans((0, BASE), (20, BOOKS))
+    assert mixture_spans(mixed(), at(0, 20, 52)) == spans((0, BASE), (20, BOOKS), (52, CODE))
+
+
+def test_a_stage_that_begins_inside_a_window_changes_the_weights_at_the_next_one() -> None:
+    shorter = [{**stage, "sequence_length": 4} for stage in stages(None, BOOKS, None)[:2]]
+    schedule = mixed(stages=[*shorter, stages(None, BOOKS, CODE)[2]])
+    assert mixture_spans(schedule, [0, 20 * 16 + 4]) == spans((0, BASE), (21, BOOKS))
+    assert mixture_spans(schedule, [0, 20 * 16 + 4, 20 * 16 + 8]) == spans((0, BASE), (21, CODE)), "never reached"
 
 
 def test_a_stage_with_the_shares_of_the_one_before_goes_on_in_its_order() -> None:
-    assert mixture_spans(mixed(stages=stages(None, {"books": 0.3, "code": 0.1}, CODE)), [0, 20, 52]) == spans(
+    assert mixture_spans(mixed(stages=stages(None, {"books": 0.3, "code": 0.1}, CODE)), at(0, 20, 52)) == spans(
         (0, BASE), (52, CODE)
     )
     paused = stages(BOOKS, BOOKS | {"code": 0.0}, CODE)
-    assert mixture_spans(mixed(stages=paused), [0, 20]) == spans((0, BOOKS))
+    assert mixture_spans(mixed(stages=paused), at(0, 20)) == spans((0, BOOKS))
 
 
 def test_a_run_from_a_checkpoint_reads_on_after_what_the_checkpoint_has_read() -> None:
-    assert mixture_spans(mixed(), [80], spans((0, CODE), (40, BASE))) == spans((0, CODE), (40, BASE))
-    assert mixture_spans(mixed(), [80], spans((0, CODE))) == spans((0, CODE), (80, BASE))
-    assert mixture_spans(mixed(), [80]) == spans((0, BASE))
+    assert mixture_spans(mixed(), at(80), spans((0, CODE), (40, BASE))) == spans((0, CODE), (40, BASE))
+    assert mixture_spans(mixed(), at(80), spans((0, CODE))) == spans((0, CODE), (80, BASE))
+    assert mixture_spans(mixed(), at(80)) == spans((0, BASE))
 
 
 def test_a_schedule_without_a_mixture_has_no_weights() -> None:
@@ -60,7 +72,7 @@ def test_a_control_from_scratch_changes_the_weights_at_the_same_shares_of_its_ow
         first, second, third = planned_spans(control.schedule, plan, [plan])
         assert [dict(span.weights) for span in (first, second, third)] == [BASE, BOOKS, CODE]
         for span, share in ((first, 0), (second, 6 / 20), (third, 12 / 20)):
-            assert abs(span.first_sample - share * plan.num_steps * 4) <= 2  # half a step of 4 samples
+            assert abs(span.first_window - share * plan.num_steps * 4) <= 2  # half a step of 4 samples
 
 
 def test_a_control_of_one_finished_size_follows_only_the_stages_up_to_it() -> None:

@@ -3,6 +3,7 @@
 import errno
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,21 @@ def test_evaluations_cost_no_training_flops(ledger: Ledger) -> None:
     total = ledger.stage_cost("1-large").spent
     assert total.flops.total == 0.0
     assert total.evaluation_flops == 8000.0 * 1000
+
+
+def test_an_evaluation_at_the_stages_own_context_costs_its_own_flops(tmp_path: Path) -> None:
+    stages = [replace(BASE, own_evaluation_flops_per_token=10.0, sequence_length=8)]
+    metrics = Metrics()
+    metrics.start(1)
+    metrics.evaluate()
+    metrics.records[-1] |= {"own_context_loss": 1.25, "own_context_tokens": 100}
+    metrics.end()
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        ledger.record_run(RUN, stages)
+        ledger.books("0-small").sync(metrics.records)
+        assert ledger.stage_cost("0-small").spent.evaluation_flops == 3000.0 * 1000 + 10.0 * 100
+        [evaluation] = ledger.evaluations("0-small")
+        assert (evaluation.own_context_loss, evaluation.own_context_tokens) == (1.25, 100)
 
 
 def test_every_stage_has_costs_of_its_own(ledger: Ledger) -> None:

@@ -103,8 +103,8 @@ connection = sqlite3.connect({str(path)!r}, isolation_level=None)
 connection.execute("PRAGMA cache_size = 1")
 connection.execute("BEGIN IMMEDIATE")
 for step in range(3000):
-    values = (step + 99, "-", "0-small", 1, step + 99, "interval", 1, 1, 1, 1, "fp32", None)
-    connection.execute("INSERT INTO evaluation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+    values = (step + 99, "-", "0-small", 1, step + 99, "interval", 1, 1, 1, 1, "fp32", None, None, None)
+    connection.execute("INSERT INTO evaluation VALUES ({", ".join("?" * 14)})", values)
 os.kill(os.getpid(), 9)"""
     subprocess.run([sys.executable, "-c", code], check=False)
     assert path.with_name("ledger.db-journal").exists()

@@ -32,7 +32,7 @@ def folder(training: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def spans(stage: Path) -> list[tuple[int, dict[str, float]]]:
     spec = TrainSpec.model_validate_json((stage / "spec.json").read_bytes())
-    return [(span.first_sample, span.weights) for span in spec.mixture]
+    return [(span.first_window, span.weights) for span in spec.mixture]
 
 
 def test_a_stage_hands_its_workers_the_weights_of_all_samples_so_far(folder: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_start_checkpoint_brings_the_weights_that_it_was_trained_with(folder: 
     start = ["start={run: mixed}", "stages=[{name: c, attention_tokens: 6, ffn_tokens: 12, train_steps: 2}]"]
     base = load_schedule(str(folder / "mixed.yaml"), start, runs_dir=folder / "runs").base
     assert base
-    assert [(span.first_sample, span.weights) for span in base.mixture] == [
+    assert [(span.first_window, span.weights) for span in base.mixture] == [
         (0, {"books": 3.0, "code": 1.0}),
         (24, {"books": 1.0}),
     ]

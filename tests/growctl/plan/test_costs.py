@@ -237,7 +237,8 @@ def test_measured_micro_batches_add_up_to_the_time_of_a_step() -> None:
     schedule = launched(micro_batch_size=6, hardware=GPU | {"mfu": 0.001})
     first, second, third = plan_stages(schedule)
     steps = MeasuredSteps(micro_batch_seconds=0.5, last_micro_batch_seconds=2.0, memory=None)
-    measured = Measurements("2 x CPU", 2, {(first.model, 6): steps, (third.model, 12): steps})
+    length = first.batch.sequence_length
+    measured = Measurements("2 x CPU", 2, {(first.model, 6, length): steps, (third.model, 12, length): steps})
     one, two, three = plan_costs(schedule, measurements=measured).ladder.stages
     assert one.seconds == pytest.approx(20 * (3 * 0.5 + 2.0))  # 48 sequences: 4 micro-batches of 6 on 2 devices
     assert one.mfu == pytest.approx(first.step_flops.total / (3.5 * 2 * 1e12))

@@ -84,7 +84,9 @@ def test_the_json_has_measurements_with_tokens_per_second_and_mfu() -> None:
     [plan] = plan_stages(schedule)
     memory = {"lasting_bytes": 1_000_000, "activation_bytes": 1_500_000, "peak_bytes": 3_000_000}
     steps = MeasuredSteps(0.25, 0.5, memory)
-    costs = plan_costs(schedule, measurements=Measurements("1 x GPU", 1, {(plan.model, 8): steps}))
+    costs = plan_costs(
+        schedule, measurements=Measurements("1 x GPU", 1, {(plan.model, 8, plan.batch.sequence_length): steps})
+    )
     [stage] = plain(plan_document(schedule, costs))["stages"]
     assert stage["wall_seconds"] == pytest.approx(20 * 0.5)
     assert stage["measured"] == {
@@ -219,3 +221,15 @@ def test_warnings_and_notes_come_last_and_differ_visibly() -> None:
     lines = printed(ladder(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 3})).splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("warning: "))
     assert "falls by less than 3e-12" in " ".join(" ".join(lines[first:]).split())
+
+
+def test_batch_context_and_rate_have_columns_where_stages_differ() -> None:
+    def headings(*changes: dict[str, Any], **rate: str) -> str:
+        plain = ladder((20, 20)).model_dump(mode="json")["stages"]
+        stages = [stage | change for stage, change in zip(plain, changes, strict=True)]
+        text = printed(ladder((20, 20), stages=stages, learning_rate={"peak": 1e-3} | rate), 140)
+        return next(line for line in text.splitlines() if line.startswith("stage"))
+
+    assert not {"batch", "context", "tokens/step", "rate"} & set(headings({}, {}).split())
+    assert {"batch", "context"} == set(headings({"sequence_length": 8}, {}).split()) & {"batch", "context", "rate"}
+    assert "rate" in headings({"batch_size": 4}, {}, batch_scaling="linear").split()

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from growctl.text.formatting import scientific, short_count
 from stages.generate.text_samples import TextRequest, TextSample, TextSamples
 from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
+from tests.growctl.report.invented_reports import run_report
 from tests.growctl.report_page.parsed import ParsedPage
 from tests.growctl.report_page.rendered import page_of
 
@@ -286,3 +288,14 @@ def test_the_texts_of_all_stages_stand_below_their_prompt_on_screen_and_page(run
     assert [label.text for label in page.all("figcaption") if heading.parents[-1] in label.parents] == [
         *("quick/0-800k", "quick/1-2m")
     ]
+
+
+def test_losses_at_other_contexts_than_the_last_stages_are_shown_beside_the_comparable_ones() -> None:
+    report = run_report("ladder", 2.0)
+    first, last = report.stages
+    stages = (replace(first, sequence_length=256, own_context_loss=3.1), replace(last, sequence_length=1024))
+    assert remarks(replace(report, stages=stages)) == [
+        "Losses are measured at the last stage's context, 1,024 tokens. At a stage's own context: 3.1000 for s1000 at "
+        "256 (nats per token)."
+    ]
+    assert remarks(replace(report, stages=(replace(first, sequence_length=1024), stages[1]))) == []

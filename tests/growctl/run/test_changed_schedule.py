@@ -83,7 +83,7 @@ def test_documents_seen_in_another_way_are_a_difference_but_not_what_was_counted
         message, _ = refusal(schedule, override)
         assert f"{override.replace('=', ' = ')}, but it was started with" in message
     old = load_schedule(str(schedule))
-    counted = old.model_copy(update={"data": old.data.model_copy(update={"attended_tokens": 20.0})})
+    counted = old.model_copy(update={"data": old.data.model_copy(update={"attended_tokens": {"16": 20.0}})})
     assert first_difference(old, counted) is None
 
 

@@ -302,8 +302,9 @@ def test_evaluations_of_repeated_steps_are_not_taken_over():
     assert [(record["step"], record["loss"]) for record in kept] == [(10, 3.0), (20, 2.1)]
 
 
-def test_losses_on_other_validation_sequences_are_not_taken_over(tmp_path, donor, own):
-    other = spec_in(own, evaluation_sequences=3)
+@pytest.mark.parametrize("changes", [{"evaluation_sequences": 3}, {"evaluation_length": 20}])
+def test_losses_on_other_validation_sequences_are_not_taken_over(tmp_path, donor, own, changes):
+    other = spec_in(own, **changes)
     target = taken(furthest(tmp_path, other), other)
     assert (
         target == own.directory / "converted_00000020"

@@ -52,8 +52,8 @@ def test_before_the_text_is_prepared_the_plan_counts_the_whole_context_and_says_
 def test_afterwards_plan_and_worker_count_the_tokens_attended_to(tmp_path: Path) -> None:
     dataset = prepare(tmp_path)
     expected = mean_attended_tokens(DocumentEnds(dataset, "train").lengths(), 16)
-    masked, plain = loaded(tmp_path, MASKED), loaded(tmp_path, "data.attended_tokens=3")
-    assert (masked.data.attended_tokens, plain.data.attended_tokens) == (expected, None)
+    masked, plain = loaded(tmp_path, MASKED), loaded(tmp_path, "data.attended_tokens={a: 3}")
+    assert (masked.data.attended_tokens, plain.data.attended_tokens) == ({"16": expected}, None)
     [flops, of_plain] = [plan_stages(schedule)[0].flops for schedule in (masked, plain)]
     assert flops.attention == pytest.approx(of_plain.attention * expected / 16)
     assert flops.parameters == of_plain.parameters
@@ -77,14 +77,14 @@ def test_packed_documents_are_counted_once_they_are_packed(tmp_path: Path) -> No
     assert loaded(tmp_path, *packed).data.attended_tokens is None
     assert loaded(tmp_path, *packed).data.attended_tokens is None, "loading a schedule packs nothing"
     facts = packing_facts(dataset, 16)
-    assert loaded(tmp_path, *packed).data.attended_tokens == facts.attended_tokens
+    assert loaded(tmp_path, *packed).data.attended_tokens == {"16": facts.attended_tokens}
 
 
 def test_a_run_that_has_begun_keeps_its_number(tmp_path: Path) -> None:
     prepare(tmp_path)
     schedule = loaded(tmp_path, MASKED)
-    begun = schedule.model_copy(update={"data": schedule.data.model_copy(update={"attended_tokens": 7.5})})
+    begun = schedule.model_copy(update={"data": schedule.data.model_copy(update={"attended_tokens": {"16": 7.5}})})
     run = tmp_path / "runs/s"
     (run / "stages").mkdir(parents=True)
     (run / "schedule.yaml").write_text(schedule_yaml(begun))
-    assert loaded(tmp_path, MASKED).data.attended_tokens == 7.5
+    assert loaded(tmp_path, MASKED).data.attended_tokens == {"16": 7.5}

@@ -456,7 +456,7 @@ def test_an_error_names_the_file_that_set_the_value(folder: Path) -> None:
     choice_of(folder, "launch", "bad", "devices: all\n")
     file_of(folder, "defaults: [s, {launch: bad}]\nseed: x\nlearning_rate: {peek: 1}\n", "base.yaml")
     file_of(folder, "defaults: [base]\noptimizer: {weight_decay: heavy}\n", "mine.yaml")
-    schema = "peak, final, shape, span, warmup_steps, decay"
+    schema = "peak, final, shape, span, warmup_steps, decay, batch_scaling"
     assert message_of(load_schedule, "mine.yaml", ["training.batch_size=0"]).splitlines() == [
         "mine.yaml: 5 problems",
         "  in base.yaml: learning_rate.peek = 1: no such key; did you mean 'peak'? (allowed here: " + schema + ")",

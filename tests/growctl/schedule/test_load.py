@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent.parent
 TRAINING_KEYS = "sequence_length, batch_size, batch_tokens, ladder_tokens, ladder_flops, precision, log_every"
 STAGE_KEYS = (
     "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps, "
-    "until, ramp_steps, mixture, release"
+    "until, batch_size, batch_tokens, sequence_length, ramp_steps, mixture, release"
 )
 GROWTH_KEYS = (
     "preset, init, tau, ramp, anneal, depth, copy_noise, moments, allow_jump, old_tokens, lr_scale, weight_decay, "
@@ -68,9 +68,9 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ),
         (
             {"launch.batch_size": 8},
-            "launch.batch_size = 8: no such key here; it belongs to training (allowed here: cluster, nodes, devices, "
-            "zero_stage, offload, activation_checkpointing, kernels, micro_batch_size, environment, grace, "
-            "hang_timeout, max_restarts, hostfile, slurm, hardware)",
+            "launch.batch_size = 8: no such key here; it belongs to stages.N or training (allowed here: cluster, "
+            "nodes, devices, zero_stage, offload, activation_checkpointing, kernels, micro_batch_size, environment, "
+            "grace, hang_timeout, max_restarts, hostfile, slurm, hardware)",
         ),
         (
             {"growth.every": 8},

@@ -320,6 +320,28 @@ def test_a_run_may_start_from_what_a_resolved_schedule_names_under_another_name(
     assert json.loads(again.model_dump_json())["start"]["base"]["path"] == str(base)
 
 
+@pytest.mark.parametrize(
+    ("windows", "context", "position", "said"),
+    [
+        (16, 16, 40 * 16, "from sample 40, where the start checkpoint stopped"),
+        (16, 8, 40 * 8, "from sample 40 of 8 tokens, where the start checkpoint stopped"),
+        (32, 16, 0, "from sample 0, because the start checkpoint was trained at context 32, the longest of its ladder"),
+        (8, 8, 0, "from sample 0, because the start checkpoint was trained at context 8"),
+    ],
+)
+def test_the_data_goes_on_after_a_checkpoint_of_the_same_windows(
+    tmp_path: Path, windows: int, context: int, position: int, said: str
+) -> None:
+    schedule = started(write_base(tmp_path / "base", base_config()))
+    start = Start.of(schedule, tmp_path / ".keys")
+    assert start
+    write_dataset(tmp_path / "dataset", DataSpec(source="text"))
+    dataset = read_dataset_manifest(tmp_path / "dataset")
+    known = {"dataset_fingerprint": dataset.fingerprint, "seed": schedule.seed, "samples_seen": 40}
+    start.base = start.base.model_copy(update=known | {"window_length": windows, "sequence_length": context})
+    assert start.position(dataset) == (position, said)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_start_that_reads_documents_in_another_way_says_so_and_begins_the_data_anew(
     tmp_path: Path, masked: bool

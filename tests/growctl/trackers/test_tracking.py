@@ -121,11 +121,12 @@ def test_a_mixture_has_the_validation_loss_of_each_source(noting, tmp_path):
     by_source = {"books": {"loss": 3.5} | figures, "code": {"loss": None} | figures}
     with tracking_of(schedule, tmp_path) as trackers:
         trackers.from_the_start(plans[0], plans)
-        trackers.records([started(), evaluated(4) | {"by_source": by_source}])
+        trackers.records([started(), evaluated(4) | {"by_source": by_source, "own_context_loss": 4.5}])
     [logged] = [call for call in calls(tmp_path) if call[0] == "log"]
     assert {name: value for name, value in logged[5].items() if name.startswith("loss")} == {
         "loss/validation": 4.0,
         "loss/validation/books": 3.5,
+        "loss/validation_at_own_context": 4.5,
     }
 
 

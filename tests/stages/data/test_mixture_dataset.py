@@ -121,7 +121,7 @@ def test_samples_of_a_mixture_follow_its_own_weights_or_those_of_the_spans(
     datasets = {each.name: each.dataset for each in ingredients}
     own = MixedSamples(datasets, [MixtureStage(0, WEIGHTS)], LENGTH, seed=3)
     assert np.array_equal(open_samples(mixture, LENGTH, 3).batch(0, 500), own.batch(0, 500))
-    spans = (MixtureSpan(first_sample=0, weights=WEIGHTS), MixtureSpan(first_sample=200, weights={"wiki": 1.0}))
+    spans = (MixtureSpan(first_window=0, weights=WEIGHTS), MixtureSpan(first_window=200, weights={"wiki": 1.0}))
     opened = open_samples(mixture, LENGTH, 3, spans)
     assert isinstance(opened, MixedSamples)
     assert opened.tokens_by_source(200, 40) == {"books": 0, "code": 0, "wiki": 40 * LENGTH}

@@ -220,3 +220,12 @@ def test_the_papers_largest_model_on_eight_devices() -> None:
     assert memory.optimizer == pytest.approx(1.5 * count)
     scores = 2 * 12 * (4 * 8620 + 34480) * 4 * 1024
     assert scores < memory.activations < 1.2 * scores
+
+
+def test_an_evaluation_at_a_longer_context_needs_memory_of_its_own_beyond_a_micro_batch_of_its_tokens() -> None:
+    kind: dict[str, Any] = {"zero_stage": 1, "world_size": 1, "precision": "fp32", "device": "cpu"}
+    alike, longer = (
+        TrainingMemory(MODELS[1], sequence_length=16, evaluation_length=length, **kind) for length in (16, 1 << 16)
+    )
+    assert longer.of(1).total > 2 * alike.of(1).total, "one sequence of 65,536 tokens"
+    assert longer.of(1 << 14).total == alike.of(1 << 14).total, "of which a micro-batch has as many as four"

@@ -15,7 +15,7 @@ from tests.stages.checkpoints import small_config
 from tests.stages.data.test_dataset import write_dataset
 from tests.stages.specs import small_spec
 
-SPANS = (MixtureSpan(first_sample=0, weights={"a": 3.0, "b": 1.0}), MixtureSpan(first_sample=35, weights={"b": 1.0}))
+SPANS = (MixtureSpan(first_window=0, weights={"a": 3.0, "b": 1.0}), MixtureSpan(first_window=35, weights={"b": 1.0}))
 LEFT_OUT = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), max_size=3).map(sorted).map(tuple)
 
 

@@ -106,6 +106,7 @@ def test_everything_that_determines_the_weights_is_part_of_the_history():
         hash_of(precision="bf16"),
         hash_of(batch_size=8),
         hash_of(sequence_length=20),
+        hash_of(window_length=20),
         hash_of(optimizer=small_spec(MODEL).optimizer.model_copy(update={"weight_decay": 0.2})),
         hash_of(generations=(GenerationRule(weight_decay=0.3),)),
         hash_of(anomalies=Anomalies(spikes="skip")),
@@ -123,7 +124,7 @@ def test_the_weights_of_a_mixture_are_part_of_the_history_as_far_as_training_has
 
     def hash_with(*weights: tuple[int, dict[str, float]], epochs: float | None = None, **changes: Any) -> str:
         sources = [Ingredient("books", tmp_path / "books", 2.0), Ingredient("code", tmp_path / "code", 1.0, epochs)]
-        spans = tuple(MixtureSpan(first_sample=first, weights=each) for first, each in weights)
+        spans = tuple(MixtureSpan(first_window=first, weights=each) for first, each in weights)
         return hash_of(dataset=str(write_mixture(sources, tmp_path)), mixture=spans, **changes)
 
     base, even = {"books": 2.0, "code": 1.0}, {"books": 1.0, "code": 1.0}
@@ -175,6 +176,17 @@ def test_a_stage_that_a_slope_may_end_continues_where_the_slope_has_not_ended_it
     checkpoint = made(small_spec(MODEL, num_steps=6), 4, losses)  # saved by a stage without a slope
     judged = small_spec(MODEL, num_steps=6, trigger=TRIGGER, **changes)
     assert TrainingHistory(judged, "d", "fp32").leads_on_from(checkpoint) is reused
+
+
+@pytest.mark.parametrize(("own", "reused"), [(FALLING, True), (FLAT, False)])
+def test_a_slope_follows_the_loss_at_the_stages_own_context(own, reused):
+    elsewhere = {"num_steps": 6, "evaluation_length": 20, "trigger": TRIGGER}
+    checkpoint = made(small_spec(MODEL, **elsewhere), 4, FLAT if reused else FALLING, own_context_losses=own)
+    assert TrainingHistory(small_spec(MODEL, **elsewhere), "d", "fp32").leads_on_from(checkpoint) is reused
+
+
+def test_where_losses_are_measured_is_not_part_of_the_history():
+    assert hash_of(evaluation_length=20) == hash_of()
 
 
 def test_the_end_of_a_shorter_stage_lacks_the_evaluation_that_a_slope_of_a_longer_one_needs():

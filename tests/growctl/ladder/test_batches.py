@@ -1,0 +1,109 @@
+"""Ladders whose stages have other batches and contexts: their plans, controls, conditions and worker specs."""
+
+from typing import Any
+
+import pytest
+
+from growctl.controls.generate import plan_controls
+from growctl.ladder.conditions import comparison_conditions, meant_to_differ
+from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.train_spec import worker_spec
+from growctl.plan.costs import plan_costs
+from growctl.plan.document import plan_document
+from growctl.run.changed_schedule import shared_training
+from growctl.schema.blocks import Schedule
+from model.flops import forward_flops_per_token, training_flops_per_token
+from stages.spec import TrainSpec
+from tests.growctl.ladders import ladder
+
+SHORT: tuple[dict[str, Any], ...] = ({"sequence_length": 4, "batch_size": 8}, {"sequence_length": 8}, {})
+"""Of training's 8 sequences of 16 tokens: a quarter of the tokens, then all of them in shorter sequences."""
+
+
+def changing(*changes: dict[str, Any], steps: tuple[int, ...] = (5, 6, 7), **blocks: Any) -> Schedule:
+    plain = ladder(steps).model_dump(mode="json")["stages"]
+    stages = [stage | change for stage, change in zip(plain, changes or SHORT, strict=True)]
+    return ladder(steps, stages=stages, **blocks)
+
+
+def spec(schedule: Schedule, index: int) -> TrainSpec:
+    unused = {"directory": "", "keys": "", "dataset": "", "initial": None, "resume": None}
+    plan = plan_stages(schedule)[index]
+    return worker_spec(schedule, plan, attempt=1, samples_seen=0, micro_batch_size=1, launched_at=0.0, **unused)
+
+
+def test_tokens_flops_and_position_are_those_of_each_stages_own_batch_and_context() -> None:
+    plans = plan_stages(changing())
+    assert [plan.batch for plan in plans] == [(8, 4), (16, 8), (8, 16)]
+    assert [plan.train_tokens for plan in plans] == [5 * 32, 6 * 128, 7 * 128]
+    assert [plan.first_token for plan in plans] == [0, 160, 160 + 768]
+    assert [plan.first_sample for plan in plans] == [0, 20, 58]
+    for plan in plans:
+        own = plan.batch.sequence_length
+        assert plan.flops.total == pytest.approx(training_flops_per_token(plan.model, own).total * plan.train_tokens)
+        assert plan.evaluation_flops_per_token == forward_flops_per_token(plan.model, 16).total
+        own_flops = None if own == 16 else forward_flops_per_token(plan.model, own).total
+        assert plan.own_evaluation_flops_per_token == own_flops
+
+
+def test_a_stage_with_a_longer_context_begins_at_its_next_whole_sequence() -> None:
+    plans = plan_stages(changing({"sequence_length": 4, "batch_size": 1}, {"batch_size": 1}, {"sequence_length": 8}))
+    assert [(plan.first_token, plan.first_sample) for plan in plans] == [(0, 0), (32, 2), (128, 16)]
+
+
+def test_workers_read_windows_of_the_longest_context_and_are_judged_at_the_last() -> None:
+    schedule = changing({"sequence_length": 4}, {"sequence_length": 32}, {})
+    specs = [spec(schedule, index) for index in range(3)]
+    assert [(each.sequence_length, each.window_length, each.evaluation_length) for each in specs] == [
+        (4, 32, 16), (32, 32, 16), (16, 32, 16)
+    ]  # fmt: skip
+    limited = specs[0].model_copy(update={"evaluation_sequences": 5})
+    assert limited.own_evaluation_sequences == 20, "about as many tokens"
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1.0), ("sqrt", 0.5), ("linear", 0.25)])
+def test_the_learning_rate_follows_the_batch_as_asked(scaling: str, factor: float) -> None:
+    rate = {"peak": 1e-3, "warmup_steps": 2, "batch_scaling": scaling}
+    schedule = changing(learning_rate=rate, releases="all", steps=(5, 6, 20))
+    parts = plan_run(schedule)
+    plain = plan_run(changing(learning_rate=rate | {"batch_scaling": "none"}, releases="all", steps=(5, 6, 20)))
+    assert [part.learning_rate.scale for part in parts] == [factor, factor, 1.0, 1.0, 1.0]
+    for part, other in zip(parts, plain, strict=True):
+        rates = [part.learning_rate.at(step) for step in range(part.num_steps)]
+        assert rates == [part.learning_rate.scale * other.learning_rate.at(step) for step in range(part.num_steps)]
+
+
+def test_a_control_from_scratch_trains_at_the_last_stages_batch_and_context() -> None:
+    kinds = ("tokenformer-scratch", "best-scratch", "single-jump", "official-growth")
+    schedule = changing(controls=[{"kind": kind} for kind in kinds])
+    conditions = comparison_conditions(schedule)
+    assert (conditions["training.sequence_length"], conditions["training.batch_size"]) == (16, 8)
+    assert (conditions["stages.sequence_length"], conditions["stages.batch_size"]) == ([4, 8, 16], [8, 16, 8])
+    for control in plan_controls(schedule):
+        batches = [plan.batch for plan in plan_stages(control.schedule)]
+        jumps = {"single-jump": [(8, 4), (8, 16)], "official-growth": [(8, 4), (16, 8), (8, 16)]}
+        assert batches == jumps.get(control.kind, [(8, 16)]), control.name
+        own = comparison_conditions(control.schedule)
+        differing = [path for path in conditions | own if conditions.get(path) != own.get(path)]
+        assert all(meant_to_differ(path, control.kind, "tokenformer") for path in differing), differing
+
+
+def test_the_plan_has_memory_and_micro_batches_of_each_context() -> None:
+    hardware = {"flops": "1T", "memory": "1GB"}
+    schedule = changing(
+        {"batch_tokens": 128, "sequence_length": 4}, {}, {}, launch={"devices": 1, "hardware": hardware}
+    )
+    first, second, _ = plan_costs(schedule).ladder.stages
+    assert (first.micro_batch_size, second.micro_batch_size) == (32, 8)
+    assert [stage.sequence_length for stage in plan_document(schedule).stages] == [4, 16, 16]
+
+
+def test_runs_share_no_training_whose_batch_or_order_of_data_differs() -> None:
+    schedule = changing()
+    assert shared_training(schedule, changing(steps=(5, 6, 9)))[0]
+    assert not shared_training(schedule, changing({"sequence_length": 4, "batch_size": 4}, {"sequence_length": 8}, {}))[
+        0
+    ]
+    longer = changing({"sequence_length": 4, "batch_size": 8}, {"sequence_length": 8}, {"sequence_length": 32})
+    assert not shared_training(schedule, longer)[0], "the order is that of windows of 32 tokens"
