@@ -79,22 +79,35 @@ FULL = Size(6)
 ONE, TWO, NONE = Size(1), Size(2), Size(0)
 FEW, BOTH = Size(6, 8, 32), Size(2, 8, 32)
 JUMPS = (0.5, 0.7, 0.8)
-ROWS = (
-    *(Row((FULL,), budget=budget) for budget in (0.5, 0.7, 1.0, 1.4, 2.0)),
-    *(Row((size,)) for size in (Size(4), Size(3), TWO, ONE, FEW, BOTH, Size(6, 12, 48))),
-    *(Row((ONE, FULL), (share,)) for share in (*JUMPS, 0.3)),
-    *(Row((FEW, FULL), (share,)) for share in (*JUMPS, 0.3)),
-    *(Row((ONE, FULL), (share,), "copy-stack") for share in JUMPS),
-    *(Row((TWO, FULL), (share,), depth) for depth in ("append", "interleave", "copy-stack") for share in JUMPS),
-    *(Row((BOTH, FULL), (share,)) for share in (*JUMPS, 0.3)),
-    Row((NONE, FULL), (0.8,)),
-    Row((NONE, FULL), (0.3,)),
+MAIN_ROWS = (
+    *(Row((FULL,), budget=budget) for budget in (0.5, 1.0, 2.0)),
+    *(Row((size,)) for size in (Size(4), Size(3), TWO)),
+    *(Row((ONE, FULL), (share,)) for share in JUMPS),
+    *(Row((FEW, FULL), (share,)) for share in (0.5, 0.8)),
+    *(Row((ONE, FULL), (share,), "copy-stack") for share in (0.5, 0.8)),
+    Row((BOTH, FULL), (0.5,)),
+    Row((TWO, FULL), (0.5,), "interleave"),
     Row((ONE, Size(3), FULL), (0.3, 0.6)),
+)
+"""The rows of every arm."""
+MORE_ROWS = (
+    *(Row((FULL,), budget=budget) for budget in (0.7, 1.4)),
+    *(Row((size,)) for size in (ONE, FEW, BOTH, Size(6, 12, 48))),
+    Row((ONE, FULL), (0.3,)),
+    *(Row((FEW, FULL), (share,)) for share in (0.3, 0.7)),
+    Row((ONE, FULL), (0.7,), "copy-stack"),
+    *(Row((BOTH, FULL), (share,)) for share in (0.3, 0.7, 0.8)),
+    *(Row((TWO, FULL), (share,), "interleave") for share in (0.7, 0.8)),
+    *(Row((TWO, FULL), (share,), depth) for depth in ("append", "copy-stack") for share in JUMPS),
+    Row((NONE, FULL), (0.3,)),
+    Row((NONE, FULL), (0.8,)),
     Row((ONE, TWO, FULL), (0.4, 0.8)),
     Row((ONE, Size(3), FULL), (0.3, 0.6), "interleave"),
     Row((FEW, Size(6, 16, 64), FULL), (0.33, 0.67)),
     Row((BOTH, Size(4, 16, 64), FULL), (0.33, 0.67)),
 )
+"""The rows of the cheaper arm only."""
+ROWS = {20: (*MAIN_ROWS, *MORE_ROWS), 100: MAIN_ROWS}
 
 
 def model_of(size: Size) -> "TokenformerConfig":
@@ -189,14 +202,14 @@ def jobs(arms: Sequence[int], seeds: Sequence[int], pattern: str) -> Iterator[tu
     """The rows to run: every row of one seed and arm before the next."""
     for arm in arms:
         for seed in seeds:
-            yield from ((row, arm, seed) for row in ROWS if fnmatch.fnmatch(row.name, pattern))
+            yield from ((row, arm, seed) for row in ROWS[arm] if fnmatch.fnmatch(row.name, pattern))
 
 
 def collect(directory: Path) -> dict[str, Any]:
     """Every finished row of every arm, with its results by seed."""
     rows = []
     for arm in ARMS:
-        for row in ROWS:
+        for row in ROWS[arm]:
             by_seed = {seed: result(run_name(row, arm, seed), directory) for seed in range(3)}
             done = {str(seed): found for seed, found in by_seed.items() if found}
             if done:
