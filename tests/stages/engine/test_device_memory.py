@@ -43,7 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
 KINDS |= {
     f"{name}-offloaded": KINDS[name] | {"offload": "optimizer"} for name in ("zero1-bf16", "zero2-fp32", "zero3-bf16")
 }
-MUON = {f"{name}-muon": KINDS[name] | {"optimizer": "muon"} for name in ("zero1-bf16", "zero2-fp32", "zero3-bf16")}
+MUON = {f"{name}-muon": KINDS[name] | {"optimizer": "muon"} for name in ("zero1-bf16", "zero1-fp32", "zero3-bf16")}
 KINDS |= MUON
 MICRO_BATCH_SIZE = 2
 
@@ -74,7 +74,7 @@ CASES = {f"{name} on 2": Case(2, MODELS[2], 8, kind) for name, kind in KINDS.ite
 CASES |= {f"{name} on 1": Case(1, MODELS[1], 64, KINDS[name]) for name in ("zero1-bf16", "zero2-fp32", "zero3-bf16")}
 SAME_TRAINING = {
     f"{name}, {every} recomputed on 2": f"{name} on 2"
-    for name, every in (("zero1-bf16-muon", 1), ("zero2-fp32-muon", 2), ("zero3-bf16-muon", 1))
+    for name, every in (("zero1-bf16-muon", 1), ("zero2-fp32", 2), ("zero3-bf16-muon", 1))
 }
 """Engines with activation checkpointing, and those that train the same without. Those with Muon run AdamW too."""
 CASES |= {
@@ -138,7 +138,7 @@ def test_checkpointing_saves_a_real_engine_the_memory_that_is_reckoned(measured,
     assert measured[name]["peak"] < 0.9 * without.total
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name != "zero2-fp32-muon"])  # shared momentum, twice
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "zero1-fp32-muon"])  # shared momentum, twice
 def test_a_checkpoint_within_a_stage_is_as_large_as_its_files(measured, name) -> None:
     kind = KINDS[name]
     muon = muon_elements(MODELS[2], kind.get("optimizer", "adamw"))
