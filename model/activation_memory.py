@@ -6,8 +6,8 @@ Tables in the docstrings list the tensors that each operation saves for autograd
 of an element (2 in bf16, 4 in float32). The rest of the file adds them up. Temporary tensors are counted at their two
 peaks: in the loss, and in the backward pass of a block's widest layer. With activation checkpointing
 (model/recomputation.py), a segment of blocks saves only its input, b D; the rest exists during the segment's backward
-pass. All figures are for the `eager` kernels. The
-Triton kernels need less memory; how much compiled blocks need depends on the compiler.
+pass. All figures are for the `eager` kernels. The Triton kernels need less memory; how much compiled blocks need
+depends on the compiler.
 
 On CUDA, the statistics of norms are float32 and attention runs in the model's precision. On a CPU, the statistics have
 the model's precision and attention runs in float32 (model/attention.py).

@@ -226,7 +226,7 @@ class LaunchBlock(Block):
         if isinstance(value, dict) and value.keys() == {"every"}:
             with suppress(ValidationError):
                 return SegmentsBlock(**value)
-        raise ValueError("must be none, blocks, or {every: N} with a number of blocks")
+        raise ValueError("must be none, blocks, or {every: N} with N of 1 block or more")
 
     @field_validator("micro_batch_size", mode="before", json_schema_input_type=Literal["auto"] | Count | None)
     @classmethod

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from model.activation_memory import FLOAT32, evaluation_bytes, model_bytes
 from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
-from model.parameter_names import OptimizerName, generation_of
+from model.parameter_names import GROUP_KINDS, OptimizerName, generation_of, group_kind
 from model.precision import BYTES, DeviceType, Precision
 from stages.engine.muon_memory import Difference, muon_difference
 from stages.spec import Offload, ZeroStage, evaluation_batch
@@ -111,7 +111,7 @@ class TrainingMemory:
     ) -> None:
         """`evaluation_length`: the context of evaluations, if that is not `sequence_length`."""
         self._sequence_length, self._evaluation_length = sequence_length, evaluation_length or sequence_length
-        self._sizes = _Sizes.of(config, world_size)
+        self._sizes = _Sizes.of(config, world_size, optimizer)
         self._engine = _engine(self._sizes, zero_stage, precision, offload, device)
         if optimizer == "muon":
             changes = muon_difference(
@@ -176,13 +176,13 @@ class _Sizes(NamedTuple):
     """Parameters that are small enough for ZeRO-3 to keep them gathered."""
 
     @classmethod
-    def of(cls, config: TokenformerConfig | TransformerConfig, world_size: int) -> "_Sizes":
+    def of(cls, config: TokenformerConfig | TransformerConfig, world_size: int, optimizer: OptimizerName) -> "_Sizes":
         """The sizes for `config`."""
         shapes = parameter_shapes(config)
         counts = {name: math.prod(shape) for name, shape in shapes.items()}
-        groups: dict[tuple[int, bool], int] = {}
+        groups: dict[tuple[int, int], int] = {}
         for name, shape in shapes.items():
-            key = generation_of(name), len(shape) < 2
+            key = generation_of(name), GROUP_KINDS.index(group_kind(name, len(shape), optimizer))
             groups[key] = groups.get(key, 0) + counts[name]
         total = sum(counts.values())
         return cls(

@@ -4,6 +4,7 @@ Writes the same files as that: `fragments/<parameter>/0/<key>.<rank>`, flat, wit
 """
 
 import math
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from stages.checkpoint.manifest import Manifest
 from stages.checkpoint.parameters import MOMENTS
+from stages.checkpoint.signatures import DEEPSPEED_GLOBALS
 from stages.engine.deepspeed_api import ds_to_universal
 from stages.engine.moments import MOMENTUM
 
@@ -25,7 +27,7 @@ def take_apart(shards: Path, fragments: Path, manifest: Manifest, shapes: dict[s
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     files = ds_to_universal._get_optim_files(str(shards))
     for rank, file in enumerate(files):
-        state = torch.load(file, map_location="cpu", weights_only=False)["optimizer_state_dict"]
+        state = _load(file)["optimizer_state_dict"]
         if manifest.zero_stage == 3:
             parts = _zero_3(state, shards, sizes, rank, len(files))
         else:
@@ -36,6 +38,12 @@ def take_apart(shards: Path, fragments: Path, manifest: Manifest, shapes: dict[s
             is_there = values.numel() == sizes[name] and any(folder.glob(f"{key}.*"))  # whole momentum, of two ranks
             if not is_there:
                 torch.save(values.clone(), folder / f"{key}.{rank:02d}")
+
+
+def _load(file: str) -> dict[str, Any]:
+    """A file that DeepSpeed wrote, read with the globals that `check_pickles` allows and no others."""
+    with torch.serialization.safe_globals([pkgutil.resolve_name(name) for name in sorted(DEEPSPEED_GLOBALS)]):
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _zero_1_and_2(state: dict[str, Any], sizes: dict[str, int], *, has_whole_momentum: bool) -> Iterator[Part]:
@@ -53,7 +61,7 @@ def _zero_1_and_2(state: dict[str, Any], sizes: dict[str, int], *, has_whole_mom
 
 
 def _zero_3(state: dict[str, Any], shards: Path, sizes: dict[str, int], rank: int, num_ranks: int) -> Iterator[Part]:
-    groups = ds_to_universal._parse_model_states_stage3(ds_to_universal._get_zero3_model_state_files(str(shards)))
+    groups = _load(ds_to_universal._get_zero3_model_state_files(str(shards))[0])["param_shapes"]
     moments = state["optimizer_state_dict"]["state"]
     for group, (master, names) in enumerate(zip(state["fp32_flat_groups"], groups, strict=True)):
         offset = 0

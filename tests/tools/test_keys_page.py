@@ -30,6 +30,7 @@ START = {
 SIZES = [{"name": f"s{size}", "attention_tokens": 4 * size, "ffn_tokens": 8 * size} for size in (1, 2, 3)]
 SHARED = {"stages": [SIZES[0] | {"until": 0.5}, SIZES[2]], "training.ladder_tokens": "1B", "controls": []}
 BASE_OF_THE_RUN = {"start.base": START}
+MUON = {"optimizer.name": "muon", "optimizer.gradient_clipping": 0.0}
 SOURCES = [{"name": name, "source": f"/data/{name}", "weight": 1} for name in ("books", "code")]
 MIXED = {"data": {"tokenizer": "EleutherAI/gpt-neox-20b", "mixture": SOURCES}, "model.vocab_size": 50_432}
 NEEDED: dict[str, dict[str, Any]] = {
@@ -67,6 +68,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "growth.when": {"growth.slope": 1e-15, "evaluation.every": 2},
     "growth.slope": {"growth.when": "slope", "evaluation.every": 2},
     "growth.operator": TRANSFORMER | TWO_STAGES | {"stages.1.hidden_size": 64},
+    "optimizer.momentum": MUON,
+    "optimizer.muon_lr_scale": MUON,
 }
 """The other keys that some examples need: those that only make sense together with them."""
 COUNTS = {"1k": 1000, "512k": 512_000, "4.1M": 4_100_000, "1.4B": 1_400_000_000, "27B": 27_000_000_000, "989T": 989e12}

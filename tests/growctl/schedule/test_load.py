@@ -136,11 +136,11 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ),
         (
             {"launch.activation_checkpointing": "all"},
-            "launch.activation_checkpointing = 'all': must be none, blocks, or {every: N} with a number of blocks",
+            "launch.activation_checkpointing = 'all': must be none, blocks, or {every: N} with N of 1 block or more",
         ),
         (
             {"launch.activation_checkpointing": {"every": 0}},
-            "launch.activation_checkpointing: must be none, blocks, or {every: N} with a number of blocks",
+            "launch.activation_checkpointing: must be none, blocks, or {every: N} with N of 1 block or more",
         ),
         ({"launch.zero_stage": 4}, "launch.zero_stage = 4: must be 1, 2 or 3"),
         ({"launch.zero_stage": True}, "launch.zero_stage = true: must be 1, 2 or 3"),

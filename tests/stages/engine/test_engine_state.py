@@ -26,11 +26,12 @@ from stages.engine.convert import convert
 from stages.grow.expand import expand
 from stages.stage_dir import staging_directory
 from tests.stages.checkpoints import STEPS, small_config, write_checkpoint
+from tests.stages.engine.roundtrip_worker import MOMENTUM
 from tests.workers import launch
 
 OFFLOADED = [f"zero{stage}-bf16-offloaded" for stage in (1, 2, 3)]
 KINDS = [f"zero{stage}-{precision}" for stage in (1, 2, 3) for precision in ("fp32", "bf16")] + OFFLOADED
-MUON = ["zero1-fp32-muon", "zero1-bf16-muon", "zero2-fp32-muon", "zero3-fp32-muon", "zero3-bf16-muon"]
+MUON = ["zero1-bf16-muon", "zero2-fp32-muon", "zero3-fp32-muon"]  # each wrapper that DeepSpeed has for Muon
 KINDS += MUON
 RATE, DECAY, STEPS_TRAINED = 1e-2, 0.1, 3
 
@@ -85,7 +86,7 @@ def test_masters_moments_and_steps_pass_through_bit_for_bit(roundtrips, kind, ra
     initial, results = roundtrips
     report, output = results[ranks]
     manifest = read_manifest(initial)
-    for name in build_model(manifest.model, device="meta").state_dict():
+    for name in parameter_shapes(manifest.model):
         before = read_parameter(initial, manifest, name)._asdict()
         after = load(staging_directory(output / f"{kind}-loaded"), name)
         assert set(after) == keys_of(kind, name)
@@ -100,18 +101,18 @@ def test_masters_moments_and_steps_pass_through_bit_for_bit(roundtrips, kind, ra
 @pytest.mark.parametrize("kind", KINDS)
 def test_further_training_gives_the_same_losses_and_weights_on_any_zero_stage_and_rank_count(roundtrips, kind, ranks):
     initial, results = roundtrips
-    precision = kind.split("-")[1] + ("-muon" if kind in MUON else "")
+    alike = next(other for other in KINDS if other.split("-")[1:] == kind.removesuffix("-offloaded").split("-")[1:])
     reference, reference_output = results[1]
     report, output = results[ranks]
-    tolerance = 2e-6 if "fp32" in precision else 2e-2
-    assert report[kind]["losses"] == pytest.approx(reference[f"zero1-{precision}"]["losses"], abs=tolerance)
+    tolerance = 2e-6 if "fp32" in kind else 2e-2
+    assert report[kind]["losses"] == pytest.approx(reference[alike]["losses"], abs=tolerance)
     assert len(set(report[kind]["losses"])) == 3
-    for name in build_model(read_manifest(initial).model, device="meta").state_dict():
+    for name in parameter_shapes(read_manifest(initial).model):
         here = load(staging_directory(output / f"{kind}-trained"), name)["fp32"]
-        there = load(staging_directory(reference_output / f"zero1-{precision}-trained"), name)["fp32"]
-        differs = (here - there).abs() > (2e-5 if "fp32" in precision else 2e-2)
+        there = load(staging_directory(reference_output / f"{alike}-trained"), name)["fp32"]
+        differs = (here - there).abs() > (2e-5 if "fp32" in kind else 2e-2)
         # In bf16, rounding may turn the sign of a gradient next to zero, and Adam makes whole steps of signs.
-        assert differs.float().mean() <= (0 if "fp32" in precision else 0.15), name
+        assert differs.float().mean() <= (0 if "fp32" in kind else 0.15), name
         assert not torch.equal(here, load(initial, name)["fp32"]), f"{name} did not train"
 
 
@@ -121,7 +122,7 @@ def test_an_offloaded_optimizer_and_muon_resume_within_a_stage_bit_for_bit(round
     initial, results = roundtrips
     report, output = results[ranks]
     assert report[kind]["steps_resumed"] == report[kind]["steps_trained"]
-    for name in build_model(read_manifest(initial).model, device="meta").state_dict():
+    for name in parameter_shapes(read_manifest(initial).model):
         saved, resumed = (load(staging_directory(output / f"{kind}-{state}"), name) for state in ("trained", "resumed"))
         for key in keys_of(kind, name):
             assert torch.equal(saved[key], resumed[key]), (name, key)
@@ -162,20 +163,22 @@ def test_newton_schulz_runs_on_every_generations_tokens_and_on_nothing_else(roun
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", [kind for kind in MUON if "fp32" in kind])
-def test_three_steps_of_muon_are_those_written_out_in_float64(roundtrips, kind, ranks):
+def test_three_steps_of_muon_are_those_written_out_in_float64(roundtrips, reference_of_muon, kind, ranks):
     initial, results = roundtrips
-    expected, momenta = reference_of_muon(initial)
-    for name, weight in expected.items():
+    weights, momenta = reference_of_muon
+    for name, weight in weights.items():
         trained = load(staging_directory(results[ranks][1] / f"{kind}-trained"), name)
         way = weight - load(initial, name)["fp32"]
         # DeepSpeed's Newton-Schulz runs in float32, or in float16 on CPUs that support it.
         assert torch.dist(trained["fp32"].double(), weight) < 0.05 * way.norm(), name
         if name in momenta:
-            torch.testing.assert_close(trained["exp_avg"].double(), momenta[name], rtol=0, atol=1e-5)
+            assert torch.dist(trained["exp_avg"].double(), momenta[name]) < 1e-3 * momenta[name].norm(), name
 
 
-def reference_of_muon(initial: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+@pytest.fixture(scope="module")
+def reference_of_muon(roundtrips) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The weights, and the momentum of Muon's matrices, after the worker's three steps, in float64."""
+    initial, _ = roundtrips
     manifest = read_manifest(initial)
     model = build_model(manifest.model)
     fill_model(model, initial, manifest)
@@ -195,8 +198,8 @@ def reference_of_muon(initial: Path) -> tuple[dict[str, torch.Tensor], dict[str,
             if weight.ndim == 2:
                 weight *= 1 - RATE * DECAY
             if name.startswith("blocks."):
-                first[name] = 0.95 * first[name] + 0.05 * gradient
-                update = orthogonalised(0.95 * first[name] + 0.05 * gradient)
+                first[name] = MOMENTUM * first[name] + (1 - MOMENTUM) * gradient
+                update = orthogonalised(MOMENTUM * first[name] + (1 - MOMENTUM) * gradient)
                 weight -= RATE * math.sqrt(max(1, len(weight) / weight.shape[1])) * update
             else:
                 first[name] = 0.9 * first[name] + 0.1 * gradient
@@ -210,7 +213,7 @@ def reference_of_muon(initial: Path) -> tuple[dict[str, torch.Tensor], dict[str,
 
 def orthogonalised(matrix: torch.Tensor) -> torch.Tensor:
     """Five quintic Newton-Schulz iterations."""
-    x = matrix / matrix.norm()
+    x = matrix / (matrix.norm() + 1e-7)  # at first, a new layer's keys have no gradient
     for _ in range(5):
         gram = x @ x.T
         x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
