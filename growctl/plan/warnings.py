@@ -210,7 +210,9 @@ def _memory(costs: PlanCosts) -> Iterator[str]:
     capacity = costs.memory_bytes
     if capacity is None:
         return
-    for run, cost in _each_once(costs, lambda cost: (cost.plan.model, cost.num_devices)):
+    for run, cost in _each_once(
+        costs, lambda cost: (cost.plan.model, cost.plan.batch.sequence_length, cost.num_devices)
+    ):
         where = f"Stage {cost.plan.name} of {run.name}"
         largest, micro = cost.largest_micro_batch_size, cost.micro_batch_size
         device = f"a device of {byte_count(capacity)} with {HEADROOM:.0%} left free"
