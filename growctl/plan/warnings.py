@@ -218,8 +218,8 @@ def _memory(costs: PlanCosts) -> Iterator[str]:
         device = f"a device of {byte_count(capacity)} with {HEADROOM:.0%} left free"
         memory = stage_memory(run.schedule, cost.plan, cost.num_devices, costs.devices)
         if largest == 0:
-            takes = f"one sequence at a time takes {byte_count(memory.of(1).total)} of {device}"
-            yield f"{where} does not fit: {takes}.{_with_checkpointing(costs, run, cost, 1)}"
+            least, remedy = byte_count(memory.of(1).total), _with_checkpointing(costs, run, cost, 1)
+            yield f"{where} does not fit: one sequence at a time takes {least} of {device}.{remedy}"
         elif largest and micro and micro > largest:
             yield (
                 f"{where} does not fit: micro-batches of {micro} take {byte_count(memory.of(micro).total)} of "
