@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from growctl.ladder.budgets import evaluation_length
+from growctl.ladder.budgets import evaluation_length, longest_context
 from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
 from growctl.schema.blocks import Schedule
@@ -107,7 +107,7 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
 def _small_cache(schedule: Schedule, num_bytes: int, range_bytes: int) -> str:
     """The warning for a cache that cannot hold the dataset: samples come from everywhere, each from a range."""
     cache_bytes = schedule.data.cache_bytes
-    num_samples = sum(plan.num_samples for plan in plan_stages(schedule))
+    num_samples = sum(plan.train_tokens for plan in plan_stages(schedule)) // longest_context(schedule)
     missing = 1 - cache_bytes / num_bytes
     return (
         f"data.cache_bytes is {byte_count(cache_bytes)}, but the training tokens at "

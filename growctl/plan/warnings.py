@@ -210,14 +210,16 @@ def _memory(costs: PlanCosts) -> Iterator[str]:
     capacity = costs.memory_bytes
     if capacity is None:
         return
-    for run, cost in _each_once(costs, lambda cost: (cost.plan.model, cost.num_devices)):
+    for run, cost in _each_once(
+        costs, lambda cost: (cost.plan.model, cost.plan.batch.sequence_length, cost.num_devices)
+    ):
         where = f"Stage {cost.plan.name} of {run.name}"
         largest, micro = cost.largest_micro_batch_size, cost.micro_batch_size
         device = f"a device of {byte_count(capacity)} with {HEADROOM:.0%} left free"
         memory = stage_memory(run.schedule, cost.plan, cost.num_devices, costs.devices)
         if largest == 0:
-            takes = f"one sequence at a time takes {byte_count(memory.of(1).total)} of {device}"
-            yield f"{where} does not fit: {takes}.{_with_checkpointing(costs, run, cost, 1)}"
+            least, remedy = byte_count(memory.of(1).total), _with_checkpointing(costs, run, cost, 1)
+            yield f"{where} does not fit: one sequence at a time takes {least} of {device}.{remedy}"
         elif largest and micro and micro > largest:
             yield (
                 f"{where} does not fit: micro-batches of {micro} take {byte_count(memory.of(micro).total)} of "

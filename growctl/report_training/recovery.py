@@ -75,7 +75,8 @@ class _Growth:
 
 def _growths(run: RunReport) -> Iterator[_Growth]:
     lines: Recorded | None = None
-    for stage in run.stages:
+    contexts = [None, *(stage.sequence_length for stage in run.stages)]
+    for stage, context_before in zip(run.stages, contexts, strict=False):
         before, after = stage.loss_before_growth, stage.loss_after_growth
         lines_before, lines = lines, recorded(run, stage)
         if before is None or after is None or not math.isfinite(before) or not math.isfinite(after):
@@ -84,7 +85,8 @@ def _growths(run: RunReport) -> Iterator[_Growth]:
         evaluations = ((0, after), *later)
         highest, regained = regain(before, evaluations, stage)
         window = window_of(len(lines.step))
-        old = mean_of_last(lines_before.loss, window) if lines_before else None
+        compares = context_before == stage.sequence_length
+        old = mean_of_last(lines_before.loss, window) if lines_before and compares else None
         means = tuple(zip(lines.step, smoothed(lines.loss, window), strict=True))[window - 1 :]
         training = tuple((step, loss) for step, loss in means if math.isfinite(loss))
         known = old is not None and bool(training)
@@ -138,7 +140,7 @@ _CAPTION = (
     "the highest until the old loss is reached again. Tokens and FLOPs needed: what the new stage trained up to the "
     "first evaluation that is as low again, within 0.001 nats. Evaluations are some steps apart, so that it may have "
     "been earlier. By training: the same in tokens, by the training loss, smoothed within the stage; 'within' "
-    "where its first mean is as low already."
+    "where its first mean is as low already. Training losses at two contexts are not compared."
 )
 
 
@@ -175,7 +177,11 @@ def _row(growth: _Growth) -> tuple[Cell, ...]:
     one, by_training = growth.recovery, growth.recovery.training_regained
     losses = (one.before, one.after, one.highest)
     if by_training is None:
-        training = Cell("-", why="The training losses of this stage, or of the one before, are not recorded here.")
+        training = Cell(
+            "-",
+            why="The training losses of this stage, or of the one before, are not recorded here or have "
+            "another context.",
+        )
     else:
         text = _tokens(by_training)
         text = f"within {text}" if by_training.tokens == one.window_tokens else text

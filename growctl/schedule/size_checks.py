@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from growctl.ladder.budgets import stage_batch
 from growctl.ladder.sizes import growth_before, num_layers, tokens_so_far
 from growctl.schedule.errors import shown
 from growctl.schema.blocks import Schedule
@@ -74,7 +75,9 @@ def _check_growths(schedule: Schedule) -> Iterator[str]:
                 before = value - fewest
                 yield f"{here}.{field} = {value}: is less than the {before} of {_whose(index)}; a growth only adds"
         if index and not growth.is_any:
-            yield f"{here}: has the size of the stage before; add tokens or layers, or merge the two stages"
+            same = stage_batch(schedule, index) == stage_batch(schedule, index - 1)
+            advice = "or merge the two stages" if same else "because a batch and a context change only with a growth"
+            yield f"{here}: has the size of the stage before; add tokens or layers, {advice}"
 
 
 def _whose(index: int) -> str:

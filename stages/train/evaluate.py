@@ -6,7 +6,7 @@ Shapes: B batch, T sequence, S sources.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -42,6 +42,26 @@ class Evaluation(NamedTuple):
 
     by_source: dict[str, SourceLoss] | None
     """The results by the name of the source; None for a dataset that is not a mixture."""
+
+
+class Measured(NamedTuple):
+    """What an evaluation of a stage finds."""
+
+    result: Evaluation
+    """At the context of the ladder's last stage, so that the losses of all stages compare."""
+
+    own: Evaluation | None
+    """At the stage's own context; None if that is the same."""
+
+    def record(self) -> dict[str, Any]:
+        """The numbers as metrics.jsonl has them."""
+        own = {"own_context_loss": self.own.loss, "own_context_tokens": self.own.num_tokens} if self.own else {}
+        return self.result._asdict() | own
+
+    def details(self) -> dict[str, float]:
+        """The numbers as the manifest of a finished stage has them."""
+        measured = {"validation_loss": self.result.loss, "validation_tokens": self.result.num_tokens}
+        return measured | ({"own_context_loss": self.own.loss} if self.own else {})
 
 
 @torch.no_grad()

@@ -3,8 +3,9 @@
 Shapes: B micro-batch, T sequence.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +15,9 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixed_samples import MixedSamples
 from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
 from stages.data.samples import open_samples
-from stages.spec import TrainSpec
-from stages.train.evaluate import Evaluation
-from stages.train.skipped_data import position
+from stages.spec import TrainSpec, evaluation_batch
+from stages.train.evaluate import Evaluation, Measured, evaluate
+from stages.train.skipped_data import consumed, position
 from stages.train.source_use import source_use
 
 
@@ -71,6 +72,26 @@ class RankData:
 
     def _waited(self, seconds: float) -> None:
         self._wait_seconds += seconds
+
+    def manifest_fields(self, step: int) -> dict[str, Any]:
+        """What the manifest of a checkpoint says of the data after `step` steps."""
+        spec = self.spec
+        return {
+            "samples_seen": spec.samples_seen + consumed(step, spec.left_out) * spec.batch_size,
+            "seed": spec.seed,
+            "dataset_fingerprint": self.manifest.fingerprint,
+            "tokenizer_sha256": self.manifest.tokenizer_sha256,
+            "text": self.manifest.text_facts(spec.sequence_length),
+        }
+
+    def measured(self, loss_of: Callable[[Tensor, Tensor], Tensor]) -> Measured:
+        """The validation losses of `loss_of(input_ids_BT, targets_BT)`. Collective."""
+        spec = self.spec
+        per_pass = evaluation_batch(spec.micro_batch_size, spec.sequence_length, spec.evaluation_length)
+        result, own = evaluate(loss_of, self.windows, per_pass, self.device), None
+        if self.own_windows:
+            own = evaluate(loss_of, self.own_windows, spec.micro_batch_size, self.device)
+        return Measured(result, own)
 
     def by_source(self, step: int, result: Evaluation) -> dict[str, dict[str, float]] | None:
         """What an evaluation found on each source of a mixture, and how much of it training has read until then."""

@@ -4,9 +4,7 @@ Imports no torch.
 """
 
 import hashlib
-import math
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from stages.checkpoint.lineage import History, TrainingCost, extended, hash_of, 
 from stages.checkpoint.manifest import Manifest, history_of, read_manifest
 from stages.spec import TrainSpec, progress_at
 from stages.train.skipped_data import consumed
+from stages.train.stage_losses import StageLosses
 
 if TYPE_CHECKING:
     from stages.data.mixture import Mixture
@@ -93,7 +92,7 @@ class TrainingHistory:
                 return False
         if spec.trigger is None:
             return True
-        losses = losses_of(details, "own_context_losses") or losses_of(details, "losses")
+        losses = StageLosses.of(details).own
         if details.get("evaluations") != spec.evaluations:
             return False
         if is_an_end and step % spec.evaluate_every == 0 and not any(at == step for at, _ in losses):
@@ -124,11 +123,6 @@ class TrainingHistory:
             self._updates.update(struct.pack(f"<{len(values)}d", *values))
         self._hashed = steps
         return self._updates.copy().hexdigest()
-
-
-def losses_of(details: Mapping[str, Any], name: str) -> list[tuple[int, float]]:
-    """The (step, validation loss) pairs that the details of a checkpoint have under `name`: JSON stores NaN as null."""
-    return [(step, math.nan if loss is None else loss) for step, loss in details.get(name, [])]
 
 
 def _mixture(spec: TrainSpec) -> "Mixture | None":

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -54,14 +54,14 @@ from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest
 from stages.process.watchdog import Watchdog
-from stages.spec import TrainSpec, evaluation_batch, progress_at
+from stages.spec import TrainSpec, progress_at
 from stages.stage_dir import TOKENIZER_NAME, StagePaths
 from stages.train.anomaly_guard import Guard
-from stages.train.evaluate import Evaluation, evaluate
+from stages.train.evaluate import Measured
 from stages.train.pending_losses import PendingLosses
 from stages.train.rank_data import RankData
-from stages.train.skipped_data import consumed
-from stages.train.training_history import TrainingHistory, losses_of
+from stages.train.stage_losses import StageLosses
+from stages.train.training_history import TrainingHistory
 from stages.usage.meter import Meter
 
 LOOK_SECONDS = 0.5
@@ -70,16 +70,6 @@ LOOK_SECONDS = 0.5
 
 class TrainingFailed(Failure):
     """Training cannot continue; the message is one sentence for the user."""
-
-
-class Measured(NamedTuple):
-    """What an evaluation of a stage finds."""
-
-    result: Evaluation
-    """At the context of the ladder's last stage, so that the losses of all stages compare."""
-
-    own: Evaluation | None
-    """At the stage's own context; None if that is the same."""
 
 
 class Worker:
@@ -96,9 +86,7 @@ class Worker:
         self.data = RankData(spec, self.rank, self.world_size, device)
         self.metrics = MetricsWriter(self.paths.metrics, spec.attempt) if self.rank == 0 else None
         self.progress: tuple[float, float] | None = None
-        self.losses: list[tuple[int, float]] = []
-        self.own_losses: list[tuple[int, float]] = []
-        """The losses at the stage's own context, where the others are measured at another."""
+        self.losses = StageLosses()
         self.pending = PendingLosses(device)
         self.guard = Guard(spec)
         self.look_every = 1
@@ -161,8 +149,7 @@ class Worker:
                 found = self.evaluate(engine)
                 engine.train()
                 self.record_evaluation("interval", step, self.precision, found)
-                self.losses.append((step, found.result.loss))
-                self.own_losses.extend([(step, found.own.loss)] if found.own else [])
+                self.losses.add(step, found)
                 over = self.flat_enough(step)
             due = (step % spec.checkpoint_every == 0 and step < spec.num_steps) or step == spec.trunk_step
             if due:
@@ -183,11 +170,8 @@ class Worker:
         return bool(asked.item())
 
     def flat_enough(self, step: int) -> bool:
-        """Whether the trigger ends the stage at `step`. All ranks decide alike, from the recorded losses alone.
-
-        It follows the loss at the stage's own context: that is what the stage trains.
-        """
-        trigger, losses = self.spec.trigger, self.own_losses or self.losses
+        """Whether the trigger ends the stage at `step`. All ranks decide alike, from the recorded losses alone."""
+        trigger, losses = self.spec.trigger, self.losses.own
         if trigger is None or not losses or losses[-1][0] != step:
             return False
         slope = trigger.fitted(losses, self.spec.settled_step)
@@ -215,9 +199,8 @@ class Worker:
         else:
             load_states(engine, start, manifest)
         if manifest and spec.resume:
-            details = manifest.lineage.details  # JSON, which stores NaN as null
-            self.losses = losses_of(details, "losses")
-            self.own_losses = losses_of(details, "own_context_losses")
+            details = manifest.lineage.details
+            self.losses = StageLosses.of(details)
             self.pending.restore(details.get("pending"))
             self.guard.restore(details.get("guard"))
         return engine
@@ -263,17 +246,12 @@ class Worker:
 
     def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Measured:
         """The validation losses of a plain model or of the engine, in its own precision."""
-        spec = self.spec
 
         def loss_of(input_ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
             self.watchdog.beat()
             return model(input_ids_BT, targets_BT)
 
-        per_pass = evaluation_batch(spec.micro_batch_size, spec.sequence_length, spec.evaluation_length)
-        result, own = evaluate(loss_of, self.data.windows, per_pass, self.device), None
-        if self.data.own_windows:
-            own = evaluate(loss_of, self.data.own_windows, spec.micro_batch_size, self.device)
-        return Measured(result, own)
+        return self.data.measured(loss_of)
 
     def log(self, engine: DeepSpeedEngine, step: int, steps_per_second: float) -> None:
         """Records the mean training loss, over all ranks, of the updates made since the last log line."""
@@ -361,11 +339,8 @@ class Worker:
         if self.metrics:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
-            measured = {"validation_loss": found.result.loss, "validation_tokens": found.result.num_tokens}
-            if found.own:
-                measured["own_context_loss"] = found.own.loss
             by_source = self.data.by_source(step, found.result)
-            details = state | {"steps": step} | measured | ({"by_source": by_source} if by_source else {})
+            details = state | {"steps": step} | found.details() | ({"by_source": by_source} if by_source else {})
             history = self.history.at(step, self.cost(step))
             lineage = Lineage(operation="train", parent=parent, details=details, history=history)
             fields = self.manifest_fields(engine, step)
@@ -375,8 +350,7 @@ class Worker:
         """What a checkpoint stores besides tensors, for training that goes on from it. Collective."""
         return {
             "stage": self.spec.stage,
-            "losses": self.losses,
-            **({"own_context_losses": self.own_losses} if self.data.own_windows else {}),
+            **self.losses.details(),
             "pending": self.pending.gathered(),
             "guard": self.guard.state(),
             "left_out": self.spec.left_out,
@@ -393,11 +367,7 @@ class Worker:
             "model": self.spec.model_after(step),
             "step": step,
             "group_steps": group_steps(engine),
-            "samples_seen": self.spec.samples_seen + consumed(step, self.spec.left_out) * self.spec.batch_size,
-            "seed": self.spec.seed,
-            "dataset_fingerprint": self.data.manifest.fingerprint,
-            "tokenizer_sha256": self.data.manifest.tokenizer_sha256,
-            "text": self.data.manifest.text_facts(self.spec.sequence_length),
+            **self.data.manifest_fields(step),
             "zero_stage": self.spec.zero_stage,
             "offload": self.spec.offload,
             "precision": self.precision,
@@ -410,10 +380,8 @@ class Worker:
 
     def record_evaluation(self, point: str, step: int, precision: str, found: Measured) -> None:
         """Writes an evaluation's line of metrics.jsonl."""
-        values = found.result._asdict() | {"by_source": self.data.by_source(step, found.result)}
-        if found.own:
-            values |= {"own_context_loss": found.own.loss, "own_context_tokens": found.own.num_tokens}
-        self.record("evaluation", step, point=point, precision=precision, **values)
+        by_source = {"by_source": self.data.by_source(step, found.result)}
+        self.record("evaluation", step, point=point, precision=precision, **found.record() | by_source)
 
     def record_usage(self, step: int) -> None:
         """Writes what all ranks have used so far as a line of metrics.jsonl. Collective."""

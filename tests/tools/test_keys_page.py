@@ -45,6 +45,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "start.flops": BASE_OF_THE_RUN | {"start.run": "quickstart"},
     "model.ffn_size": TRANSFORMER | ONE_STAGE,
     "stages.N.layers": {"controls": []},
+    "stages.N.sequence_length": {"stages.1.batch_size": 8},
     "stages.N.num_layers": TRANSFORMER | TWO_STAGES | {"growth": {"operator": "stack", "allow_jump": True}},
     "stages.N.hidden_size": TRANSFORMER | TWO_STAGES | {"growth.operator": "hypercloning"},
     "stages.N.ffn_size": TRANSFORMER | TWO_STAGES | {"growth.operator": "net2net"},
@@ -72,7 +73,15 @@ NEEDED: dict[str, dict[str, Any]] = {
     "optimizer.muon_lr_scale": MUON,
 }
 """The other keys that some examples need: those that only make sense together with them."""
-COUNTS = {"1k": 1000, "512k": 512_000, "4.1M": 4_100_000, "1.4B": 1_400_000_000, "27B": 27_000_000_000, "989T": 989e12}
+COUNTS = {
+    "1k": 1000,
+    "256k": 256_000,
+    "512k": 512_000,
+    "4.1M": 4_100_000,
+    "1.4B": 1_400_000_000,
+    "27B": 27_000_000_000,
+    "989T": 989e12,
+}
 SECONDS = {"5m": 5 * 60, "10m": 10 * 60, "15m": 15 * 60, "1h": 60 * 60, "36h": 36 * 60 * 60}
 BYTES = {"200GB": 200 * 10**9, "40GiB": 40 * 2**30, "200GiB": 200 * 2**30}
 IN_BASE_UNITS: dict[str, float] = COUNTS | SECONDS | BYTES

@@ -111,6 +111,18 @@ def test_a_micro_batch_that_does_not_fit_is_reported_with_the_largest_that_fits(
     assert len(tiny) == 2
 
 
+def test_a_size_that_fits_at_one_context_is_reported_at_the_longer_one_of_a_control() -> None:
+    stages = staged(("a", 8, 1000), ("b", 24, 2000))
+    stages["stages"][1] |= {"sequence_length": 256, "batch_size": 8}
+    launch = {"devices": 1, "micro_batch_size": 8, "hardware": {"device": "h100", "memory": "7MB"}}
+    found = warnings(optimal(**stages, launch=launch, controls=[{"kind": "best-scratch"}]))
+    assert [warning.partition(":")[0] for warning in found if "does not fit" in warning] == [
+        "Stage b of s does not fit",
+        "Stage a of s-control-best-scratch-a does not fit",
+        "Stage b of s-control-best-scratch-b does not fit",
+    ]
+
+
 def test_where_a_size_does_not_fit_checkpointing_is_proposed_with_its_memory_and_flops_if_it_then_fits() -> None:
     def fitting(memory: str, micro: Any = "auto", **launch: Any) -> list[str]:
         hardware = {"device": "h100", "memory": memory}

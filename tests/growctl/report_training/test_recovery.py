@@ -134,6 +134,18 @@ def test_too_few_log_lines_leave_the_training_loss_unknown(
     assert only(logged(run, tmp_path, base, grown)).training_regained is None
 
 
+def test_training_losses_are_compared_across_batches_but_not_across_contexts(run: RunReport, tmp_path: Path) -> None:
+    here = logged(run, tmp_path, [2.0] * 8, [3.0] * 4 + [1.0] * 6)
+    base, grown = here.stages
+    grown = replace(grown, tokens_per_step=2 * grown.tokens_per_step)
+    of_contexts = [
+        only(replace(here, stages=(replace(base, sequence_length=before), replace(grown, sequence_length=64))))
+        for before in (32, 64)
+    ]
+    assert [found.training_regained is None for found in of_contexts] == [True, False]
+    assert of_contexts[0].training_before is None
+
+
 def test_the_section_says_how_many_growths_raised_the_loss_and_draws_each(run: RunReport) -> None:
     fell, rose = with_evaluations(run, (0, 1.42), (60, 1.3)), with_evaluations(run, (0, 2.0), (60, 1.9))
     shown = section([fell, rose])

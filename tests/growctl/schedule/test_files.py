@@ -158,8 +158,8 @@ def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
         (
             "launch.device=2",
             "{label}: override 'launch.device=2': launch.device = 2: no such key; did you mean 'devices'? (allowed "
-            "here: cluster, nodes, devices, zero_stage, offload, kernels, micro_batch_size, environment, grace, "
-            "hang_timeout, max_restarts, hostfile, slurm, hardware)",
+            "here: cluster, nodes, devices, zero_stage, offload, activation_checkpointing, kernels, micro_batch_size, "
+            "environment, grace, hang_timeout, max_restarts, hostfile, slurm, hardware)",
         ),
         (
             "stages.1.train_tokens=4k",
