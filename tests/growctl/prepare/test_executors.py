@@ -77,10 +77,11 @@ def test_the_error_of_a_task_appears_with_its_whole_message(tmp_path: Path, monk
         assert not error_file(tasks, 3).exists(), "before the message is in it"
         raise OSError("full")
 
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="full"):
+    with monkeypatch.context() as patched:
         patched.setattr(Path, "write_text", lambda path, _: full_disk(path.touch()))
         patched.setattr(os, "replace", full_disk)
-        TaskPart(tasks, [3], 1)()
+        with pytest.raises(OSError, match="full"):
+            TaskPart(tasks, [3], 1)()
     with pytest.raises(DataError):
         TaskPart(tasks, [3], 1)()
     assert error_file(tasks, 3).read_text() == "not UTF-8"
