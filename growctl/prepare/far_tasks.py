@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from growctl.whole_file import replace_file
 from model.errors import Failure, UserError
 from stages.data.corpus import DataError
 from stages.data.progress import Meter
@@ -33,7 +34,7 @@ class TaskPart:
                 try:
                     self.tasks.run(number, Meter())
                 except (UserError, Failure) as error:
-                    error_file(self.tasks, number).write_text(str(error))
+                    replace_file(error_file(self.tasks, number), str(error).encode())  # the command may look now
                     raise
 
     def checkpoint(self) -> Any:

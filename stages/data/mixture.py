@@ -14,6 +14,11 @@ joined as one of the two lightest, so the sibling of node i + 1, which is there 
 Hence w_i >= F_(i+1) w_0 with the Fibonacci numbers 1, 1, 2, 3, 5, ...; their reciprocals sum up to 3.36, half of which
 is 1.68.
 
+**Rounded weights.** The ideal share is that of the integer weights. They are exactly in proportion to the weights in
+the schedule, unless that takes more than `MOST_PARTS` parts: then each weight is rounded to a multiple of 1 in
+`ROUNDED_PARTS` (2^30), but to no less than one. With n sources, this moves a source's share by less than n / 2^30. Over
+10^11 samples, a source can thus have some hundred samples more or fewer than the weights in the schedule say.
+
 **Pieces.** A stage may have other weights, and a source may be used up. Each such change starts a new piece with a tree
 of its own; every source goes on from where the pieces before left it. Over several pieces, their errors may add up. A
 stage with the weights of the one before goes on with its piece.
@@ -37,6 +42,8 @@ SHARE_BOUND = 1.68
 """A source's samples over any prefix of one piece differ by no more than this from its ideal share."""
 MOST_PARTS = 2**31
 """The largest sum of integer weights: the product of two such numbers still fits into 63 bits."""
+ROUNDED_PARTS = MOST_PARTS // 2
+"""What integer weights that would add up to more are rounded to. The rounded ones may add up to slightly more."""
 MOST_SAMPLES = 2**62
 NO_SOURCES = "data.mixture: has no sources; name at least one, with a weight above 0"
 WhenExhausted = Literal["stop", "others"]
@@ -263,7 +270,7 @@ def _integer_weights(weights: Mapping[str, float], names: Sequence[str]) -> dict
     """The weights as integers without a common factor, by the place of their source in `names`.
 
     Decimal numbers keep their exact ratios. Only if the integers add up to more than `MOST_PARTS`, they are rounded to
-    half as many parts.
+    `ROUNDED_PARTS`.
     """
     if not weights:
         raise DataError(NO_SOURCES)
@@ -284,7 +291,7 @@ def _integer_weights(weights: Mapping[str, float], names: Sequence[str]) -> dict
     total = sum(parts.values()) // divisor
     if total <= MOST_PARTS:
         return {source: each // divisor for source, each in parts.items()}
-    return {source: max(1, round(Fraction(each * MOST_PARTS, divisor * total * 2))) for source, each in parts.items()}
+    return {source: max(1, round(Fraction(each * ROUNDED_PARTS, divisor * total))) for source, each in parts.items()}
 
 
 def _exact(number: float) -> Fraction:

@@ -105,6 +105,7 @@ def test_the_json_has_measurements_with_tokens_per_second_and_mfu() -> None:
 
 
 @pytest.mark.parametrize("name", list(shipped_schedules()))
+@pytest.mark.slow
 @pytest.mark.parametrize(("widths", "overrides"), [((100, 40), CLUSTER), ((80,), [])])
 def test_a_shipped_plan_fits_its_terminal_and_cuts_nothing(
     name: str, widths: tuple[int, ...], overrides: list[str]

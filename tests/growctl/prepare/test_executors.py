@@ -2,12 +2,15 @@
 
 import importlib.util
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from growctl.prepare.executors import execute_on
-from growctl.prepare.far_tasks import JOBS
+from growctl.prepare.far_tasks import JOBS, TaskPart, error_file, new_folder
 from growctl.run.screen import Screen, work_words
 from growctl.schedule.load import load_schedule
 from growctl.text.console import Terminal
@@ -59,6 +62,29 @@ def test_slurm_jobs_prepare_the_same_dataset_and_report_the_error_of_a_text(
     assert "gpus-per-node" not in first
     assert not list((tmp_path / "far").glob(f"**/{JOBS}")), "the dataset holds no scripts and logs"
     check_error(values, tmp_path, "slurm")
+
+
+def test_the_error_of_a_task_appears_with_its_whole_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command looks for error files all the time, and reports what is in them."""
+
+    def fail(number: int, meter: object) -> None:
+        raise DataError("not UTF-8")
+
+    tasks: Any = SimpleNamespace(directory=tmp_path, record=lambda number: None, run=fail)
+    new_folder(tasks)
+
+    def full_disk(*_: object) -> None:
+        assert not error_file(tasks, 3).exists(), "before the message is in it"
+        raise OSError("full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", lambda path, _: full_disk(path.touch()))
+        patched.setattr(os, "replace", full_disk)
+        with pytest.raises(OSError, match="full"):
+            TaskPart(tasks, [3], 1)()
+    with pytest.raises(DataError):
+        TaskPart(tasks, [3], 1)()
+    assert error_file(tasks, 3).read_text() == "not UTF-8"
 
 
 def test_an_executor_that_is_not_there_is_one_error(

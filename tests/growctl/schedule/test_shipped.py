@@ -51,6 +51,7 @@ def test_every_shipped_schedule_loads_and_plans_by_its_short_and_its_long_name(
         assert find_schedule(reference).samefile(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_schedules_own_dump_reloads_to_an_equal_schedule_and_so_do_its_controls(tmp_path: Path, name: str) -> None:
     schedule = load_schedule(name)
