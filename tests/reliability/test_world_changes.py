@@ -99,7 +99,7 @@ def test_each_groups_learning_rate_follows_from_the_step_and_its_generation_alon
     spec = small_spec(small_config(), generations=rules, ramp_steps=40, learning_rate=rate)
     worker = Worker.__new__(Worker)
     worker.spec, worker.device, worker.world_size, worker.progress = spec, torch.device("cpu"), 1, None
-    groups = [{"generation": 0, "lr": 1.0}, {"generation": 1, "lr": 1.0}]
+    groups = [{"generation": number, "lr": 1.0, "use_muon": False} for number in (0, 1)]
     module = SimpleNamespace(set_scales=lambda config: None)
     engine = SimpleNamespace(optimizer=SimpleNamespace(param_groups=groups), module=module)
     rates = {}
