@@ -130,7 +130,7 @@ def expand(
     attention_tokens, ffn_tokens = _new_tokens(model, chosen, add_tokens, add_ffn_tokens)
     growth = Growth(attention_tokens, ffn_tokens, add_layers, _new_layer(layer_tokens, layer_ffn_tokens, add_layers))
     if not growth.is_any:
-        raise UserError("nothing to add; give --add-tokens or --add-layers")
+        raise UserError("nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers to 1 or more")
     output = _new(output or _beside(source, add_tokens, add_layers))
     check_expansion(
         source,

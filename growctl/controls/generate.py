@@ -67,7 +67,8 @@ def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: fl
         twin = f"{schedule.model.family}-scratch"
         covered = [block for block in schedule.controls if block.kind == twin and budget in block.budgets]
         for index, plan in enumerate(plans):
-            if index < last or not covered:  # the twin already trains the last size at this budget
+            is_last_of_its_size = index == last or plans[index + 1].is_grown
+            if is_last_of_its_size and (index < last or not covered):  # the twin trains the last size at this budget
                 yield plan.name, _scratch(schedule, index, plan.model, flops, plans)
     elif kind == "scratch-of-each-size":
         twins = (f"{schedule.model.family}-scratch", "best-scratch")

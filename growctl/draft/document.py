@@ -67,7 +67,7 @@ def _data(draft: Draft) -> str:
 def _model(draft: Draft) -> str:
     shape = draft.shape
     origin = "A published shape" if shape.published else "Narrower than any published shape"
-    text = _comment(f"{origin}. No growth changes it: a growth adds parameter tokens only.") + (
+    text = _comment(f"{origin}. The growths of this ladder add parameter tokens and leave it as it is.") + (
         "model:\n"
         "  family: tokenformer\n"
         f"  num_layers: {shape.num_layers}\n"

@@ -58,6 +58,7 @@ def plan_release(schedule: Schedule, plan: StagePlan) -> StagePlan | None:
         ramp_steps=0,
         anneal_steps=None,
         growth=Growth(),
+        is_grown=False,
     )
 
 

@@ -107,8 +107,10 @@ def growth_before(schedule: Schedule, index: int) -> Growth:
 
 
 def is_grown(schedule: Schedule, index: int) -> bool:
-    """Whether a growth comes before stage `index`."""
-    return index > 0 or growth_before(schedule, index).is_any
+    """Whether a growth comes before stage `index`. Without one, it trains the model of the stage before on."""
+    if schedule.model.family == "transformer":
+        return index > 0 and _transformer_sizes(schedule, index) != _transformer_sizes(schedule, index - 1)
+    return growth_before(schedule, index).is_any
 
 
 def tau_after_growth(schedule: Schedule, index: int) -> TauPolicy | None:
@@ -118,7 +120,7 @@ def tau_after_growth(schedule: Schedule, index: int) -> TauPolicy | None:
     """
     if is_grown(schedule, index):
         return schedule.growth.tau
-    return schedule.base.expanded_with if schedule.base else None
+    return schedule.base.expanded_with if schedule.base and index == 0 else None
 
 
 class StageModels(NamedTuple):
@@ -189,23 +191,30 @@ def _new_tokenformer(schedule: Schedule) -> TokenformerConfig:
     )
 
 
-def _transformer(schedule: Schedule, index: int) -> TransformerConfig:
+def _transformer_sizes(schedule: Schedule, index: int) -> tuple[int, int, int]:
+    """(layers, width, FFN size) of a transformer in stage `index`."""
     model = schedule.model
     width, ffn_size = model.hidden_size, model.ffn_size or 4 * model.hidden_size
     for stage in schedule.stages[: index + 1]:
         ffn_size = stage.ffn_size or max(1, ffn_size * (stage.hidden_size or width) // width)
         width = stage.hidden_size or width
+    return num_layers(schedule, index), width, ffn_size
+
+
+def _transformer(schedule: Schedule, index: int) -> TransformerConfig:
+    model = schedule.model
+    depth, width, ffn_size = _transformer_sizes(schedule, index)
     head_width = model.hidden_size // model.num_heads
     if width % head_width:
         raise UserError(f"hidden_size {width} must be a multiple of the heads' width, {head_width}")
     config = TransformerConfig(
-        num_layers=num_layers(schedule, index),
+        num_layers=depth,
         hidden_size=width,
         num_heads=width // head_width,
         ffn_size=ffn_size,
         **_shape(schedule),
     )
-    if index and schedule.growth.operator:
+    if is_grown(schedule, index) and schedule.growth.operator:
         check_transformer_growth(_transformer(schedule, index - 1), config, schedule.growth.operator)
     return config
 

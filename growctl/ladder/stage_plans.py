@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from growctl.ladder.budgets import StageBatch, stage_batch, stage_steps, step_flops
 from growctl.ladder.data_position import first_sample, stage_positions
-from growctl.ladder.sizes import Growth, attending, growth_before, stage_models, tau_after_growth
+from growctl.ladder.sizes import Growth, attending, growth_before, is_grown, stage_models, tau_after_growth
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token
@@ -63,18 +63,16 @@ class StagePlan:
     """Steps over which tau moves to the published formula; None if it stays."""
 
     growth: Growth
-    """What the growth before the stage adds."""
+    """What the growth before the stage adds; empty for a transformer."""
+
+    is_grown: bool
+    """Whether a growth comes before the stage. Without one, it trains the model that it starts from on."""
 
     has_initial: bool
     """Whether the stage starts from a checkpoint: that of the stage before, or the schedule's `start`."""
 
     branch_of: str | None = None
     """The name of the stage that a release branches from; None for a stage of the ladder."""
-
-    @property
-    def is_grown(self) -> bool:
-        """Whether a growth comes before the stage."""
-        return self.index > 0 or self.growth.is_any
 
     @property
     def tokens_per_step(self) -> int:
@@ -161,6 +159,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 if tau == "anneal"
                 else None,
                 growth=growth_before(schedule, index),
+                is_grown=is_grown(schedule, index),
                 has_initial=index > 0 or schedule.start is not None,
             )
         )
@@ -186,7 +185,7 @@ def _ramp_steps(schedule: Schedule, index: int, initial: TokenformerConfig | Tra
     if isinstance(initial, TokenformerConfig):
         unfinished = has_unfinished_ramps(initial)
     else:
-        unfinished = index > 0 and growth.tau == "ramp"
+        unfinished = is_grown(schedule, index) and growth.tau == "ramp"
     return _steps_of(schedule, index, growth.ramp, num_steps) if unfinished else 0
 
 

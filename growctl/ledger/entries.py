@@ -212,7 +212,7 @@ class Evaluation:
 
     step: int
     point: str
-    """`after_growth`, `start` (of a release), `interval` or `final`."""
+    """`after_growth`, `start` (of a release, or of a stage that does not grow), `interval` or `final`."""
     loss: float | None
     """Nats per token; None if it was not finite. Of a mixture, the mean of its sources' by base weights."""
     perplexity: float | None

@@ -105,7 +105,8 @@ def _stage_report(
     previous_loss = before[-1].validation_loss if before else None
     if run.base and not before and after_growth and after_growth.num_tokens == run.base.validation_tokens:
         previous_loss = run.base.validation_loss  # both were measured on the same validation tokens
-    grown = bool(before or run.base) and not stage.branch_of
+    start_size = before[-1].num_parameters if before else None
+    grown = bool(run.base or before) and not stage.branch_of and stage.num_parameters != start_size
     return StageReport(
         name=stage.name,
         num_parameters=stage.num_parameters,

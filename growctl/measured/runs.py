@@ -56,9 +56,10 @@ class StageReport:
     perplexity: float | None
     bits_per_byte: float | None
     loss_before_growth: float | None
-    """The previous stage's `validation_loss`, or the start checkpoint's if measured alike; None if there is none."""
+    """The previous stage's `validation_loss`, or the start checkpoint's if measured alike; None if there is none, and
+    for a stage that does not grow."""
     loss_after_growth: float | None
-    """Nats per token at step 0 of this stage; None for a first stage without a start checkpoint."""
+    """Nats per token at step 0 of this stage; None for one that does not grow."""
     finished: bool
     reused_flops: float = 0.0
     """The part of `flops` that this run took over from other runs and did not spend."""
@@ -127,7 +128,7 @@ class EvaluationPoint:
 
     stage: str
     point: str
-    """`interval` (before the decay), `after_growth` or `final`."""
+    """`interval` (before the decay), `after_growth`, `start` (of a stage that does not grow) or `final`."""
     cumulative_flops: float
     """Training FLOPs of all steps before it, without replayed ones."""
     loss: float

@@ -16,7 +16,7 @@ class Ahead(NamedTuple):
     """None before the first measured speed."""
 
     step: int
-    """The step of the present stage at which it comes; for a growth, the present stage's last."""
+    """The step of the present stage at which it comes; for a growth, which comes after it, its last."""
 
 
 class LadderProgress:
@@ -73,13 +73,13 @@ class LadderProgress:
         return Ahead(step - stage.step, stage.seconds_of(step - stage.step), step)
 
     def next_growth(self, stage: StageProgress) -> tuple[StagePlan, Ahead] | None:
-        """The stage that the next growth leads to, and when it comes; None if `stage` is the last one's.
+        """The stage that the next growth leads to, and when it comes; None if none comes after `stage`.
 
-        The release of a stage comes before the growth.
+        Releases, and stages that do not grow, come before the growth.
         """
         parts = list(self.stages.values())
         later = parts[parts.index(stage) + 1 :]
-        grown = next((part for part in later if not part.plan.branch_of), None)
+        grown = next((part for part in later if part.plan.is_grown), None)
         if grown is None:
             return None
         steps = sum(part.num_steps - part.step for part in (stage, *later[: later.index(grown)]))

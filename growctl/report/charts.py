@@ -36,6 +36,7 @@ _LABELS = {
 _MEASURED = {
     "interval": "on the way",
     "after_growth": "right after the growth",
+    "start": "at the start of the stage",
     "final": "at the end of the stage",
 }
 
@@ -146,7 +147,7 @@ class _DrawnRun:
     def growths(self) -> Iterator[Rule]:
         """A rule for each growth that has happened."""
         stages, base = self.run.stages, self.run.base
-        grown = [stage for _, stage in pairwise(stages)]
+        grown = [stage for before, stage in pairwise(stages) if stage.num_parameters != before.num_parameters]
         if base and base.flops and stages and stages[0].num_parameters > base.num_parameters:
             grown.insert(0, stages[0])
         for stage in grown:

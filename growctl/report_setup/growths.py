@@ -68,7 +68,7 @@ def growths(run: RunReport) -> tuple[Growth, ...]:
     paths = {name: stage.initial for _, name, stage in RunPaths(run.directory).stages_found()}
     found = []
     for stage, (before, after) in zip(grown, pairwise(sizes), strict=True):
-        if stage.loss_after_growth is None and not stage.train_tokens:
+        if before == after or (stage.loss_after_growth is None and not stage.train_tokens):
             continue
         details = _details(paths.get(stage.name, Path()))
         preserves = details.get("preserves")
@@ -135,7 +135,8 @@ def _details(initial: Path) -> dict[str, Any]:
 
 def _commands(run: RunReport) -> Iterator[str]:
     """The commands that compare the models before and after each growth, where both checkpoints are here."""
-    stages = [stage for _, _, stage in RunPaths(run.directory).stages_found()]
-    for before, after in pairwise(stages):
-        if (before.final / MANIFEST_NAME).is_file() and (after.initial / MANIFEST_NAME).is_file():
+    grown = {growth.stage for growth in growths(run)}
+    for (_, _, before), (_, name, after) in pairwise(RunPaths(run.directory).stages_found()):
+        both = (before.final, after.initial)
+        if name in grown and all((checkpoint / MANIFEST_NAME).is_file() for checkpoint in both):
             yield shlex.join(["growctl", "verify", str(before.final), str(after.initial)])

@@ -36,7 +36,7 @@ from growctl.runs_dir import RunsPaths
 from growctl.trackers.protocol import TrackedRun
 from growctl.trackers.tracking import Tracking
 from model.precision import Precision
-from stages.checkpoint.directory import whole_or_set_aside
+from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import Manifest, history_of, read_manifest
 from stages.checkpoint.retention import clear_leftovers, clear_stage
@@ -278,7 +278,7 @@ class Execution:
         if plan.branch_of:
             return self.stage(self.plans[plan.index]).final
         if plan.index:
-            return self._grow(plan)
+            return self._grow(plan) if plan.is_grown else self._train_on(plan)
         return self._started(plan, self.start) if self.start else None
 
     def _started(self, plan: StagePlan, start: Start) -> Path:
@@ -305,6 +305,16 @@ class Execution:
         *_, before, _ = read_manifest(initial).lineage.history
         if before.hash != history_of(read_manifest(previous))[-1].hash:
             raise RunFailed(f"{initial} was not grown from {previous}; move it away and run again")
+        return initial
+
+    def _train_on(self, plan: StagePlan) -> Path:
+        """The `initial/` of a stage that does not grow: the previous stage's `final/` itself."""
+        initial, previous = self.stage(plan).initial, self.stage(self.plans[plan.index - 1]).final
+        if not self._whole(initial):
+            link_checkpoint(previous, initial)
+        here, there = (history_of(read_manifest(checkpoint))[-1].hash for checkpoint in (initial, previous))
+        if here != there:
+            raise RunFailed(f"{initial} is not {previous}; move it away and run again")
         return initial
 
     def _micro_batch_size(self, plan: StagePlan) -> int:

@@ -135,7 +135,7 @@ def _check_growth(schedule: Schedule) -> Iterator[str]:
         )
     if model.family == "transformer":
         if grows and growth.operator is None:
-            yield f"growth.operator: is missing; a transformer of several stages needs one of {', '.join(OPERATORS)}"
+            yield f"growth.operator: is missing; a transformer that grows needs one of {', '.join(OPERATORS)}"
         if grows and growth.operator not in (None, *PRESERVING) and not growth.allow_jump:
             yield f"growth.operator = {growth.operator!r}: changes the function; that needs growth.allow_jump = true"
         if grows and growth.depth != "append":
@@ -164,7 +164,7 @@ def _check_depth(growth: GrowthBlock) -> Iterator[str]:
 
 def _grows(schedule: Schedule) -> bool:
     """Whether the schedule has a growth."""
-    return len(schedule.stages) > 1 or is_grown(schedule, 0)
+    return any(is_grown(schedule, index) for index in range(len(schedule.stages)))
 
 
 def _contradicted_preset(growth: GrowthBlock, wanted: dict[str, Any]) -> str:
@@ -275,8 +275,10 @@ def _control_problem(schedule: Schedule, kind: str) -> str | None:
         return "needs a ladder that ends with layers; a transformer has at least one"
     if kind == "single-jump" and num_stages < 3:
         return f"needs a ladder of three stages or more; this one has {num_stages}"
+    if kind == "single-jump" and sum(is_grown(schedule, index) for index in stages[1:]) < 2:
+        return "needs two growths or more between the stages; this ladder is a single jump itself"
     if kind == "official-growth" and not _grows(schedule):
-        return "needs a ladder that grows; this one has 1 stage"
+        return "needs a ladder that grows; this one never does"
     if kind == "official-growth" and any(growth_before(schedule, index).new_layers for index in stages):
         return "the official code cannot add layers, and this ladder does"
     if kind == "official-growth" and not schedule.growth.departures("official"):

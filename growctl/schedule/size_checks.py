@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from growctl.ladder.budgets import stage_batch
-from growctl.ladder.sizes import growth_before, num_layers, tokens_so_far
+from growctl.ladder.mixture_spans import stage_weights
+from growctl.ladder.sizes import growth_before, is_grown, num_layers, tokens_so_far
 from growctl.schedule.errors import shown
 from growctl.schema.blocks import Schedule
 
@@ -11,10 +12,10 @@ from growctl.schema.blocks import Schedule
 def check_sizes(schedule: Schedule) -> Iterator[str]:
     """One line per size that does not fit."""
     if schedule.model.family == "transformer":
-        yield from _layers_of_a_transformer(schedule)
+        yield from [*_layers_of_a_transformer(schedule)] or _check_repetitions(schedule)
         return
     problems = [*_check_depths(schedule), *_check_missing_tokens(schedule), *_check_chosen_layers(schedule)]
-    yield from problems or _check_growths(schedule)
+    yield from problems or [*_check_growths(schedule), *_check_repetitions(schedule)]
 
 
 def _layers_of_a_transformer(schedule: Schedule) -> Iterator[str]:
@@ -66,7 +67,7 @@ def _check_chosen_layers(schedule: Schedule) -> Iterator[str]:
 
 
 def _check_growths(schedule: Schedule) -> Iterator[str]:
-    """Reports stages that are smaller than the one before, or as large."""
+    """Reports stages that are smaller than the one before."""
     for index in range(0 if schedule.start else 1, len(schedule.stages)):
         stage, growth, here = schedule.stages[index], growth_before(schedule, index), f"stages.{index}"
         for field in ("attention_tokens", "ffn_tokens"):
@@ -74,10 +75,17 @@ def _check_growths(schedule: Schedule) -> Iterator[str]:
                 value = getattr(stage, field)
                 before = value - fewest
                 yield f"{here}.{field} = {value}: is less than the {before} of {_whose(index)}; a growth only adds"
-        if index and not growth.is_any:
-            same = stage_batch(schedule, index) == stage_batch(schedule, index - 1)
-            advice = "or merge the two stages" if same else "because a batch and a context change only with a growth"
-            yield f"{here}: has the size of the stage before; add tokens or layers, {advice}"
+
+
+def _check_repetitions(schedule: Schedule) -> Iterator[str]:
+    """Reports stages in which nothing differs from the one before: neither a size nor what a step reads."""
+    reads = [(stage_batch(schedule, index), stage_weights(schedule, index)) for index in range(len(schedule.stages))]
+    for index in range(1, len(reads)):
+        if not is_grown(schedule, index) and reads[index] == reads[index - 1]:
+            yield (
+                f"stages.{index}: has the size, batch, context and mixture of the stage before; change one of them, or "
+                "merge the two stages"
+            )
 
 
 def _whose(index: int) -> str:

@@ -82,7 +82,7 @@ class GrowthBlock(Block):
     slope_window: Annotated[int, Field(ge=2, le=1000), example(8, "evaluations")] = 5
     """Evaluations through which the slope is fitted."""
     operator: Annotated[Operator | None, example("net2net")] = None
-    """How a transformer grows; required if it has several stages."""
+    """How a transformer grows; required if it grows."""
 
     @model_validator(mode="before")
     @classmethod

@@ -106,7 +106,7 @@ def part_of(plan: StagePlan, plans: Sequence[StagePlan], schedule: Schedule) -> 
         index=plan.index,
         num_parameters=plan.num_parameters,
         is_release=plan.branch_of is not None,
-        parameters_before=sizes[plan.index] if plan.is_grown and not plan.branch_of else None,
+        parameters_before=sizes[plan.index] if plan.is_grown else None,
         first_step=plan.first_step,
         first_tokens=((base and base.tokens) or 0) + sum(other.train_tokens for other in before),
         first_flops=(schedule.base_flops or 0.0) + sum(other.flops.total for other in before),

@@ -104,7 +104,8 @@ class Comparison:
         if self.control != BEST_SCRATCH:
             return ()
         there = {point.num_parameters for point in self.points}
-        return tuple(stage.num_parameters for stage in self.ladder.stages if stage.num_parameters not in there)
+        sizes = dict.fromkeys(stage.num_parameters for stage in self.ladder.stages)
+        return tuple(size for size in sizes if size not in there)
 
     @property
     def flops_to_equal_loss(self) -> float | None:

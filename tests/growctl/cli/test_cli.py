@@ -140,13 +140,13 @@ def test_expand_grows_only_the_chosen_layers(tmp_path):
     ("arguments", "message"),
     [
         (["expand", "nowhere", "--add-tokens", "4", "--output", "x"], "nowhere does not exist"),
-        (["expand", "final", "--add-tokens", "0", "--output", "x"], "growth adds 0 attention and 0 FFN tokens"),
+        (["expand", "final", "--add-tokens", "0", "--output", "x"], "nothing to add; set --add-tokens"),
         (["expand", "final", "--add-tokens", "4", "--output", "final"], "final already exists"),
         (
             ["expand", "final", "--add-tokens", "4", "--layers", "0,9", "--output", "x"],
             "the model has layers 0 to 1, not 9",
         ),
-        (["expand", "final", "--output", "x"], "Missing option '--add-tokens'"),
+        (["expand", "final", "--output", "x"], "nothing to add; set --add-tokens"),
         (["report", "--runs-dir", "empty"], "there are no runs in"),
         (["report", "finall", "--runs-dir", "empty"], "there are no runs in"),
         (["expand", "final", "--add-tokens", "99999999999", "--output", "x"], "less than or equal to"),

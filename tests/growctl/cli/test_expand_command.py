@@ -186,7 +186,7 @@ def test_new_layers_have_the_size_that_is_asked_for_and_the_document_says_where_
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "nothing to add; give --add-tokens or --add-layers"),
+        ([], "nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers to 1 or more"),
         (["--add-layers", 1, "--layer-tokens", 5], "--layer-tokens and --layer-ffn-tokens belong together"),
         (
             ["--add-tokens", 1, "--layer-tokens", 5, "--layer-ffn-tokens", 5],

@@ -12,6 +12,7 @@ from growctl.ladder.train_spec import worker_spec
 from growctl.plan.costs import plan_costs
 from growctl.plan.document import plan_document
 from growctl.run.changed_schedule import shared_training
+from growctl.schedule.errors import ScheduleError
 from growctl.schema.blocks import Schedule
 from model.flops import forward_flops_per_token, training_flops_per_token
 from stages.spec import TrainSpec
@@ -107,3 +108,77 @@ def test_runs_share_no_training_whose_batch_or_order_of_data_differs() -> None:
     ]
     longer = changing({"sequence_length": 4, "batch_size": 8}, {"sequence_length": 8}, {"sequence_length": 32})
     assert not shared_training(schedule, longer)[0], "the order is that of windows of 32 tokens"
+
+
+SMALL: dict[str, Any] = {"attention_tokens": 4, "ffn_tokens": 8}
+
+
+def of_sizes(*stages: dict[str, Any], **blocks: Any) -> Schedule:
+    entries = [{"name": f"s{i}", "train_steps": 10} | stage for i, stage in enumerate(stages)]
+    return ladder(stages=entries, **blocks)
+
+
+def test_a_stage_of_the_same_size_trains_on_without_a_growth() -> None:
+    schedule = of_sizes(
+        SMALL, {"batch_size": 4}, {"ffn_tokens": 16}, {"sequence_length": 8},
+        growth={"ramp": 0.3, "lr_scale": [1.0, 0.5], "rewarmup": {"steps": 3}}, releases="all",
+    )  # fmt: skip
+    plans = plan_stages(schedule)
+    assert [plan.is_grown for plan in plans] == [False, False, True, False]
+    assert [plan.ramp_steps for plan in plans] == [0, 0, 3, 0]
+    assert [len(plan.generations) for plan in plans] == [0, 0, 2, 0]
+    assert [plan.model.newest_generation for plan in plans] == [0, 0, 1, 1]
+    assert plans[0].model == plans[1].model
+    assert plans[2].model == plans[3].model
+    assert not any(part.is_grown for part in plan_run(schedule) if part.branch_of)
+    assert all(plan.has_initial for plan in plans[1:])
+
+
+def test_controls_train_each_size_once_and_a_single_jump_replaces_two_growths_or_more() -> None:
+    two = ({"batch_size": 4}, {"ffn_tokens": 16}, {"sequence_length": 8}, {"ffn_tokens": 24})
+    kinds = ("best-scratch", "single-jump", "official-growth")
+    controls = plan_controls(of_sizes(SMALL, *two, controls=[{"kind": kind} for kind in kinds]))
+    assert [control.name.removeprefix("s-control-") for control in controls] == [
+        "best-scratch-s1", "best-scratch-s3", "best-scratch-s4", "single-jump", "official-growth"
+    ]  # fmt: skip
+    *_, jump, official = (plan_stages(control.schedule) for control in controls)
+    assert [plan.is_grown for plan in jump] == [False, True]
+    assert [plan.is_grown for plan in official] == [False, False, True, False, True]
+    with pytest.raises(ScheduleError, match="'single-jump': needs two growths or more"):
+        of_sizes(SMALL, *two[:3], controls=[{"kind": "single-jump"}])
+    with pytest.raises(ScheduleError, match="'official-growth': needs a ladder that grows"):
+        of_sizes(SMALL, two[0], controls=[{"kind": "official-growth"}])
+
+
+@pytest.mark.parametrize(
+    ("second", "problem"),
+    [
+        ({"batch_size": 16}, None),
+        ({"batch_tokens": 64}, None),
+        ({"sequence_length": 8}, None),
+        ({"mixture": {"a": 1, "b": 3}}, None),
+        ({"batch_size": 16, "attention_tokens": 4}, None),
+        ({"batch_size": 8, "sequence_length": 16}, "stages.1: has the size, batch, context and mixture of the stage"),
+        ({"mixture": {"a": 1, "b": 1}}, "stages.1: has the size, batch, context and mixture of the stage"),
+        ({"batch_size": 16, "ramp_steps": 2}, "stages.1.ramp_steps = 2: is for a stage that grows; leave it out"),
+    ],
+)
+@pytest.mark.parametrize("family", ["tokenformer", "transformer"])
+def test_something_must_differ_between_two_stages_of_the_same_size(
+    family: str, second: dict[str, Any], problem: str | None
+) -> None:
+    """A transformer needs no growth operator for that."""
+    first = SMALL if family == "tokenformer" else {}
+    if family == "transformer":
+        second = {key: value for key, value in second.items() if key != "attention_tokens"}
+    mixture = [{"name": name, "source": __file__, "weight": 1} for name in "ab"]
+    blocks = {
+        "model": {"family": family, "num_layers": 2, "hidden_size": 32, "num_heads": 2},
+        "data": {"vocab_size": 300, "mixture": mixture},
+    }
+    if problem is None:
+        assert [plan.is_grown for plan in plan_stages(of_sizes(first, second, **blocks))] == [False, False]
+        return
+    with pytest.raises(ScheduleError) as caught:
+        of_sizes(first, second, **blocks)
+    assert problem in str(caught.value)

@@ -75,6 +75,23 @@ def test_the_new_layers_of_a_growth_learn_by_the_rules_of_its_generation():
     assert (old.frozen_steps, new.frozen_steps) == (3, 0)
 
 
+@pytest.mark.parametrize("num_layers", [0, 2])
+def test_new_layers_alone_can_warm_up_again_so_that_their_zeros_move_slowly(num_layers: int):
+    """Adam's first step moves every zero by the whole learning rate, whatever the gradient."""
+    growth = {"rewarmup": {"steps": 20, "of": "new"}}
+    schedule = deepening({}, SMALL | {"num_layers": 4}, num_layers=0, growth=growth)
+    if num_layers:
+        schedule = deepening(SMALL, {"num_layers": 4}, growth=growth)
+    plan = plan_stages(schedule)[1]
+    assert isinstance(plan.model, TokenformerConfig)
+    added = [block.generation for block in plan.model.blocks[num_layers:]]
+    assert added == [1] * (4 - num_layers)
+    old, new = plan.generations
+    assert [old.factor(step) for step in (0, 19, 20)] == [1.0] * 3
+    assert new.factor(0) <= 1 / 20
+    assert [new.factor(step) for step in (20, 39)] == [1.0] * 2
+
+
 def test_the_controls_of_a_ladder_that_grows_in_depth_have_its_depths_and_sizes():
     kinds = ("tokenformer-scratch", "best-scratch", "transformer-scratch", "single-jump")
     controls = [{"kind": kind, "budgets": [1.0]} for kind in kinds]

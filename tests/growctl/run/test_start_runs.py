@@ -7,6 +7,7 @@ import pytest
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.measured.find import find_runs
+from growctl.report_setup.growths import growths
 from growctl.run.start import Start, started_from
 from growctl.schedule.load import load_schedule
 from model.config import TokenformerConfig
@@ -16,12 +17,15 @@ from stages.checkpoint.verify import verify_checkpoint
 from stages.metrics import read_metrics
 from stages.stage_dir import StagePaths
 from tests.growctl.bases import change_manifest
-from tests.growctl.runs import SCHEDULE, final_hashes, losses, made_once, run, write_schedule
+from tests.growctl.runs import SCHEDULE, final_hashes, losses, made_once, run, run_here, write_schedule
 
 pytestmark = pytest.mark.trains
 
 SHORT = ("stages.0.train_steps=12", "stages.1.train_steps=6", "evaluation.every=10")
-ONE_STAGE = "stages=[{name: more, attention_tokens: 16, ffn_tokens: 40, train_steps: 8}]"
+ONE_SIZE = (
+    "stages=[{name: more, attention_tokens: 16, ffn_tokens: 40, train_steps: 8},"
+    "{name: wider, train_steps: 4, batch_size: 16}]"
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
                      "--runs-dir", runs)  # fmt: skip
         (folder / "grown.txt").write_text(out)
         start = f"start.checkpoint={folder}/expanded"
-        out, _ = run("run", schedule, ONE_STAGE, start, "seed=4", "--name", "on", "--runs-dir", runs)
+        out, _ = run("run", schedule, ONE_SIZE, start, "seed=4", "--name", "on", "--runs-dir", runs)
         (folder / "on.txt").write_text(out)
 
     return made_once(tmp_path_factory, "runs_with_a_start", make)
@@ -102,20 +106,38 @@ def test_an_expanded_checkpoint_is_trained_on_from_its_own_files_and_ramped_in(t
     assert {g.key_ramp for g in final.model.blocks[0].query.generations} == {1.0}
 
 
+def test_a_stage_of_the_same_size_trains_on_at_its_own_batch_without_a_growth(trained: Path) -> None:
+    runs, (more, wider) = trained / "runs", ("0-more", "1-wider")
+    before, after = (read_manifest(runs / "on/stages" / path) for path in (f"{more}/final", f"{wider}/final"))
+    assert manifest_hash(runs / f"on/stages/{wider}/initial") == manifest_hash(runs / f"on/stages/{more}/final")
+    assert after.model == before.model
+    assert after.samples_seen == 8 * 8 + 4 * 16
+    assert {name: after.group_steps[name] - steps for name, steps in before.group_steps.items()} == dict.fromkeys(
+        after.group_steps, 4
+    )
+    found = losses(runs / "on")
+    assert found[wider, 0, "start"] == pytest.approx(found[more, 8, "final"], abs=1e-5)
+    on = next(run for run in find_runs(runs) if run.name == "on")
+    assert growths(on) == ()
+    assert [stage.jump for stage in on.stages] == [None, None]
+    out, _ = run_here("report", "on", "--runs-dir", runs)
+    assert "wider" in out
+
+
 def test_a_finished_first_stage_no_longer_needs_the_checkpoint_but_an_unbegun_one_does(
     trained: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(trained / "runs", tmp_path / "runs")
     shutil.copytree(trained / "expanded", tmp_path / "expanded")
     schedule, runs = write_schedule(tmp_path), tmp_path / "runs"
-    command = ("run", schedule, ONE_STAGE, f"start.checkpoint={trained}/expanded", "seed=4", "--runs-dir", runs)
+    command = ("run", schedule, ONE_SIZE, f"start.checkpoint={trained}/expanded", "seed=4", "--runs-dir", runs)
     hashes = final_hashes(runs / "on")
     shutil.rmtree(runs / "base")
     shutil.rmtree(runs / "on/stages/0-more/final")
     out, _ = run(*command, "--name", "on")
     assert "starting from" not in out
     assert final_hashes(runs / "on") == hashes
-    command = ("run", schedule, ONE_STAGE, f"start.checkpoint={tmp_path}/expanded", "seed=4", "--runs-dir", runs)
+    command = ("run", schedule, ONE_SIZE, f"start.checkpoint={tmp_path}/expanded", "seed=4", "--runs-dir", runs)
     parameter = next((tmp_path / "expanded/parameters").iterdir())
     data = bytearray(parameter.read_bytes())
     data[-3] ^= 1
@@ -135,10 +157,10 @@ def test_a_run_without_its_initial_refuses_a_checkpoint_that_changed_or_is_gone(
     shutil.rmtree(runs / "on/stages/0-more")
     start = f"start.checkpoint={tmp_path}/expanded"
     change_manifest(tmp_path / "expanded", samples_seen=5)
-    _, err = run("run", schedule, ONE_STAGE, start, "seed=4", "--runs-dir", runs, "--name", "on", expect=2)
+    _, err = run("run", schedule, ONE_SIZE, start, "seed=4", "--runs-dir", runs, "--name", "on", expect=2)
     assert "has changed since this run was started" in err
     shutil.rmtree(tmp_path / "expanded")
-    _, err = run("run", schedule, ONE_STAGE, start, "seed=4", "--runs-dir", runs, "--name", "on", expect=2)
+    _, err = run("run", schedule, ONE_SIZE, start, "seed=4", "--runs-dir", runs, "--name", "on", expect=2)
     assert "is gone, and the run has not copied it yet" in err
 
 

@@ -37,7 +37,8 @@ OFFICIAL = {"kind": "official-growth"}
         ),
         (
             {"stages.1.attention_tokens": DELETE, "stages.1.ffn_tokens": DELETE},
-            "stages.1: has the size of the stage before; add tokens or layers, or merge the two stages",
+            "stages.1: has the size, batch, context and mixture of the stage before; change one of them, or merge the "
+            "two stages",
         ),
         (
             FROM_NOTHING | {"stages.1.ffn_tokens": 8},

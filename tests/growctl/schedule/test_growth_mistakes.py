@@ -144,7 +144,8 @@ def growing(**growth: Any) -> dict[str, Any]:
         ),
         (
             {"stages.1.layers": [0], "stages.1.attention_tokens": 4} | NO_COMPARISON,
-            "stages.1: has the size of the stage before; add tokens or layers, or merge the two stages",
+            "stages.1: has the size, batch, context and mixture of the stage before; change one of them, or merge the "
+            "two stages",
         ),
         # families
         (
@@ -165,7 +166,7 @@ def growing(**growth: Any) -> dict[str, Any]:
         ),
         (
             TRANSFORMER | {"stages.1.num_layers": 4},
-            "growth.operator: is missing; a transformer of several stages needs one of net2net, hypercloning, stack, "
+            "growth.operator: is missing; a transformer that grows needs one of net2net, hypercloning, stack, "
             "identity-blocks",
         ),
         (
@@ -184,7 +185,12 @@ def growing(**growth: Any) -> dict[str, Any]:
         # a transformer's sizes
         (
             TRANSFORMER | growing(operator="net2net"),
-            f"stages.1: {NET2NET.format(32, 2, 128)}",
+            "stages.1: has the size, batch, context and mixture of the stage before; change one of them, or merge the "
+            "two stages",
+        ),
+        (
+            TRANSFORMER | growing(operator="net2net") | {"stages.1.ffn_size": 64},
+            f"stages.1: {NET2NET.format(32, 2, 64)}",
         ),
         (
             TRANSFORMER | growing(operator="net2net") | {"stages.1.hidden_size": 48},

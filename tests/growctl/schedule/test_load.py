@@ -205,7 +205,8 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ),
         (
             {"stages.1.attention_tokens": 4},
-            "stages.1: has the size of the stage before; add tokens or layers, or merge the two stages",
+            "stages.1: has the size, batch, context and mixture of the stage before; change one of them, or merge the "
+            "two stages",
         ),
         ({"stages.1.name": "small"}, "stages.1.name = 'small': another stage has that name; each needs its own"),
         (
@@ -214,8 +215,8 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
             "function; use init 'zero-value' with tau 'per-generation', or init 'copy' with tau 'recompute'",
         ),
         (
-            {"model.family": "transformer", "controls": []} | TRANSFORMER_STAGES,
-            "growth.operator: is missing; a transformer of several stages needs one of net2net, hypercloning, stack, "
+            {"model.family": "transformer", "controls": [], "stages.1.num_layers": 4} | TRANSFORMER_STAGES,
+            "growth.operator: is missing; a transformer that grows needs one of net2net, hypercloning, stack, "
             "identity-blocks",
         ),
         ({"learning_rate.final": 0.1}, "learning_rate.final = 0.1: must not be above learning_rate.peak, 0.001"),
