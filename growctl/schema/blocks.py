@@ -123,6 +123,25 @@ class StageBlock(Block):
     """Whether the stage also ends in a finished model: a branch from its end, on which the learning rate decays. The
     ladder continues undecayed. true, false, or {decay: SHARE}; by default as `releases` says."""
 
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _which_not_how_many(cls, value: Any) -> Any:
+        if type(value) is int:
+            raise ValueError("must be a list, such as [0, 1]; the number of layers is num_layers")
+        return value
+
+    @field_validator("until", mode="before")
+    @classmethod
+    def _no_percentage(cls, value: Any) -> Any:
+        number, is_percentage = str(value).removesuffix("%"), str(value).endswith("%")
+        try:
+            percent = float(number)
+        except ValueError:
+            return value
+        if (0 if is_percentage else 1) < percent <= 100:
+            raise ValueError(f"must be a share, above 0 and 1 at most; write {percent / 100:g} for {percent:g} %")
+        return value
+
     @field_validator("release", mode="before")
     @classmethod
     def _known_release(cls, value: Any) -> Any:
@@ -155,9 +174,13 @@ class TrainingBlock(Block):
     @model_validator(mode="before")
     @classmethod
     def _batch_in_tokens(cls, data: Any) -> Any:
-        """Computes batch_size from batch_tokens; if both are set, they must agree."""
+        """Computes batch_size from batch_tokens; if both are set, they must agree.
+
+        A schedule that extends another one sets `batch_size: null` to count in tokens instead.
+        """
         if not isinstance(data, dict) or data.get("batch_tokens") is None:
             return data
+        data = {key: value for key, value in data.items() if key != "batch_size" or value is not None}
         own = {"batch_size": 1} | data  # if a value is wrong by itself, its field reports that
         try:
             tokens, length = parse_count(data["batch_tokens"]), parse_count(data.get("sequence_length"))

@@ -6,7 +6,7 @@ None of it changes the results beyond rounding, so you may change all of it when
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
 
 from growctl.schema.example import example
 from growctl.schema.known_devices import DEVICES, Device
@@ -223,10 +223,10 @@ class LaunchBlock(Block):
     def _known_checkpointing(cls, value: Any) -> Any:
         if value in ("none", "blocks") or isinstance(value, SegmentsBlock):
             return value
-        if isinstance(value, dict) and value.keys() == {"every"}:
-            with suppress(ValidationError):
-                return SegmentsBlock(**value)
-        raise ValueError("must be none, blocks, or {every: N} with a number of blocks")
+        if isinstance(value, dict):
+            return SegmentsBlock.model_validate(value)  # its errors name the key inside the block
+        meant = {"true": "; blocks recomputes every block", "false": "; write none"}.get(str(value).lower(), "")
+        raise ValueError("must be none, blocks, or {every: N} with a number of blocks" + meant)
 
     @field_validator("micro_batch_size", mode="before", json_schema_input_type=Literal["auto"] | Count | None)
     @classmethod
