@@ -131,8 +131,9 @@ class Screen:
         """The workers of a stage were started."""
         self.stages[plan.name].state = "starting"
         self.message(
-            f"stage {plan.name}: {short_count(plan.num_parameters)} parameters, {counted(plan.num_steps, 'step')}, "
-            f"{short_count(plan.train_tokens)} tokens"
+            f"stage {plan.name}: {short_count(plan.num_parameters)} parameters in "
+            f"{counted(plan.model.num_layers, 'layer')}, {counted(plan.num_steps, 'step')} of {plan.batch.batch_size:,} "
+            f"x {plan.batch.sequence_length:,} tokens, {short_count(plan.train_tokens)} in all"
         )
 
     def record(self, plan: StagePlan, record: Record) -> None:

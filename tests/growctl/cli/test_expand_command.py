@@ -214,7 +214,7 @@ def test_a_model_without_layers_gains_layers_but_no_tokens():
         UserError, match="the model has no layers that tokens could be added to; give --add-layers alone"
     ):
         expand("empty", "--add-tokens", 3)
-    with pytest.raises(UserError, match="layer_tokens is missing"):
+    with pytest.raises(UserError, match="--layer-tokens and --layer-ffn-tokens are missing"):
         expand("empty", "--add-layers", 1)
     said = expand("empty", "--add-layers", 1, "--layer-tokens", 4, "--layer-ffn-tokens", 8)
     assert "(1 new layer with 4 tokens in Q, K, V and O, 8 in the FFN)" in said
