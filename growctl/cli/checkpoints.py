@@ -131,8 +131,8 @@ def expand(
     growth = Growth(attention_tokens, ffn_tokens, add_layers, _new_layer(layer_tokens, layer_ffn_tokens, add_layers))
     if growth.new_layers and not model.num_layers and growth.layer_tokens is None:
         raise UserError(
-            "--layer-tokens and --layer-ffn-tokens are missing: a new layer is as large as the one that it follows, but "
-            "this model has no layers"
+            "--layer-tokens and --layer-ffn-tokens are missing: a new layer is as large as the one that it follows, "
+            "and this model has none"
         )
     if not growth.is_any:
         raise UserError("nothing to add; give --add-tokens or --add-layers")

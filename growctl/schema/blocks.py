@@ -101,8 +101,8 @@ class StageBlock(Block):
     """Where the stage ends, as a share of the whole ladder's `training.ladder_tokens` or `training.ladder_flops`; by
     default 1 in the last stage. Every other stage needs it then, above that of the stage before and below 1."""
     batch_size: Annotated[Count | None, example(256, "sequences")] = None
-    """Sequences per optimizer step of this stage, over all devices; by default `training.batch_size`, or as many of its
-    own `sequence_length` as have the tokens of `training`'s step."""
+    """Sequences per optimizer step of this stage, over all devices; by default `training.batch_size`, or with a
+    `sequence_length` of its own, as many as keep the data tokens per step of `training`."""
     batch_tokens: Annotated[Count | None, example("256k", "data tokens")] = None
     """Data tokens per optimizer step of this stage, in place of batch_size; a multiple of its context."""
     sequence_length: Annotated[Count | None, example(256, "data tokens")] = None
@@ -216,8 +216,8 @@ class LearningRateBlock(Block):
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the span (`wsd`)."""
     batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
-    """How the rate follows the batch of a stage. Its factor is the stage's data tokens per step by those of `training`,
-    to the power 0 (none), 1/2 (sqrt) or 1 (linear)."""
+    """How the rate follows the batch of a stage. Its factor is the stage's data tokens per step divided by those of
+    `training`, to the power 0 (none), 1/2 (sqrt) or 1 (linear)."""
 
 
 class EvaluationBlock(Block):
