@@ -159,8 +159,8 @@ class LaunchBlock(Block):
     offload: Annotated[Offload, example("optimizer")] = "none"
     """optimizer: keep and update the master weights and Adam's moments in the host's memory."""
     activation_checkpointing: Annotated[Literal["none", "blocks"] | SegmentsBlock, example("blocks")] = "none"
-    """Keeps only the inputs of blocks in the forward pass and recomputes the rest in the backward pass: less memory, one
-    more forward pass. blocks: the input of every block. {every: N}: that of every N-th block, and N blocks are
+    """Keeps only the inputs of blocks in the forward pass and recomputes the rest in the backward pass: less memory,
+    one more forward pass. blocks: the input of every block. {every: N}: that of every N-th block, and N blocks are
     recomputed at a time. The results have the same bits on CPUs."""
     kernels: Annotated[Kernels, example("triton")] = "eager"
     """How the model is computed. eager: operator by operator; only this keeps a resumed run bit-identical to an
