@@ -90,8 +90,12 @@ def _check_stack(config: TokenformerConfig, new_layers: int, layer_tokens: tuple
     """Raises UserError unless `copy-stack` can copy the blocks of `config` that often."""
     old_layers = config.num_layers
     if not old_layers or new_layers % old_layers:
-        allowed = f"a whole multiple of the {old_layers} that the model has" if old_layers else "layers to copy first"
-        raise UserError(f"depth 'copy-stack' adds {new_layers} layers; it needs {allowed}")
+        if not old_layers:
+            raise UserError("depth 'copy-stack' copies layers, but this model has none; use depth 'append'")
+        raise UserError(
+            f"depth 'copy-stack' copies all layers: the number of new ones, {new_layers}, must be a multiple of the "
+            f"{old_layers} that the model has"
+        )
     if layer_tokens is not None:
         raise UserError("depth 'copy-stack' copies whole layers; layer_tokens cannot set another size")
     generations = [g for block in config.blocks for p in block.pattentions().values() for g in p.generations]

@@ -129,6 +129,11 @@ def expand(
     chosen = _layers(layers, model.num_layers)
     attention_tokens, ffn_tokens = _new_tokens(model, chosen, add_tokens, add_ffn_tokens)
     growth = Growth(attention_tokens, ffn_tokens, add_layers, _new_layer(layer_tokens, layer_ffn_tokens, add_layers))
+    if growth.new_layers and not model.num_layers and growth.layer_tokens is None:
+        raise UserError(
+            "--layer-tokens and --layer-ffn-tokens are missing: a new layer is as large as the one that it follows, "
+            "and this model has none"
+        )
     if not growth.is_any:
         raise UserError("nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers to 1 or more")
     output = _new(output or _beside(source, add_tokens, add_layers))

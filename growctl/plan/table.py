@@ -80,8 +80,19 @@ def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]
 
 
 def _legend(costs: PlanCosts) -> str:
-    time = "" if costs.ladder.total.seconds is None else " time: training steps only."
-    return f"tokens/p: training tokens so far per parameter.{time}"
+    """What the columns mean; also what a narrow terminal has no column for."""
+    total = costs.ladder.total
+    parts = ["tokens/p: training tokens so far per parameter."]
+    if any("rate" in row for row in _step_cells([cost.plan for cost in costs.ladder.stages])):
+        parts.append("rate: factor on the learning rate.")
+    if again := total.recomputed_flops:
+        parts.append(
+            f"recomputed: {scientific(again)} FLOPs (+{again / total.flops.total:.0%}) by activation checkpointing, no "
+            "part of the training FLOPs."
+        )
+    if total.seconds is not None:
+        parts.append("time: training steps only.")
+    return " ".join(parts)
 
 
 def _shares_line(costs: PlanCosts) -> str:

@@ -130,9 +130,11 @@ class Screen:
     def stage_started(self, plan: StagePlan) -> None:
         """The workers of a stage were started."""
         self.stages[plan.name].state = "starting"
+        batch, layers = plan.batch, counted(plan.model.num_layers, "layer")
         self.message(
-            f"stage {plan.name}: {short_count(plan.num_parameters)} parameters, {counted(plan.num_steps, 'step')}, "
-            f"{short_count(plan.train_tokens)} tokens"
+            f"stage {plan.name}: {short_count(plan.num_parameters)} parameters in {layers}, "
+            f"{counted(plan.num_steps, 'step')} of {batch.batch_size:,} x {batch.sequence_length:,} tokens, "
+            f"{short_count(plan.train_tokens)} in all"
         )
 
     def record(self, plan: StagePlan, record: Record) -> None:

@@ -9,7 +9,7 @@ from growctl.schema.blocks import Schedule
 def check_batches(schedule: Schedule) -> Iterator[str]:
     """Reports batches and contexts of stages that do not fit together, or to the rest of the schedule."""
     problems = [problem for index in range(len(schedule.stages)) for problem in _check_stage(schedule, index)]
-    yield from problems or [*_check_contexts(schedule), *_check_micro_batch(schedule)]
+    yield from problems or [*_check_contexts(schedule)] or _check_micro_batch(schedule)
 
 
 def _check_stage(schedule: Schedule, index: int) -> Iterator[str]:
@@ -27,7 +27,7 @@ def _check_stage(schedule: Schedule, index: int) -> Iterator[str]:
         yield f"{here}.batch_tokens = {tokens}: must be a multiple of the stage's sequence_length, {length}{near}"
     elif tokens is None and stage.batch_size is None and stage.sequence_length is not None:
         usual = training.batch_size * training.sequence_length
-        if usual % length:
+        if usual % length and not longest_context(schedule) % length:
             yield (
                 f"{here}.sequence_length = {length}: must divide the {usual} tokens of training's step, which a stage "
                 f"with only this key keeps; set {here}.batch_size too"

@@ -35,12 +35,14 @@ _BY_KEY = {
     ),
     "training.sequence_length": (
         *("seq_len", "seq_length", "sequence_len", "max_seq_len", "context_length", "context_len", "context_size"),
+        *("context", "window", "max_length"),
         *("block_size", "max_position_embeddings", "n_positions", "n_ctx"),
     ),
     "stages.N.until": ("end", "stop_at", "stages.N.share", "stages.N.fraction"),
     "training.ladder_tokens": ("training.total_tokens", "training.train_tokens", "training.num_tokens"),
     "training.ladder_flops": ("flops", "total_flops", "compute_budget", "train_flops", "flop_budget"),
     "training.batch_size": ("batch", "global_batch_size", "train_batch_size"),
+    "training.batch_tokens": ("tokens_per_step", "tokens_per_batch", "total_batch_size"),
     "training.precision": ("dtype", "torch_dtype", "bf16", "fp16", "mixed_precision"),
     "training.log_every": ("log_interval", "logging_steps", "log_steps"),
     "learning_rate.peak": ("lr", "learning_rate", "max_lr", "peak_lr"),
@@ -59,6 +61,10 @@ _BY_KEY = {
     "checkpoint.keep": ("save_total_limit", "keep_last"),
     "launch.devices": ("gpus", "num_gpus", "n_gpus", "ngpus", "num_devices", "nproc_per_node"),
     "launch.nodes": ("num_nodes", "nnodes"),
+    "launch.activation_checkpointing": (
+        *("gradient_checkpointing", "activation_checkpoint", "checkpoint_activations", "recompute"),
+        *("recompute_granularity", "remat"),
+    ),
     "launch.zero_stage": ("zero", "zero_optimization"),
     "launch.micro_batch_size": (
         *("micro_batch", "gradient_accumulation_steps", "grad_accum_steps", "per_device_train_batch_size"),
@@ -85,18 +91,24 @@ _ELSEWHERE = dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_epo
 )
 """What to do instead, for names of what growctl has no key for."""
 
+_OF_STAGES_TOO = (
+    *("model.num_layers", "model.hidden_size", "model.ffn_size"),
+    *("training.sequence_length", "training.batch_size", "training.batch_tokens"),
+)
+"""Keys that a stage has under the same name."""
+
 OUR_KEYS = {name: key for key, names in _BY_KEY.items() for name in names}
 
 
 def our_key(here: str, key: str) -> str | None:
     """What growctl calls the unknown `key` of the block `here`, as a dotted path or an option; None if not known.
 
-    A stage has some keys of its own that `model` has, too.
+    A stage has some keys of its own that `model` or `training` has, too.
     """
     name = key.lower().replace("-", "_")
     known = OUR_KEYS.get(f"{here}.{name}") or OUR_KEYS.get(name) or OPTIONS.get(name)
-    if known and here == "stages.N" and known in ("model.num_layers", "model.hidden_size", "model.ffn_size"):
-        return known.replace("model", here)
+    if known and here == "stages.N" and known in _OF_STAGES_TOO:
+        return f"{here}.{known.partition('.')[2]}"
     return known
 
 

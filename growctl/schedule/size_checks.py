@@ -75,6 +75,8 @@ def _check_growths(schedule: Schedule) -> Iterator[str]:
                 value = getattr(stage, field)
                 before = value - fewest
                 yield f"{here}.{field} = {value}: is less than the {before} of {_whose(index)}; a growth only adds"
+        if schedule.growth.depth == "copy-stack" and growth.new_layers:
+            yield from _check_copies(here, num_layers(schedule, index), len(growth.attention_tokens), _whose(index))
 
 
 def _check_repetitions(schedule: Schedule) -> Iterator[str]:
@@ -86,6 +88,19 @@ def _check_repetitions(schedule: Schedule) -> Iterator[str]:
                 f"stages.{index}: has the size, batch, context and mixture of the stage before; change one of them, or "
                 "merge the two stages"
             )
+
+
+def _check_copies(here: str, depth: int, old_layers: int, whose: str) -> Iterator[str]:
+    """Reports a depth that whole copies of the old layers do not make."""
+    if not old_layers:
+        yield f"{here}.num_layers = {depth}: growth.depth = 'copy-stack' needs layers to copy; {whose} has none"
+    elif depth % old_layers:
+        near = depth - depth % old_layers
+        allowed = f"{near} or {near + old_layers}" if near > old_layers else str(near + old_layers)
+        yield (
+            f"{here}.num_layers = {depth}: must be a multiple of the {old_layers} of {whose} with growth.depth = "
+            f"'copy-stack'; use {allowed}"
+        )
 
 
 def _whose(index: int) -> str:

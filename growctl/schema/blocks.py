@@ -101,8 +101,8 @@ class StageBlock(Block):
     """Where the stage ends, as a share of the whole ladder's `training.ladder_tokens` or `training.ladder_flops`; by
     default 1 in the last stage. Every other stage needs it then, above that of the stage before and below 1."""
     batch_size: Annotated[Count | None, example(256, "sequences")] = None
-    """Sequences per optimizer step of this stage, over all devices; by default `training.batch_size`, or as many of its
-    own `sequence_length` as have the tokens of `training`'s step."""
+    """Sequences per optimizer step of this stage, over all devices; by default `training.batch_size`, or with a
+    `sequence_length` of its own, as many as keep the data tokens per step of `training`."""
     batch_tokens: Annotated[Count | None, example("256k", "data tokens")] = None
     """Data tokens per optimizer step of this stage, in place of batch_size; a multiple of its context."""
     sequence_length: Annotated[Count | None, example(256, "data tokens")] = None
@@ -122,6 +122,25 @@ class StageBlock(Block):
     release: Annotated[bool | ReleaseBlock | None, example({"decay": 0.2})] = None
     """Whether the stage also ends in a finished model: a branch from its end, on which the learning rate decays. The
     ladder continues undecayed. true, false, or {decay: SHARE}; by default as `releases` says."""
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _which_not_how_many(cls, value: Any) -> Any:
+        if type(value) is int:
+            raise ValueError("must be a list, such as [0, 1]; the number of layers is num_layers")
+        return value
+
+    @field_validator("until", mode="before")
+    @classmethod
+    def _no_percentage(cls, value: Any) -> Any:
+        number, is_percentage = str(value).removesuffix("%"), str(value).endswith("%")
+        try:
+            percent = float(number)
+        except ValueError:
+            return value
+        if (0 if is_percentage else 1) < percent <= 100:
+            raise ValueError(f"must be a share, above 0 and 1 at most; write {percent / 100:g} for {percent:g} %")
+        return value
 
     @field_validator("release", mode="before")
     @classmethod
@@ -155,9 +174,13 @@ class TrainingBlock(Block):
     @model_validator(mode="before")
     @classmethod
     def _batch_in_tokens(cls, data: Any) -> Any:
-        """Computes batch_size from batch_tokens; if both are set, they must agree."""
+        """Computes batch_size from batch_tokens; if both are set, they must agree.
+
+        A schedule that extends another one sets `batch_size: null` to count in tokens instead.
+        """
         if not isinstance(data, dict) or data.get("batch_tokens") is None:
             return data
+        data = {key: value for key, value in data.items() if key != "batch_size" or value is not None}
         own = {"batch_size": 1} | data  # if a value is wrong by itself, its field reports that
         try:
             tokens, length = parse_count(data["batch_tokens"]), parse_count(data.get("sequence_length"))
@@ -193,8 +216,8 @@ class LearningRateBlock(Block):
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the span (`wsd`)."""
     batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
-    """How the rate follows the batch of a stage. Its factor is the stage's data tokens per step by those of `training`,
-    to the power 0 (none), 1/2 (sqrt) or 1 (linear)."""
+    """How the rate follows the batch of a stage. Its factor is the stage's data tokens per step divided by those of
+    `training`, to the power 0 (none), 1/2 (sqrt) or 1 (linear)."""
 
 
 class EvaluationBlock(Block):

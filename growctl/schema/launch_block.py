@@ -6,7 +6,7 @@ None of it changes the results beyond rounding, so you may change all of it when
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError, field_validator
+from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
 
 from growctl.schema.example import example
 from growctl.schema.known_devices import DEVICES, Device
@@ -159,8 +159,8 @@ class LaunchBlock(Block):
     offload: Annotated[Offload, example("optimizer")] = "none"
     """optimizer: keep and update the master weights and Adam's moments in the host's memory."""
     activation_checkpointing: Annotated[Literal["none", "blocks"] | SegmentsBlock, example("blocks")] = "none"
-    """Keeps only the inputs of blocks in the forward pass and recomputes the rest in the backward pass: less memory, a
-    forward pass more. blocks: the input of every block. {every: N}: that of every N-th block, and N blocks are
+    """Keeps only the inputs of blocks in the forward pass and recomputes the rest in the backward pass: less memory,
+    one more forward pass. blocks: the input of every block. {every: N}: that of every N-th block, and N blocks are
     recomputed at a time. The results have the same bits on CPUs."""
     kernels: Annotated[Kernels, example("triton")] = "eager"
     """How the model is computed. eager: operator by operator; only this keeps a resumed run bit-identical to an
@@ -223,10 +223,10 @@ class LaunchBlock(Block):
     def _known_checkpointing(cls, value: Any) -> Any:
         if value in ("none", "blocks") or isinstance(value, SegmentsBlock):
             return value
-        if isinstance(value, dict) and value.keys() == {"every"}:
-            with suppress(ValidationError):
-                return SegmentsBlock(**value)
-        raise ValueError("must be none, blocks, or {every: N} with N of 1 block or more")
+        if isinstance(value, dict):
+            return SegmentsBlock.model_validate(value)  # its errors name the key inside the block
+        meant = {"true": "; blocks recomputes every block", "false": "; write none"}.get(str(value).lower(), "")
+        raise ValueError("must be none, blocks, or {every: N} with a number of blocks" + meant)
 
     @field_validator("micro_batch_size", mode="before", json_schema_input_type=Literal["auto"] | Count | None)
     @classmethod

@@ -12,7 +12,7 @@ from stages.spec import Offload, ZeroStage
 def muon_conflicts(
     *, gradient_clipping: float, offload: Offload, zero_stage: ZeroStage, precision: RequestedPrecision
 ) -> Iterator[str]:
-    """One line for each key of a schedule with which growctl does not run Muon. docs/growing.md gives the reasons."""
+    """One line for each key of a schedule with which growctl does not run Muon. docs/muon.md gives the reasons."""
     with_muon = "with optimizer.name = 'muon'"
     if gradient_clipping:
         yield (

@@ -218,12 +218,12 @@ def test_impossible_growths_in_depth_are_rejected_with_the_reason():
         (base, {"new_layers": 1, "layer_tokens": (0, 4)}, "a new layer has 0 attention and 4 FFN tokens"),
         (base, {"new_layers": 2, "policy": GrowthPolicy(depth="copy-stack")}, "'copy-stack' changes the function"),
         (base, {"new_layers": 2, "policy": STACK, "attention_tokens": 4}, "cannot add tokens to layers in the same"),
-        (base, {"new_layers": 3, "policy": STACK}, "adds 3 layers; it needs a whole multiple of the 2"),
+        (base, {"new_layers": 3, "policy": STACK}, "the number of new ones, 3, must be a multiple of the 2"),
         (base, {"new_layers": 2, "policy": STACK, "layer_tokens": (4, 6)}, "layer_tokens cannot set another size"),
         (ramping, {"new_layers": 2, "policy": STACK}, "only possible once the ramp of the previous growth has"),
         (apart, {"new_layers": 2, "policy": STACK}, "generations with a norm of their own"),
         (small_config(num_layers=0), {"new_layers": 2}, "layer_tokens is missing"),
-        (small_config(num_layers=0), {"new_layers": 2, "policy": STACK}, "it needs layers to copy first"),
+        (small_config(num_layers=0), {"new_layers": 2, "policy": STACK}, "copies layers, but this model has none"),
         (small_config(num_layers=0), {"new_layers": 2, "attention_tokens": 3}, "the model has no layers"),
     ]
     for config, arguments, message in cases:

@@ -196,7 +196,7 @@ def test_new_layers_have_the_size_that_is_asked_for_and_the_document_says_where_
             ["--add-layers", 2, "--depth", "copy-stack"],
             "depth 'copy-stack' changes the function; that needs allow_jump",
         ),
-        (["--add-layers", 3, "--depth", "copy-stack", "--allow-jump"], "it needs a whole multiple of the"),
+        (["--add-layers", 3, "--depth", "copy-stack", "--allow-jump"], "must be a multiple of the"),
     ],
 )
 def test_layers_that_cannot_be_added_give_one_message_and_nothing_is_written(arguments, problem):
@@ -214,7 +214,7 @@ def test_a_model_without_layers_gains_layers_but_no_tokens():
         UserError, match="the model has no layers that tokens could be added to; give --add-layers alone"
     ):
         expand("empty", "--add-tokens", 3)
-    with pytest.raises(UserError, match="layer_tokens is missing"):
+    with pytest.raises(UserError, match="--layer-tokens and --layer-ffn-tokens are missing"):
         expand("empty", "--add-layers", 1)
     said = expand("empty", "--add-layers", 1, "--layer-tokens", 4, "--layer-ffn-tokens", 8)
     assert "(1 new layer with 4 tokens in Q, K, V and O, 8 in the FFN)" in said

@@ -148,10 +148,14 @@ def test_what_is_recomputed_has_a_column_of_its_own_beside_the_models_flops() ->
         for chosen in ("none", {"every": 2})
     )
     assert "recomputed" not in plain_text
+    assert "rate:" not in plain_text
     assert cells(text, "stage ")[-1] == "recomputed"
     assert cells(text, "stage-0")[-1].startswith("+")
     assert "ZeRO-1, 2 blocks recomputed at a time" in text
     assert "time, at an MFU of 40% without recomputation" in text
+    narrow = " ".join(printed(ladder(launch={"activation_checkpointing": "blocks"}), width=50).split())
+    assert "FLOPs (+" in narrow
+    assert "by activation checkpointing, no part of the training FLOPs" in narrow
 
 
 def test_unknown_columns_are_hidden_and_a_hint_names_the_missing_keys() -> None:

@@ -65,3 +65,14 @@ def test_a_command_to_copy_is_never_broken(terminal: bool) -> None:
 def test_a_wrapped_message_keeps_indentation_and_tabs() -> None:
     text = "a first line of words\n    an indented line of words\n\n\ttab\tand words"
     assert wrapped(text, 16) == ("a first line of\nwords\n    an indented\n    line of\n    words\n\n\ttab\tand words")
+
+
+def test_a_stage_starts_with_its_size_depth_batch_and_context() -> None:
+    screen, got = screen_of(200)
+    plans = plan_run(ladder((4, 20)))
+    screen.run_started("deep", None, plans)
+    screen.stage_started(plans[1])
+    last, batch = got.getvalue().splitlines()[-1], plans[1].batch
+    layers = plans[1].model.num_layers
+    assert f" parameters in {layers} layer" in last
+    assert f" of {batch.batch_size} x {batch.sequence_length} tokens, " in last

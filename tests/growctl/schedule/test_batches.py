@@ -30,6 +30,10 @@ def test_a_stage_that_sets_only_its_context_keeps_the_tokens_of_a_step() -> None
     assert batches(**{f"{LARGE}.sequence_length": 64})[1] == StageBatch(2, 64)
 
 
+def test_a_schedule_that_extends_another_counts_in_tokens_if_it_sets_the_batch_size_to_null() -> None:
+    assert batches(**{"training.batch_size": None, "training.batch_tokens": 64})[0] == StageBatch(4, 16)
+
+
 def test_the_longest_context_may_be_that_of_any_stage() -> None:
     assert longest_context(parse(changed({f"{SMALL}.sequence_length": 64, "launch.micro_batch_size": 1}))) == 64
 
@@ -39,6 +43,11 @@ def test_the_longest_context_may_be_that_of_any_stage() -> None:
     [
         (
             {f"{SMALL}.sequence_length": 6, f"{SMALL}.batch_size": 8},
+            "stages.0.sequence_length = 6: must divide the longest context of the ladder, 16, so that no token is read "
+            "twice; use 4",
+        ),
+        (
+            {f"{SMALL}.sequence_length": 6},
             "stages.0.sequence_length = 6: must divide the longest context of the ladder, 16, so that no token is read "
             "twice; use 4",
         ),

@@ -41,7 +41,15 @@ def test_each_stage_but_the_last_ends_at_a_share_of_the_ladders_budget() -> None
             "training: has both ladder_tokens and ladder_flops; drop one (as an override: ~training.ladder_flops)",
         ),
         ({"stages.0.until": 0}, "stages.0.until = 0: must be above 0"),
-        ({"stages.0.until": 80}, "stages.0.until = 80: must be 1 or less"),
+        (
+            {"stages.0.until": 80},
+            "stages.0.until = 80: must be a share, above 0 and 1 at most; write 0.8 for 80 %",
+        ),
+        (
+            {"stages.0.until": "80%"},
+            "stages.0.until = '80%': must be a share, above 0 and 1 at most; write 0.8 for 80 %",
+        ),
+        ({"stages.0.until": 800}, "stages.0.until = 800: must be 1 or less"),
         (
             {"stages.0.until": 1},
             "stages.0.until = 1: must be below 1, so that the stages after it have a share of training.ladder_tokens "

@@ -56,7 +56,17 @@ OFFICIAL = {"kind": "official-growth"}
         (
             {"stages.1.num_layers": 3, "stages.1.attention_tokens": 4, "growth.depth": "copy-stack",
              "growth.allow_jump": True},
-            "stages.1: depth 'copy-stack' adds 1 layers; it needs a whole multiple of the 2 that the model has",
+            "stages.1.num_layers = 3: must be a multiple of the 2 of the stage before with growth.depth = "
+            "'copy-stack'; use 4",
+        ),
+        (
+            FROM_NOTHING | {"stages.1.attention_tokens": 4, "stages.1.ffn_tokens": 8, "growth.depth": "copy-stack",
+                            "growth.allow_jump": True},
+            "stages.1.num_layers = 2: growth.depth = 'copy-stack' needs layers to copy; the stage before has none",
+        ),
+        (
+            {"stages.1.layers": 3},
+            "stages.1.layers = 3: must be a list, such as [0, 1]; the number of layers is num_layers",
         ),
         (
             {"stages.1.num_layers": 4, "growth.depth": "copy-stack", "growth.allow_jump": True},

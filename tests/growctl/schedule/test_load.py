@@ -140,7 +140,16 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ),
         (
             {"launch.activation_checkpointing": {"every": 0}},
-            "launch.activation_checkpointing: must be none, blocks, or {every: N} with N of 1 block or more",
+            "launch.activation_checkpointing.every = 0: must be above 0",
+        ),
+        (
+            {"launch.activation_checkpointing": {"evry": 2}},
+            "launch.activation_checkpointing.evry = 2: no such key; did you mean 'every'? (allowed here: every)",
+        ),
+        (
+            {"launch.activation_checkpointing": True},
+            "launch.activation_checkpointing = true: must be none, blocks, or {every: N} with a number of blocks; "
+            "blocks recomputes every block",
         ),
         ({"launch.zero_stage": 4}, "launch.zero_stage = 4: must be 1, 2 or 3"),
         ({"launch.zero_stage": True}, "launch.zero_stage = true: must be 1, 2 or 3"),
