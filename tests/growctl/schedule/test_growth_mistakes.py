@@ -133,7 +133,10 @@ def growing(**growth: Any) -> dict[str, Any]:
         ({"stages.1.layers": [1, 1]} | NO_COMPARISON, f"stages.1.layers = [1, 1]: {LAYERS}"),
         ({"stages.1.layers": []} | NO_COMPARISON, f"stages.1.layers = []: {LAYERS}"),
         ({"stages.1.layers": [-1]} | NO_COMPARISON, "stages.1.layers.0 = -1: must be 0 or more"),
-        ({"stages.1.layers": 1} | NO_COMPARISON, "stages.1.layers = 1: must be a list"),
+        (
+            {"stages.1.layers": 1} | NO_COMPARISON,
+            "stages.1.layers = 1: must be a list, such as [0, 1]; the number of layers is num_layers",
+        ),
         (
             {"stages.0.layers": [0]} | NO_COMPARISON,
             "stages.0.layers = [0]: is for a growth; the first stage always has all layers",

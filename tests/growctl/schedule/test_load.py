@@ -136,7 +136,7 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ),
         (
             {"launch.activation_checkpointing": "all"},
-            "launch.activation_checkpointing = 'all': must be none, blocks, or {every: N} with N of 1 block or more",
+            "launch.activation_checkpointing = 'all': must be none, blocks, or {every: N} with a number of blocks",
         ),
         (
             {"launch.activation_checkpointing": {"every": 0}},
