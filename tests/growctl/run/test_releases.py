@@ -40,7 +40,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_a_release_is_trained_right_after_its_stage_and_named_as_a_finished_model(released: tuple[Path, str]) -> None:
     _, out = released
-    started = [line.split(" ", 1)[1].split(":")[0] for line in out.splitlines() if " parameters, " in line]
+    started = [line.split(" ", 1)[1].split(":")[0] for line in out.splitlines() if " parameters in " in line]
     assert started == [f"stage {name}" for name in STAGES]
     assert "released small, a finished model: " in out
     assert "0-small/release/final" in out.replace("\n", "")
