@@ -162,7 +162,15 @@ def test_generating_writes_every_page(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(performance, "RESULTS", written(tmp_path, "pattention.json", rows=[pattention_row("fp32", 1)]))
     generate.main()
     told = capsys.readouterr().out.split()
-    pages = ["schedules.md", "architecture.md", "performance.md", "inspection.md", "growing.md", "formats.md", "keys.md"]
+    pages = [
+        "schedules.md",
+        "architecture.md",
+        "performance.md",
+        "inspection.md",
+        "growing.md",
+        "formats.md",
+        "keys.md",
+    ]
     schemas = [path.name for path in formats.schema_texts()]
     assert [Path(line).name for line in told] == [*pages, *schemas, "performance.png"]
 
