@@ -172,8 +172,10 @@ def draw(results: Path, picture: Path) -> bool:
             line = "s--" if first.startswith("2") else "o-"
             axes.plot(shares, losses, line, color=COLOURS[kind], label=f"{KINDS[kind]}, from {first}")
         scratch = [row for row in rows if row.kind == "scratch"]
-        for row in scratch[:1]:
-            axes.axhline(row.loss, color="#777777", linewidth=1, label=f"best from scratch: {row.sizes[0]}")
+        lines = {"best from scratch": (scratch[:1], "-"), "final size from scratch": (_final_size(scratch), "--")}
+        for label, (found_rows, style) in lines.items():
+            for row in found_rows:
+                axes.axhline(row.loss, color="#777777", linewidth=1, linestyle=style, label=f"{label}: {row.sizes[0]}")
         axes.set_title(f"{arm} training tokens a parameter", fontsize=10)
         axes.set_xlabel("share of the tokens before the growth")
         axes.set_ylabel("validation loss at the end, nats a token")
@@ -181,3 +183,9 @@ def draw(results: Path, picture: Path) -> bool:
         axes.legend(fontsize=7)
     figure.savefig(picture, dpi=110)
     return True
+
+
+def _final_size(scratch: Sequence[Row]) -> list[Row]:
+    """The largest of the sizes from scratch, which every growth ends in."""
+    largest = max(scratch, key=lambda row: row.sizes[0].layers * row.sizes[0].attention_tokens, default=None)
+    return [largest] if largest else []

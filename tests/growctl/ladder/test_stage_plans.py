@@ -49,6 +49,7 @@ def test_the_papers_ladder_has_the_published_sizes_budgets_and_recipe() -> None:
         assert plan.index == 0 or plan.ramp_steps < rate.warmup_steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED_NAMES)
 def test_every_shipped_size_has_the_parameters_of_the_built_model(name: str) -> None:
     loaded = load_schedule(name)
