@@ -20,7 +20,7 @@ from model.errors import UserError
 from model.initialization import initial_parameter, initial_std
 from model.language_model import bare_model
 from model.parameter_names import TOKEN_KINDS, TokenKind, TokensName
-from model.policy import GrowthPolicy, ffn_tokens_in_proportion, grow_config
+from model.policy import GrowthPolicy, grow_config
 from model.tokenformer import Tokenformer
 
 
@@ -199,15 +199,13 @@ def grow_model(
 
     The grown model shares the old parameters, so an optimizer that holds them keeps their moments; add the new ones to
     it (`model.parameter_groups`). Nothing here follows `policy.moments`: they are the caller's. Token numbers, new
-    layers and the default policy are those of `grow_config`; without `ffn_tokens`, each FFN grows in its layer's own
-    proportion. With the same seed, the new tokens are those that `growctl expand` draws, in the embedding's dtype and
-    on its device. `model` may be wrapped, by `torch.compile` for example; the grown model is not.
+    layers and the default policy are those of `grow_config`. With the same seed, the new tokens are those that `growctl
+    expand` draws, in the embedding's dtype and on its device. `model` may be wrapped, by `torch.compile` for example;
+    the grown model is not.
 
     Raises UserError if the growth is invalid, as `grow_config` does, or if `model` is not a growctl model.
     """
     model = bare_model(model)
-    if ffn_tokens is None:
-        ffn_tokens = ffn_tokens_in_proportion(model.config, attention_tokens)
     config = grow_config(
         model.config,
         attention_tokens=attention_tokens,

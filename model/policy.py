@@ -196,8 +196,8 @@ def has_unfinished_ramps(config: TokenformerConfig) -> bool:
 def grow_config(
     config: TokenformerConfig | TransformerConfig,
     *,
-    attention_tokens: int | Sequence[int],
-    ffn_tokens: int | Sequence[int],
+    attention_tokens: int | Sequence[int] = 0,
+    ffn_tokens: int | Sequence[int] | None = None,
     new_layers: int = 0,
     layer_tokens: tuple[int, int] | None = None,
     policy: GrowthPolicy | None = None,
@@ -205,9 +205,10 @@ def grow_config(
     """`config` with one more generation under `policy`, by default matched tokens with a ramp, which is exact.
 
     In each layer that the model has, each of Q, K, V and O gets `attention_tokens` more tokens, and the FFN gets
-    `ffn_tokens`: one number for all layers, or one per layer. A part that gets 0 stays as it is. `new_layers` more
-    layers get `layer_tokens`: the attention tokens and the FFN tokens of each. Without it, a new layer is as large as
-    the one that it follows, after this growth; a model without layers needs it.
+    `ffn_tokens`: one number for all layers, or one per layer. A part that gets 0 stays as it is. Without `ffn_tokens`,
+    each FFN grows in its layer's own proportion. `new_layers` more layers get `layer_tokens`: the attention tokens and
+    the FFN tokens of each. Without it, a new layer is as large as the one that it follows, after this growth; a model
+    without layers needs it.
 
     Raises UserError if the model is a Transformer, if the policy is rejected for this model, if a number is negative or
     all are zero, and if copies would not be whole multiples.
@@ -215,6 +216,8 @@ def grow_config(
     policy = policy or GrowthPolicy()
     if not isinstance(config, TokenformerConfig):
         raise UserError(f"a {config.family} has no parameter tokens; only a tokenformer can grow this way")
+    if ffn_tokens is None:
+        ffn_tokens = ffn_tokens_in_proportion(config, attention_tokens)
     attention, ffn = (tokens_by_layer(tokens, config.num_layers) for tokens in (attention_tokens, ffn_tokens))
     layer_tokens = _layer_tokens(new_layers, layer_tokens)
     adds_tokens = any((*attention, *ffn))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from growctl.ladder.stage_plans import plan_stages
 from tests.growctl.grown_ladders import ONE_TRANSFORMER, TRANSFORMER
 from tests.growctl.schedules import DELETE, changed, message_of, parse
 
@@ -115,14 +116,21 @@ def test_a_mistake_in_depth_gives_one_line(changes: dict[str, Any], problem: str
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "depths"),
     [
-        ALONE | NO_SIZES | {"model.num_layers": 0, "stages": [{"name": "a", "train_steps": 9}]},
-        FROM_NOTHING | {"stages.0.attention_tokens": 4, "stages.0.ffn_tokens": 8},
-        FROM_NOTHING | {"stages.1.attention_tokens": 4, "stages.1.ffn_tokens": 8, "model.score_function": "softmax"},
-        {"stages.1.num_layers": 4, "growth.init": "zero-key", "growth.tau": "frozen"},
-        {"growth.depth": "copy-stack"},
+        (ALONE | NO_SIZES | {"model.num_layers": 0, "stages": [{"name": "a", "train_steps": 9}]}, [0]),
+        (FROM_NOTHING | {"stages.0.attention_tokens": 4, "stages.0.ffn_tokens": 8}, [0, 2]),
+        (
+            FROM_NOTHING
+            | {"stages.1.attention_tokens": 4, "stages.1.ffn_tokens": 8, "model.score_function": "softmax"},
+            [0, 2],
+        ),
+        ({"stages.1.num_layers": 4, "growth.init": "zero-key", "growth.tau": "frozen"}, [2, 4]),
+        ({"growth.depth": "copy-stack"}, [2, 2]),
     ],
 )
-def test_a_schedule_may_grow_from_no_layers_at_all(changes: dict[str, Any]) -> None:
-    parse(changed(changes))
+def test_what_only_looks_mistaken_is_accepted_and_has_the_depths_that_it_says(
+    changes: dict[str, Any], depths: list[int]
+) -> None:
+    plans = plan_stages(parse(changed(changes)))
+    assert [plan.model.num_layers for plan in plans] == depths
