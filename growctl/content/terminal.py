@@ -62,7 +62,8 @@ def _print_table(table: Table, console: Console) -> None:
     texts = [index for index in shown if not table.columns[index].is_number]
     room = console.width - _INDENT - taken - gap * len(texts)
     if texts:
-        widths[texts[0]] = max(1, min(widths[texts[0]], room - _LEAST_TEXT * (len(texts) - 1)))
+        others = sum(min(widths[index], _LEAST_TEXT) for index in texts[1:])
+        widths[texts[0]] = max(1, min(widths[texts[0]], room - others))
         if len(texts) == 1:
             widths[texts[0]] = max(1, min(widths[texts[0]], MOST_NAME))
 
@@ -98,7 +99,7 @@ def _print_table(table: Table, console: Console) -> None:
 
 def _in_lines(heading: str) -> str:
     """The heading of a narrow column: `LAMBADA ppl` and `HellaSwag` take two lines each."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-\n", heading.replace(" ", "\n", 1))
+    return re.sub(r"(?<=[a-z]{2})(?=[A-Z])", "-\n", heading.replace(" ", "\n", 1))
 
 
 def _width(table: Table, index: int, heading: str) -> int:

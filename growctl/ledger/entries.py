@@ -87,6 +87,8 @@ class StageEntry:
     """The same at the stage's own context; None if that is the same context."""
     sequence_length: int | None = None
     """The stage's own context, in data tokens; None if not recorded."""
+    num_layers: int | None = None
+    """Layers of its model; None if not recorded."""
     branch_of: str | None = None
     """The stage that a release branches from; None for a stage of the ladder."""
     decayed: bool = False

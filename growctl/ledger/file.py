@@ -39,7 +39,7 @@ TABLES = {
         num_embedding_parameters INTEGER NOT NULL, train_tokens INTEGER NOT NULL, num_steps INTEGER NOT NULL,
         tokens_per_step INTEGER NOT NULL, step_flops_parameters REAL NOT NULL, step_flops_attention REAL NOT NULL,
         step_flops_head REAL NOT NULL, evaluation_flops_per_token REAL NOT NULL,
-        own_evaluation_flops_per_token REAL, sequence_length INTEGER,
+        own_evaluation_flops_per_token REAL, sequence_length INTEGER, num_layers INTEGER,
         branch_of TEXT REFERENCES stage (name), decayed INTEGER NOT NULL""",
     "attempt": """
         stage TEXT NOT NULL REFERENCES stage (name), attempt INTEGER NOT NULL, first_step INTEGER NOT NULL,

@@ -146,6 +146,7 @@ def _stage_report(
         tokens_per_step=stage.tokens_per_step,
         step_flops=stage.step_flops.total,
         sequence_length=stage.sequence_length,
+        num_layers=stage.num_layers,
         own_context_loss=final.own_context_loss if final else None,
         work=tuple(
             Work(row["attempt"], row["wall_seconds"], row["device_seconds"], row["step_seconds"], kept)

@@ -109,10 +109,17 @@ class StageReport:
     """Training FLOPs of an optimizer step."""
     sequence_length: int | None = None
     """Its own context, in data tokens; None if not recorded."""
+    num_layers: int | None = None
+    """Layers of its model; None if not recorded."""
     own_context_loss: float | None = None
     """Like `validation_loss`, at its own context; None if `validation_loss` is measured at that one."""
     work: tuple[Work, ...] = ()
     """What `device_seconds` sums up, in the order in which it was done."""
+
+    @property
+    def batch_size(self) -> int | None:
+        """Sequences of an optimizer step; None if its context is not recorded."""
+        return self.tokens_per_step // self.sequence_length if self.sequence_length else None
 
     @property
     def jump(self) -> float | None:

@@ -24,6 +24,9 @@ UNKNOWN = "-"
 MOST_NAME = 26
 """Widest column of names; longer names break at hyphens."""
 
+_SHARES = {"parameters ": "parameters", "attention": "attention", "head": "output head"}
+"""The columns with shares in the FLOPs, and what their title calls them."""
+
 Row = dict[str, str]
 """The cells of a table's row by column heading."""
 
@@ -59,7 +62,7 @@ def print_plan(schedule: Schedule, console: Console, costs: PlanCosts | None = N
 def _tables(costs: PlanCosts) -> Iterator[tuple[str, list[Row], tuple[str, ...]]]:
     """The title and rows of each table, and the columns to drop on a narrow terminal, in that order."""
     yield (
-        "sizes and compute: FLOPs, and their shares in parameters, attention and output head",
+        "sizes and compute",
         _size_rows(costs),
         ("embedding", "head", "attention", "parameters ", "recomputed", "tokens/step", "rate"),
     )
@@ -278,6 +281,8 @@ def _print_table(console: Console, title: str, rows: Sequence[Row], narrower: Se
         first = unwanted.pop(0)
         headings = [heading for heading in headings if heading != first]
         table = _table(title, headings, rows, broken=True)
+    if shares := [name for heading, name in _SHARES.items() if heading in headings]:
+        table.title = f"{title}: FLOPs, and their shares in {', '.join(shares)}"
     console.print(table, "")
 
 

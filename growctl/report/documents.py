@@ -63,6 +63,10 @@ class StageEntry:
     bits_per_byte: float | None
     sequence_length: int | None
     """The stage's own context, in data tokens; None if not recorded."""
+    num_layers: int | None
+    """Layers of its model; None if not recorded."""
+    batch_size: int | None
+    """Sequences of an optimizer step; None if not recorded."""
     own_context_loss: float | None
     """Like `validation_loss`, at the stage's own context. Losses are measured at the context of the ladder's last
     stage; None for a stage of that context."""

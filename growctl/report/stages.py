@@ -1,6 +1,6 @@
 """The table of stages: what each stage of each run cost, and how good its model is."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.measured.data_groups import data_groups
@@ -11,6 +11,9 @@ from growctl.text.formatting import duration, four_digits, scientific, short_cou
 
 COLUMNS = (
     Column("stage", is_number=False),
+    Column("layers", drop=6),
+    Column("batch", drop=5),
+    Column("context", drop=4),
     Column("parameters", drop=3),
     Column("tokens"),
     Column("FLOPs", drop=1),
@@ -19,7 +22,15 @@ COLUMNS = (
     Column("perplexity"),
     Column("jump"),
 )
-"""The columns that `stage_cells` fills. The jump is in nats per token; the other cells carry their units."""
+"""The columns that `stage_cells` fills. The batch is in sequences, the context in data tokens, the jump in nats per
+token; the other cells carry their units."""
+
+_SHAPES: dict[str, Callable[[StageReport], int | None]] = {
+    "layers": lambda stage: stage.num_layers,
+    "batch": lambda stage: stage.batch_size,
+    "context": lambda stage: stage.sequence_length,
+}
+"""Columns that a table has only if they change within a run: most ladders grow in tokens alone."""
 
 
 def section(runs: Sequence[RunReport]) -> Section:
@@ -34,12 +45,14 @@ def section(runs: Sequence[RunReport]) -> Section:
 
 
 def _table(key: str, runs: Sequence[RunReport], brief: Collection[str]) -> Table:
+    same = {name for name, of in _SHAPES.items() if all(len({of(part) for part in run.parts}) < 2 for run in runs)}
+    shown = [number for number, column in enumerate(COLUMNS) if column.heading not in same]
     groups = []
     for run in runs:
-        rows = tuple(stage_cells(part) for part in run.parts)
+        rows = tuple(tuple(stage_cells(part)[number] for number in shown) for part in run.parts)
         remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else run.description
         groups.append(Rows(rows, run.name, remark, tuple(remarks(run)), is_detail=run.name not in brief))
-    return Table(key, COLUMNS, tuple(groups))
+    return Table(key, tuple(COLUMNS[number] for number in shown), tuple(groups))
 
 
 def stage_cells(stage: StageReport) -> tuple[Cell, ...]:
@@ -50,6 +63,7 @@ def stage_cells(stage: StageReport) -> tuple[Cell, ...]:
         perplexity = "unfinished"
     return (
         Cell(stage.name),
+        *(Cell("-" if (value := of(stage)) is None else f"{value:,}", value) for of in _SHAPES.values()),
         Cell(short_count(stage.num_parameters), stage.num_parameters),
         Cell(short_count(stage.train_tokens), stage.train_tokens),
         Cell(scientific(stage.flops), stage.flops),

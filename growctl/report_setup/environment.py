@@ -17,8 +17,8 @@ _COLUMNS = (
     Column("device", is_number=False),
     Column("devices"),
     Column("precision", is_number=False),
-    Column("ZeRO stage"),
-    *(Column(label, is_number=False) for label in SOFTWARE.values()),
+    Column("ZeRO stage", drop=5),
+    *(Column(label, is_number=False, drop=drop) for label, drop in zip(SOFTWARE.values(), (4, 1, 3, 2), strict=True)),
 )
 _NO_METRICS = "The training log (metrics.jsonl) is not here, only the ledger, which does not record it."
 _NO_STARTS = "The run did not record it when it was started."

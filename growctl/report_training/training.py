@@ -65,10 +65,10 @@ _COLUMNS = (
     Column("stage", is_number=False),
     Column("training loss at the end"),
     Column("peak learning rate"),
-    Column("median gradient norm"),
-    Column("largest gradient norm"),
+    Column("median gradient norm", drop=3),
+    Column("largest gradient norm", drop=1),
     Column("median tokens per second"),
-    Column("median MFU"),
+    Column("median MFU", drop=2),
 )
 
 _SMOOTHED = (

@@ -57,6 +57,7 @@ def stage_entry(plan: StagePlan) -> StageEntry:
         evaluation_flops_per_token=plan.evaluation_flops_per_token,
         own_evaluation_flops_per_token=plan.own_evaluation_flops_per_token,
         sequence_length=plan.batch.sequence_length,
+        num_layers=plan.model.num_layers,
         branch_of=plan.branch_of,
         decayed=has_decayed(plan),
     )

@@ -41,6 +41,12 @@ def test_the_plan_shows_how_deep_each_stage_is_where_they_differ() -> None:
     assert "layers" not in printed(alone)
 
 
+@pytest.mark.parametrize(("width", "shares"), [(100, ["parameters", "attention", "output head"]), (60, ["parameters"])])
+def test_the_title_promises_only_the_shares_that_fit(width: int, shares: list[str]) -> None:
+    [title] = [line for line in printed(ladder(), width).splitlines() if line.startswith("sizes and compute")]
+    assert title.rstrip() == f"sizes and compute: FLOPs, and their shares in {', '.join(shares)}"
+
+
 # JSON
 
 

@@ -1,12 +1,15 @@
 """What a report says of how its runs were made: environment, commands, schedules, and what each growth did."""
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from growctl.content.section import Listing, Section, Table
+from growctl.content.terminal import print_sections
 from growctl.ledger.starts import read_starts, record_start
 from growctl.measured.find import find_runs
 from growctl.measured.runs import RunReport
@@ -53,6 +56,22 @@ def test_runs_of_one_environment_share_a_row_with_the_versions_that_their_ladder
     assert software.keys() == {"python", "growctl", "torch", "deepspeed"}
     [row] = cells(environment.section(find_runs(runs)))
     assert row == ["all 2 runs", "cpu", "2", "bf16", "2", *(software[name] for name in environment.SOFTWARE)]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_environments_fit_the_terminal_with_every_word_whole(runs: Path, width: int) -> None:
+    ladder(runs)
+    control(runs, 900, 1.30)
+    attempt(runs / "quick", "0-800k", 2)
+    record_start(RunPaths(runs / "quick"), ["growctl", "run", "quickstart"])
+    found = environment.section(find_runs(runs))
+    assert found is not None
+    output = io.StringIO()
+    print_sections([found], Console(file=output, width=width), details=True)
+    assert max(map(len, output.getvalue().splitlines())) <= width
+    words = output.getvalue().split()
+    assert {"ZeRO", "stage", "precision", "devices", "quick", "bf16", "growctl"} <= set(words)
+    assert ("Python" in words) == (width == 100)
 
 
 def test_what_was_not_recorded_of_an_environment_says_why(runs: Path) -> None:
