@@ -11,6 +11,9 @@ from model.flops import Flops, training_flops_per_token
 
 Model = TokenformerConfig | TransformerConfig
 
+_BATCH_POWERS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
+"""By `learning_rate.batch_scaling`: the power of the ratio of batches that the rate is multiplied with."""
+
 
 class StageBatch(NamedTuple):
     """What one optimizer step of a stage reads."""
@@ -39,6 +42,13 @@ def stage_batch(schedule: Schedule, index: int) -> StageBatch:
         return StageBatch(stage.batch_size, length)
     tokens = stage.batch_tokens or training.batch_size * training.sequence_length
     return StageBatch(max(1, tokens // length), length)
+
+
+def batch_scale(schedule: Schedule, index: int) -> float:
+    """The factor on the learning rate for the batch of stage `index` (`learning_rate.batch_scaling`)."""
+    usual = schedule.training.batch_size * schedule.training.sequence_length
+    power = _BATCH_POWERS[schedule.learning_rate.batch_scaling]
+    return float((stage_batch(schedule, index).tokens / usual) ** power)
 
 
 def batch_key(schedule: Schedule, index: int) -> str:

@@ -45,8 +45,11 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
 
 
 def _batch_and_context(schedule: "Schedule") -> dict[str, Any]:
-    """The batch and the context of the last stage, at which losses are measured; where stages differ, of all."""
-    from growctl.ladder.budgets import stage_batch
+    """The batch and the context of the last stage, at which losses are measured; where stages differ, of all.
+
+    Also the factor that the last stage's batch puts on its learning rate, if there is one.
+    """
+    from growctl.ladder.budgets import batch_scale, stage_batch
 
     batches = [stage_batch(schedule, index) for index in range(len(schedule.stages))]
     found: dict[str, Any] = {}
@@ -55,7 +58,8 @@ def _batch_and_context(schedule: "Schedule") -> dict[str, Any]:
         found[f"training.{key}"] = by_stage[-1]
         if len(set(by_stage)) > 1:
             found[f"stages.{key}"] = by_stage
-    return found
+    scale = batch_scale(schedule, len(batches) - 1)
+    return found | ({"learning_rate.batch_scale": scale} if scale != 1 else {})
 
 
 def data_conditions(dataset: "DatasetManifest") -> dict[str, Any]:

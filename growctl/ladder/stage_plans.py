@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.ladder.budgets import StageBatch, stage_batch, stage_steps, step_flops
+from growctl.ladder.budgets import StageBatch, batch_scale, stage_batch, stage_steps, step_flops
 from growctl.ladder.data_position import first_sample, stage_positions
 from growctl.ladder.sizes import Growth, attending, growth_before, is_grown, stage_models, tau_after_growth
 from growctl.schema.blocks import Schedule
@@ -11,9 +11,6 @@ from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token
 from model.policy import has_unfinished_ramps
 from stages.spec import GenerationRule, LearningRate, settled_step
-
-_BATCH_POWERS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
-"""By `learning_rate.batch_scaling`: the power of the ratio of batches that the rate is multiplied with."""
 
 
 @dataclass(frozen=True)
@@ -207,12 +204,5 @@ def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> Learning
         decay_steps=min(round(block.decay * total), after_warmup),
         total_steps=total,
         first_step=sum(steps[:index]) if block.span == "ladder" else 0,
-        scale=_batch_scale(schedule, index),
+        scale=batch_scale(schedule, index),
     )
-
-
-def _batch_scale(schedule: Schedule, index: int) -> float:
-    """The factor on the learning rate for the stage's batch (`learning_rate.batch_scaling`)."""
-    usual = schedule.training.batch_size * schedule.training.sequence_length
-    power = _BATCH_POWERS[schedule.learning_rate.batch_scaling]
-    return float((stage_batch(schedule, index).tokens / usual) ** power)

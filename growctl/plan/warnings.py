@@ -35,8 +35,8 @@ MOST_EPOCHS = 4.0
 def plan_warnings(costs: PlanCosts) -> list[str]:
     """One sentence per problem that is likely to waste compute or to make the comparison unfair."""
     checks = (
-        *(_text, _dataset, _growth_factors, _tokens_per_parameter, _epochs, _mixture, _ranks, _memory, _settings),
-        *(_caveats, _short_stages),
+        *(_text, _dataset, _growth_factors, _tokens_per_parameter, _epochs, _mixture, _ranks, _memory, _segments),
+        *(_settings, _caveats, _short_stages),
     )
     failures = costs.measurements.failures if costs.measurements else ()
     return [*(warning for check in checks for warning in check(costs)), *failures]
@@ -245,6 +245,17 @@ def _with_checkpointing(costs: PlanCosts, run: RunCost, cost: StageCost, micro_b
         f" It fits with launch.activation_checkpointing = blocks: {byte_count(after)} instead of {byte_count(before)}, "
         f"{plan.recomputed_flops / plan.flops.total:.0%} more hardware FLOPs."
     )
+
+
+def _segments(costs: PlanCosts) -> Iterator[str]:
+    """Warns if one segment of activation checkpointing holds all layers."""
+    every = costs.ladder.schedule.launch.recompute_every
+    deepest = max(cost.plan.model.num_layers for cost in costs.ladder.stages)
+    if every is not None and 1 < deepest <= every:
+        yield (
+            f"launch.activation_checkpointing.every = {every}: no stage has more than {deepest} layers, so each step "
+            f"recomputes all of them at once, which saves hardly any memory; use less than {deepest}, or blocks."
+        )
 
 
 def _settings(costs: PlanCosts) -> Iterator[str]:

@@ -90,6 +90,18 @@ def test_a_control_from_scratch_trains_at_the_last_stages_batch_and_context() ->
         assert all(meant_to_differ(path, control.kind, "tokenformer") for path in differing), differing
 
 
+@pytest.mark.parametrize(("scaling", "differing"), [("none", set()), ("sqrt", {"learning_rate.batch_scale"})])
+def test_ladders_whose_rates_differ_by_their_batches_do_not_compare_as_equals(
+    scaling: str, differing: set[str]
+) -> None:
+    rate, own = {"peak": 1e-3, "warmup_steps": 2, "batch_scaling": scaling}, [{"batch_size": 4}] * 3
+    small, large = (
+        comparison_conditions(changing(*own, learning_rate=rate, training={"batch_size": size, "sequence_length": 16}))
+        for size in (4, 16)
+    )
+    assert {path for path in small | large if small.get(path) != large.get(path)} == differing
+
+
 def test_the_plan_has_memory_and_micro_batches_of_each_context() -> None:
     hardware = {"flops": "1T", "memory": "1GB"}
     schedule = changing(

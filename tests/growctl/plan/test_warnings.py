@@ -139,6 +139,13 @@ def test_where_a_size_does_not_fit_checkpointing_is_proposed_with_its_memory_and
     assert not any("It fits" in warning for warning in fitting("1MB", 8, activation_checkpointing={"every": 2}))
 
 
+@pytest.mark.parametrize(("chosen", "warns"), [("none", 0), ("blocks", 0), ({"every": 2}, 0), ({"every": 3}, 1)])
+def test_checkpointing_all_layers_as_one_segment_is_reported(chosen: str | dict[str, int], warns: int) -> None:
+    deep = {"num_layers": 3, "hidden_size": 32, "num_heads": 2}
+    found = warnings(optimal(model=deep, launch={"activation_checkpointing": chosen}))
+    assert len([warning for warning in found if warning.endswith("use less than 3, or blocks.")]) == warns
+
+
 def test_a_batch_that_does_not_split_evenly_is_reported_once_as_run_reports_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
