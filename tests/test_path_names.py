@@ -47,6 +47,7 @@ def joined_names(node: ast.expr) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("floor", ["growctl", "stages", "benchmarks"])
+@pytest.mark.slow
 def test_no_file_but_the_owners_spells_a_name_under_a_runs_directory(floor: str) -> None:
     files = {str(path.relative_to(REPOSITORY)): path for path in sorted((REPOSITORY / floor).rglob("*.py"))}
     found = [

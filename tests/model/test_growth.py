@@ -120,6 +120,7 @@ def test_noise_on_copies_changes_the_function_in_proportion(noise):
 
 @settings(max_examples=40)
 @given(st.data(), st.sampled_from(SCORE_FUNCTIONS))
+@pytest.mark.slow
 def test_copies_change_the_function_of_a_model_that_is_not_the_published_formula(data, score_function):
     history = data.draw(histories(score_function)).ramped()
     assume(not is_published(history.config))
@@ -351,6 +352,7 @@ def rows_that_learn(found: dict[str, Tensor], number: int) -> dict[str, tuple[Te
 
 
 @pytest.mark.parametrize(("init", "tau", "score_function"), POSSIBLE)
+@pytest.mark.slow
 def test_every_new_token_learns_from_the_first_update_and_fully_from_the_second(init, tau, score_function):
     """Holds for every valid policy: on a base model with plain SGD, on a grown model with AdamW."""
     start = base(score_function)

@@ -56,6 +56,7 @@ def calls(model: LanguageModel, run: Callable[[], Any]) -> int:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.slow
 def test_the_loss_and_every_gradient_have_the_same_bits_as_without(name, dtype):
     model = build_model(CONFIGS[name], seed=0).to(dtype)
     plain = trained(model, None)

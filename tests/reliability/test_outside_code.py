@@ -44,6 +44,7 @@ def dangerous_calls(source: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("package", ["growctl", "stages", "model", "benchmarks", "tools"])
+@pytest.mark.slow
 def test_no_call_opens_a_pickle_runs_text_or_starts_a_shell(package):
     sources = sorted((REPOSITORY / package).rglob("*.py"))
     assert sources

@@ -4,6 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from tests.workers import REPOSITORY
 
 PAGE = REPOSITORY / "docs/troubleshooting.md"
@@ -47,6 +49,7 @@ def holds(text: str, message: str) -> bool:
 MESSAGES = quoted_messages(PAGE.read_text())
 
 
+@pytest.mark.slow
 def test_every_message_on_the_page_is_in_the_code() -> None:
     files = [path for floor in FLOORS for path in (REPOSITORY / floor).rglob("*.py")]
     said = [text for path in files for text in texts(path.read_text())]

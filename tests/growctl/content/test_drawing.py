@@ -51,6 +51,7 @@ def texts(figure: Figure) -> list[Text]:
 
 
 @pytest.mark.parametrize("style", FIGURE_STYLES)
+@pytest.mark.slow
 def test_no_text_of_four_ladders_covers_another_or_leaves_the_figure(style: FigureStyle) -> None:
     figure = drawn(style)
     boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
@@ -158,6 +159,7 @@ def test_an_svg_needs_no_fonts_and_nothing_from_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("kind", FIGURE_FORMATS)
+@pytest.mark.slow
 def test_equal_charts_make_equal_files(kind: FigureFormat) -> None:
     one, two = (figure_file(chart(series("a", mark(1e12, 30, is_end=True))), kind) for _ in range(2))
     assert one == two

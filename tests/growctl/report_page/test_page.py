@@ -150,6 +150,7 @@ HOSTILE = st.sampled_from(
 
 @settings(max_examples=30, deadline=None)
 @given(st.text(max_size=20) | HOSTILE | st.binary(max_size=4).map(lambda b: b.decode(errors="surrogateescape")))
+@pytest.mark.slow
 def test_no_text_adds_an_element_or_an_attribute(text: str) -> None:
     text = f"x{text}"  # an empty text leaves some attributes out
     rendered = render_page(text, sections(text))

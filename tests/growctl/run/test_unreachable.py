@@ -91,6 +91,7 @@ def test_a_hub_that_rejects_requests_gives_one_message_for_sources_and_tokenizer
         pytest.param("stall", "timed out", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_hub_that_fails_in_the_middle_of_a_file_leaves_nothing_of_the_dataset(
     tmp_path: Path, failure: str, said: str
 ) -> None:

@@ -91,6 +91,7 @@ def test_overrides_use_hydras_syntax(tmp_path: Path, overrides: list[str], chang
     st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\\$"), min_size=1),
     st.floats(1e-12, 10.0),
 )
+@pytest.mark.slow
 def test_names_texts_and_rates_survive_the_dump(name: str, separator: str, peak: float) -> None:
     original = parse(changed({"name": name, "data.document_separator": separator, "learning_rate.peak": peak}))
     text = OmegaConf.to_yaml(OmegaConf.create(original.model_dump(mode="json")))

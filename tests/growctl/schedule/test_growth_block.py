@@ -170,6 +170,7 @@ def test_the_official_preset_still_needs_a_learning_rate_block() -> None:
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_a_schedules_dump_reloads_to_an_equal_schedule_and_so_do_its_controls(growth: dict[str, Any]) -> None:
     schedule = ladder((4, 8), (8, 16), (24, 48), growth=growth, controls=BASE["controls"], name="s")
     assert parse(written_out(schedule)) == schedule

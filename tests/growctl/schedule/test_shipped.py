@@ -38,6 +38,7 @@ def test_the_shipped_schedules_are_these_without_choices_for_blocks() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_every_shipped_schedule_loads_and_plans_by_its_short_and_its_long_name(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -241,6 +241,7 @@ def test_wrong_batch_tokens_give_one_line(changes: dict[str, Any], problem: str)
 
 @settings(max_examples=25)
 @given(st.integers(1, 512), st.integers(1, 64))
+@pytest.mark.slow
 def test_batch_tokens_equal_the_batch_size_and_survive_the_dump(size: int, length: int) -> None:
     shape = {"training.sequence_length": length, "stages.0.train_tokens": "1M", "launch": {}}
     in_tokens = parse(changed(shape | {"training.batch_size": DELETE, "training.batch_tokens": size * length}))

@@ -47,6 +47,7 @@ def seen(runs_dir: Path) -> list[RunStatus]:
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", ["cut", "gone", "folder", "other"])
+@pytest.mark.slow
 def test_a_broken_file_gives_a_note_and_the_rest_is_still_shown(tmp_path, file, damage):
     path = everything_made(tmp_path).directory / file
     whole = path.read_bytes()

@@ -107,6 +107,7 @@ def test_a_path_with_nothing_to_check_gives_one_message(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"seed: !!bool maybe", b"seed: 0b_", b"[" * 5000, b"seed: !!set [a]"])
+@pytest.mark.slow
 def test_a_runs_schedule_that_is_no_longer_yaml_is_reported_as_broken(runs, content):
     (runs / "tiny/schedule.yaml").write_bytes(content)
     assert found(runs)["schedule.yaml"].whole is False

@@ -68,6 +68,7 @@ def test_skipping_moves_no_other_document(folder: Path) -> None:
     assert not [text for text in found.values() if "\udce9" in text]
 
 
+@pytest.mark.slow
 def test_more_bad_records_than_the_limit_are_one_error_and_leave_nothing(folder: Path, tmp_path: Path) -> None:
     message = r"data\.most_bad_records: the source has more than 9 bad records, such as .*/a\.jsonl line 2 \(not JSON\)"
     with pytest.raises(DataError, match=message):

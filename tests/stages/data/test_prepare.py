@@ -325,6 +325,7 @@ def test_progress_names_the_work_and_goes_from_0_to_1(folder: Path, tmp_path: Pa
 # Existing tokenizers
 
 
+@pytest.mark.slow
 def test_wikitext_in_neox_tokens(tmp_path: Path) -> None:
     if not (NEOX_TOKENIZER.is_file() and WIKITEXT.is_file()):
         pytest.skip(f"{SHARED} has no NeoX tokenizer and WikiText file")
@@ -355,6 +356,7 @@ def test_truncation_and_padding_of_an_existing_tokenizer_do_not_affect_the_data(
     assert_holds_the_source(prepare(spec, tmp_path / "datasets"))
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_takes_four_bytes_per_token(trained: Tokenizer, folder: Path, tmp_path: Path) -> None:
     trained.add_tokens([f"token number {number}" for number in range(2**16)])
     trained.save(str(tmp_path / "large.json"))
