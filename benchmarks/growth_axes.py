@@ -8,6 +8,7 @@ final size from scratch at other budgets, which gives the curve for FLOPs to equ
 the final size, trained from scratch on 20 or 100 tokens a parameter. A row's growths come at shares of its own data
 tokens; how many these are follows from the budget.
 
+Every row is tuned: seed 0 runs it at each of the arm's peak rates. The better one counts, and the other seeds take it.
 Rows are real `growctl run`s, which resume when the command is repeated. Rows with the same base train it once.
 
 The results are of files of Linux 6.1.176, as Debian's package linux-source-6.1 has them:
@@ -38,7 +39,9 @@ SCHEDULE = HERE / "growth_axes.yaml"
 RESULTS = HERE / "results" / "growth_axes.json"
 WIDTH, VOCABULARY, CONTEXT, HEADS = 48, 512, 64, 3
 ARMS = {20: 8, 100: 40}
-"""Training tokens a parameter of the final size from scratch, and the sequences in a batch: 5,273 steps each."""
+"""Training tokens a parameter of the final size from scratch, and the sequences in a batch: 5,284 steps each."""
+PEAKS = {20: (2e-3, 4e-3), 100: (4e-3,)}
+"""The peak learning rates of each arm."""
 
 
 class Size(NamedTuple):
@@ -151,7 +154,7 @@ def ladder_tokens(row: Row, arm: int) -> int:
     return round(budget / sum(share * flops_per_token(size) for share, size in zip(shares, row.sizes, strict=True)))
 
 
-def overrides(row: Row, arm: int, seed: int, text: str) -> list[str]:
+def overrides(row: Row, arm: int, seed: int, peak: float, text: str) -> list[str]:
     """The overrides of the schedule."""
     stages = []
     for number, size in enumerate(row.sizes):
@@ -164,6 +167,7 @@ def overrides(row: Row, arm: int, seed: int, text: str) -> list[str]:
         f"seed={seed}",
         f"model.num_layers={row.sizes[0].layers}",
         f"stages=[{', '.join(stages)}]",
+        f"learning_rate.peak={peak}",
         f"training.batch_size={ARMS[arm]}",
         f"training.ladder_tokens={ladder_tokens(row, arm)}",
         *([f"growth.depth={row.depth}"] if row.kind in ("interleave", "copy-stack") else []),
@@ -171,17 +175,23 @@ def overrides(row: Row, arm: int, seed: int, text: str) -> list[str]:
     ]
 
 
-def run_name(row: Row, arm: int, seed: int) -> str:
+def run_name(row: Row, arm: int, seed: int, peak: float) -> str:
     """The name of a row's run."""
-    return f"arm{arm}-seed{seed}-{row.name}"
+    return f"arm{arm}-seed{seed}-peak{1e3 * peak:g}-{row.name}"
 
 
 def run(row: Row, arm: int, seed: int, text: str, directory: Path) -> None:
-    """Runs one row, resumes it, or finds it done."""
-    name = run_name(row, arm, seed)
+    """Runs one row at its peaks, resumes the runs, or finds them done."""
+    best = best_peak(row, arm, directory) if seed else None
+    for peak in PEAKS[arm] if best is None else [best]:
+        _run(row, arm, seed, peak, text, directory)
+
+
+def _run(row: Row, arm: int, seed: int, peak: float, text: str, directory: Path) -> None:
+    name = run_name(row, arm, seed, peak)
     if result(name, directory):
         return
-    command = [sys.executable, "-m", "growctl.cli.app", "run", str(SCHEDULE), *overrides(row, arm, seed, text)]
+    command = [sys.executable, "-m", "growctl.cli.app", "run", str(SCHEDULE), *overrides(row, arm, seed, peak, text)]
     command += ["--name", name, "--runs-dir", str(directory), "--no-controls"]
     with (directory / f"{name}.log").open("ab") as log:
         code = subprocess.run(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"}).returncode
@@ -203,6 +213,18 @@ def result(name: str, directory: Path) -> dict[str, Any] | None:
     return {"loss": found.final_loss, "flops": found.cumulative_flops, "jumps": jumps}
 
 
+def tried(row: Row, arm: int, directory: Path) -> dict[float, float]:
+    """Final losses of seed 0 by peak rate, of those that have finished."""
+    found = {peak: result(run_name(row, arm, 0, peak), directory) for peak in PEAKS[arm]}
+    return {peak: outcome["loss"] for peak, outcome in found.items() if outcome}
+
+
+def best_peak(row: Row, arm: int, directory: Path) -> float | None:
+    """The peak at which seed 0 ended best; None if it has not finished at any."""
+    losses = tried(row, arm, directory)
+    return min(losses, key=lambda peak: losses[peak], default=None)
+
+
 def jobs(arms: Sequence[int], seeds: Sequence[int], pattern: str) -> Iterator[tuple[Row, int, int]]:
     """The rows to run: every row of one seed and arm before the next."""
     for arm in arms:
@@ -215,9 +237,9 @@ def collect(directory: Path) -> dict[str, Any]:
     rows = []
     for arm in ARMS:
         for row in ROWS[arm]:
-            by_seed = {seed: result(run_name(row, arm, seed), directory) for seed in range(3)}
-            done = {str(seed): found for seed, found in by_seed.items() if found}
-            if done:
+            peak = best_peak(row, arm, directory)
+            if peak is not None:
+                by_seed = {seed: result(run_name(row, arm, seed, peak), directory) for seed in range(3)}
                 rows.append(
                     {
                         "arm": arm,
@@ -227,7 +249,9 @@ def collect(directory: Path) -> dict[str, Any]:
                         "until": row.until,
                         "budget": row.budget,
                         "tokens": ladder_tokens(row, arm),
-                        "by_seed": done,
+                        "peak": peak,
+                        "tried": {f"{rate:g}": loss for rate, loss in tried(row, arm, directory).items()},
+                        "by_seed": {str(seed): found for seed, found in by_seed.items() if found},
                     }
                 )
     return {

@@ -56,6 +56,12 @@ class Row(BaseModel):
     until: list[float]
     budget: float
     tokens: int
+    peak: float
+    """The peak learning rate at which seed 0 ended best."""
+
+    tried: dict[str, float]
+    """The final losses of seed 0 by peak, in nats."""
+
     by_seed: dict[str, Outcome]
 
     @property
@@ -125,7 +131,7 @@ def arm_table(arm: int, results: Path = RESULTS) -> str:
     if found is None or not found.of_arm(arm):
         return NOT_MEASURED
     rows = found.of_arm(arm)
-    headings = ("run", "tokens", "jump, nats", "loss", "by seed", "FLOPs to equal loss")
+    headings = ("run", "tokens", "peak", "jump, nats", "loss", "by seed", "FLOPs to equal loss")
     return table(headings, (_cells(found, row) for row in rows))
 
 
@@ -137,6 +143,7 @@ def _cells(results: GrowthAxes, row: Row) -> tuple[str, ...]:
     return (
         f"**{row.shown}**" if is_scratch else row.shown,
         f"{row.tokens / 1e6:.1f}M",
+        f"{1e3 * row.peak:g}e-3",
         "-" if largest is None else f"{largest:+.3f}" if abs(largest) > 1e-5 else "0",
         f"{row.loss:.4f}",
         ", ".join(f"{outcome.loss:.4f}" for outcome in row.by_seed.values()),

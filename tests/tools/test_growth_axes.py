@@ -15,7 +15,7 @@ def row(kind, sizes, losses, until=(), budget=1.0, flops=100.0, jumps=()):
     by_seed = {str(seed): {"loss": loss, "flops": flops * budget, "jumps": jumps} for seed, loss in enumerate(losses)}
     name = f"{kind}-{len(sizes)}-{budget}"
     common = {"arm": 20, "name": name, "kind": kind, "sizes": sizes, "until": until, "budget": budget}
-    return common | {"tokens": 2_700_000, "by_seed": by_seed}
+    return common | {"tokens": 2_700_000, "peak": 4e-3, "tried": {"0.004": losses[0]}, "by_seed": by_seed}
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_the_table_lists_the_rows_of_one_budget_from_the_best_to_the_worst(resul
         "| **1 layer x 8, from scratch**",
         "| depth, copied: 1 layer x 8 to 50 %, then 4 layers x 8",
     ]
-    assert lines[0].endswith("| 2.7M | 0 | 3.0000 | 2.9000, 3.1000 | 1.41x |")
+    assert lines[0].endswith("| 2.7M | 4e-3 | 0 | 3.0000 | 2.9000, 3.1000 | 1.41x |")
     assert "| +1.250 |" in lines[3]
 
 
