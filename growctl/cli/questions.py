@@ -10,6 +10,7 @@ from growctl.draft.sizes import ladder_sizes
 from growctl.draft.text_source import text_source
 from growctl.draft.wish import Wish, parse_base, parse_device, parse_gpus, parse_params, parse_tokens
 from growctl.plan.warnings import OPTIMAL_TOKENS
+from growctl.schedule.errors import shown
 from growctl.text.formatting import short_count
 from model.errors import UserError
 
@@ -25,6 +26,7 @@ def asked_wish(
     data: str | None,
     gpus: int | None,
     device: str | None,
+    grow_depth: bool,
 ) -> Wish:
     """Asks for every part of a wish; the options given are the default answers. Asks again after an unusable answer.
 
@@ -54,7 +56,7 @@ def asked_wish(
 
     def fitting_base(answer: str) -> int | None:
         first = _unless_auto(answer, parse_base)
-        ladder_sizes(size, first, text_source(text, total, max(BUDGETS)).vocabularies)
+        ladder_sizes(size, first, text_source(text, total, max(BUDGETS)).vocabularies, grow_depth=grow_depth)
         return first
 
     first = _ask(
@@ -76,7 +78,13 @@ def asked_wish(
         device or AUTO,
         lambda answer: _unless_auto(answer, parse_device),
     )
-    return Wish(params=size, base=first, tokens=total, data=text, gpus=num_gpus, device=model)
+    deeper = _ask(
+        "grow-depth",
+        "Whether the growths add layers as well as parameter tokens (yes), or tokens alone (no).",
+        "yes" if grow_depth else "no",
+        _yes_or_no,
+    )
+    return Wish(params=size, base=first, tokens=total, data=text, gpus=num_gpus, device=model, grow_depth=deeper)
 
 
 def _ask(name: str, explanation: str, default: str, parse: Callable[[str], Answer]) -> Answer:
@@ -94,6 +102,12 @@ def _ask(name: str, explanation: str, default: str, parse: Callable[[str], Answe
     except typer.Abort:
         raise UserError(f"--interactive: the answers end before {name}; answer it, or give --{name}") from None
     return answer
+
+
+def _yes_or_no(answer: str) -> bool:
+    if answer.lower() not in ("yes", "y", "no", "n"):
+        raise UserError(f"{shown(answer)}: must be yes or no")
+    return answer.lower() in ("yes", "y")
 
 
 def _unless_auto(answer: str, parse: Callable[[str], Answer]) -> Answer | None:

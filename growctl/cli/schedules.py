@@ -55,6 +55,13 @@ def init(
             "(default: a shipped one that is large enough)."
         ),
     ] = None,
+    grow_depth: Annotated[
+        bool,
+        typer.Option(
+            "--grow-depth/--fixed-depth",
+            help="Whether the growths add layers as well as parameter tokens, or tokens alone.",
+        ),
+    ] = True,
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="Ask for each of these, with a line of explanation.")
     ] = False,
@@ -76,11 +83,13 @@ def init(
         from growctl.cli.questions import asked_wish
 
         with redirect_stdout(sys.stderr):  # standard output may be the schedule
-            wish = asked_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device)
+            wish = asked_wish(
+                params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth
+            )
     elif params is None:
         raise UserError("--params: is missing; give the parameters of the last size (--params 350M), or --interactive")
     else:
-        wish = make_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device)
+        wish = make_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth)
     name = default_file(wish) if file in (None, STANDARD_OUTPUT) else str(file)
     path = None if file == STANDARD_OUTPUT else new_file(name)
     result = drafted(wish, Path(name).stem)

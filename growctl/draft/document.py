@@ -24,7 +24,7 @@ def schedule_text(draft: Draft) -> str:
         _releases(draft),
         _training(draft),
         _learning_rate(draft),
-        _growth(),
+        _growth(draft),
         _intervals(draft),
         _controls(draft),
         _launch(draft),
@@ -43,7 +43,7 @@ def init_command(wish: Wish) -> str:
         "--device": wish.device,
     }
     given = [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
-    return " ".join(["growctl init", *given])
+    return " ".join(["growctl init", *given, *([] if wish.grow_depth else ["--fixed-depth"])])
 
 
 def _heading(draft: Draft) -> str:
@@ -65,12 +65,16 @@ def _data(draft: Draft) -> str:
 
 
 def _model(draft: Draft) -> str:
-    shape = draft.shape
+    shape, first, last = draft.shape, draft.sizes[0].num_layers, draft.sizes[-1].num_layers
     origin = "A published shape" if shape.published else "Narrower than any published shape"
-    text = _comment(f"{origin}. The growths of this ladder add parameter tokens and leave it as it is.") + (
+    of_last = "" if first == last else f" in the end, with {last} layers"
+    grows = (
+        "parameter tokens and leave it as it is" if first == last else "layers and parameter tokens; the width stays"
+    )
+    text = _comment(f"{origin}{of_last}. The growths of this ladder add {grows}.") + (
         "model:\n"
         "  family: tokenformer\n"
-        f"  num_layers: {shape.num_layers}\n"
+        f"  num_layers: {first}\n"
         f"  hidden_size: {shape.width}\n"
         f"  num_heads: {shape.num_heads}\n"
     )
@@ -85,15 +89,18 @@ def _stages(draft: Draft) -> str:
         f"Every growth multiplies the parameters by about the same factor. The last size has {reached:,} "
         f"({short_count(wanted)} asked for: {reached / wanted - 1:+.1%}), and the ladder reads "
         f"{sum(draft.train_tokens) / reached:.3g} tokens for each of them. The last size trains on half of the tokens "
-        "or more; the earlier ones share the rest in proportion to their parameters."
+        "or more; the earlier ones share the rest in proportion to their parameters, which stand on the right."
     )
     text += "stages:\n"
+    before = draft.sizes[0].num_layers
     for size, tokens in zip(draft.sizes, draft.train_tokens, strict=True):
+        deeper = "" if size.num_layers == before else f"num_layers: {size.num_layers}, "
+        before = size.num_layers
         entry = (
-            f"{{name: {size.name}, attention_tokens: {size.attention_tokens}, ffn_tokens: {size.ffn_tokens}, "
+            f"{{name: {size.name}, {deeper}attention_tokens: {size.attention_tokens}, ffn_tokens: {size.ffn_tokens}, "
             f"train_tokens: {short_count(tokens)}}}"
         )
-        text += f"  - {entry}  # {size.num_parameters:,} parameters\n"
+        text += f"  - {entry}  # {size.num_parameters:,}\n"
     return text
 
 
@@ -125,10 +132,11 @@ def _learning_rate(draft: Draft) -> str:
     )
 
 
-def _growth() -> str:
+def _growth(draft: Draft) -> str:
+    layers = "" if draft.sizes[0].num_layers == draft.sizes[-1].num_layers else "New layers add zeros at first. "
     text = _comment(
-        "New tokens start as large as the old ones, and a ramp raises their keys from 0, so the growth itself changes "
-        "nothing (docs/growing.md)."
+        f"{layers}New tokens start as large as the old ones, and a ramp raises their keys from 0, so the growth itself "
+        "changes nothing (docs/growing.md)."
     )
     return text + (
         "growth:\n"

@@ -107,7 +107,7 @@ def make_draft(wish: Wish, devices: int = 1) -> Draft:
     """Follows the rules from a wish to a draft whose batch `devices` can share. Raises UserError."""
     total = round(OPTIMAL_TOKENS * wish.params) if wish.tokens is None else wish.tokens
     source = text_source(wish.data, total, max(BUDGETS))
-    shape, sizes = ladder_sizes(wish.params, wish.base, source.vocabularies)
+    shape, sizes = ladder_sizes(wish.params, wish.base, source.vocabularies, grow_depth=wish.grow_depth)
     best = batch_sequences(wish.params, total, shape.sequence_length)
     if devices > best:
         raise UserError(

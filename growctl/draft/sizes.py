@@ -1,4 +1,4 @@
-"""Chooses the width of a draft's models and the parameter tokens of each stage.
+"""Chooses the width of a draft's models, and the layers and parameter tokens of each stage.
 
 A growth never changes the width, so one shape serves the whole ladder. Published shapes are those of Tokenformer (arXiv
 2410.23168).
@@ -44,6 +44,8 @@ class Shape:
     """What all stages of a ladder share, and its context."""
 
     num_layers: int
+    """Of the last stage; of all stages if only tokens grow."""
+
     width: int
     num_heads: int
     sequence_length: int
@@ -90,6 +92,7 @@ class Vocabularies:
 class Size:
     """The size of one stage."""
 
+    num_layers: int
     attention_tokens: int
     """Parameter tokens in each of Q, K, V and O."""
 
@@ -106,8 +109,12 @@ class Size:
         return short_count(self.num_parameters).lower()
 
 
-def ladder_sizes(params: int, base: int | None, vocabularies: Vocabularies) -> tuple[Shape, list[Size]]:
+def ladder_sizes(
+    params: int, base: int | None, vocabularies: Vocabularies, *, grow_depth: bool
+) -> tuple[Shape, list[Size]]:
     """The shape of a ladder to `params` parameters and the size of each stage, from `base` on or from the default base.
+
+    With `grow_depth`, layers grow as well as tokens; otherwise all stages have all layers.
 
     Raises UserError if no shape spans both.
     """
@@ -123,7 +130,12 @@ def ladder_sizes(params: int, base: int | None, vocabularies: Vocabularies) -> t
     shape = min(fitting, key=lambda s: abs(math.log(_parameters(s, vocabularies, s.width) / first)))
     growths = num_growths(params / first)
     wanted = [first * (params / first) ** (number / growths) for number in range(growths + 1)]
-    return shape, [_size(shape, vocabularies, number) for number in wanted]
+    depths = _depths(shape, vocabularies, wanted) if grow_depth else [shape.num_layers] * len(wanted)
+    sizes: list[Size] = []
+    for num_layers, number in zip(reversed(depths), reversed(wanted), strict=True):
+        most = sizes[0].attention_tokens if sizes else None
+        sizes.insert(0, _size(shape, vocabularies, num_layers, number, most))
+    return shape, sizes
 
 
 def num_growths(factor: float) -> int:
@@ -143,14 +155,25 @@ def _default_base(params: int) -> int:
     return PUBLISHED_BASE if low <= params <= high else round(params / DEFAULT_SPAN)
 
 
-def _size(shape: Shape, vocabularies: Vocabularies, parameters: float) -> Size:
-    """The size nearest to `parameters` with a round number of tokens: a multiple of the largest power of two up to a
-    32nd of it, 64 at most."""
-    none, one = (_parameters(shape, vocabularies, tokens) for tokens in (0, 1))
+def _depths(shape: Shape, vocabularies: Vocabularies, wanted: Sequence[float]) -> list[int]:
+    """The layers of each stage: in proportion to the square root of the parameters outside the embedding, so that
+    layers and tokens have equal parts in every growth, but enough that no stage needs more tokens than the next one."""
+    outside = [parameters - _parameters(shape, vocabularies, 0) for parameters in wanted]
+    depths = [shape.num_layers]
+    for here, after in zip(outside[-2::-1], outside[:0:-1], strict=True):
+        even = round(shape.num_layers * math.sqrt(here / outside[-1]))
+        depths.insert(0, max(1, even, math.ceil(depths[0] * here / after)))
+    return depths
+
+
+def _size(shape: Shape, vocabularies: Vocabularies, num_layers: int, parameters: float, most: int | None) -> Size:
+    """The size nearest to `parameters` with a round number of tokens, `most` at most: a multiple of the largest power
+    of two up to a 32nd of it, 64 at most."""
+    none, one = (_parameters(shape, vocabularies, tokens, num_layers) for tokens in (0, 1))
     exact = (parameters - none) / (one - none)
     multiple = min(64, 2 ** max(0, math.floor(math.log2(exact / 32))))
-    tokens = multiple * round(exact / multiple)
-    return Size(tokens, _parameters(shape, vocabularies, tokens))
+    tokens = min(multiple * round(exact / multiple), most or math.inf)
+    return Size(num_layers, int(tokens), _parameters(shape, vocabularies, int(tokens), num_layers))
 
 
 def _least(shape: Shape, vocabularies: Vocabularies) -> int:
@@ -162,12 +185,12 @@ def _most(shape: Shape, vocabularies: Vocabularies) -> int:
 
 
 @cache
-def _parameters(shape: Shape, vocabularies: Vocabularies, tokens: int) -> int:
-    """Parameters of a model with `tokens` in each of Q, K, V and O."""
+def _parameters(shape: Shape, vocabularies: Vocabularies, tokens: int, num_layers: int | None = None) -> int:
+    """Parameters of a model with `tokens` in each of Q, K, V and O, by default with all the shape's layers."""
     one, two = (
         num_parameters(
             tokenformer_config(
-                num_layers=shape.num_layers,
+                num_layers=num_layers or shape.num_layers,
                 attention_tokens=count,
                 ffn_tokens=FFN_FACTOR * count,
                 vocab_size=vocabularies.of(shape),

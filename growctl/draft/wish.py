@@ -41,6 +41,9 @@ class Wish:
     device: str | None = None
     """The model of those GPUs."""
 
+    grow_depth: bool = True
+    """Whether layers grow as well as parameter tokens."""
+
 
 def make_wish(
     params: str,
@@ -50,6 +53,7 @@ def make_wish(
     data: str | None = None,
     gpus: int | None = None,
     device: str | None = None,
+    grow_depth: bool = True,
 ) -> Wish:
     """The wish in the words of the command line. Raises UserError for the first value that is unusable by itself."""
     return Wish(
@@ -59,6 +63,7 @@ def make_wish(
         data=data,
         gpus=None if gpus is None else parse_gpus(gpus),
         device=None if device is None else parse_device(device),
+        grow_depth=grow_depth,
     )
 
 

@@ -17,18 +17,20 @@ from tests.growctl.draft.wishes import bases, parameters
 from tests.growctl.schedules import file_of
 
 wishes = st.builds(
-    lambda params, span, ratio, gpus, device: Wish(
+    lambda params, span, ratio, gpus, device, grow_depth: Wish(
         params=params,
         base=span and round(params / span),
         tokens=ratio and round(params * ratio),
         gpus=gpus,
         device=device,
+        grow_depth=grow_depth,
     ),
     parameters,
     bases,
     st.none() | st.floats(6, 75),
     st.sampled_from([None, 1, 2, 3, 6, 8, 32]),
     st.sampled_from([None, "rtx-4090", "a100-40gb", "h100", "b200"]),
+    st.booleans(),
 )
 
 

@@ -13,13 +13,13 @@ from stages.data.validation_size import ENOUGH_TOKENS
 
 
 def test_the_last_size_trains_on_half_of_the_tokens_and_the_others_share_the_rest_by_size() -> None:
-    sizes = [Size(1, 100_000_000), Size(2, 200_000_000), Size(3, 400_000_000)]
+    sizes = [Size(6, 1, 100_000_000), Size(6, 2, 200_000_000), Size(6, 3, 400_000_000)]
     assert stage_tokens(sizes, 8_000_000_000) == [1_330_000_000, 2_670_000_000, 4_000_000_000]
 
 
 @given(st.floats(5, 1000), st.floats(1.25, 3))
 def test_no_size_but_the_last_sees_more_than_fifty_tokens_per_parameter(ratio: float, factor: float) -> None:
-    sizes = [Size(1, 10_000_000), Size(2, round(factor * 10_000_000))]
+    sizes = [Size(6, 1, 10_000_000), Size(6, 2, round(factor * 10_000_000))]
     total = round(ratio * sizes[-1].num_parameters)
     first, last = stage_tokens(sizes, total)
     assert first <= 50 * sizes[0].num_parameters
@@ -47,7 +47,7 @@ def test_the_peak_is_published_from_124m_on_and_the_quickstarts_at_its_size() ->
 
 def test_intervals_and_warm_up_follow_the_number_of_steps() -> None:
     draft = make_draft(Wish(1_400_000_000))
-    assert (draft.num_steps, draft.warmup_steps, draft.evaluate_every, draft.save_every) == (53425, 1068, 2000, 1000)
+    assert (draft.num_steps, draft.warmup_steps, draft.evaluate_every, draft.save_every) == (53406, 1068, 2000, 1000)
     assert make_draft(Wish(10_000_000_000)).warmup_steps == 2000
     assert make_draft(Wish(1_000_000)).warmup_steps == 24
 

@@ -19,16 +19,16 @@ PILE = Vocabularies(published=True)
 )
 def test_a_base_of_a_published_size_gets_its_published_shape(base: str, layers: int, width: int) -> None:
     number = round(float(base[:-1]) * {"M": 1e6, "B": 1e9}[base[-1]])
-    shape, sizes = ladder_sizes(3 * number, number, PILE)
+    shape, sizes = ladder_sizes(3 * number, number, PILE, grow_depth=False)
     assert (shape.num_layers, shape.width, shape.published) == (layers, width, True)
     assert sizes[0].num_parameters == pytest.approx(number, rel=0.02)
 
 
 def test_the_published_base_is_the_default_where_the_published_ladder_spans_the_last_size() -> None:
     for params in (250_000_000, 350_000_000, 1_400_000_000):
-        shape, sizes = ladder_sizes(params, None, PILE)
+        shape, sizes = ladder_sizes(params, None, PILE, grow_depth=False)
         assert (shape.width, sizes[0].attention_tokens, sizes[0].num_parameters) == (768, 576, 123_569_664)
-    _, sizes = ladder_sizes(150_000_000, None, PILE)
+    _, sizes = ladder_sizes(150_000_000, None, PILE, grow_depth=False)
     assert sizes[0].num_parameters == pytest.approx(30_000_000, rel=0.02)
 
 
@@ -39,12 +39,13 @@ def test_growths_are_near_the_published_factor_and_never_above_three(factor: flo
     assert num_growths(factor) == growths
 
 
-@given(parameters, bases, st.sampled_from([PILE, Vocabularies(), Vocabularies(most=1024)]))
+@given(parameters, bases, st.sampled_from([PILE, Vocabularies(), Vocabularies(most=1024)]), st.booleans())
 def test_sizes_come_close_to_the_wish_and_grow_by_moderate_factors(
-    params: int, span: float | None, vocabularies: Vocabularies
+    params: int, span: float | None, vocabularies: Vocabularies, grow_depth: bool
 ) -> None:
+    base = None if span is None else round(params / span)
     try:
-        shape, sizes = ladder_sizes(params, None if span is None else round(params / span), vocabularies)
+        shape, sizes = ladder_sizes(params, base, vocabularies, grow_depth=grow_depth)
     except UserError:
         assume(False)  # another test covers bases that no width can span
     assert sizes[-1].num_parameters == pytest.approx(params, rel=0.03)
@@ -53,8 +54,22 @@ def test_sizes_come_close_to_the_wish_and_grow_by_moderate_factors(
     for before, after in pairwise(sizes):
         assert 1.15 < after.num_parameters / before.num_parameters < 3.2
         assert before.name != after.name
+        assert before.num_layers <= after.num_layers
+        assert before.attention_tokens <= after.attention_tokens
+    assert sizes[-1].num_layers == shape.num_layers
+    assert grow_depth or sizes[0].num_layers == shape.num_layers
     assert all(size.ffn_tokens == 4 * size.attention_tokens for size in sizes)
-    assert 0.2 * shape.width < sizes[0].attention_tokens < sizes[-1].attention_tokens < 17 * shape.width
+    assert 0.2 * shape.width < sizes[0].attention_tokens <= sizes[-1].attention_tokens < 17 * shape.width
+
+
+def test_layers_and_tokens_have_equal_parts_in_a_growth() -> None:
+    shape, sizes = ladder_sizes(1_400_000_000, None, PILE, grow_depth=True)
+    assert [size.num_layers for size in sizes] == [3, 5, 8, 12]
+    outside = [size.num_parameters - 2 * 768 * 50304 // 2 for size in sizes]
+    for size, number in zip(sizes, outside, strict=True):
+        share = (number / outside[-1]) ** 0.5
+        assert size.num_layers / shape.num_layers == pytest.approx(share, abs=0.5 / shape.num_layers)
+        assert size.attention_tokens / sizes[-1].attention_tokens == pytest.approx(share, rel=0.2)
 
 
 def test_every_shape_has_heads_that_divide_its_width_and_rotate_an_even_number_of_dimensions() -> None:
@@ -66,4 +81,4 @@ def test_every_shape_has_heads_that_divide_its_width_and_rotate_an_even_number_o
 @pytest.mark.parametrize("base", [1_000_000, 200_000_000, 190_000_000, 400_000_000])
 def test_a_base_that_no_width_can_span_is_rejected_with_the_allowed_range(base: int) -> None:
     with pytest.raises(UserError, match=r"^--base \d+M: must be 6\.69M to 160M for --params 200M; "):
-        ladder_sizes(200_000_000, base, PILE)
+        ladder_sizes(200_000_000, base, PILE, grow_depth=True)
