@@ -8,7 +8,8 @@ final size from scratch at other budgets, which gives the curve for FLOPs to equ
 the final size, trained from scratch on 20 or 100 tokens a parameter. A row's growths come at shares of its own data
 tokens; how many these are follows from the budget.
 
-Every row is tuned: seed 0 runs it at each of the arm's peak rates. The better one counts, and the other seeds take it.
+Rows are tuned: seed 0 runs each at every peak rate of its arm, if it has several, before the other seeds begin. The
+best one counts, and the other seeds take it.
 Rows are real `growctl run`s, which resume when the command is repeated. Rows with the same base train it once.
 
 The results are of files of Linux 6.1.176, as Debian's package linux-source-6.1 has them:
@@ -200,12 +201,11 @@ def _run(row: Row, arm: int, seed: int, peak: float, text: str, directory: Path)
 
 def result(name: str, directory: Path) -> dict[str, Any] | None:
     """Final loss (nats), its jumps and costs of one run; None if it has not finished."""
-    from growctl.measured.find import find_runs
-    from model.errors import UserError
+    from growctl.measured.find import RunNotFoundError, find_runs
 
     try:
         [found] = find_runs(directory, [name])
-    except UserError:
+    except RunNotFoundError:
         return None
     if found.final_loss is None:
         return None
@@ -278,8 +278,9 @@ def main() -> None:
     if arguments.what == "run":
         directory.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(arguments.workers) as pool:
-            chosen = jobs(arguments.arms, arguments.seeds, arguments.only)
-            list(pool.map(lambda job: run(job[0], job[1], job[2], arguments.text, directory), chosen))
+            for seeds in ([0] if 0 in arguments.seeds else [], [seed for seed in arguments.seeds if seed]):
+                chosen = jobs(arguments.arms, seeds, arguments.only)
+                list(pool.map(lambda job: run(*job, arguments.text, directory), chosen))
     else:
         RESULTS.write_text(json.dumps(collect(directory), indent=1) + "\n")
         print(RESULTS)

@@ -57,7 +57,7 @@ class Row(BaseModel):
     budget: float
     tokens: int
     peak: float
-    """The peak learning rate at which seed 0 ended best."""
+    """The peak learning rate: the one of `tried` at which seed 0 ended best."""
 
     tried: dict[str, float]
     """The final losses of seed 0 by peak, in nats."""
@@ -143,7 +143,7 @@ def _cells(results: GrowthAxes, row: Row) -> tuple[str, ...]:
     return (
         f"**{row.shown}**" if is_scratch else row.shown,
         f"{row.tokens / 1e6:.1f}M",
-        f"{1e3 * row.peak:g}e-3",
+        f"{1e3 * row.peak:g}e-3" + (f" of {len(row.tried)}" if len(row.tried) > 1 else ""),
         "-" if largest is None else f"{largest:+.3f}" if abs(largest) > 1e-5 else "0",
         f"{row.loss:.4f}",
         ", ".join(f"{outcome.loss:.4f}" for outcome in row.by_seed.values()),

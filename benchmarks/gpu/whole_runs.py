@@ -3,13 +3,13 @@
     python -m benchmarks.gpu.whole_runs bits --directory DIR --output FILE [KEY=VALUE ...]
     python -m benchmarks.gpu.whole_runs ladder --directory DIR --output FOLDER --seconds 540 KEY=VALUE ...
 
-`bits` trains a schedule twice without interruption and once killed with -9 twice, and compares the files of all final
-checkpoints. It also records what `doctor` and `plan --measure` print. `ladder` trains benchmarks/gpu/ladder.yaml until
+`bits` trains a schedule twice without interruption and once killed with -9 twice, and compares the final checkpoints of
+all stages. It also records what `doctor` and `plan --measure` print. `ladder` trains benchmarks/gpu/ladder.yaml until
 it is done or the seconds are over, and reports on it in FOLDER; repeat the command to go on. KEY=VALUE are overrides of
 the schedule: `data.source=TEXT` gives the ladder its text. `--schedule` names another schedule.
 
-Needs growctl with all that it depends on. Exit code: 0 if done, 1 if bits differ or growctl failed, 3 if a ladder needs
-another call.
+Needs growctl with all that it depends on. Exit code: 0 if done, 1 if bits differ, a kill came too late or growctl
+failed, 3 if a ladder needs another call.
 """
 
 import argparse
@@ -41,6 +41,9 @@ GRACE_SECONDS = 45.0
 POLL_SECONDS = 0.05
 UNFINISHED = 3
 """Exit code of a ladder that needs another call."""
+
+STOPPED = 128 + signal.SIGTERM
+"""growctl's exit code after it has saved because of SIGTERM."""
 
 KEPT_LINES = 40
 
@@ -104,8 +107,9 @@ def bits(growctl: Growctl, output: Path) -> int:
         if code:
             return _failed(growctl)
     total = growctl.steps("whole")
-    found |= {"steps": total, "killed_at": [_kill(growctl, "killed", round(share * total)) for share in KILLED_AT]}
-    if growctl.train("killed", "--no-controls").wait():
+    killed_at = [_kill(growctl, "killed", round(share * total)) for share in KILLED_AT]
+    found |= {"steps": total, "killed_at": killed_at}
+    if None in killed_at or growctl.train("killed", "--no-controls").wait():
         return _failed(growctl)
     whole = growctl.final_files("whole")
     for name in ("again", "killed"):
@@ -122,10 +126,10 @@ def _kill(growctl: Growctl, name: str, step: int) -> int | None:
     """Kills a run and its workers with -9 once it has logged `step` steps, and returns those it had; None if it ended
     first."""
     process = growctl.train(name, "--no-controls")
-    while growctl.steps(name) < step:
-        if process.poll() is not None:
-            return None
+    while process.poll() is None and growctl.steps(name) < step:
         time.sleep(POLL_SECONDS)
+    if process.poll() is not None:
+        return None
     for victim in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             victim.kill()
@@ -135,19 +139,20 @@ def _kill(growctl: Growctl, name: str, step: int) -> int | None:
 
 def ladder(growctl: Growctl, output: Path, seconds: float) -> int:
     """Trains for up to `seconds`, then writes the report, whatever is finished."""
-    deadline = time.monotonic() + seconds - GRACE_SECONDS
-    process, code = growctl.train("ladder"), None
-    with suppress(subprocess.TimeoutExpired):
-        code = process.wait(max(0.0, deadline - time.monotonic()))
-    if code is None:
+    process = growctl.train("ladder")
+    try:
+        code = process.wait(seconds - GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGTERM)
-        process.wait()
-    output.mkdir(parents=True, exist_ok=True)
-    reported = growctl.start("ladder", "report", "ladder", "--output", output / "report").wait()
-    print(f"steps of the ladder: {growctl.steps('ladder')}; {'done' if code == 0 else 'not done'}")
-    if code or reported:
+        code = process.wait()
+    steps = growctl.steps("ladder")
+    print(f"steps of the ladder: {steps}; {'not done' if code else 'done'}")
+    if code not in (0, STOPPED):
         return _failed(growctl)
-    return 0 if code == 0 else UNFINISHED
+    output.mkdir(parents=True, exist_ok=True)
+    if steps and growctl.start("ladder", "report", "ladder", "--output", output / "report").wait():
+        return _failed(growctl)
+    return UNFINISHED if code else 0
 
 
 def _failed(growctl: Growctl) -> int:
@@ -162,10 +167,16 @@ def main() -> int:
     parser.add_argument("what", choices=["bits", "ladder"])
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="overrides of the schedule")
     parser.add_argument("--schedule", help="by default the quickstart for bits, ladder.yaml beside this for ladder")
-    parser.add_argument("--directory", type=Path, required=True, help="for the runs; kept between calls")
+    parser.add_argument("--directory", type=Path, required=True, help="for the runs; a ladder goes on in it")
     parser.add_argument("--output", type=Path, required=True, help="a file for bits, a folder for ladder")
     parser.add_argument("--seconds", type=float, default=540.0, help="time for one call of ladder (540)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
+    if arguments.seconds <= GRACE_SECONDS:
+        parser.error(
+            f"--seconds {arguments.seconds:g}: must be above {GRACE_SECONDS:g}, which saving and reporting take"
+        )
+    if arguments.what == "bits" and arguments.directory.exists() and any(arguments.directory.iterdir()):
+        parser.error(f"--directory {arguments.directory}: holds runs already; a comparison of bits begins anew")
     schedule = arguments.schedule or {"bits": "quickstart", "ladder": str(HERE / "ladder.yaml")}[arguments.what]
     growctl = Growctl(schedule, arguments.overrides, arguments.directory.resolve())
     if arguments.what == "bits":

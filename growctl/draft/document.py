@@ -65,16 +65,14 @@ def _data(draft: Draft) -> str:
 
 
 def _model(draft: Draft) -> str:
-    shape, first, last = draft.shape, draft.sizes[0].num_layers, draft.sizes[-1].num_layers
+    shape = draft.shape
     origin = "A published shape" if shape.published else "Narrower than any published shape"
-    of_last = "" if first == last else f" in the end, with {last} layers"
-    grows = (
-        "parameter tokens and leave it as it is" if first == last else "layers and parameter tokens; the width stays"
-    )
-    text = _comment(f"{origin}{of_last}. The growths of this ladder add {grows}.") + (
+    of_last = f" in the end, with {shape.num_layers} layers" if draft.deepens else ""
+    grown = " and ".join(["layers"] * draft.deepens + ["parameter tokens"] * draft.widens)
+    text = _comment(f"{origin}{of_last}. The growths of this ladder add {grown}; the width stays.") + (
         "model:\n"
         "  family: tokenformer\n"
-        f"  num_layers: {first}\n"
+        f"  num_layers: {draft.sizes[0].num_layers}\n"
         f"  hidden_size: {shape.width}\n"
         f"  num_heads: {shape.num_heads}\n"
     )
@@ -133,11 +131,9 @@ def _learning_rate(draft: Draft) -> str:
 
 
 def _growth(draft: Draft) -> str:
-    layers = "" if draft.sizes[0].num_layers == draft.sizes[-1].num_layers else "New layers add zeros at first. "
-    text = _comment(
-        f"{layers}New tokens start as large as the old ones, and a ramp raises their keys from 0, so the growth itself "
-        "changes nothing (docs/growing.md)."
-    )
+    layers = ["New layers add zeros at first."] * draft.deepens
+    tokens = ["New tokens start as large as the old ones, and a ramp raises their keys from 0."] * draft.widens
+    text = _comment(" ".join([*layers, *tokens, "So the growth itself changes nothing (docs/growing.md)."]))
     return text + (
         "growth:\n"
         "  preset: growctl-default\n"

@@ -61,6 +61,16 @@ class Draft:
     sharding: Sharding = SHARDINGS[0]
 
     @property
+    def deepens(self) -> bool:
+        """Whether layers grow."""
+        return self.sizes[0].num_layers < self.sizes[-1].num_layers
+
+    @property
+    def widens(self) -> bool:
+        """Whether parameter tokens grow."""
+        return self.sizes[0].attention_tokens < self.sizes[-1].attention_tokens
+
+    @property
     def batch_tokens(self) -> int:
         """Data tokens per step."""
         return self.batch_size * self.shape.sequence_length

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from growctl.ladder.releases import plan_run
-from growctl.ladder.stage_plans import total_flops
+from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.load import load_schedule
 from growctl.text.formatting import scientific, short_count
 from model.errors import UserError
@@ -64,11 +64,16 @@ def test_a_dash_prints_the_schedule_and_nothing_else(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["one.yaml"]
 
 
-def test_the_command_in_the_heading_writes_the_same_file_again() -> None:
-    text = init("-", "--params", "123456789", "--data", "pile", "--tokens", "2B", "--gpus", "4")
+@pytest.mark.parametrize(("options", "depths"), [([], [3, 4, 6]), (["--fixed-depth"], [6, 6, 6])])
+def test_the_command_in_the_heading_writes_the_same_file_again(options: list[str], depths: list[int]) -> None:
+    wish = ["--params", "123456789", "--tokens", "2B", "--data", "pile", "--gpus", "4", *options]
+    text = init("-", *wish)
     command = text.splitlines()[1].removeprefix("#   growctl init ")
-    assert command == "--params 123456789 --tokens 2B --data pile --gpus 4"
+    assert command == " ".join(wish)
     assert init("-", *command.split()) == text
+    Path("mine.yaml").write_text(text)
+    assert [plan.model.num_layers for plan in plan_stages(load_schedule("mine.yaml"))] == depths
+    assert ("New layers add zeros" in text) == (not options)
 
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
@@ -95,7 +100,8 @@ def test_questions_are_explained_and_an_unusable_answer_is_asked_again(tmp_path:
     assert list(dict.fromkeys(asked)) == list(QUESTIONS)
     assert "did you mean 'h100'?" in result.stderr
     assert "Next: growctl plan mine.yaml" in result.stdout
-    assert "growctl init --params 10M --tokens 200M --data pile --gpus 4 --device h100 --fixed-depth" in Path("mine.yaml").read_text()
+    command = "growctl init --params 10M --tokens 200M --data pile --gpus 4 --device h100 --fixed-depth"
+    assert command in Path("mine.yaml").read_text()
 
 
 def test_an_interactive_draft_on_standard_output_is_still_a_schedule_and_nothing_else() -> None:

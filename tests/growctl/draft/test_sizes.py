@@ -65,7 +65,7 @@ def test_sizes_come_close_to_the_wish_and_grow_by_moderate_factors(
 def test_layers_and_tokens_have_equal_parts_in_a_growth() -> None:
     shape, sizes = ladder_sizes(1_400_000_000, None, PILE, grow_depth=True)
     assert [size.num_layers for size in sizes] == [3, 5, 8, 12]
-    outside = [size.num_parameters - 2 * 768 * 50304 // 2 for size in sizes]
+    outside = [size.num_parameters - 768 * 50304 for size in sizes]
     for size, number in zip(sizes, outside, strict=True):
         share = (number / outside[-1]) ** 0.5
         assert size.num_layers / shape.num_layers == pytest.approx(share, abs=0.5 / shape.num_layers)
