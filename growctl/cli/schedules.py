@@ -61,7 +61,7 @@ def init(
             "--grow-depth/--fixed-depth",
             help="Whether the growths add layers as well as parameter tokens, or tokens alone.",
         ),
-    ] = True,
+    ] = False,
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="Ask for each of these, with a line of explanation.")
     ] = False,

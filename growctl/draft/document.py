@@ -43,7 +43,7 @@ def init_command(wish: Wish) -> str:
         "--device": wish.device,
     }
     given = [f"{name} {shlex.quote(str(value))}" for name, value in options.items() if value is not None]
-    return " ".join(["growctl init", *given, *([] if wish.grow_depth else ["--fixed-depth"])])
+    return " ".join(["growctl init", *given, *(["--grow-depth"] if wish.grow_depth else [])])
 
 
 def _heading(draft: Draft) -> str:

@@ -41,7 +41,7 @@ class Wish:
     device: str | None = None
     """The model of those GPUs."""
 
-    grow_depth: bool = True
+    grow_depth: bool = False
     """Whether layers grow as well as parameter tokens."""
 
 
@@ -53,7 +53,7 @@ def make_wish(
     data: str | None = None,
     gpus: int | None = None,
     device: str | None = None,
-    grow_depth: bool = True,
+    grow_depth: bool = False,
 ) -> Wish:
     """The wish in the words of the command line. Raises UserError for the first value that is unusable by itself."""
     return Wish(

@@ -44,7 +44,7 @@ def test_init_writes_a_file_named_after_the_size_and_says_what_to_do_next(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["350m.yaml"]
     schedule = load_schedule("350m.yaml")
     assert (schedule.name, schedule.launch.devices, schedule.launch.hardware.device) == ("350m", 8, "h100")
-    assert [stage.name for stage in schedule.stages] == ["39.8m", "81.8m", "171m", "348m"]
+    assert [stage.name for stage in schedule.stages] == ["39.8m", "81.8m", "168m", "348m"]
 
 
 def test_the_summary_states_the_tokens_and_flops_of_releases_apart_from_the_stages() -> None:
@@ -64,7 +64,7 @@ def test_a_dash_prints_the_schedule_and_nothing_else(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["one.yaml"]
 
 
-@pytest.mark.parametrize(("options", "depths"), [([], [3, 4, 6]), (["--fixed-depth"], [6, 6, 6])])
+@pytest.mark.parametrize(("options", "depths"), [([], [6, 6, 6]), (["--grow-depth"], [3, 4, 6])])
 def test_the_command_in_the_heading_writes_the_same_file_again(options: list[str], depths: list[int]) -> None:
     wish = ["--params", "123456789", "--tokens", "2B", "--data", "pile", "--gpus", "4", *options]
     text = init("-", *wish)
@@ -73,7 +73,7 @@ def test_the_command_in_the_heading_writes_the_same_file_again(options: list[str
     assert init("-", *command.split()) == text
     Path("mine.yaml").write_text(text)
     assert [plan.model.num_layers for plan in plan_stages(load_schedule("mine.yaml"))] == depths
-    assert ("New layers add zeros" in text) == (not options)
+    assert ("New layers add zeros" in text) == bool(options)
 
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
@@ -93,14 +93,14 @@ def test_an_existing_file_is_refused_and_stays_as_it_is() -> None:
 
 
 def test_questions_are_explained_and_an_unusable_answer_is_asked_again(tmp_path: Path) -> None:
-    answers = ["no number", "10M", "", "nowhere", "pile", "1k", "auto", "4", "h10", "h100", "maybe", "no"]
+    answers = ["no number", "10M", "", "nowhere", "pile", "1k", "auto", "4", "h10", "h100", "maybe", "yes"]
     result = CliRunner().invoke(app, ["init", "--interactive", "mine.yaml"], input="\n".join(answers) + "\n")
     assert result.exit_code == 0, result.output
     asked = [line.strip().split(" ")[0] for line in result.stderr.splitlines() if line.startswith("  ")]
     assert list(dict.fromkeys(asked)) == list(QUESTIONS)
     assert "did you mean 'h100'?" in result.stderr
     assert "Next: growctl plan mine.yaml" in result.stdout
-    command = "growctl init --params 10M --tokens 200M --data pile --gpus 4 --device h100 --fixed-depth"
+    command = "growctl init --params 10M --tokens 200M --data pile --gpus 4 --device h100 --grow-depth"
     assert command in Path("mine.yaml").read_text()
 
 
@@ -108,7 +108,7 @@ def test_an_interactive_draft_on_standard_output_is_still_a_schedule_and_nothing
     command = [sys.executable, "-m", "growctl.cli.app", "init", "-", "--interactive", "--params", "1M"]
     answers = "\n" * len(QUESTIONS)
     result = subprocess.run(command, input=answers, capture_output=True, text=True, check=True)
-    assert result.stdout.startswith("# 201k -> 451k -> 1M parameters")
+    assert result.stdout.startswith("# 201k -> 447k -> 1M parameters")
     assert "params [1M]" in result.stderr
 
 
@@ -155,4 +155,4 @@ def test_unusable_input_ends_with_exit_code_2() -> None:
 def test_a_wish_that_plan_will_warn_of_says_so_at_once() -> None:
     result = CliRunner().invoke(app, ["init", "far.yaml", "--params", "150M", "--tokens", "100B"])
     assert result.exit_code == 0
-    assert "warning: far ends with 662 tokens per parameter" in result.stderr
+    assert "warning: far ends with 663 tokens per parameter" in result.stderr

@@ -47,7 +47,7 @@ def test_the_peak_is_published_from_124m_on_and_the_quickstarts_at_its_size() ->
 
 def test_intervals_and_warm_up_follow_the_number_of_steps() -> None:
     draft = make_draft(Wish(1_400_000_000))
-    assert (draft.num_steps, draft.warmup_steps, draft.evaluate_every, draft.save_every) == (53406, 1068, 2000, 1000)
+    assert (draft.num_steps, draft.warmup_steps, draft.evaluate_every, draft.save_every) == (53425, 1068, 2000, 1000)
     assert make_draft(Wish(10_000_000_000)).warmup_steps == 2000
     assert make_draft(Wish(1_000_000)).warmup_steps == 24
 
