@@ -112,17 +112,21 @@ def flops_from_scratch(curve: Sequence[tuple[float, float]], loss: float) -> flo
 
 
 def saving(results: GrowthAxes, row: Row) -> float | None:
-    """How many times the row's FLOPs the final size from scratch needs for the row's loss: the mean over the seeds.
+    """How many times the row's FLOPs the final size from scratch needs for the row's loss: the mean over the seeds that
+    trained it at several budgets.
 
-    None if a seed's loss lies outside its curve.
+    None if there is no such seed, or if the loss of one lies outside its curve.
     """
     found = []
     for seed, outcome in row.by_seed.items():
-        needed = flops_from_scratch(results.curve(row.arm, seed), outcome.loss)
+        curve = results.curve(row.arm, seed)
+        if len(curve) < 2:
+            continue
+        needed = flops_from_scratch(curve, outcome.loss)
         if needed is None:
             return None
         found.append(needed / outcome.flops)
-    return statistics.mean(found)
+    return statistics.mean(found) if found else None
 
 
 def arm_table(arm: int, results: Path = RESULTS) -> str:

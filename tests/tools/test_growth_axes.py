@@ -47,6 +47,16 @@ def test_a_saving_is_the_mean_over_the_seeds_each_against_its_own_curve(results)
     assert saving(found, copied) is None  # one seed ended above its curve
 
 
+def test_a_seed_that_trained_the_final_size_at_one_budget_only_has_no_saving(results):
+    found = GrowthAxes.model_validate_json((results / "growth_axes.json").read_bytes())
+    dear = next(row for row in found.rows if row.budget == 2)
+    append = next(row for row in found.rows if row.kind == "append")
+    del dear.by_seed["1"]
+    assert saving(found, append) == pytest.approx(math.sqrt(2))
+    dear.by_seed.clear()
+    assert saving(found, append) is None
+
+
 def test_the_table_lists_the_rows_of_one_budget_from_the_best_to_the_worst(results):
     lines = arm_table(20, results).splitlines()[2:]
     assert [line.split(" | ")[0] for line in lines] == [
