@@ -70,6 +70,11 @@ class Row(BaseModel):
         return statistics.mean(outcome.loss for outcome in self.by_seed.values())
 
     @property
+    def flops(self) -> float:
+        """The training FLOPs, the mean over the seeds, which differ by less than a step."""
+        return statistics.mean(outcome.flops for outcome in self.by_seed.values())
+
+    @property
     def shown(self) -> str:
         """The row in words."""
         if self.kind == "scratch":
@@ -90,13 +95,12 @@ class GrowthAxes(Results):
         """The rows at the arm's own budget, the best first."""
         return sorted((row for row in self.rows if row.arm == arm and row.budget == 1), key=lambda row: row.loss)
 
-    def curve(self, arm: int, seed: str) -> list[tuple[float, float]]:
-        """(FLOPs, loss) of the final size from scratch, the cheapest first."""
+    def curve(self, arm: int) -> list[tuple[float, float]]:
+        """(FLOPs, mean loss) of the final size from scratch, the cheapest first."""
         last = max(self.rows, key=lambda row: row.sizes[-1].layers * row.sizes[-1].attention_tokens).sizes[-1]
-        runs = [
-            row.by_seed.get(seed) for row in self.rows if (row.arm, row.kind, row.sizes) == (arm, "scratch", [last])
-        ]
-        return sorted((run.flops, run.loss) for run in runs if run)
+        return sorted(
+            (row.flops, row.loss) for row in self.rows if (row.arm, row.kind, row.sizes) == (arm, "scratch", [last])
+        )
 
 
 def flops_from_scratch(curve: Sequence[tuple[float, float]], loss: float) -> float | None:
@@ -112,21 +116,12 @@ def flops_from_scratch(curve: Sequence[tuple[float, float]], loss: float) -> flo
 
 
 def saving(results: GrowthAxes, row: Row) -> float | None:
-    """How many times the row's FLOPs the final size from scratch needs for the row's loss: the mean over the seeds that
-    trained it at several budgets.
+    """How many times the row's FLOPs the final size from scratch needs for the row's mean loss.
 
-    None if there is no such seed, or if the loss of one lies outside its curve.
+    None if the loss lies outside the curve.
     """
-    found = []
-    for seed, outcome in row.by_seed.items():
-        curve = results.curve(row.arm, seed)
-        if len(curve) < 2:
-            continue
-        needed = flops_from_scratch(curve, outcome.loss)
-        if needed is None:
-            return None
-        found.append(needed / outcome.flops)
-    return statistics.mean(found) if found else None
+    needed = flops_from_scratch(results.curve(row.arm), row.loss)
+    return None if needed is None else needed / row.flops
 
 
 def arm_table(arm: int, results: Path = RESULTS) -> str:
