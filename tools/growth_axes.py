@@ -167,7 +167,7 @@ def draw(results: Path, picture: Path) -> bool:
         return False
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.2 * len(arms), 4.2), layout="constrained")
+    figure = Figure(figsize=(5.2 * len(arms), 4.8), layout="constrained")
     for number, arm in enumerate(arms):
         axes = figure.add_subplot(1, len(arms), number + 1)
         rows = found.of_arm(arm)
@@ -186,7 +186,7 @@ def draw(results: Path, picture: Path) -> bool:
         axes.set_xlabel("share of the tokens before the growth")
         axes.set_ylabel("validation loss at the end, nats a token")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.13))
     figure.savefig(picture, dpi=110)
     return True
 
