@@ -280,7 +280,7 @@ def main() -> None:
         with ThreadPoolExecutor(arguments.workers) as pool:
             for seeds in ([0] if 0 in arguments.seeds else [], [seed for seed in arguments.seeds if seed]):
                 chosen = jobs(arguments.arms, seeds, arguments.only)
-                list(pool.map(lambda job: run(*job, arguments.text, directory), chosen))
+                list(pool.map(lambda job: run(job[0], job[1], job[2], arguments.text, directory), chosen))
     else:
         RESULTS.write_text(json.dumps(collect(directory), indent=1) + "\n")
         print(RESULTS)

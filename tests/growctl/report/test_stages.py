@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,15 +24,15 @@ from tests.growctl.invented_runs import TOKENS_PER_STEP, ladder
     ],
 )
 def test_the_table_names_depth_batch_and_context_where_they_change_within_a_run(
-    tmp_path: Path, changes: dict[str, tuple[int | None, int]], extra: dict[str, list[str]]
+    tmp_path: Path, changes: dict[str, tuple[Any, Any]], extra: dict[str, list[str]]
 ) -> None:
     ladder(tmp_path)
     [run] = find_runs(tmp_path)
     assert {stage.tokens_per_step for stage in run.stages} == {TOKENS_PER_STEP}
-    stages = [
+    stages = tuple(
         replace(stage, **{name: values[number] for name, values in changes.items()})
         for number, stage in enumerate(run.stages)
-    ]
+    )
     [table] = section([replace(run, stages=stages)]).parts
     assert isinstance(table, Table)
     always = [column.heading for column in COLUMNS if column.heading not in ("layers", "batch", "context")]
