@@ -150,7 +150,7 @@ def ladder(growctl: Growctl, output: Path, seconds: float) -> int:
     if code not in (0, STOPPED):
         return _failed(growctl)
     output.mkdir(parents=True, exist_ok=True)
-    if steps and growctl.start("ladder", "report", "ladder", "--output", output / "report").wait():
+    if steps and growctl.start("ladder", "report", "ladder", "--output", output).wait():
         return _failed(growctl)
     return UNFINISHED if code else 0
 

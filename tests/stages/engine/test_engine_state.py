@@ -34,6 +34,8 @@ KINDS = [f"zero{stage}-{precision}" for stage in (1, 2, 3) for precision in ("fp
 MUON = ["zero1-bf16-muon", "zero2-fp32-muon", "zero3-fp32-muon"]  # each wrapper that DeepSpeed has for Muon
 KINDS += MUON
 RATE, DECAY, STEPS_TRAINED = 1e-2, 0.1, 3
+HALF = torch.ops.mkldnn._is_mkldnn_fp16_supported()
+"""Whether this CPU multiplies in float16. DeepSpeed's Newton-Schulz then runs in it, otherwise in float32."""
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +106,16 @@ def test_further_training_gives_the_same_losses_and_weights_on_any_zero_stage_an
     alike = next(other for other in KINDS if other.split("-")[1:] == kind.removesuffix("-offloaded").split("-")[1:])
     reference, reference_output = results[1]
     report, output = results[ranks]
-    tolerance = 2e-6 if "fp32" in kind else 2e-2
+    rounds_more = HALF and "muon" in kind
+    tolerance, largest = (2e-5, 5e-4) if rounds_more else (2e-6, 2e-5)
+    if "fp32" not in kind:
+        tolerance = largest = 2e-2
     assert report[kind]["losses"] == pytest.approx(reference[alike]["losses"], abs=tolerance)
     assert len(set(report[kind]["losses"])) == 3
     for name in parameter_shapes(read_manifest(initial).model):
         here = load(staging_directory(output / f"{kind}-trained"), name)["fp32"]
         there = load(staging_directory(reference_output / f"{alike}-trained"), name)["fp32"]
-        differs = (here - there).abs() > (2e-5 if "fp32" in kind else 2e-2)
+        differs = (here - there).abs() > largest
         # In bf16, rounding may turn the sign of a gradient next to zero, and Adam makes whole steps of signs.
         assert differs.float().mean() <= (0 if "fp32" in kind else 0.15), name
         assert not torch.equal(here, load(initial, name)["fp32"]), f"{name} did not train"
@@ -169,10 +174,10 @@ def test_three_steps_of_muon_are_those_written_out_in_float64(roundtrips, refere
     for name, weight in weights.items():
         trained = load(staging_directory(results[ranks][1] / f"{kind}-trained"), name)
         way = weight - load(initial, name)["fp32"]
-        # DeepSpeed's Newton-Schulz runs in float32, or in float16 on CPUs that support it.
-        assert torch.dist(trained["fp32"].double(), weight) < 0.05 * way.norm(), name
+        assert torch.dist(trained["fp32"].double(), weight) < (0.1 if HALF else 0.05) * way.norm(), name
         if name in momenta:
-            assert torch.dist(trained["exp_avg"].double(), momenta[name]) < 1e-3 * momenta[name].norm(), name
+            error = torch.dist(trained["exp_avg"].double(), momenta[name])
+            assert error < (0.2 if HALF else 1e-3) * momenta[name].norm(), name
 
 
 @pytest.fixture(scope="module")
