@@ -13,6 +13,7 @@ def found(monkeypatch):
     return depth_residual.growth(text, 1, 2, steps=[1])["by_way_and_step"]
 
 
+@pytest.mark.slow
 def test_new_layers_leave_the_loss_and_the_stream_until_the_first_step(found):
     start = found["not grown"][0]
     for name in ("append", "interleave", "append, random", "append, new layers warm up"):

@@ -46,6 +46,7 @@ def test_a_run_is_watched_up_to_its_first_step_and_then_stopped(tmp_path) -> Non
     assert not processes_of(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_ends_the_benchmark_with_its_reason(tmp_path) -> None:
     with TrainingGuard.rejection(), pytest.raises(RuntimeError, match=r"ended with exit code 2 before .*nowhere"):
         start_up.first_step("nowhere", tmp_path, "never")

@@ -88,6 +88,7 @@ def test_the_longest_run_names_still_give_valid_control_names():
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if not is_plain(name)] + ["a" * 101])
+@pytest.mark.slow
 def test_a_hostile_name_on_the_command_line_is_rejected(name, tmp_path):
     context = typer.Context(typer.main.get_command(app.app))
     with pytest.raises(ScheduleError, match="--name"):

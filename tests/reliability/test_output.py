@@ -154,6 +154,7 @@ def test_output_of_workers_reaches_the_terminal_as_text(text, tmp_path):
 
 @pytest.mark.parametrize("text", COMMANDS)
 @pytest.mark.parametrize("command", ["report", "status"])
+@pytest.mark.slow
 def test_commands_show_the_names_in_a_ledger_as_text(text, command, tmp_path, recwarn):
     run_called(tmp_path / "runs", text)
     told = io.StringIO()

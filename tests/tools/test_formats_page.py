@@ -52,6 +52,7 @@ def test_the_tables_and_the_schemas_are_not_stale() -> None:
 
 
 @pytest.mark.parametrize("name", [*FILES, *COMMANDS])
+@pytest.mark.slow
 def test_every_document_has_a_section_with_an_example_that_follows_its_schema(name: str) -> None:
     assert f"(formats/{name}.schema.json)" in sections()[heading_of(name)]
     assert examples(name)

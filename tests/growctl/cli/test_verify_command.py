@@ -188,6 +188,7 @@ def test_the_text_comes_from_the_checkpoints_dataset_or_from_data(old, dataset, 
     assert call("verify", away, away, *FEW)
 
 
+@pytest.mark.slow
 def test_a_damaged_dataset_is_skipped(tmp_path, call):
     own = prepare_text(tmp_path / ".datasets")
     checkpoint = write_trained(tmp_path / "final", own)

@@ -81,6 +81,7 @@ def test_many_long_names_make_a_folder_name_that_every_file_system_takes(tmp_pat
     assert all(len(each.name) <= 100 for each in found)
 
 
+@pytest.mark.slow
 def test_figures_and_tables_are_written_as_asked_for_and_each_has_its_own_file(tmp_path: Path) -> None:
     paths = ReportPaths(tmp_path / "out")
     extras = Extras.read("pdf, svg", "paper", "tex,md")

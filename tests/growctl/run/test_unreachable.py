@@ -105,6 +105,7 @@ def test_a_hub_that_fails_in_the_middle_of_a_file_leaves_nothing_of_the_dataset(
         assert "then set data.source=DIR/train" in message
 
 
+@pytest.mark.slow
 def test_the_message_names_offline_mode(tmp_path: Path) -> None:
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
     for message in fails(tmp_path / "runs", environment, *PREPARE_BOTH):

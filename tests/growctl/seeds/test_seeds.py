@@ -28,6 +28,7 @@ def ends(interval: Interval | None) -> tuple[float, float]:
 
 
 @given(st.floats(0.001, 0.999), st.floats(1.0, 1e4))
+@pytest.mark.slow
 def test_the_quantiles_of_t_are_scipys(stats, probability, degrees):
     assert t_quantile(probability, degrees) == pytest.approx(stats.t.ppf(probability, degrees), rel=AGREES, abs=AGREES)
 

@@ -78,6 +78,7 @@ def spoil(path: Path) -> None:
         ("tiny/stages/0-small/step_00000010/parameters/embedding.weight.safetensors", "step_00000010"),
     ],
 )
+@pytest.mark.slow
 def test_only_the_damaged_target_is_reported(runs, victim, owner, damage):
     damage(runs / victim)
     broken = {name: result for name, result in found(runs).items() if result.whole is False}

@@ -100,6 +100,7 @@ def test_a_text_is_cut_wherever_it_is_long_and_stays_whole_where_no_place_is_saf
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_tokenizer_that_might_not_cut_says_why_and_encodes_documents_whole(
     change: Callable[[Tokenizer], object], reason: str
 ) -> None:

@@ -78,6 +78,7 @@ def test_bytes_in_a_text_column_that_are_not_utf8_are_a_bad_record() -> None:
     assert (second.kind, second.place) == ("not UTF-8", "d.parquet row 2")
 
 
+@pytest.mark.slow
 def test_only_the_text_column_is_read_and_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:
     """One row group with 80 MB of text and 80 MB of another column: reading takes neither."""
     path = tmp_path / "d.parquet"
