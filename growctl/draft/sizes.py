@@ -172,8 +172,10 @@ def _size(shape: Shape, vocabularies: Vocabularies, num_layers: int, parameters:
     none, one = (_parameters(shape, vocabularies, tokens, num_layers) for tokens in (0, 1))
     exact = (parameters - none) / (one - none)
     multiple = min(64, 2 ** max(0, math.floor(math.log2(exact / 32))))
-    tokens = min(multiple * round(exact / multiple), most or math.inf)
-    return Size(num_layers, int(tokens), _parameters(shape, vocabularies, int(tokens), num_layers))
+    tokens = multiple * round(exact / multiple)
+    if most is not None:
+        tokens = min(tokens, most)
+    return Size(num_layers, tokens, _parameters(shape, vocabularies, tokens, num_layers))
 
 
 def _least(shape: Shape, vocabularies: Vocabularies) -> int:
