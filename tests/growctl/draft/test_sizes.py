@@ -72,6 +72,11 @@ def test_layers_and_tokens_have_equal_parts_in_a_growth() -> None:
         assert size.attention_tokens / sizes[-1].attention_tokens == pytest.approx(share, rel=0.2)
 
 
+def test_a_smaller_size_keeps_enough_layers_to_need_fewer_tokens_than_the_next_one() -> None:
+    _, sizes = ladder_sizes(8_296_067, 1_595_427, PILE, grow_depth=True)
+    assert [(size.num_layers, size.attention_tokens) for size in sizes] == [(2, 264), (3, 504), (4, 944)]
+
+
 def test_every_shape_has_heads_that_divide_its_width_and_rotate_an_even_number_of_dimensions() -> None:
     for shape in SHAPES:
         head_width, rest = divmod(shape.width, shape.num_heads)
