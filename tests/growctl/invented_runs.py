@@ -42,14 +42,17 @@ class FakeRun:
         machine: dict[str, Any] | None = None,
         evaluates: dict[str, Any] | None = None,
         tokens_per_second: float | None = None,
+        num_evaluations: int = 10,
         entry: RunEntry | None = None,
         **conditions: Any,
     ):
         """`validation`: documents and tokens of the validation split. `run_set`: its group and overrides. `machine`,
         `evaluates`: what its `start` and evaluation records say in place of the usual. `tokens_per_second`: its speed,
-        which its seconds and its energy, 100 W a device, then follow. `entry`: the whole entry, if it is known."""
+        which its seconds and its energy, 100 W a device, then follow. `num_evaluations`: of each stage, before its end.
+        `entry`: the whole entry, if it is known."""
         self.stages, self.path, self.precision = stages, runs / name / "ledger.db", precision
         self.machine, self.evaluates, self.tokens_per_second = machine or {}, evaluates or {}, tokens_per_second
+        self.num_evaluations = num_evaluations
         self.has_base = (entry.base if entry else base) is not None
         self.path.parent.mkdir(parents=True)
         self.entry = entry or RunEntry(
@@ -117,7 +120,8 @@ class FakeRun:
             write("start", number, 0, resumed_from=None, **device)
             if index or self.has_base:
                 evaluate(number, 0, "start" if stage.branch_of else "after_growth", start)
-            for step in range(stage.num_steps // 10, last + 1, max(1, stage.num_steps // 10)):
+            every = max(1, stage.num_steps // self.num_evaluations)
+            for step in range(every, last + 1, every):
                 if self.tokens_per_second:
                     write("train", number, step)
                 decay = math.exp(-3.0 * step / stage.num_steps)

@@ -81,13 +81,16 @@ def against(
     return made
 
 
-def seeds(runs: Path, finals: Sequence[float | None], losses: Losses, name: str = "quick", **how: Any) -> list[FakeRun]:
-    """A ladder for each of `finals`, as `--seeds` starts them, each with controls of these losses and some noise."""
-    ladders = []
-    for seed, final in enumerate(finals):
-        run_set = (name, {"seed": seed})
-        ladders.append(grown(runs, f"{name}-seed-{seed}", final, seed=seed, run_set=run_set, **how))
-        against(ladders[-1], {at: loss and loss + noise(seed, i) for i, (at, loss) in enumerate(losses.items(), 1)})
+def seed_of(runs: Path, seed: int, final: float | None, name: str = "quick", **how: Any) -> FakeRun:
+    """The ladder of one seed, as `--seeds` starts it."""
+    return grown(runs, f"{name}-seed-{seed}", final, seed=seed, run_set=(name, {"seed": seed}), **how)
+
+
+def seeds(runs: Path, finals: Sequence[float], losses: Mapping[float, float], **how: Any) -> list[FakeRun]:
+    """A ladder for each of `finals`, each with controls of these losses, `how` they are, and some noise."""
+    ladders = [seed_of(runs, seed, final) for seed, final in enumerate(finals)]
+    for seed, ladder in enumerate(ladders):
+        against(ladder, {at: loss + noise(seed, run) for run, (at, loss) in enumerate(losses.items(), 1)}, **how)
     return ladders
 
 
