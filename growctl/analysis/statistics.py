@@ -188,7 +188,7 @@ class Design:
         weights = contrast @ self.to_means
         parts = weights * self._is_seed @ self._to_residuals
         variance, own = float(weights @ weights), float((parts**2).sum())
-        num_seeds = np.count_nonzero((parts**2).sum(axis=1) > 1e-12 * variance)
+        num_seeds = int(((parts**2).sum(axis=1) > 1e-12 * variance).sum())
         if not self.degrees or num_seeds < 2:
             return Noise(1.0, 0.0, self.degrees)
         share = (num_seeds - 1) / (num_seeds - 0.5)
