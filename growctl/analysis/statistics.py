@@ -115,7 +115,7 @@ def judge(ladders: Sequence[Arm], curves: Sequence[Sequence[Arm]], which: int = 
     equal, is_complete = [duel for duel in duels.values() if duel.covers], len(duels) == len(curves)
     difference = max((float(duel.own[0] - duel.at_ladder[0]) for duel in equal), default=None)
     degrees = min(duel.noise.degrees for duel in duels.values())
-    if len(seeds) < 2 or not degrees:
+    if min(len(seeds), max(len(arm.losses) for arm in arms[len(ladders) :])) < 2 or not degrees:
         return Test("unknown", Multiplier(estimate, None, None, kind, difference, None), best, seeds)
     contrasts = np.array([duel.contrasts(range(len(ladders)), which) for duel in duels.values()])
     critical = critical_values(design, contrasts, which, degrees, confidence)
@@ -154,22 +154,20 @@ class Noise(NamedTuple):
 class Design:
     """Which seeds each of A arms has, and so how noisy the arms' means are.
 
-    A loss is its arm's mean, plus what all runs of its seed share (the same data in the same order), plus noise. What a
-    seed shares cancels in comparisons of arms with the same seeds; where seeds are missing, least squares takes it out;
-    between arms without common seeds it counts as noise.
+    A loss is its arm's mean, plus what all runs of its seed share (the same data in the same order), plus noise. Where
+    all arms have the same seeds, what a seed shares cancels and counts as no noise.
     """
 
     def __init__(self, seeds: Sequence[Sequence[int]]):
         arm = np.repeat(np.arange(len(seeds)), [len(own) for own in seeds])
-        different, seed = np.unique(np.concatenate([np.array(own) for own in seeds]), return_inverse=True)
-        self._is_seed = (seed == np.arange(len(different))[:, None]).astype(float)  # S x N
-        effects = np.concatenate([arm == np.arange(len(seeds))[:, None], self._is_seed]).T.astype(float)
-        if np.linalg.matrix_rank(effects) < len(seeds) + len(different) - 1:
-            effects = effects[:, : len(seeds)]
-        solution = np.linalg.pinv(effects)
-        self.to_means = solution[: len(seeds)] + solution[len(seeds) :].sum(axis=0) / len(different)  # A x N
-        self._to_residuals = np.eye(len(arm)) - effects @ solution  # N x N
-        self.degrees = round(np.trace(self._to_residuals))
+        seed = np.concatenate([np.array(own) for own in seeds])
+        self._of_seeds = [seed == one for one in np.unique(seed)]
+        effects = np.array([arm == one for one in range(len(seeds))], dtype=float)
+        self.to_means = effects / effects.sum(axis=1, keepdims=True)  # A x N
+        if all(tuple(own) == tuple(seeds[0]) for own in seeds):
+            effects = np.concatenate([effects, self._of_seeds])
+        self._to_residuals = np.eye(len(arm)) - np.linalg.pinv(effects) @ effects  # N x N
+        self.degrees = round(float(np.trace(self._to_residuals)))
 
     def variances(self, losses: Floats) -> Floats:
         """The variance of the noise of one loss, pooled over all arms, in each of D data sets (D x N)."""
@@ -177,7 +175,8 @@ class Design:
 
     def by_seed(self, losses: Floats) -> Floats:
         """What each seed's noise adds to the arms' means: D x S x A."""
-        return ((losses @ self._to_residuals)[:, None] * self._is_seed) @ self.to_means.T
+        residuals = losses @ self._to_residuals
+        return np.stack([residuals[:, own] @ self.to_means[:, own].T for own in self._of_seeds], axis=1)
 
     def noise(self, contrast: Floats) -> Noise:
         """How the variance of a contrast of the arms' means (A) is estimated.
@@ -186,7 +185,7 @@ class Design:
         all arms counts beside it as half a degree, which keeps two or three seeds from saying next to nothing.
         """
         weights = contrast @ self.to_means
-        parts = weights * self._is_seed @ self._to_residuals
+        parts = weights * np.array(self._of_seeds) @ self._to_residuals
         variance, own = float(weights @ weights), float((parts**2).sum())
         num_seeds = int(((parts**2).sum(axis=1) > 1e-12 * variance).sum())
         if not self.degrees or num_seeds < 2:
@@ -214,7 +213,7 @@ class Design:
         return means @ contrasts.T / np.sqrt(pooled * equal + own * ((by_seed @ contrasts.T) ** 2).sum(axis=1))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def design_of(seeds: tuple[tuple[int, ...], ...]) -> Design:
     """The design of arms with these seeds, kept with its simulations."""
     return Design(seeds)

@@ -168,6 +168,7 @@ def test_generating_writes_every_page(tmp_path, monkeypatch, capsys) -> None:
         "performance.md",
         "inspection.md",
         "growing.md",
+        "judge.md",
         "formats.md",
         "keys.md",
     ]
