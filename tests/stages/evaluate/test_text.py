@@ -79,9 +79,9 @@ def test_the_loss_on_a_dataset_is_the_trainers_validation_loss(
         batch_size=3,
     )
     assert found.num_scored == expected.num_tokens
-    assert found.loss == pytest.approx(expected.loss, abs=1e-6)
-    assert found.perplexity == pytest.approx(expected.perplexity, rel=1e-6)
-    assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-6)
+    assert found.loss == pytest.approx(expected.loss, abs=1e-5)
+    assert found.perplexity == pytest.approx(expected.perplexity, rel=1e-5)
+    assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-5)
     assert found.word_perplexity is None
 
 
@@ -103,11 +103,12 @@ def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
     found = loss_on_split(mixture, 9)
     assert [(source.name, source.weight) for source in found.by_source] == [("farm", 0.75), ("chant", 0.25)]
     for source, directory, sequences in zip(found.by_source, (dataset, chant), (7, 2), strict=True):
-        assert source.found.loss == loss_on_split(directory, sequences).loss
-        assert source.found.bits_per_byte == loss_on_split(directory, sequences).bits_per_byte
+        alone = loss_on_split(directory, sequences)
+        assert source.found.loss == pytest.approx(alone.loss, abs=1e-5)
+        assert source.found.bits_per_byte == pytest.approx(alone.bits_per_byte, abs=1e-5)
     assert found.by_source[0].found.loss != found.by_source[1].found.loss
-    assert found.loss == pytest.approx(expected.loss, abs=1e-6)
-    assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-6)
+    assert found.loss == pytest.approx(expected.loss, abs=1e-5)
+    assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-5)
     assert found.num_scored == expected.num_tokens == 9 * 32
 
 
@@ -134,7 +135,7 @@ def test_the_loss_on_text_is_the_trainers_on_the_same_tokens(checkpoint: Pretrai
     )
     assert own.num_scored == len(windows) * 32
     assert found.num_scored == own.num_scored + tail
-    assert found.loss == pytest.approx((own.loss * own.num_scored + rest) / found.num_scored, abs=1e-6)
+    assert found.loss == pytest.approx((own.loss * own.num_scored + rest) / found.num_scored, abs=1e-5)
 
 
 @pytest.mark.parametrize("stride", [32, 16, 5])
@@ -150,7 +151,7 @@ def test_strided_windows_give_every_token_at_least_the_overlap_as_context(
         expected += plain_losses(checkpoint, window)[32 - stride :].tolist()
     found = loss_on(checkpoint, text, stride=stride)
     assert found.num_scored == len(tokens) - 1
-    assert found.loss == pytest.approx(sum(expected) / len(expected), abs=1e-6)
+    assert found.loss == pytest.approx(sum(expected) / len(expected), abs=1e-5)
 
 
 def test_word_perplexity_and_bits_per_byte_spread_the_loss_over_words_and_bytes(checkpoint: Pretrained, text: Path):
@@ -167,7 +168,7 @@ def test_padding_rows_of_the_embedding_are_left_out_of_the_softmax(tmp_path: Pat
     padded = load_pretrained(tmp_path / "padded")
     found = loss_on(padded, text, context=2000, stride=2000).loss
     tokens = [*byte_tokenizer().encode(TEXT).ids, 0]
-    assert found == pytest.approx(plain_losses(padded, tokens).mean().item(), abs=1e-6)
+    assert found == pytest.approx(plain_losses(padded, tokens).mean().item(), abs=1e-5)
     with_padding = padded.model(torch.tensor([tokens[:-1]]), torch.tensor([tokens[1:]])).item()
     assert found < with_padding - 0.01
 
