@@ -173,6 +173,13 @@ def test_documents_without_an_end_of_text_stay_and_those_without_tokens_are_left
     )
     assert "2 documents without <|endoftext|> at the end, left as they are" in out
     assert texts_of(split_documents(tmp_path / "new", "train")) == [[5, 6, 0], [7], [8, 9]]
+    out, _ = run_here("data", "show", tmp_path / "new", "--plain")
+    assert "2 of 4 documents end in <|endoftext|> (id 0)" in out
+    assert "each document ends" not in out
+    out, _ = run_here("data", "export", tmp_path / "new", "--to", "megatron", "--output", tmp_path / "out")
+    assert out.splitlines()[-1] == "2 of 4 documents end in <|endoftext|> (0)"
+    mixture = write_mixture([Ingredient("bare", tmp_path / "new", 1)], tmp_path)
+    assert "2 of 4 documents end in" in run_here("data", "show", mixture, "--plain")[0]
 
 
 def test_bytes_are_counted_by_decoding_if_the_tokenizer_is_not_byte_level(tmp_path: Path) -> None:
