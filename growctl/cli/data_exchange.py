@@ -70,8 +70,8 @@ def import_data(
     validation_fraction: Annotated[
         float | None,
         typer.Option(
-            help="Without --validation: the share of each file's documents, from its end, for validation (default: "
-            "0.01).",
+            help="Without --validation: the share of each file's documents with tokens, from its end, for validation "
+            "(default: 0.01).",
             show_default=False,
         ),
     ] = None,
