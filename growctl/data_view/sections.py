@@ -197,14 +197,17 @@ def _marks(split: SplitEntry) -> Iterator[Mark]:
 
 
 def _passes(document: DataShowDocument) -> Iterator[Table]:
+    several = len({each.sequence_length for each in document.passes}) > 1
     columns = [
         Column("stage", is_number=False),
+        *([Column("context")] if several else []),
         *(Column(name) for name in ("tokens", "first sample", "samples", "epochs")),
         Column("epochs at its end"),
     ]
     rows = [
         (
             Cell(each.name),
+            *([_count(each.sequence_length)] if several else []),
             Cell(short_count(each.num_tokens), each.num_tokens),
             _count(each.first_sample),
             _count(each.num_samples),
@@ -214,7 +217,8 @@ def _passes(document: DataShowDocument) -> Iterator[Table]:
         for each in document.passes
     ]
     of = "the source that is read most often" if document.mixture else "train"
-    yield Table.of("epochs", columns, rows, f"An epoch is one pass over {of}.")
+    unit = " Samples are sequences of the stage's context." if several else ""
+    yield Table.of("epochs", columns, rows, f"An epoch is one pass over {of}.{unit}")
     if document.mixture:
         yield _mixture(document)
 
