@@ -53,12 +53,16 @@ class DatasetSplit(Strict):
     """The content of one split."""
 
     num_tokens: Amount
-    """Tokens, including the end of text after each document."""
+    """Tokens, including ends of text."""
 
     num_bytes: Amount
     """UTF-8 bytes of the documents' text, for bits per byte."""
 
     num_documents: Amount
+    num_unended_documents: Amount = 0
+    """Documents that do not end in the end of text. growctl ends every text that it tokenises, and leaves imported
+    documents as they are."""
+
     text_hash: str | None = None
     """A hash of the documents' texts, whatever their order and the tokenizer; null if it was not prepared from a
     source."""
@@ -75,6 +79,7 @@ def joined_splits(parts: Sequence[DatasetSplit], files: tuple[DatasetFile, ...] 
         num_tokens=sum(part.num_tokens for part in parts),
         num_bytes=sum(part.num_bytes for part in parts),
         num_documents=sum(part.num_documents for part in parts),
+        num_unended_documents=sum(part.num_unended_documents for part in parts),
         text_hash=joined_hash(hashes).hex() if len(hashes) == len(parts) else None,
         files=files,
     )
