@@ -114,6 +114,6 @@ def import_data(
         )
     if document.linked_files:
         say(f"shares {counted(len(document.linked_files), 'file')} with the source: leave their content as it is")
-    if document.num_unended_documents:
-        say(f"{counted(document.num_unended_documents, 'document')} without {end_of_text} at the end, left as they are")
+    if num_unended := sum(split.num_unended for split in document.manifest.splits.values()):
+        say(f"{counted(num_unended, 'document')} without {end_of_text} at the end, left as they are")
     say(str(output))
