@@ -170,6 +170,7 @@ def _write_split(
         num_bytes=sum(content.num_bytes for content in contents),
         num_documents=sum(content.num_documents for content in contents),
         num_unended_documents=sum(content.num_unended for content in contents),
+        num_inner_ends=sum(content.num_inner_ends for content in contents),
         files=tuple(files),
     )
 

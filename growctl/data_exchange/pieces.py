@@ -55,6 +55,9 @@ class Content:
     num_unended: int
     """Documents that do not end in the end of text."""
 
+    num_inner_ends: int
+    """Ends of text before the end of their document."""
+
 
 def split_pieces(
     train: Sequence[TokenFiles], validation: Sequence[TokenFiles], validation_fraction: float
@@ -90,7 +93,7 @@ def examine(
     """Reads all tokens of `piece` once. Raises DataError for an id that the tokenizer does not have."""
     lengths = bytes_by_token(tokenizer, vocab_size)
     tokens, at = piece.files.tokens, piece.start_token
-    num_bytes = num_documents = num_unended = 0
+    num_bytes = num_documents = num_unended = num_ends = 0
     for first, stop in chunks(piece.stop, piece.first):
         ends = piece.files.ends(first, stop)
         begin = at
@@ -104,13 +107,14 @@ def examine(
                     f" from 0 to {vocab_size - 1:,}; give the tokenizer that wrote these files with --tokenizer"
                 )
             num_bytes += 0 if lengths is None else int(lengths[found].sum())
+            num_ends += int(np.count_nonzero(found == end_of_text_id))
             on_tokens(end - start)
         at = int(ends[-1])
         filled = np.unique(ends[ends > begin])  # an empty document ends where the one before it does
         num_documents += len(filled)
         num_unended += int((tokens.take(filled - 1) != end_of_text_id).sum())
         num_bytes += decoded_bytes(tokenizer, piece.files, first, stop) if lengths is None else 0
-    return Content(num_bytes, num_documents, num_unended)
+    return Content(num_bytes, num_documents, num_unended, num_ends - (num_documents - num_unended))
 
 
 def _cut(files: TokenFiles, validation_fraction: float) -> int:

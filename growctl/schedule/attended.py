@@ -9,12 +9,15 @@ from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.blocks import Schedule
 from model.errors import UserError
 from stages.data.prepared import prepared_datasets
+from stages.data.source_errors import DataError
 
 
 def with_attended_tokens(
     schedule: Schedule, runs_dir: Path, run: RunPaths, load: Callable[[Path], Schedule]
 ) -> Schedule:
     """`schedule` with `data.attended_tokens`: from its prepared dataset; None without one, or without a document mask.
+
+    Raises DataError if the end of text does not tell apart the documents of that dataset.
 
     A run that has begun keeps its numbers, because the budgets of its controls follow from it. Its own schedule is read
     with `load`.
@@ -26,10 +29,14 @@ def with_attended_tokens(
 
 
 def counted_on(schedule: Schedule, dataset: Path) -> Schedule:
-    """`schedule` with the `data.attended_tokens` of `dataset`. Raises DataError if that is damaged."""
-    from stages.data.attended_tokens import attended_tokens, weighted_datasets
+    """`schedule` with the `data.attended_tokens` of `dataset`.
+
+    Raises DataError if that is damaged, or if the end of text does not tell apart its documents.
+    """
+    from stages.data.attended_tokens import attended_tokens, misplaced_ends, weighted_datasets
 
     datasets, packing = weighted_datasets(dataset), schedule.data.packing
+    _reject(misplaced_ends(datasets))
     return _with(schedule, {str(length): attended_tokens(datasets, length, packing) for length in contexts(schedule)})
 
 
@@ -41,14 +48,26 @@ def _prepared(schedule: Schedule, datasets_dir: Path) -> dict[str, float] | None
         if path is None:
             return None
         datasets[path] = weight
-    from stages.data.attended_tokens import attended_tokens
+    from stages.data.attended_tokens import attended_tokens, misplaced_ends
     from stages.data.packed_split import known_packing
 
+    misplaced = tokens = None
     lengths, packing = contexts(schedule), schedule.data.packing
     with suppress(UserError, OSError):  # damaged: `prepare` sets it aside with a message
+        misplaced = misplaced_ends(datasets)
         if packing == "concatenate" or all(known_packing(path, length) for path in datasets for length in lengths):
-            return {str(length): attended_tokens(datasets, length, packing) for length in lengths}
-    return None
+            tokens = {str(length): attended_tokens(datasets, length, packing) for length in lengths}
+    _reject(misplaced)
+    return tokens
+
+
+def _reject(misplaced: str | None) -> None:
+    if misplaced:
+        raise DataError(
+            f"data.document_mask = true: {misplaced}; the model tells documents apart by that token alone, so each "
+            "must end in it and contain no other. Write the documents in that way and prepare or import them again "
+            "(Megatron-LM: --append-eod), or set data.document_mask to false"
+        )
 
 
 def _with(schedule: Schedule, tokens: dict[str, float] | None) -> Schedule:

@@ -68,7 +68,10 @@ def load_schedule(
     except UserError as error:
         raise _error(reference, [str(error)], composed.origin) from error
     schedule = parse_schedule(data, label=reference, default_name=path.stem, origin=composed.origin)
-    schedule = with_attended_tokens(schedule, runs_dir, own, load_resolved)
+    try:
+        schedule = with_attended_tokens(schedule, runs_dir, own, load_resolved)
+    except UserError as error:
+        raise _error(reference, [str(error)], composed.origin) from error
     if lines := check_controls(schedule):
         raise _error(reference, lines, composed.origin)
     return schedule

@@ -48,7 +48,8 @@ class DataBlock(DataSpec):
 
     document_mask: Annotated[bool, example(True)] = False
     """Whether the model attends within documents only: never to the documents before, and with positions counted from
-    the start of each. By default it also sees what comes before in its sequence, as in the published recipe."""
+    the start of each. By default it also sees what comes before in its sequence, as in the published recipe. In a
+    prepared dataset, each document must end in the end of text and contain no other."""
 
     packing: Annotated[Packing, example("best_fit")] = "concatenate"
     """How documents become training sequences. concatenate: the stream of all documents is cut every sequence_length

@@ -23,6 +23,7 @@ from stages.data.token_split import TokenSplit
 from stages.token_files import mapped
 from stages.token_files.megatron import open_megatron
 from tests.growctl.runs import run_here
+from tests.growctl.schedules import TEXT, file_of
 from tests.pretrained import END_OF_TEXT, byte_tokenizer
 from tests.stages.token_files.definition import write_datatrove_files, write_megatron_files
 from tests.stages.token_files.test_megatron import texts_of
@@ -197,6 +198,31 @@ def test_documents_without_tokens_do_not_count_in_the_validation_fraction(
                  "--output", tmp_path / f"{name}-new")  # fmt: skip
         assert texts_of(split_documents(tmp_path / f"{name}-new", "train")) == filled[:8]
         assert texts_of(split_documents(tmp_path / f"{name}-new", "validation")) == filled[8:]
+
+
+@pytest.mark.parametrize(
+    ("written", "misplaced"),
+    [
+        ([5, 6, 7], "15 of the 20 documents of {} do not end in <|endoftext|> (id 0)"),
+        ([5, 0, 7, 0], "{} has <|endoftext|> (id 0) inside its documents too, 15 times"),
+        ([5, 6, 7, 0], None),
+    ],
+)
+def test_a_document_mask_needs_one_end_of_text_at_the_end_of_each_document(
+    tmp_path: Path, tokenizer: Path, written: list[int], misplaced: str | None
+) -> None:
+    prefix = write_megatron_files(tmp_path / "pile", [[[8] * 30 + [0]]] * 5 + [[written]] * 15)
+    imported, runs = tmp_path / "imported", tmp_path / "runs"
+    run_here("data", "import", prefix, "--tokenizer", tokenizer, "--output", imported, "--validation-fraction", "0.5")
+    keys = (f"data.source={imported}", "~data.vocab_size", "~data.validation_fraction", "model.vocab_size=9000")
+    schedule = file_of(tmp_path, TEXT)
+    run_here("validate", schedule, *keys, "--runs-dir", runs)
+    for command in ("validate", "plan", *(("run",) if misplaced else ())):
+        masked = (command, schedule, *keys, "data.document_mask=true", "--runs-dir", runs)
+        _, err = run_here(*masked, expect=2 if misplaced else 0)
+        if misplaced:
+            assert f"data.document_mask = true: {misplaced.format(imported)}; the model tells" in " ".join(err.split())
+    assert not runs.exists()
 
 
 def test_bytes_are_counted_by_decoding_if_the_tokenizer_is_not_byte_level(tmp_path: Path) -> None:

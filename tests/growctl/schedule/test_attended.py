@@ -11,10 +11,11 @@ from growctl.plan.costs import plan_costs
 from growctl.plan.warnings import plan_notes
 from growctl.run.requests import schedule_yaml
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.load import load_schedule
+from growctl.schedule.attended import counted_on
+from growctl.schedule.load import ScheduleError, load_schedule
 from growctl.schema.blocks import Schedule
 from stages.data.attended_tokens import mean_attended_tokens
-from stages.data.corpus import DataSpec
+from stages.data.corpus import DataError, DataSpec
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
 from stages.data.packed_split import packing_facts
@@ -70,6 +71,25 @@ def test_afterwards_plan_and_worker_count_the_tokens_attended_to(tmp_path: Path)
     spec = worker_spec(masked, plan_stages(masked)[0], **where)
     assert (spec.attended_tokens, spec.packing) == (expected, "concatenate")
     assert spec.model.document_end_id is not None
+
+
+@pytest.mark.parametrize("packing", ["concatenate", "best_fit"])
+def test_documents_that_the_end_of_text_does_not_tell_apart_are_rejected_before_and_after_preparing(
+    tmp_path: Path, packing: str
+) -> None:
+    keys = (MASKED, f"data.packing={packing}")
+    before = loaded(tmp_path, *keys)
+    dataset = prepare(tmp_path)
+    manifest = read_dataset_manifest(dataset)
+    train = manifest.splits["train"].model_copy(update={"num_unended_documents": 3})
+    changed = manifest.model_copy(update={"splits": manifest.splits | {"train": train}})
+    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(changed))
+    message = rf"data\.document_mask = true: 3 of the 7 documents of {dataset} do not end in <\|endoftext\|> \(id 0\); "
+    with pytest.raises(ScheduleError, match=message):
+        loaded(tmp_path, *keys)
+    with pytest.raises(DataError, match=message):
+        counted_on(before, dataset)
+    loaded(tmp_path)
 
 
 def test_packed_documents_are_counted_once_they_are_packed(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from model.errors import Failure, UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.data.corpus import DataSpec
+from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.data.token_split import TokenSplit
 from stages.evaluate.replicas import Replicas
-from stages.evaluate.text import TextLoss, dataset_loss, text_loss
+from stages.evaluate.text import TextLoss, dataset_loss, require_ids, text_loss
 from stages.train import evaluate as trainer
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 
@@ -204,3 +205,18 @@ def test_a_loss_that_is_not_finite_is_a_failure(tmp_path: Path, text: Path):
         broken.model.embedding.weight[:] = math.nan
     with pytest.raises(Failure, match=r"broken gives losses that are not finite"):
         loss_on(broken, text)
+
+
+def test_a_model_that_attends_within_documents_rejects_a_dataset_that_hides_them(dataset: Path, tmp_path: Path):
+    write_pretrained(tmp_path / "final", text_config().model_copy(update={"document_end_id": 0}))
+    masked = load_pretrained(tmp_path / "final")
+    require_ids(masked, dataset)
+    manifest = read_dataset_manifest(dataset)
+    unended = {name: split.model_copy(update={"num_unended_documents": 4}) for name, split in manifest.splits.items()}
+    for change, message in (
+        ({"splits": unended}, r"8 of the 40 documents of .* do not end in <\|endoftext\|> \(id 0\); the model tells"),
+        ({"end_of_text_id": 5}, r"documents of .* end in <\|endoftext\|> \(id 5\), not in the end of text with id 0"),
+    ):
+        (tmp_path / "manifest.json").write_bytes(dataset_manifest_bytes(manifest.model_copy(update=change)))
+        with pytest.raises(UserError, match=message):
+            require_ids(masked, tmp_path)
