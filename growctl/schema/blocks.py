@@ -212,7 +212,7 @@ class LearningRateBlock(Block):
     """ladder: one warm-up before the first stage, one decay at the end of the last. stage: each stage has its own
     warm-up and decay (as in the paper)."""
     warmup_steps: Annotated[CountOrZero, example(2000, "optimizer steps")] = 0
-    """Steps over which the rate rises linearly from 0 to `peak`."""
+    """Steps over which the rate rises linearly to `peak`: step k of N trains at k / N of it, so none at 0."""
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the span (`wsd`)."""
     batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
