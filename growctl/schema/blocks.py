@@ -55,7 +55,8 @@ class ModelBlock(Block):
     num_heads: Annotated[Width, example(4, "heads")]
     """Attention heads; must divide hidden_size."""
     vocab_size: Annotated[Count | None, example(50_432, "rows")] = None
-    """Rows of the embedding; by default `data.vocab_size`. Required with `data.tokenizer`."""
+    """Rows of the embedding; by default `data.vocab_size`, or the entries of the tokenizer if the text is a prepared
+    dataset. Required with `data.tokenizer` for other texts."""
     ffn_size: Annotated[Width | None, example(3072, "dimensions")] = None
     """Inner width of a transformer's MLP; by default 4 x hidden_size."""
     score_function: Annotated[ScoreFunction, example("gelu_l2_norm")] = "l2_norm_gelu"

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, PositiveFloat
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 from pydantic.json_schema import SkipJsonSchema
 
 from growctl.schema.example import example
@@ -63,6 +63,11 @@ class DataBlock(DataSpec):
     schedule's keys are). growctl writes it; leave it
     out."""
 
+    tokenizer_vocab_size: Annotated[
+        SkipJsonSchema[PositiveInt | None], Field(exclude_if=lambda entries: entries is None)
+    ] = None
+    """Entries of the tokenizer of a source that is a prepared dataset. growctl writes it; leave it out."""
+
     mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
     """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`;
     without it, one is trained on equal parts of all of them."""
@@ -101,5 +106,5 @@ class DataBlock(DataSpec):
 
     @property
     def num_tokens(self) -> int | None:
-        """Entries of the tokenizer; None if `tokenizer` names one, because the schedule does not give its size."""
-        return None if self.tokenizer else (self.vocab_size or DEFAULT_VOCAB_SIZE)
+        """Entries of the tokenizer; None if `tokenizer` names one for a text: the schedule does not give its size."""
+        return self.tokenizer_vocab_size or (None if self.tokenizer else self.vocab_size or DEFAULT_VOCAB_SIZE)

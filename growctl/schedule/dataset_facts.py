@@ -1,15 +1,42 @@
-"""Fills in how many tokens a token attends to if attention stays within documents: it is known from a dataset."""
+"""Fills in what a prepared dataset says: the entries of its tokenizer, and the tokens that a token attends to."""
 
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from growctl.ladder.budgets import contexts
+from growctl.mixture.sources import given_vocabulary
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.blocks import Schedule
+from growctl.schema.data_block import DataBlock
 from model.errors import UserError
 from stages.data.prepared import prepared_datasets
 from stages.data.source_errors import DataError
+
+
+def with_vocabulary(data: Any, runs_dir: Path, run: RunPaths, load: Callable[[Path], Schedule]) -> Any:
+    """A schedule's plain data, with `data.tokenizer_vocab_size` if its sources are prepared datasets.
+
+    An invalid block stays as it is. A run that has begun keeps its number. Raises DataError for a key that is not as a
+    dataset was made.
+    """
+    if not isinstance(data, dict) or not isinstance(data.get("data"), dict):
+        return data
+    block = {key: value for key, value in data["data"].items() if key != "tokenizer_vocab_size"}
+    try:
+        texts = DataBlock.model_validate(block)
+    except ValidationError:
+        return data | {"data": block}
+    entries = None
+    if texts.source or texts.mixture:
+        entries = given_vocabulary(texts, RunsPaths(runs_dir).datasets)
+        begun = _begun_with(run, load)
+        if begun and [spec.source for spec in begun.specs] == [spec.source for spec in texts.specs]:
+            entries = begun.tokenizer_vocab_size or entries
+    return data | {"data": block | ({"tokenizer_vocab_size": entries} if entries else {})}
 
 
 def with_attended_tokens(
@@ -24,7 +51,8 @@ def with_attended_tokens(
     """
     tokens = None
     if schedule.data.document_mask:
-        tokens = _begun_with(run, load) or _prepared(schedule, RunsPaths(runs_dir).datasets)
+        begun = _begun_with(run, load)
+        tokens = (begun and begun.attended_tokens) or _prepared(schedule, RunsPaths(runs_dir).datasets)
     return _with(schedule, tokens)
 
 
@@ -74,9 +102,9 @@ def _with(schedule: Schedule, tokens: dict[str, float] | None) -> Schedule:
     return schedule.model_copy(update={"data": schedule.data.model_copy(update={"attended_tokens": tokens})})
 
 
-def _begun_with(run: RunPaths, load: Callable[[Path], Schedule]) -> dict[str, float] | None:
+def _begun_with(run: RunPaths, load: Callable[[Path], Schedule]) -> DataBlock | None:
     if not run.has_begun() or not run.schedule.is_file():
         return None
     with suppress(UserError, OSError):  # the runner reports a schedule that cannot be read
-        return load(run.schedule).data.attended_tokens
+        return load(run.schedule).data
     return None

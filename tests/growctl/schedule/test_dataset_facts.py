@@ -1,18 +1,24 @@
-"""Schedules whose model attends within documents: what they plan and compute before and after the text is prepared."""
+"""What a schedule takes over from its dataset: the vocabulary, and for a document mask the tokens attended to."""
 
+import shutil
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from rich.console import Console
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.plan.costs import plan_costs
 from growctl.plan.warnings import plan_notes
-from growctl.run.requests import schedule_yaml
+from growctl.run.dataset import RunDataset
+from growctl.run.requests import RunError, schedule_yaml
+from growctl.run.screen import Screen
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.attended import counted_on
-from growctl.schedule.load import ScheduleError, load_schedule
+from growctl.schedule.dataset_facts import counted_on
+from growctl.schedule.load import ScheduleError, load_resolved, load_schedule
 from growctl.schema.blocks import Schedule
 from stages.data.attended_tokens import mean_attended_tokens
 from stages.data.corpus import DataError, DataSpec
@@ -20,6 +26,8 @@ from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
 from stages.data.packed_split import packing_facts
 from tests.growctl.schedules import TEXT, file_of
+from tests.stages.data.ranged import with_ranges_of
+from tests.stages.data.test_dataset import write_dataset as write_numbers
 from tests.stages.data.test_document_ends import write_dataset
 
 MASKED = "data.document_mask=true"
@@ -108,3 +116,70 @@ def test_a_run_that_has_begun_keeps_its_number(tmp_path: Path) -> None:
     (run / "stages").mkdir(parents=True)
     (run / "schedule.yaml").write_text(schedule_yaml(begun))
     assert loaded(tmp_path, MASKED).data.attended_tokens == {"16": 7.5}
+
+
+def given(folder: Path, entries: int = 400) -> tuple[Path, tuple[str, ...]]:
+    """A dataset whose tokenizer has so many entries, and the overrides that make it the text of the schedule."""
+    dataset = write_numbers(folder, [900], [200], token_bytes=2)
+    with_ranges_of(dataset, 512)
+    manifest = read_dataset_manifest(dataset).model_copy(update={"vocab_size": entries})
+    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
+    return dataset, (f"data.source={dataset}", "~data.vocab_size", "~data.validation_fraction")
+
+
+def test_a_dataset_as_the_text_brings_its_vocabulary(tmp_path: Path) -> None:
+    dataset, keys = given(tmp_path / "given")
+    schedule = loaded(tmp_path, *keys)
+    assert schedule.vocab_size == 400
+    assert loaded(tmp_path, *keys, "model.vocab_size=512").vocab_size == 512
+    tokenizer = f"++data.tokenizer={dataset / 'tokenizer.json'}"
+    assert loaded(tmp_path, *keys, tokenizer).vocab_size == 400
+    for more, message in (
+        (["model.vocab_size=399"], r"model\.vocab_size = 399: must be at least the tokenizer's 400"),
+        ([tokenizer, "model.vocab_size=399"], r"model\.vocab_size = 399: must be at least the tokenizer's 400"),
+        (["++data.vocab_size=500"], r"data\.vocab_size: 500, but data\.source .* which was made with 400; leave"),
+    ):
+        with pytest.raises(ScheduleError, match=message):
+            loaded(tmp_path, *keys, *more)
+    assert loaded(tmp_path, "data.tokenizer_vocab_size=7").vocab_size == 300, "growctl alone writes it"
+
+
+def test_the_schedule_of_a_run_keeps_the_vocabulary_without_the_dataset(tmp_path: Path) -> None:
+    dataset, keys = given(tmp_path / "given")
+    run = tmp_path / "runs/s"
+    (run / "stages").mkdir(parents=True)
+    (run / "schedule.yaml").write_text(schedule_yaml(loaded(tmp_path, *keys)))
+    shutil.rmtree(dataset)
+    assert load_resolved(run / "schedule.yaml").vocab_size == 400
+    assert loaded(tmp_path, *keys).vocab_size == 400
+    assert loaded(tmp_path).vocab_size == 300, "another text has another vocabulary"
+
+
+def test_a_mixture_of_datasets_brings_the_vocabulary_that_they_share(tmp_path: Path) -> None:
+    datasets = [given(tmp_path / name)[0] for name in ("a", "b")]
+    entries = ",".join(f"{{name: {dataset.name}, source: {dataset}, weight: 1}}" for dataset in datasets)
+    keys = (f"++data.mixture=[{entries}]", "~data.source", "~data.vocab_size", "~data.validation_fraction")
+    assert loaded(tmp_path, *keys).vocab_size == 400
+    other = read_dataset_manifest(datasets[1]).model_copy(update={"tokenizer_sha256": "other"})
+    (datasets[1] / "manifest.json").write_bytes(dataset_manifest_bytes(other))
+    with pytest.raises(ScheduleError, match=r"data\.mixture: 'b' .* has another tokenizer than 'a'"):
+        loaded(tmp_path, *keys)
+
+
+def test_a_dataset_at_a_url_brings_its_vocabulary_once_it_was_opened(tmp_path: Path) -> None:
+    dataset, keys = given(tmp_path / "given")
+    fsspec.filesystem("memory").put(str(dataset), "/bucket/vocabulary", recursive=True)
+    keys = ("data.source=memory://bucket/vocabulary", *keys[1:])
+    with pytest.raises(ScheduleError, match=r"at least the tokenizer's 8192; .*`growctl data show URL`"):
+        loaded(tmp_path, *keys, "model.vocab_size=512")
+    for expected in (8192, 400):
+        schedule = loaded(tmp_path, *keys)
+        assert schedule.vocab_size == expected
+        run = RunDataset(schedule, tmp_path / "runs", Screen(Console(file=StringIO())))
+        if expected == 8192:
+            with pytest.raises(RunError, match=r"has 400 tokens\. .*; run the same command again"):
+                run.prepared()
+    copy = run.prepared()
+    assert loaded(tmp_path, *keys, "model.vocab_size=512").vocab_size == 512
+    (copy / "manifest.json").write_text("{}")
+    assert loaded(tmp_path, *keys).vocab_size == 8192, "a damaged copy is fetched again"
