@@ -33,6 +33,12 @@ Action = Literal["skip", "rollback", "stop"]
 """What follows an update that was rejected."""
 
 
+def warmed_up(rate: float, step: int, warmup_steps: int) -> float:
+    """The rate of update `step` of a warm-up to `rate`, counted from 0: it rises by equal parts, from one part at the
+    first update to all of them at the last."""
+    return rate * (step + 1) / warmup_steps if step < warmup_steps else rate
+
+
 class LearningRate(Strict):
     """The learning rate for every step of a span. A stage covers the whole span or a part of it."""
 
@@ -63,7 +69,7 @@ class LearningRate(Strict):
     def _unscaled(self, position: int) -> float:
         """The rate of one step of the span."""
         if position < self.warmup_steps:
-            return self.peak * (position + 1) / self.warmup_steps
+            return warmed_up(self.peak, position, self.warmup_steps)
         if self.shape == "cosine":
             progress = (position - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps)
             return self.final + (self.peak - self.final) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
@@ -94,14 +100,12 @@ class GenerationRule(Strict):
     """Steps at the start of the stage with learning rate 0, and therefore without weight decay."""
 
     warmup_steps: NonNegativeInt = 0
-    """Steps over which the factor rises from 0, counted from the start of the stage or the end of the freeze."""
+    """Steps over which the factor rises to `lr_scale`, counted from the start of the stage or the end of the freeze."""
 
     def factor(self, step: int) -> float:
         """The factor on the learning rate for update number `step` of the stage, counted from 0."""
         position = step - self.frozen_steps
-        if position < 0:
-            return 0.0
-        return self.lr_scale * min(1.0, (position + 1) / (self.warmup_steps + 1))
+        return 0.0 if position < 0 else warmed_up(self.lr_scale, position, self.warmup_steps)
 
 
 def settled_step(

@@ -65,13 +65,13 @@ def main() -> None:
     file_tables.PAGE.write_text(file_tables.with_file_tables(file_tables.PAGE.read_text()))
     performance.PAGE.write_text(performance.with_tables(performance.PAGE.read_text()))
     inspection.PAGE.write_text(inspection.with_tables(inspection.PAGE.read_text()))
-    growth_axes.PAGE.write_text(growth_axes.with_tables(growth_axes.PAGE.read_text()))
+    growth_axes.PAGE.write_text(growth_axes.with_table(growth_axes.PAGE.read_text()))
     judge.PAGE.write_text(judge.with_tables(judge.PAGE.read_text()))
     formats.PAGE.write_text(formats.with_tables(formats.PAGE.read_text()))
     keys.PAGE.write_text(keys.page())
-    drawn = [part.PICTURE for part in (performance, growth_axes) if part.draw(performance.RESULTS, part.PICTURE)]
-    ours = (PAGE, file_tables.PAGE, performance.PAGE, inspection.PAGE, growth_axes.PAGE, judge.PAGE, formats.PAGE)
-    print(*ours, keys.PAGE, *formats.write_schemas(), *drawn, sep="\n")
+    drawn = [performance.PICTURE] if performance.draw(performance.RESULTS, performance.PICTURE) else []
+    measured = (performance.PAGE, inspection.PAGE, growth_axes.PAGE, judge.PAGE)
+    print(PAGE, file_tables.PAGE, *measured, formats.PAGE, keys.PAGE, *formats.write_schemas(), *drawn, sep="\n")
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ def export_data(
 
         print_document(document)
         return
+    from growctl.data_view.sections import documents_ending
     from stages.counted import counted
 
     for split in document.splits.values():
@@ -43,7 +44,7 @@ def export_data(
             f"{split.prefix}: {counted(split.num_documents, 'document')}, {counted(split.num_tokens, 'token')},"
             f" {split.dtype}"
         )
-    say(f"each document ends in {document.end_of_text} ({document.end_of_text_id})")
+    say(f"{documents_ending(document.splits.values())} in {document.end_of_text} ({document.end_of_text_id})")
 
 
 def import_data(
@@ -69,8 +70,8 @@ def import_data(
     validation_fraction: Annotated[
         float | None,
         typer.Option(
-            help="Without --validation: the share of each file's documents, from its end, for validation (default: "
-            "0.01).",
+            help="Without --validation: the share of each file's documents with tokens, from its end, for validation "
+            "(default: 0.01).",
             show_default=False,
         ),
     ] = None,
@@ -114,6 +115,6 @@ def import_data(
         )
     if document.linked_files:
         say(f"shares {counted(len(document.linked_files), 'file')} with the source: leave their content as it is")
-    if document.num_unended_documents:
-        say(f"{counted(document.num_unended_documents, 'document')} without {end_of_text} at the end, left as they are")
+    if num_unended := sum(split.num_unended_documents for split in document.manifest.splits.values()):
+        say(f"{counted(num_unended, 'document')} without {end_of_text} at the end, left as they are")
     say(str(output))

@@ -28,8 +28,11 @@ class ExportedSplit:
     """What Megatron's and GPT-NeoX's data paths take: the files' path without `.bin` and `.idx`."""
 
     num_documents: int
+    num_unended_documents: int
+    """Documents that do not end in the end of text, as an imported dataset may have."""
+
     num_tokens: int
-    """Including the end of text after each document."""
+    """Including ends of text."""
 
     dtype: Literal["uint16", "int32"]
     """The type of the stored tokens."""
@@ -49,7 +52,7 @@ class DataExportDocument:
     """One more than the tokenizer's largest id."""
 
     end_of_text: str
-    """The token after each document, which Megatron calls the end of document."""
+    """What Megatron calls the end of document."""
 
     end_of_text_id: int
     splits: dict[str, ExportedSplit]
@@ -93,6 +96,7 @@ def export_megatron(dataset: Path, output: Path, on_progress: OnProgress | None 
             split: ExportedSplit(
                 prefix=output / _name(split),
                 num_documents=content.num_documents,
+                num_unended_documents=content.num_unended_documents,
                 num_tokens=content.num_tokens,
                 dtype="uint16" if manifest.token_bytes == 2 else "int32",
             )

@@ -49,9 +49,6 @@ class DataImportDocument:
     linked_files: tuple[Path, ...]
     """Files that the dataset shares with their source as hard links, so that they take no space."""
 
-    num_unended_documents: int
-    """Documents that do not end in the end of text. growctl adds none."""
-
 
 def import_tokens(
     sources: Sequence[Path],
@@ -115,7 +112,7 @@ def import_tokens(
     linked = tuple(
         path for path in dict.fromkeys(p for _, piece in pieces for p in piece.files.paths) if _is_shared(path, output)
     )
-    return DataImportDocument(output, manifest, linked, sum(c.num_unended for cs in contents.values() for c in cs))
+    return DataImportDocument(output, manifest, linked)
 
 
 def _opened(paths: Sequence[Path]) -> list[TokenFiles]:
@@ -172,6 +169,8 @@ def _write_split(
         num_tokens=sum(piece.num_tokens for piece in pieces),
         num_bytes=sum(content.num_bytes for content in contents),
         num_documents=sum(content.num_documents for content in contents),
+        num_unended_documents=sum(content.num_unended for content in contents),
+        num_inner_ends=sum(content.num_inner_ends for content in contents),
         files=tuple(files),
     )
 

@@ -37,7 +37,7 @@ class Percentile:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long the documents of a split are, in tokens with the end of text. All numbers are exact."""
+    """How long the documents of a split are, in tokens with ends of text. All numbers are exact."""
 
     shortest: int | None
     """None without documents; so are `longest` and `mean`."""

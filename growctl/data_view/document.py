@@ -15,8 +15,10 @@ class SplitEntry:
     """One split of the dataset."""
 
     num_tokens: int
-    """With the end of text after each document."""
+    """With ends of text."""
     num_documents: int
+    num_unended_documents: int
+    """Documents that do not end in the end of text, as an imported dataset may have."""
     num_bytes: int
     """UTF-8 bytes of the documents' text."""
     bytes_per_token: float | None

@@ -67,6 +67,7 @@ def _split(target: Target, split: SplitName, on_progress: Advance | None) -> Spl
     return SplitEntry(
         num_tokens=tokens,
         num_documents=described.num_documents,
+        num_unended_documents=described.num_unended_documents,
         num_bytes=described.num_bytes,
         bytes_per_token=described.num_bytes / tokens if tokens else None,
         num_shards=sum(file.name.endswith(".ds") for file in files),

@@ -1,9 +1,10 @@
 """Words what a dataset holds as sections, for the terminal and for a page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from growctl.content.chart import Axis, Chart, Mark, Series
 from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
+from growctl.data_exchange.export import ExportedSplit
 from growctl.data_view.counts import PERCENTILES, LengthRange, Lengths, UsedIds
 from growctl.data_view.document import DataShowDocument, SplitEntry
 from growctl.text.formatting import byte_count, short_count
@@ -73,7 +74,7 @@ def _sources(document: DataShowDocument) -> Iterator[Table]:
 
 
 def _facts(document: DataShowDocument) -> Iterator[Paragraph]:
-    """What tells the dataset from others. Tokens count the end of text after each document."""
+    """What tells the dataset from others."""
     include = "" if document.include == "**/*" else f", files that match {document.include}"
     if document.sources:
         yield Paragraph("A mixture of datasets: its text and tokens are theirs")
@@ -82,7 +83,8 @@ def _facts(document: DataShowDocument) -> Iterator[Paragraph]:
     tokenizer = document.tokenizer or f"trained on {'all its sources' if document.sources else 'the text'}"
     yield Paragraph(
         f"Tokenizer: {tokenizer}, {counted(document.tokenizer_size, 'entry', 'entries')}, {document.token_bytes} bytes "
-        f"per stored token; each document ends with {document.end_of_text} (id {document.end_of_text_id})"
+        f"per stored token; {documents_ending(document.splits.values())} in {document.end_of_text} "
+        f"(id {document.end_of_text_id})"
     )
     if document.ids:
         yield from _ids(document.ids, document.tokenizer_size)
@@ -98,6 +100,13 @@ def _facts(document: DataShowDocument) -> Iterator[Paragraph]:
     }
     for name, value in hashes.items():
         yield Paragraph(f"{name}: {f'{value[:16]}...' if value else 'not known'}", "note")
+
+
+def documents_ending(splits: Iterable[SplitEntry | ExportedSplit]) -> str:
+    """How many documents of the splits end, as the beginning of a sentence that goes on with the end of text."""
+    found = list(splits)
+    total, unended = sum(each.num_documents for each in found), sum(each.num_unended_documents for each in found)
+    return f"{total - unended:,} of {total:,} documents end" if unended else "each document ends"
 
 
 def _ids(ids: UsedIds, tokenizer_size: int) -> Iterator[Paragraph]:
@@ -126,7 +135,7 @@ def _length_parts(document: DataShowDocument, with_bars: bool) -> Iterator[Parag
         "percentiles",
         [Column("tokens", is_number=False), *map(Column, found)],
         [(Cell(name), *cells) for name, cells in _percentiles(list(found.values()))],
-        "N %: this share of the documents is no longer. The end of text counts.",
+        "N %: this share of the documents is no longer. Ends of text count.",
     )
     yield Table(
         "histogram",
@@ -188,14 +197,17 @@ def _marks(split: SplitEntry) -> Iterator[Mark]:
 
 
 def _passes(document: DataShowDocument) -> Iterator[Table]:
+    several = len({each.sequence_length for each in document.passes}) > 1
     columns = [
         Column("stage", is_number=False),
+        *([Column("context")] if several else []),
         *(Column(name) for name in ("tokens", "first sample", "samples", "epochs")),
         Column("epochs at its end"),
     ]
     rows = [
         (
             Cell(each.name),
+            *([_count(each.sequence_length)] if several else []),
             Cell(short_count(each.num_tokens), each.num_tokens),
             _count(each.first_sample),
             _count(each.num_samples),
@@ -205,7 +217,8 @@ def _passes(document: DataShowDocument) -> Iterator[Table]:
         for each in document.passes
     ]
     of = "the source that is read most often" if document.mixture else "train"
-    yield Table.of("epochs", columns, rows, f"An epoch is one pass over {of}.")
+    unit = " Samples are sequences of the stage's context." if several else ""
+    yield Table.of("epochs", columns, rows, f"An epoch is one pass over {of}.{unit}")
     if document.mixture:
         yield _mixture(document)
 

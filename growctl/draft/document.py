@@ -164,9 +164,9 @@ def _intervals(draft: Draft) -> str:
 
 def _controls(draft: Draft) -> str:
     text = _comment(
-        "The last size from scratch at three budgets, in multiples of the ladder's FLOPs. The savings that we measured "
-        "lie between 1 and 1.6, so these budgets bracket the one at which training from scratch reaches the ladder's "
-        f"loss. Together they cost {sum(BUDGETS):g} times the ladder; `--no-controls` trains the ladder alone. For the "
+        "The last size from scratch at three budgets, in multiples of the ladder's FLOPs, so that the report can "
+        "find the one at which training from scratch reaches the ladder's loss. "
+        f"Together they cost {sum(BUDGETS):g} times the ladder; `--no-controls` trains the ladder alone. For the "
         "strictest comparison, add `- kind: best-scratch`: every smaller size from scratch too, each for the "
         "ladder's FLOPs. To compare every release with its own size from scratch, add `- kind: scratch-of-each-size`."
     )

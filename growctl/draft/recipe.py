@@ -17,8 +17,7 @@ from model.errors import UserError
 from stages.data.validation_size import enough_sequences
 
 BUDGETS = (0.5, 1.0, 2.0)
-"""Budgets of the control from scratch. Measured savings lie between 1 and 1.6, so these bracket the point of equal
-loss."""
+"""Budgets of the control from scratch: enough to find the point of equal loss between them."""
 
 LAST_SHARE = 0.5
 """Share of the tokens that the last stage trains on."""

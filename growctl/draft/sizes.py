@@ -81,8 +81,13 @@ class Vocabularies:
     most: int | None = None
     """Most entries of a tokenizer that is trained on the text; None: as many as the shape takes."""
 
+    given: int | None = None
+    """Entries of the tokenizer of a text that is a prepared dataset."""
+
     def of(self, shape: Shape) -> int:
         """Rows of the embedding of that shape."""
+        if self.given:
+            return self.given
         if self.published and shape.published:
             return NEOX_VOCABULARY
         return min(shape.vocab_size, self.most or shape.vocab_size)

@@ -18,6 +18,9 @@ from growctl.schedule.files import SHIPPED, choices
 from growctl.schema.quantities import parse_count
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
+from stages.data.corpus import DataSpec
+from stages.data.dataset import read_dataset_manifest
+from stages.data.prepared import given_dataset
 
 BY_SIZE = ("python-stdlib", "wikitext", "pile")
 """The shipped choices that a draft picks from, from the smallest on. The last one is large enough for all."""
@@ -44,6 +47,8 @@ class TextSource:
 
     def block(self, shape: Shape) -> str:
         """The lines of the `data` block for a model of that shape."""
+        if self.vocabularies.given:
+            return self.text
         if self.vocabularies.of(shape) == NEOX_VOCABULARY:
             return f"{self.text}tokenizer: EleutherAI/gpt-neox-20b\n"
         return f"{self.text}vocab_size: {self.vocabularies.of(shape)}  # a byte-level BPE, trained on this text\n"
@@ -67,7 +72,11 @@ def text_source(name: str | None, train_tokens: int, most_budget: float) -> Text
     if folder.is_dir() and not _has_files(folder):
         raise UserError(f"--data {shown(name)}: the folder has no files; put the text into it first")
     if folder.exists() or (glob.has_magic(name) and glob.glob(name)):
-        return _own(os.path.abspath(folder), "")  # the schedule's file may lie in another folder
+        source = os.path.abspath(folder)  # the schedule's file may lie in another folder
+        if dataset := given_dataset(DataSpec(source=source)):
+            comment = "# A prepared dataset, which has its tokenizer.\n"
+            return _own(source, comment, read_dataset_manifest(dataset).vocab_size)
+        return _own(source, "")
     if _HUB_NAME.fullmatch(name):
         comment = "# From the Hugging Face hub. data.include chooses its files; see docs/data.md.\n"
         return _own(f"hf://datasets/{name}", comment)
@@ -86,13 +95,13 @@ def _has_files(folder: Path) -> bool:
     return False
 
 
-def _own(source: str, comment: str) -> TextSource:
+def _own(source: str, comment: str, entries: int | None = None) -> TextSource:
     try:
         quoted = json.dumps(source.replace("${", "\\${"), ensure_ascii=False)
         quoted.encode()
     except UnicodeEncodeError:
         raise UserError(f"--data {shown(source)}: must be text that UTF-8 can encode") from None
-    return TextSource(None, source, f"{comment}source: {quoted}\n", Vocabularies())
+    return TextSource(None, source, f"{comment}source: {quoted}\n", Vocabularies(given=entries))
 
 
 def _shipped(choice: str) -> TextSource:

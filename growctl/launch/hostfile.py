@@ -34,6 +34,11 @@ _PROGRAMS = {
 _BINDS_NO_CORES = "--launcher_args=--bind-to none"
 """An option for mpirun, which otherwise binds each rank, with all its threads, to one core."""
 
+_CHANGES_BITS = re.compile(
+    "ATEN_CPU_CAPABILITY|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE|OMP_NUM_THREADS|(DNNL|MKL|ONEDNN)_.+"
+)
+"""Variables of growctl's environment that change how ranks round, so that all of them get the same ones."""
+
 _SSH_OPTIONS = "PDSH_SSH_ARGS_APPEND"
 """The variable from which pdsh takes further options for ssh."""
 _KEEPS_ALIVE = "-oServerAliveInterval=15 -oServerAliveCountMax=8"
@@ -73,6 +78,7 @@ class Hostfile:
             VARIABLE: str(alive),
             "MASTER_ADDR": address,
             "MASTER_PORT": port,
+            **{name: value for name, value in os.environ.items() if _CHANGES_BITS.fullmatch(name)},
             **self.environment,
         }
         return Launch(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stages.data.dataset import DatasetManifest
     from stages.data.mixture import Mixture
 
-_UNKNOWN_WINDOWS = 2**60
+_UNKNOWN_TOKENS = 2**60
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterat
                 source=source.name,
                 share=(now - was) / part.num_samples,
                 train_tokens=(now - was) * length,
-                epochs=None if source.num_windows == _UNKNOWN_WINDOWS else now / per_window / source.num_windows,
+                epochs=None if source.num_tokens == _UNKNOWN_TOKENS else now / per_window / source.num_windows,
             )
 
 
@@ -117,9 +117,9 @@ def _mixture(
     sources = []
     for source in schedule.data.mixture:
         tokens = sizes.get(source.name)
-        windows = _UNKNOWN_WINDOWS if tokens is None else max(1, tokens // longest_context(schedule))
         most = source.epochs_at_most if limited and tokens is not None else None
-        sources.append(MixtureSource(source.name, tokens or 0, windows, most))
+        num_tokens = _UNKNOWN_TOKENS if tokens is None else tokens
+        sources.append(MixtureSource(source.name, num_tokens, longest_context(schedule), most))
     stages = [MixtureStage(span.first_window, span.weights) for span in planned_spans(schedule, part, plans)]
     return Mixture(sources, stages, schedule.data.when_exhausted)
 

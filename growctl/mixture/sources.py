@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from growctl.schema.data_block import DataBlock
 from stages.data.corpus import SourceSpec, missing_text
-from stages.data.prepared import given_dataset, missing_unprepared, prepared_datasets
+from stages.data.prepared import given_dataset, missing_unprepared, prepared_datasets, remote_copy
 from stages.data.source_errors import DataError
 from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME
 
@@ -98,6 +98,30 @@ def mixtures_in(datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield manifest.parent, read_dataset_manifest(manifest.parent).model_dump(mode="json")
         except (DataError, ValidationError, OSError):
             continue
+
+
+def given_vocabulary(data: DataBlock, datasets_dir: Path) -> int | None:
+    """Entries of the tokenizer of the prepared datasets that the sources of `data` are; None if a text needs another.
+
+    None also for a dataset at a URL that was not opened yet. Raises DataError if a local dataset is not what `data`
+    asks for, as `prepare_data` does.
+    """
+    from stages.data.dataset import read_dataset_manifest, require_one_tokenizer
+
+    found = {}
+    for index, spec in enumerate(data.specs):
+        name = data.mixture[index].name if data.mixture else ""
+        if given := given_dataset(spec):
+            from stages.data.prepare import require_usable  # slow: numpy
+
+            with _naming_entry(index) if data.mixture else nullcontext():
+                found[name] = require_usable(given, spec, read_dataset_manifest)
+        elif copy := remote_copy(spec, datasets_dir):
+            found[name] = copy
+    if not found or (data.tokenizer is None and len(found) < len(data.specs)):
+        return None
+    require_one_tokenizer(found)
+    return read_dataset_manifest(next(iter(found.values()))).vocab_size
 
 
 def missing_data(data: DataBlock, datasets_dir: Path) -> str | None:

@@ -96,7 +96,7 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
     if sizes.remote_bytes > schedule.data.cache_bytes:
         yield _small_cache(schedule, sizes.remote_bytes, sizes.range_bytes)
     asked = schedule.data.num_tokens
-    if asked and asked > sizes.vocab_size and schedule.model.vocab_size is None:
+    if asked and asked > sizes.vocab_size and not sizes.remote_bytes and schedule.model.vocab_size is None:
         yield (
             f"data.vocab_size is {asked:,}, but the tokenizer trained on this text has {sizes.vocab_size:,} entries: "
             f"the embedding's other {asked - sizes.vocab_size:,} rows are never trained. Set data.vocab_size to "

@@ -16,7 +16,10 @@ from stages.spec import GenerationRule, LearningRate
 _IN_EVERY_UPDATE = ("seed", "data", "model", "start", "optimizer", "anomalies", "training")
 """The blocks that affect every update of every stage."""
 _NO_EFFECT = {
-    "data": ("workers", "approximate_tokens", "attended_tokens", "cache_bytes", "cache_dir", "retry_seconds"),
+    "data": (
+        *("workers", "approximate_tokens", "attended_tokens", "tokenizer_vocab_size"),
+        *("cache_bytes", "cache_dir", "retry_seconds"),
+    ),
     "checkpoint": ("keep", "keep_every", "keep_trunk", "check_space"),
 }
 """By block: the keys that do not affect the result. `launch`, `controls`, `samples` and `trackers` do not affect it

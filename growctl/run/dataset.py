@@ -128,6 +128,13 @@ class RunDataset:
                 f"model.vocab_size = {self.schedule.vocab_size}: the tokenizer has {manifest.vocab_size} tokens; "
                 f"use {manifest.vocab_size} or more"
             )
+        is_remote = any(remote_reading(path) for path in weighted_datasets(dataset))
+        if is_remote and self.schedule.model.vocab_size is None and manifest.vocab_size < self.schedule.vocab_size:
+            raise RunError(
+                f"model.vocab_size: is missing, so {self.schedule.vocab_size} rows were assumed, but the tokenizer of "
+                f"{dataset} has {manifest.vocab_size} tokens. growctl opened that dataset only now; run the same "
+                "command again"
+            )
         length = longest_context(self.schedule)
         open_samples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         self._check_lasts(dataset, manifest)

@@ -9,7 +9,7 @@ from growctl.run.disk_space import check_space
 from growctl.run.requests import LadderRequest
 from growctl.run.runner import Execution
 from growctl.run.screen import Screen
-from growctl.schedule.attended import counted_on
+from growctl.schedule.dataset_facts import counted_on
 
 
 def run(request: LadderRequest, screen: Screen) -> None:

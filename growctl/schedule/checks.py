@@ -92,7 +92,13 @@ def _check_model(schedule: Schedule) -> Iterator[str]:
     if model.vocab_size is None and num_tokens is None:
         yield "model.vocab_size: is missing; with data.tokenizer, set it to the number of tokens of that tokenizer"
     if model.vocab_size and num_tokens and model.vocab_size < num_tokens:
-        yield f"model.vocab_size = {model.vocab_size}: must be at least the tokenizer's {num_tokens}"
+        advice = "; if a text is a prepared dataset at a URL, open it first: `growctl data show URL`"
+        unknown = not (schedule.data.vocab_size or schedule.data.tokenizer_vocab_size)
+        at_url = unknown and any("://" in (spec.source or "") for spec in schedule.data.specs)
+        yield (
+            f"model.vocab_size = {model.vocab_size}: must be at least the tokenizer's {num_tokens}"
+            f"{advice if at_url else ''}"
+        )
     if model.family == "tokenformer" and model.ffn_size is not None:
         yield f"model.ffn_size = {model.ffn_size}: is for a transformer; a tokenformer's stages have ffn_tokens"
     if model.hidden_size % model.num_heads:

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from growctl.mixture.needs import exhausted_run, known_sizes
 from growctl.mixture.sources import missing_data
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.attended import with_attended_tokens
 from growctl.schedule.checks import RUN_NAME, check_combinations, check_controls
+from growctl.schedule.dataset_facts import with_attended_tokens, with_vocabulary
 from growctl.schedule.errors import NAME_ALLOWED, ScheduleError, describe, named_python, path_of, several
 from growctl.schedule.files import SHIPPED, find_schedule, shipped_schedules
 from growctl.schedule.start import with_base
@@ -49,7 +49,7 @@ def load_schedule(
 ) -> Schedule:
     """Loads the schedule at a path or with a shipped name, and applies hydra overrides (`stages.0.train_tokens=200k`).
 
-    Fills in the schedule's name, and what growctl must know of its start checkpoint and its documents. The run called
+    Fills in the schedule's name, and what growctl must know of its start checkpoint and its dataset. The run called
     `run`, by default as the schedule is, keeps the checkpoint that it has begun from. Relative paths become absolute
     (growctl/schedule/paths.py); `tell` gets a line where one may mean another file than the reader expects. Raises
     ScheduleError with everything that is wrong with the schedule or its controls.
@@ -65,10 +65,14 @@ def load_schedule(
     try:
         data = with_corpora(with_absolute_paths(composed, own, tell), composed.folder)
         data = with_base(data, runs_dir, own, load_resolved)
+        data = with_vocabulary(data, runs_dir, own, load_resolved)
     except UserError as error:
         raise _error(reference, [str(error)], composed.origin) from error
     schedule = parse_schedule(data, label=reference, default_name=path.stem, origin=composed.origin)
-    schedule = with_attended_tokens(schedule, runs_dir, own, load_resolved)
+    try:
+        schedule = with_attended_tokens(schedule, runs_dir, own, load_resolved)
+    except UserError as error:
+        raise _error(reference, [str(error)], composed.origin) from error
     if lines := check_controls(schedule):
         raise _error(reference, lines, composed.origin)
     return schedule

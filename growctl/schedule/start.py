@@ -66,7 +66,7 @@ def check_start(schedule: Schedule) -> Iterator[str]:
         if wanted != has:
             advice = "; to add layers to it, set stages.0.num_layers" if key == "num_layers" and wanted > has else ""
             yield f"model.{key} = {wanted!r}: must be {has!r}, as in the start checkpoint {base.path}{advice}"
-    key = "model.vocab_size" if block.vocab_size else "data.vocab_size"
+    key = "model.vocab_size" if block.vocab_size or schedule.data.tokenizer_vocab_size else "data.vocab_size"
     vocab_size = block.vocab_size or schedule.data.num_tokens
     if vocab_size not in (None, model.vocab_size):
         yield f"{key} = {vocab_size}: must be {model.vocab_size}, as in the start checkpoint {base.path}"

@@ -55,7 +55,8 @@ class ModelBlock(Block):
     num_heads: Annotated[Width, example(4, "heads")]
     """Attention heads; must divide hidden_size."""
     vocab_size: Annotated[Count | None, example(50_432, "rows")] = None
-    """Rows of the embedding; by default `data.vocab_size`. Required with `data.tokenizer`."""
+    """Rows of the embedding; by default `data.vocab_size`, or the entries of the tokenizer if the text is a prepared
+    dataset. Required with `data.tokenizer` for other texts."""
     ffn_size: Annotated[Width | None, example(3072, "dimensions")] = None
     """Inner width of a transformer's MLP; by default 4 x hidden_size."""
     score_function: Annotated[ScoreFunction, example("gelu_l2_norm")] = "l2_norm_gelu"
@@ -212,7 +213,7 @@ class LearningRateBlock(Block):
     """ladder: one warm-up before the first stage, one decay at the end of the last. stage: each stage has its own
     warm-up and decay (as in the paper)."""
     warmup_steps: Annotated[CountOrZero, example(2000, "optimizer steps")] = 0
-    """Steps over which the rate rises linearly from 0 to `peak`."""
+    """Steps over which the rate rises linearly to `peak`: step k of N trains at k / N of it, so none at 0."""
     decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
     """Length of the decay, as a share of the span (`wsd`)."""
     batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"

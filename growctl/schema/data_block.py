@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, PositiveFloat
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 from pydantic.json_schema import SkipJsonSchema
 
 from growctl.schema.example import example
@@ -48,7 +48,8 @@ class DataBlock(DataSpec):
 
     document_mask: Annotated[bool, example(True)] = False
     """Whether the model attends within documents only: never to the documents before, and with positions counted from
-    the start of each. By default it also sees what comes before in its sequence, as in the published recipe."""
+    the start of each. By default it also sees what comes before in its sequence, as in the published recipe. In a
+    prepared dataset, each document must end in the end of text and contain no other."""
 
     packing: Annotated[Packing, example("best_fit")] = "concatenate"
     """How documents become training sequences. concatenate: the stream of all documents is cut every sequence_length
@@ -61,6 +62,11 @@ class DataBlock(DataSpec):
     """With `document_mask`: the tokens that a token attends to, on average, by context (as text: a
     schedule's keys are). growctl writes it; leave it
     out."""
+
+    tokenizer_vocab_size: Annotated[
+        SkipJsonSchema[PositiveInt | None], Field(exclude_if=lambda entries: entries is None)
+    ] = None
+    """Entries of the tokenizer of a source that is a prepared dataset. growctl writes it; leave it out."""
 
     mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
     """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`;
@@ -100,5 +106,5 @@ class DataBlock(DataSpec):
 
     @property
     def num_tokens(self) -> int | None:
-        """Entries of the tokenizer; None if `tokenizer` names one, because the schedule does not give its size."""
-        return None if self.tokenizer else (self.vocab_size or DEFAULT_VOCAB_SIZE)
+        """Entries of the tokenizer; None if `tokenizer` names one for a text: the schedule does not give its size."""
+        return self.tokenizer_vocab_size or (None if self.tokenizer else self.vocab_size or DEFAULT_VOCAB_SIZE)

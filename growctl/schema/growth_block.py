@@ -18,7 +18,7 @@ class RewarmupBlock(Block):
     """A second warm-up: learning rates rise from 0 again at the start of every grown stage."""
 
     steps: Annotated[CountOrZero, example(100, "optimizer steps")] = 0
-    """Steps of the warm-up; 0: none."""
+    """Steps of the warm-up; 0: none. The rates rise as those of `learning_rate.warmup_steps` do."""
     of: Annotated[Literal["all", "new"], example("new")] = "all"
     """all: every parameter warms up again. new: only the new generation does."""
 

@@ -170,7 +170,8 @@ class LaunchBlock(Block):
     """Sequences per forward pass on one device. auto: as many as fit by `plan`'s estimate if the device's memory is
     known, else the device's whole share of the batch."""
     environment: Annotated[dict[VariableName, Variable], example({"NCCL_DEBUG": "INFO"})] = {}
-    """Environment variables of the workers on every machine. Not for secrets: the run's files store them."""
+    """Environment variables of the workers on every machine. Not for secrets: the run's files store them. Of your own
+    variables, a hostfile's machines get those that change rounding, such as OMP_NUM_THREADS and MKL_CBWR."""
     grace: Annotated[Duration, example("10m", "seconds")] = 300
     """How long the workers may take to save when the run is stopped, before growctl kills them."""
     hang_timeout: Annotated[Duration, example("1h", "seconds")] = 1800

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stages.counted import counted
 from stages.data.dataset import read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
 from stages.data.packed_split import packing_facts
@@ -47,6 +48,26 @@ def attended_tokens(datasets: Mapping[Path, float], sequence_length: int, packin
     else:
         means = [mean_attended_tokens(DocumentEnds(path, "train").lengths(), sequence_length) for path in datasets]
     return sum(map(mul, means, datasets.values())) / sum(datasets.values())
+
+
+def misplaced_ends(datasets: Iterable[Path], end_id: int | None = None) -> str | None:
+    """Why a model to which the token `end_id` ends a document cannot attend within those of `datasets`; None if it can.
+
+    By default, `end_id` is the end of text of the first dataset. Raises DataError if a manifest cannot be read.
+    """
+    for path in datasets:
+        manifest = read_dataset_manifest(path)
+        end, splits = f"{manifest.spec.end_of_text} (id {manifest.end_of_text_id})", manifest.splits.values()
+        end_id = manifest.end_of_text_id if end_id is None else end_id
+        num_unended, num_inner = (sum(s.num_unended_documents for s in splits), sum(s.num_inner_ends for s in splits))
+        if manifest.end_of_text_id != end_id:
+            return f"the documents of {path} end in {end}, not in the end of text with id {end_id}"
+        if num_unended:
+            num_documents = sum(split.num_documents for split in splits)
+            return f"{num_unended:,} of the {counted(num_documents, 'document')} of {path} do not end in {end}"
+        if num_inner:
+            return f"{path} has {end} inside its documents too, {counted(num_inner, 'time')}"
+    return None
 
 
 def weighted_datasets(dataset_dir: Path) -> dict[Path, float]:

@@ -11,6 +11,7 @@ import orjson
 from stages.data.bad_records import BadRecord, Kind, Record
 from stages.data.source_errors import DataError
 
+BYTE_ORDER_MARK = "\ufeff"
 JSON_LINES = (".jsonl", ".ndjson")
 PIECE_CHARACTERS = 16 * 1024
 """Length at which a plain text file without separators is cut, at the next end of a line."""
@@ -41,7 +42,7 @@ def is_json_lines(name: str) -> bool:
 def json_texts(path: str, stream: BinaryIO, key: str) -> Iterator[Record]:
     """The text of every line. Strict, unlike datatrove's JsonlReader, which skips lines that it cannot read."""
     for number, line in enumerate(stream, start=1):
-        line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        line = line.removeprefix(codecs.BOM_UTF8)
         yield "" if line.isspace() else json_text(f"{path} line {number}", line, key)
 
 

@@ -23,7 +23,7 @@ from stages.data.remote_reading import remote_reading
 from stages.remote_shards.range_hashes import RANGE_BYTES, RANGES_ENDING, write_range_hashes
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 LAYOUT_VERSION = 1
 """Version of the token files' layout. It is part of a dataset's identity; the manifest's FORMAT_VERSION is not."""
 HASHED_BYTES = 20_000_000_000
@@ -53,12 +53,19 @@ class DatasetSplit(Strict):
     """The content of one split."""
 
     num_tokens: Amount
-    """Tokens, including the end of text after each document."""
+    """Tokens, including ends of text."""
 
     num_bytes: Amount
     """UTF-8 bytes of the documents' text, for bits per byte."""
 
     num_documents: Amount
+    num_unended_documents: Amount = 0
+    """Documents that do not end in the end of text. growctl ends every text that it tokenises, and leaves imported
+    documents as they are."""
+
+    num_inner_ends: Amount = 0
+    """Ends of text before the end of their document."""
+
     text_hash: str | None = None
     """A hash of the documents' texts, whatever their order and the tokenizer; null if it was not prepared from a
     source."""
@@ -75,6 +82,8 @@ def joined_splits(parts: Sequence[DatasetSplit], files: tuple[DatasetFile, ...] 
         num_tokens=sum(part.num_tokens for part in parts),
         num_bytes=sum(part.num_bytes for part in parts),
         num_documents=sum(part.num_documents for part in parts),
+        num_unended_documents=sum(part.num_unended_documents for part in parts),
+        num_inner_ends=sum(part.num_inner_ends for part in parts),
         text_hash=joined_hash(hashes).hex() if len(hashes) == len(parts) else None,
         files=files,
     )

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from stages.data.bad_records import BadRecord, Policy, Record
-from stages.data.cutting import is_json_lines, json_texts, pieces, separated_texts
+from stages.data.cutting import BYTE_ORDER_MARK, is_json_lines, json_texts, pieces, separated_texts
 from stages.data.parquet import is_parquet, parquet_texts
 from stages.data.source_errors import DataError
 from stages.data.webdataset import compression, is_webdataset, webdataset_texts
@@ -39,8 +39,15 @@ def is_plain_text(name: str) -> bool:
 def numbered_records(fs: Any, path: str, name: str, num_bytes: int, cutting: Cutting) -> Iterator[tuple[str, Record]]:
     """The id of every document of a file with its text, or with why it has none. Opens the file at `path` of `fs`.
 
-    An id is the file's `name`, with the document's number if the file may hold several.
+    An id is the file's `name`, with the document's number if the file may hold several. A byte-order mark at the start
+    of a text is no part of it.
     """
+    for document_id, record in _marked_records(fs, path, name, num_bytes, cutting):
+        yield document_id, record.removeprefix(BYTE_ORDER_MARK) if isinstance(record, str) else record
+
+
+def _marked_records(fs: Any, path: str, name: str, num_bytes: int, cutting: Cutting) -> Iterator[tuple[str, Record]]:
+    """As `numbered_records`, with byte-order marks."""
     if is_plain_text(name) and cutting.separator is None and cutting.is_folder and num_bytes <= LONG_FILE_BYTES:
         with _named_line(fs, path), _open_text(fs, path, cutting.on_bad_record) as stream:
             yield name, _checked(path, stream.read())
@@ -72,7 +79,7 @@ def _records(fs: Any, path: str, name: str, cutting: Cutting) -> Iterator[Record
 def _open_text(fs: Any, path: str, on_bad_record: Policy) -> Any:
     """The text of a file. Under `skip`, bytes that are not UTF-8 become surrogates, which `_checked` finds."""
     errors: Literal["strict", "surrogateescape"] = "strict" if on_bad_record == "stop" else "surrogateescape"
-    return fs.open(path, "rt", encoding="utf-8-sig", errors=errors, newline="\n", compression="infer")
+    return fs.open(path, "rt", encoding="utf-8", errors=errors, newline="\n", compression="infer")
 
 
 @contextmanager

@@ -58,8 +58,7 @@ class MixedSamples(EndlessSamples):
             split = PackedSplit(dataset_dir, sequence_length) if packs else TokenSplit(dataset_dir, "train")
             require_tokens(dataset_dir, "train", split.num_tokens, window_length, name)
             self._splits.append(split)
-            num_windows = split.num_tokens // window_length
-            sources.append(MixtureSource(name, split.num_tokens, num_windows, most.get(name)))
+            sources.append(MixtureSource(name, split.num_tokens, window_length, most.get(name)))
         self.mixture = Mixture(sources, stages, when_exhausted)
         """The order of the sources, by windows."""
         num_tokens = [split.num_tokens for split in self._splits]

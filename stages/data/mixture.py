@@ -55,10 +55,15 @@ class MixtureSource:
 
     name: str
     num_tokens: int
-    num_windows: int
-    """Samples in an epoch."""
+    window_length: int
+    """Tokens of a sample: of a window, which all sources share."""
     epochs_at_most: float | None = None
     """How often the source may be read; None: as often as needed."""
+
+    @property
+    def num_windows(self) -> int:
+        """Samples in an epoch."""
+        return max(1, self.num_tokens // self.window_length)
 
     @property
     def most_samples(self) -> int | None:
@@ -239,13 +244,14 @@ class Mixture:
             if (most := source.most_samples) is not None
         ]
         _, source, needed = max(limited, key=lambda each: (each[0], each[1].name))
-        epochs = source.epochs_at_most or 0
+        epochs, length = source.epochs_at_most or 0, source.window_length
         instead = ", or let the other sources take over (when_exhausted: others)"
         raise DataError(
-            f"data.mixture: the sources last for {self.end:,} of {counted(num_samples, 'sample')}: {source.name!r} has"
-            f" {counted(source.num_tokens, 'token')}, may be read {epochs:g} {plural(epochs, 'time')} (epochs_at_most),"
-            f" and would be read {needed / source.num_windows:.2f} times; raise its epochs_at_most, lower its weight,"
-            f" or train on fewer tokens{instead if self._when_exhausted == 'stop' else ''}"
+            f"data.mixture: the sources last for {self.end * length:,} of {num_samples * length:,} training tokens:"
+            f" {source.name!r} has {counted(source.num_tokens, 'token')}, may be read {epochs:g}"
+            f" {plural(epochs, 'time')} (epochs_at_most), and would be read {needed / source.num_windows:.2f} times;"
+            " raise its epochs_at_most, lower its weight, or train on fewer tokens"
+            f"{instead if self._when_exhausted == 'stop' else ''}"
         )
 
 
@@ -262,7 +268,8 @@ def _check_sources(sources: Sequence[MixtureSource]) -> None:
         if source.most_samples == 0:
             raise DataError(
                 f"data.mixture: epochs_at_most of {source.name!r} is {epochs:g}, which is not one of its"
-                f" {counted(source.num_windows, 'sample')}; set it to {1 / source.num_windows:g} or more"
+                f" {counted(source.num_windows, 'window')} of {counted(source.window_length, 'token')}; set it to"
+                f" {1 / source.num_windows:g} or more"
             )
 
 

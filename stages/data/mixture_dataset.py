@@ -76,7 +76,7 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
 
 def _check(ingredients: Sequence[Ingredient]) -> None:
     """Raises DataError for names, weights or limits that make no mixture."""
-    sources = [MixtureSource(each.name, 0, 2**60, each.epochs_at_most) for each in ingredients]
+    sources = [MixtureSource(each.name, 2**60, 1, each.epochs_at_most) for each in ingredients]
     Mixture(sources, [MixtureStage(0, {each.name: each.weight for each in ingredients})])
 
 

@@ -26,7 +26,7 @@ from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_file
 from stages.data.build import build
 from stages.data.corpus import NOT_CONTENT, Corpus, DataError, DataSpec, open_corpus
-from stages.data.dataset import LAYOUT_VERSION, check_dataset
+from stages.data.dataset import LAYOUT_VERSION, DatasetManifest, check_dataset
 from stages.data.local_tasks import run_locally
 from stages.data.locked_dataset import locked
 from stages.data.prepared import given_dataset, prepared_datasets
@@ -83,7 +83,7 @@ def prepare(
     `datasets_dir` has all but the tokens, which are fetched on use.
     """
     if given := given_dataset(spec) or remote_dataset(spec, datasets_dir, Progress(None, on_progress), tell):
-        return _checked(given, spec, on_progress)
+        return require_usable(given, spec, lambda dataset: check_dataset(dataset, on_progress))
     assert tokenizer or spec.shared_tokenizer is None
     spec = spec.in_one_spelling()
     with raise_when_full(datasets_dir):
@@ -98,10 +98,10 @@ def prepare(
         return _found_or_built(source, datasets_dir, progress, execute or run_locally(spec.workers, log_path))
 
 
-def _checked(given: Path, spec: DataSpec, on_progress: OnProgress | None) -> Path:
-    """`given` if it is whole and `spec` asks for nothing else. Raises DataError otherwise."""
+def require_usable(given: Path, spec: DataSpec, read: Callable[[Path], DatasetManifest]) -> Path:
+    """`given`, the source of `spec`. Raises DataError if `read` does, or if `spec` asks for another dataset."""
     try:
-        manifest = check_dataset(given, on_progress)
+        manifest = read(given)
     except DataError as error:
         raise DataError(f"data.source: {error}") from error
     if manifest.sources:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.data.corpus import NOT_CONTENT, SPLITS, DataSpec, missing_text
+from stages.data.dataset import read_dataset_manifest
 from stages.data.location import local_path
 from stages.data.remote_reading import REMOTE_NAME, remote_reading
 from stages.data.source_errors import DataError
@@ -61,6 +62,15 @@ def _remote_copies(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path, d
             reading = remote_reading(path.parent)
             if reading is not None and reading.url == spec.source.rstrip("/"):
                 yield path.parent, json.loads((path.parent / MANIFEST_NAME).read_bytes())
+
+
+def remote_copy(spec: DataSpec, datasets_dir: Path) -> Path | None:
+    """The directory here of the dataset at the URL `spec.source`; None if there is none, or it is damaged."""
+    with suppress(DataError):
+        for path, _ in _remote_copies(spec, datasets_dir):
+            read_dataset_manifest(path)
+            return path
+    return None
 
 
 def missing_unprepared(spec: DataSpec, datasets_dir: Path) -> str | None:

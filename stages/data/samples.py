@@ -55,7 +55,7 @@ def read_mixture(
     found = []
     for source in sources:
         num_tokens = read_dataset_manifest(source.dataset(dataset_dir)).splits["train"].num_tokens
-        found.append(MixtureSource(source.name, num_tokens, num_tokens // window_length, source.epochs_at_most))
+        found.append(MixtureSource(source.name, num_tokens, window_length, source.epochs_at_most))
     return Mixture(found, _stages(sources, mixture), when_exhausted)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from model.strict import Strict
@@ -85,6 +86,7 @@ class ShardTasks(Tasks[ShardRecord]):
             writers: dict[SplitName, TokenWriter] = {"train": train, "validation": validation}
             done = 0
             for tokens, is_last in encoder.documents(texts()):
+                counts[waiting[done]].num_ends += int(np.count_nonzero(tokens == self.end_of_text_id))
                 writers[waiting[done]].add(tokens, is_last)
                 meter.advance(0, len(tokens))
                 done += is_last
@@ -102,6 +104,7 @@ class ShardTasks(Tasks[ShardRecord]):
                 num_tokens=writers[split].num_tokens,
                 num_bytes=counts[split].num_bytes,
                 num_documents=writers[split].num_documents,
+                num_inner_ends=counts[split].num_ends - writers[split].num_documents,
                 text_hash=counts[split].text_hash.hex(),
                 files=files[split],
             )
@@ -115,7 +118,7 @@ class _Counts:
     """Sums over the documents of one split."""
 
     def __init__(self) -> None:
-        self.num_bytes = self.longest_bytes = 0
+        self.num_bytes = self.longest_bytes = self.num_ends = 0
         self.text_hash = joined_hash(())
 
     def add(self, document: Document) -> None:

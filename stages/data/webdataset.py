@@ -5,6 +5,7 @@ follow each other in the archive. A sample's text is its `.txt` member or, witho
 of its `.json` member. Other members, such as images, are passed over.
 """
 
+import codecs
 import re
 import tarfile
 from collections.abc import Iterator
@@ -93,8 +94,8 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str, key: str
     assert file is not None
     content, place = file.read(), f"{path} member {member.name}"
     if _member_ending(member.name) == ".json":
-        return json_text(place, content, key)
+        return json_text(place, content.removeprefix(codecs.BOM_UTF8), key)
     try:
-        return content.decode("utf-8-sig")
+        return content.decode()
     except UnicodeDecodeError as error:
         return BadRecord("not UTF-8", place, f"data.source: {place} is not UTF-8 text ({error})", error)

@@ -18,6 +18,7 @@ import orjson
 from tokenizers import Tokenizer
 
 from model.errors import UserError
+from stages.data.cutting import BYTE_ORDER_MARK
 from stages.data.sample_order import Int64Array
 from stages.data.source_errors import DataError, reading
 
@@ -116,7 +117,7 @@ def _read(path: Path) -> Iterator[tuple[str, bool]]:
                 record = orjson.loads(line) if not line.isspace() else {"text": ""}
             if not isinstance(record, dict) or not isinstance(record.get("text"), str):
                 raise DataError(f"--text {path}, line {number}: it must be a JSON object with a text under 'text'")
-            yield from _cut(StringIO(record["text"]))
+            yield from _cut(StringIO(record["text"].removeprefix(BYTE_ORDER_MARK)))
 
 
 def _cut(stream: TextIO) -> Iterator[tuple[str, bool]]:

@@ -18,6 +18,7 @@ from model.loss import IGNORED, token_scores
 from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
+from stages.data.attended_tokens import misplaced_ends, weighted_datasets
 from stages.data.corpus import SplitName
 from stages.data.dataset import data_parts, read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
@@ -133,8 +134,8 @@ def dataset_loss(
 ) -> TextLoss:
     """The loss on a split of a dataset, in the windows that a stage's evaluations use.
 
-    Raises UserError if the checkpoint's tokenizer lacks ids of the dataset, DataError if the split is missing or
-    shorter than one window, and Failure if the loss is not finite.
+    Raises UserError as `require_ids` does, DataError if the split is missing or shorter than one window, and Failure
+    if the loss is not finite.
     """
     require_ids(checkpoint, dataset)
     windows = EvaluationWindows(dataset, split, context, max_sequences)
@@ -179,11 +180,21 @@ def _mixed(sources: Sequence[SourceText]) -> TextLoss:
 
 
 def require_ids(checkpoint: Pretrained, dataset: Path) -> None:
-    """Raises UserError if the checkpoint's tokenizer, whose ids alone are in the softmax, lacks ids of `dataset`."""
+    """Raises UserError if the checkpoint's tokenizer, whose ids alone are in the softmax, lacks ids of `dataset`.
+
+    Also raises it for a checkpoint that attends within documents, if its end of text does not tell apart those of
+    `dataset`.
+    """
     if (num_ids := read_dataset_manifest(dataset).vocab_size) > checkpoint.num_token_ids:
         raise UserError(
             f"{dataset} has {num_ids:,} token ids, but the tokenizer for {checkpoint.directory} has only "
             f"{checkpoint.num_token_ids:,}; give the dataset's own, --tokenizer {dataset / TOKENIZER_NAME}"
+        )
+    end_id = checkpoint.manifest.model.document_end_id
+    if end_id is not None and (misplaced := misplaced_ends(weighted_datasets(dataset), end_id)):
+        raise UserError(
+            f"{checkpoint.directory} attends within documents (data.document_mask), but {misplaced}; the model tells "
+            "documents apart by that token alone, so give a dataset whose documents each end in it and contain no other"
         )
 
 

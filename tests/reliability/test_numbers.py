@@ -84,7 +84,7 @@ def test_both_ranks_skip_a_nan_on_one_of_them_and_a_spike_stops_the_run_under_th
     assert "try a lower learning_rate.peak" in said
     assert "restarting it" not in said
     assert "Traceback" not in said
-    assert all(3 < loss < 7 for (_, _, event), loss in losses(folder / "stopped").items() if event == "train")
+    assert all(loss < spike["value"] for (_, _, event), loss in losses(folder / "stopped").items() if event == "train")
     steps = read_manifest(stage / "step_00000030").group_steps
     assert set(steps.values()) == {29}
 

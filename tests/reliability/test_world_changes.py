@@ -107,8 +107,8 @@ def test_each_groups_learning_rate_follows_from_the_step_and_its_generation_alon
         worker.train_step(engine, step, iter([]))
         rates[step] = [group["lr"] for group in groups]
     # Steps 30 and 50 of the ladder: during the warm-up, and at the peak.
-    assert rates[20] == [0.0, pytest.approx(1e-2 * 31 / 40 * 21 / 51)]
-    assert rates[40] == [pytest.approx(1e-2 * 0.5), pytest.approx(1e-2 * 41 / 51)]
+    assert rates[20] == [0.0, pytest.approx(1e-2 * 31 / 40 * 21 / 50)]
+    assert rates[40] == [pytest.approx(1e-2 * 0.5), pytest.approx(1e-2 * 41 / 50)]
 
 
 def test_learning_rates_steps_and_data_position_are_kept(changed):

@@ -82,19 +82,20 @@ def test_a_generation_rests_then_warms_up_then_learns_at_its_own_scale():
     assert factors(lr_scale=0.25) == [0.25] * 12
     assert factors(lr_scale=0.0, warmup_steps=3) == [0.0] * 12
     assert factors(frozen_steps=3) == [0.0] * 3 + [1.0] * 9
-    assert factors(warmup_steps=3) == [0.25, 0.5, 0.75] + [1.0] * 9
-    assert factors(frozen_steps=2, warmup_steps=3, lr_scale=4.0) == [0, 0, 1, 2, 3, *[4.0] * 7]
+    assert factors(warmup_steps=4) == [0.25, 0.5, 0.75] + [1.0] * 9
+    assert factors(frozen_steps=2, warmup_steps=4, lr_scale=4.0) == [0, 0, 1, 2, 3, *[4.0] * 7]
     assert factors(frozen_steps=12, warmup_steps=2) == [0.0] * 12
 
 
 @given(st.floats(0.001, 10), st.integers(0, 30), st.integers(0, 30))
-def test_a_factor_is_zero_while_frozen_then_rises_as_a_ramp_does_to_the_scale(scale, frozen, warmup):
+def test_a_factor_is_zero_while_frozen_then_rises_to_the_scale_as_a_warm_up_does_to_the_peak(scale, frozen, warmup):
     found = factors(frozen + warmup + 3, lr_scale=scale, frozen_steps=frozen, warmup_steps=warmup)
     assert found[:frozen] == [0.0] * frozen
-    assert found[frozen:] == pytest.approx([scale * progress_at(step, warmup) for step in range(warmup + 3)])
-    assert found[frozen + warmup :] == [scale] * 3
+    warm_up = rate(peak=scale, warmup_steps=warmup, decay_steps=0)
+    assert found[frozen:] == [warm_up.at(step) for step in range(warmup + 3)]
+    assert found[frozen + max(0, warmup - 1) :] == pytest.approx([scale] * (4 if warmup else 3))
     assert found[frozen] > 0
-    assert found == sorted(found)
+    assert found == pytest.approx(sorted(found))
 
 
 def grown_twice():
@@ -173,7 +174,7 @@ def test_tau_moves_only_where_annealing_is_asked_for():
 def test_the_worker_sets_every_groups_rate_and_the_scales_before_it_computes(first_step):
     config = grown_twice()
     rate = LearningRate(shape="wsd", peak=0.5, final=0, warmup_steps=4, decay_steps=2, total_steps=10, first_step=0)
-    rules = GenerationRule(lr_scale=0.5), GenerationRule(frozen_steps=3), GenerationRule(warmup_steps=1)
+    rules = GenerationRule(lr_scale=0.5), GenerationRule(frozen_steps=3), GenerationRule(warmup_steps=2)
     spec = small_spec(config, learning_rate=rate, generations=rules, ramp_steps=2, micro_batch_size=2)
     model = build_model(config, seed=0)
     seen = []

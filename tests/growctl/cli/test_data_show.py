@@ -192,6 +192,13 @@ def test_step_shows_the_sequences_of_its_stages_batch_and_context(folder: Path, 
         assert ids == open_samples(dataset, context, 5, window_length=32).batch(first, count).tolist()
     passes = [(each["sequence_length"], each["first_sample"], each["num_samples"]) for each in found["passes"]]
     assert passes == [(8, 0, 60), (32, 15, 120)]
+    lines = show(folder, *own, "--plain")[0].splitlines()
+    assert [line.partition("epochs")[0] for line in lines if line.startswith(("small:", "large:"))] == [
+        "small: context 8; tokens 480; first sample 0; samples 60; ",
+        "large: context 32; tokens 3.84k; first sample 15; samples 120; ",
+    ]
+    assert "An epoch is one pass over train. Samples are sequences of the stage's context." in lines
+    assert "context" not in show(folder, "--plain")[0].partition("Epochs")[2]
 
 
 def test_figures_are_those_of_the_tokens(folder: Path, dataset: Path) -> None:

@@ -153,7 +153,7 @@ def test_the_loss_is_that_of_eval_without_padding_rows_of_the_embedding(call, tm
     out, _ = run_here("eval", padded, *settings, *tokenizer, "--json")
     evaluated = json.loads(out)
     assert evaluated["padding_rows"] == 20
-    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-6)
+    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-5)
     assert inspected["models"][1]["loss"] < math.log(310), "untrained models leave them out too"
 
 
@@ -286,4 +286,4 @@ def test_the_loss_on_a_text_is_that_of_eval(place, call):
     settings = (place / "softmax", "--text", place / "text.txt", "--json")
     evaluated = json.loads(run_here("eval", *settings, "--context", 2000)[0])
     inspected = json.loads(call(*settings, "--context", evaluated["num_tokens"]))
-    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-6)
+    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-5)

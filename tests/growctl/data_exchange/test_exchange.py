@@ -20,8 +20,10 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.data.token_split import TokenSplit
+from stages.token_files import mapped
 from stages.token_files.megatron import open_megatron
 from tests.growctl.runs import run_here
+from tests.growctl.schedules import TEXT, file_of
 from tests.pretrained import END_OF_TEXT, byte_tokenizer
 from tests.stages.token_files.definition import write_datatrove_files, write_megatron_files
 from tests.stages.token_files.test_megatron import texts_of
@@ -173,6 +175,54 @@ def test_documents_without_an_end_of_text_stay_and_those_without_tokens_are_left
     )
     assert "2 documents without <|endoftext|> at the end, left as they are" in out
     assert texts_of(split_documents(tmp_path / "new", "train")) == [[5, 6, 0], [7], [8, 9]]
+    out, _ = run_here("data", "show", tmp_path / "new", "--plain")
+    assert "2 of 4 documents end in <|endoftext|> (id 0)" in out
+    assert "each document ends" not in out
+    out, _ = run_here("data", "export", tmp_path / "new", "--to", "megatron", "--output", tmp_path / "out")
+    assert out.splitlines()[-1] == "2 of 4 documents end in <|endoftext|> (0)"
+    mixture = write_mixture([Ingredient("bare", tmp_path / "new", 1)], tmp_path)
+    assert "2 of 4 documents end in" in run_here("data", "show", mixture, "--plain")[0]
+
+
+@pytest.mark.parametrize("chunk", [3, 1 << 20])
+def test_documents_without_tokens_do_not_count_in_the_validation_fraction(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(mapped, "CHUNK", chunk)
+    filled = [[5 + number, 0] for number in range(10)]
+    empty_last = [[tokens] for tokens in filled] + [[]] * 20
+    mixed = [document for tokens in filled for document in ([], [tokens], [])]
+    for name, documents in (("last", empty_last), ("mixed", mixed)):
+        prefix = write_megatron_files(tmp_path / name, documents)
+        run_here("data", "import", prefix, "--tokenizer", tokenizer, "--validation-fraction", "0.2",
+                 "--output", tmp_path / f"{name}-new")  # fmt: skip
+        assert texts_of(split_documents(tmp_path / f"{name}-new", "train")) == filled[:8]
+        assert texts_of(split_documents(tmp_path / f"{name}-new", "validation")) == filled[8:]
+
+
+@pytest.mark.parametrize(
+    ("written", "misplaced"),
+    [
+        ([5, 6, 7], "15 of the 20 documents of {} do not end in <|endoftext|> (id 0)"),
+        ([5, 0, 7, 0], "{} has <|endoftext|> (id 0) inside its documents too, 15 times"),
+        ([5, 6, 7, 0], None),
+    ],
+)
+def test_a_document_mask_needs_one_end_of_text_at_the_end_of_each_document(
+    tmp_path: Path, tokenizer: Path, written: list[int], misplaced: str | None
+) -> None:
+    prefix = write_megatron_files(tmp_path / "pile", [[[8] * 30 + [0]]] * 5 + [[written]] * 15)
+    imported, runs = tmp_path / "imported", tmp_path / "runs"
+    run_here("data", "import", prefix, "--tokenizer", tokenizer, "--output", imported, "--validation-fraction", "0.5")
+    keys = (f"data.source={imported}", "~data.vocab_size", "~data.validation_fraction", "model.vocab_size=9000")
+    schedule = file_of(tmp_path, TEXT)
+    run_here("validate", schedule, *keys, "--runs-dir", runs)
+    for command in ("validate", "plan", *(("run",) if misplaced else ())):
+        masked = (command, schedule, *keys, "data.document_mask=true", "--runs-dir", runs)
+        _, err = run_here(*masked, expect=2 if misplaced else 0)
+        if misplaced:
+            assert f"data.document_mask = true: {misplaced.format(imported)}; the model tells" in " ".join(err.split())
+    assert not runs.exists()
 
 
 def test_bytes_are_counted_by_decoding_if_the_tokenizer_is_not_byte_level(tmp_path: Path) -> None:
@@ -201,6 +251,7 @@ def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset:
     high = write_megatron_files(tmp_path / "high", [[[5, 261, 0]], [[1, 0]]])
     low = write_megatron_files(tmp_path / "low", [[[5, 0]], [[-3, 0]]], "i")
     one = write_megatron_files(tmp_path / "one", [[[5, 0]]])
+    empty = write_megatron_files(tmp_path / "empty", [[[5, 0]], *[[]] * 200])
     broken = write_megatron_files(tmp_path / "broken", [[[5, 0]]])
     (tmp_path / "broken.bin").write_bytes(b"")
     damaged = tmp_path / "damaged"
@@ -214,6 +265,7 @@ def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset:
         (("import", high, *given, "--validation", good), "high: token 1 is 261, but the tokenizer's ids go"),
         (("import", low, *given, "--validation", good), "low: token 2 is -3, but the tokenizer's ids go from 0 to 260"),
         (("import", one, *given), "--validation-fraction 0.01 of 1 document leaves no tokens for validation; choose"),
+        (("import", empty, *given), "0.01 of 1 document leaves no tokens for validation"),
         (("import", broken, *given), "broken.idx: its sizes add up to 4 bytes, but"),
         (("import", good, good, *given), "good.bin is given twice; name each file once"),
         (("import", good, *given, "--validation", good), "good.bin is given twice"),

@@ -7,6 +7,7 @@ import pytest
 from growctl.draft.sizes import SHAPES, Vocabularies
 from growctl.draft.text_source import text_source
 from model.errors import UserError
+from tests.stages.data.test_dataset import write_dataset
 
 SMALL, PUBLISHED = SHAPES[2], SHAPES[6]
 
@@ -54,6 +55,12 @@ def test_a_file_or_a_glob_becomes_the_source(tmp_path: Path) -> None:
     (tmp_path / "my text.txt").write_text("text")
     for name in (tmp_path / "my text.txt", tmp_path, tmp_path / "*.txt"):
         assert text_source(str(name), 10**9, 2.0).text == f'source: "{name}"\n'
+
+
+def test_a_prepared_dataset_keeps_its_tokenizer(tmp_path: Path) -> None:
+    source = text_source(str(write_dataset(tmp_path / "given", [100], [100])), 10**9, 2.0)
+    assert source.vocabularies.of(SMALL) == source.vocabularies.of(PUBLISHED) == 2**16
+    assert source.block(SMALL) == f'# A prepared dataset, which has its tokenizer.\nsource: "{tmp_path}/given"\n'
 
 
 def test_a_relative_path_becomes_absolute_because_the_schedule_may_lie_in_another_folder(

@@ -141,6 +141,17 @@ def test_ssh_notices_a_machine_that_no_longer_answers(tmp_path, monkeypatch):
     assert launch.environment["PDSH_SSH_ARGS_APPEND"] == f"-p 2222 {alive}", "the user's own options come first"
 
 
+def test_every_machine_gets_the_variables_that_change_rounding(tmp_path, monkeypatch):
+    given = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "7"}
+    for name, value in {**given, "AWS_SECRET_ACCESS_KEY": "secret"}.items():
+        monkeypatch.setenv(name, value)
+    hostfile = block(write_hostfile(tmp_path), environment={"OMP_NUM_THREADS": "3"})
+    launch = hostfile_machines(hostfile, 2).launch(tmp_path / "spec.json", nodes=2, attempt=1)
+    workers = json.loads(launch.files[tmp_path / "environment.json"])
+    assert workers.items() >= (given | {"OMP_NUM_THREADS": "3"}).items(), "launch.environment overrides"
+    assert "AWS_SECRET_ACCESS_KEY" not in workers
+
+
 @pytest.mark.parametrize(("runner", "missing"), [("pdsh", "pdsh"), ("openmpi", "mpirun and ompi_info")])
 def test_a_missing_program_is_reported_before_anything_is_written(two_ranks, tmp_path, monkeypatch, runner, missing):
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,11 +1,13 @@
 """What a schedule reads of each source: in the plan, and before a run whose sources would not last."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from growctl.ladder.stage_plans import plan_stages
 from growctl.mixture.needs import exhausted, mixture_parts
 from growctl.plan.costs import plan_costs
 from growctl.plan.warnings import plan_warnings
@@ -55,6 +57,25 @@ def test_a_source_that_does_not_last_is_named_with_what_to_change() -> None:
     others = read(mixed(2.5, when_exhausted="others"), dict(SIZES))
     assert others["c", "code"] == (19 * 16, 2.5)
     assert others["c", "books"][0] == 13 * 16
+
+
+@pytest.mark.parametrize("contexts", [(16, 16, 16), (8, 16, 32)])
+def test_how_long_sources_last_is_said_in_training_tokens_whatever_the_contexts(contexts: tuple[int, ...]) -> None:
+    written = mixed_schedule(Path("/texts"))
+    written["data"]["mixture"][1]["epochs_at_most"] = 1
+    written["stages"] = [
+        stage | {"sequence_length": context} for stage, context in zip(written["stages"], contexts, strict=True)
+    ]
+    schedule = parse_schedule(written, label="s", default_name="s")
+    num_tokens = sum(plan.train_tokens for plan in plan_stages(schedule))
+    found = re.search(r"the sources last for ([\d,]+) of ([\d,]+) training tokens: ", exhausted(schedule, SIZES) or "")
+    assert found
+    lasting, needed = (int(number.replace(",", "")) for number in found.groups())
+    assert needed == num_tokens == 80 * 16
+    parts = list(mixture_parts(schedule, SIZES))
+    before_c = sum(part.train_tokens for part in parts if part.stage != "c")
+    of_code = sum(part.train_tokens for part in parts if part.stage != "c" and part.source == "code")
+    assert before_c < lasting < before_c + 4 / 3 * (SIZES["code"] - of_code) + 2 * max(contexts)
 
 
 def test_plan_warns_of_sources_that_do_not_last_or_are_read_often(tmp_path: Path) -> None:

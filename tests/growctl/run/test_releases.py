@@ -11,6 +11,7 @@ from growctl.run.disk_space import remaining_bytes
 from growctl.run.requests import RunRequest, left_to_train
 from growctl.schedule.load import load_schedule
 from growctl.verify.integrity import find_targets
+from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import manifest_hash, read_manifest
 from stages.metrics import read_metrics
 from stages.stage_dir import StagePaths
@@ -73,7 +74,7 @@ def test_a_release_starts_at_its_stages_loss_and_its_rate_falls_to_the_end(relea
     records = read_metrics(stage.release.metrics)
     points = {record["point"]: record for record in records if record["event"] == "evaluation"}
     assert set(points) == {"start", "final"}
-    assert points["start"]["loss"] == pytest.approx(before["loss"], abs=1e-6)
+    assert points["start"]["loss"] == pytest.approx(before["loss"], abs=EXACT_GROWTH)
     rates = [record["learning_rate"] for record in records if record["event"] == "train"]
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] == pytest.approx(5e-3 / 6)

@@ -11,6 +11,7 @@ from growctl.report_setup.growths import growths
 from growctl.run.start import Start, started_from
 from growctl.schedule.load import load_schedule
 from model.config import TokenformerConfig
+from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import manifest_hash, read_manifest
 from stages.checkpoint.signatures import OriginError
 from stages.checkpoint.verify import verify_checkpoint
@@ -52,7 +53,7 @@ def test_the_first_stage_grows_the_checkpoint_without_a_jump_and_goes_on_in_its_
     runs = trained / "runs"
     source, initial = runs / "base/stages/0-small/final", runs / "grown/stages/0-small/initial"
     before, after = losses(runs / "base")["0-small", 12, "final"], losses(runs / "grown")["0-small", 0, "after_growth"]
-    assert after == pytest.approx(before, abs=1e-5)
+    assert after == pytest.approx(before, abs=EXACT_GROWTH)
     manifest = read_manifest(initial)
     assert manifest.lineage.parent == manifest_hash(source)
     assert manifest.model.blocks[0].query.num_tokens == 12
@@ -81,7 +82,7 @@ def test_the_report_counts_the_base_and_shows_the_jump_of_the_first_stage(traine
     assert grown.base.flops == base.flops.total
     assert grown.base.run == "base, stage small"
     assert grown.stages[0].cumulative_flops == pytest.approx(base.flops.total + grown.stages[0].flops)
-    assert grown.stages[0].jump == pytest.approx(0, abs=1e-5)
+    assert grown.stages[0].jump == pytest.approx(0, abs=EXACT_GROWTH)
     final = read_manifest(trained / "runs/grown/stages/1-large/final").lineage.cost
     assert final
     assert grown.cumulative_flops == pytest.approx(final.flops.total)
@@ -96,7 +97,7 @@ def test_an_expanded_checkpoint_is_trained_on_from_its_own_files_and_ramped_in(t
     assert (stage / "initial" / name).stat().st_ino == (trained / "expanded" / name).stat().st_ino
     first = next(r for r in read_metrics(stage / "metrics.jsonl") if r["event"] == "evaluation")
     before = losses(trained / "runs/base")["0-small", 12, "final"]
-    assert (first["point"], first["loss"]) == ("after_growth", pytest.approx(before, abs=1e-5))
+    assert (first["point"], first["loss"]) == ("after_growth", pytest.approx(before, abs=EXACT_GROWTH))
     assert "data from sample 0, because the start checkpoint was trained with the seed 3" in (
         trained / "on.txt").read_text()  # fmt: skip
     final = read_manifest(stage / "final")
@@ -116,7 +117,7 @@ def test_a_stage_of_the_same_size_trains_on_at_its_own_batch_without_a_growth(tr
         after.group_steps, 4
     )
     found = losses(runs / "on")
-    assert found[wider, 0, "start"] == pytest.approx(found[more, 8, "final"], abs=1e-5)
+    assert found[wider, 0, "start"] == pytest.approx(found[more, 8, "final"], abs=EXACT_GROWTH)
     on = next(run for run in find_runs(runs) if run.name == "on")
     assert growths(on) == ()
     assert [stage.jump for stage in on.stages] == [None, None]

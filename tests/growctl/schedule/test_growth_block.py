@@ -261,7 +261,7 @@ def test_rules_have_these_values_in_an_example() -> None:
     frozen = GrowthBlock(old_tokens="freeze").rules(1, 10)
     assert [frozen[0].factor(step) for step in (0, 9)] == [0, 0]
     assert frozen[1].factor(0) == 1
-    new = GrowthBlock(rewarmup=RewarmupBlock(steps=1, of="new")).rules(1, 10)
+    new = GrowthBlock(rewarmup=RewarmupBlock(steps=2, of="new")).rules(1, 10)
     assert [rule.factor(0) for rule in new] == [1, 0.5]
 
 

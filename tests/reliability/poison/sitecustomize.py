@@ -1,7 +1,7 @@
 """Poisons the data of real runs: Python imports this at start if PYTHONPATH has this folder.
 
 The variable POISON names the training samples as JSON: {"nan": [index, ...], "spike": [index, ...]}. Such a sample
-repeats one token, and its training loss is NaN or three times the real one.
+repeats one token, and its training loss is NaN or a hundred times the real one.
 """
 
 import importlib.abc
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-TOKENS = {"nan": (7, math.nan), "spike": (8, 3.0)}
+TOKENS = {"nan": (7, math.nan), "spike": (8, 100.0)}
 """The repeated token and the factor on the loss, by kind."""
 
 SAMPLES = {index: kind for kind, indices in json.loads(os.environ.get("POISON", "{}")).items() for index in indices}

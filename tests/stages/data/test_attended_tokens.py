@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.flops import training_flops_per_token
-from stages.data.attended_tokens import mean_attended_tokens
+from stages.data.attended_tokens import mean_attended_tokens, misplaced_ends
+from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from tests.model.growths import small_config
+from tests.stages.data.test_document_ends import write_dataset
 
 
 def counted(lengths: list[int], length: int) -> float:
@@ -38,3 +40,13 @@ def test_only_the_flops_of_attention_depend_on_the_tokens_attended_to():
     whole, half = training_flops_per_token(config, 64), training_flops_per_token(config, 32.0)
     assert (half.parameters, half.head) == (whole.parameters, whole.head)
     assert half.attention == whole.attention / 2
+
+
+def test_every_source_of_a_mixture_must_end_its_documents_in_the_same_token(tmp_path):
+    datasets = [write_dataset(tmp_path / name, [[5, 9]]) for name in ("a", "b")]
+    assert misplaced_ends(datasets) is None
+    other = read_dataset_manifest(datasets[1]).model_copy(update={"end_of_text_id": 7})
+    (datasets[1] / "manifest.json").write_bytes(dataset_manifest_bytes(other))
+    assert misplaced_ends(datasets) == (
+        f"the documents of {datasets[1]} end in <|endoftext|> (id 7), not in the end of text with id 0"
+    )

@@ -1,8 +1,10 @@
 """stages/data/corpus.py: the documents of a source, and the split of each."""
 
 import gzip
+import io
 import json
 import os
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -123,6 +125,31 @@ def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path, compress: Cal
     for separator in (None, "rs"):
         found = texts(DataSpec(source=str(tmp_path / f"a.txt{ending}"), document_separator=separator))
         assert "".join(found.values()).startswith("fi")
+
+
+def test_a_byte_order_mark_before_any_document_is_not_part_of_it_whatever_holds_the_document(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    marked, objects = ["\ufefffirst", "\ufeffsecond\ufeff"], [{"text": "\ufefffirst"}, {"text": "\ufeffsecond\ufeff"}]
+    expected = [text.removeprefix("\ufeff") for text in marked]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, text in zip("ab", marked, strict=True):
+        (folder / f"{name}.txt").write_text(text)
+    (tmp_path / "one.txt").write_text("==".join(marked))
+    lines = [b"\xef\xbb\xbf" + json.dumps(each).encode() for each in objects]
+    (tmp_path / "lines.jsonl").write_bytes(b"\xef\xbb\xbf\n" + b"\n".join(lines))
+    parquet.write_table(pyarrow.table({"text": marked}), tmp_path / "rows.parquet")
+    with tarfile.open(tmp_path / "samples.tar", "w") as archive:
+        for name, content in (("a.txt", marked[0].encode()), ("b.json", lines[1])):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    for name in ("folder", "one.txt", "lines.jsonl", "rows.parquet", "samples.tar"):
+        separator = "==" if name == "one.txt" else None
+        found = texts(DataSpec(source=str(tmp_path / name), document_separator=separator))
+        assert list(found.values()) == expected, name
 
 
 def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:

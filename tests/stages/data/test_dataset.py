@@ -275,7 +275,7 @@ def test_a_directory_that_is_not_a_dataset_is_reported_with_the_reason(
         read_dataset_manifest(tmp_path)
     text = (make_dataset([10]) / "manifest.json").read_text()
     for broken, where in (
-        (text.replace('"format_version": 1', '"format_version": 3'), "format version 3"),
+        (text.replace('"format_version": 2', '"format_version": 3'), "format version 3"),
         (text.replace('"validation": {', '"elsewhere": {'), "splits"),
         (text.replace('"vocab_size": 65536', '"vocab_size": "many"'), "vocab_size"),
     ):

@@ -128,5 +128,8 @@ def test_a_mixture_is_read_in_order_up_to_its_last_sample(datasets: dict[str, Pa
     in_order = np.concatenate([samples.batch(index, 1) for index in range(end)])
     assert (in_order == samples.batch(0, end)).all()
     for _ in range(2):
-        with pytest.raises(DataError, match=rf"last for {end} of {end + 1} samples.* may be read 1 time \("):
+        with pytest.raises(
+            DataError,
+            match=rf"last for {end * LENGTH:,} of {(end + 1) * LENGTH:,} training tokens: .* may be read 1 time \(",
+        ):
             samples.batch(end, 1)

@@ -22,7 +22,7 @@ indices = st.integers(0, 3000) | st.integers(10**11, 10**12)
 
 def mixture_of(*stages: tuple[int, Mapping[str, float]]) -> Mixture:
     names = sorted({name for _, weights in stages for name in weights})
-    sources = [MixtureSource(name, 1000, 100) for name in names]
+    sources = [MixtureSource(name, 1000, 10) for name in names]
     return Mixture(sources, [MixtureStage(first, weights) for first, weights in stages])
 
 
@@ -105,7 +105,7 @@ def test_the_positions_of_each_source_count_up_from_0_across_stages(
 def test_another_order_of_the_sources_only_relabels_them(weights: dict[str, float], random, start: int) -> None:
     order = list(weights)
     random.shuffle(order)
-    sources = [MixtureSource(name, 1000, 100) for name in order]
+    sources = [MixtureSource(name, 1000, 10) for name in order]
     shuffled = Mixture(sources, [MixtureStage(0, {name: weights[name] for name in order})])
     assert turns(shuffled, start, 50) == turns(mixture_of((0, weights)), start, 50)
 
@@ -131,7 +131,7 @@ def test_a_stage_with_the_weights_of_the_one_before_changes_nothing() -> None:
 
 def limited(most: Mapping[str, float | None], weights: Mapping[str, float], **options) -> Mixture:
     """Sources of 100 windows of 10 tokens each."""
-    sources = [MixtureSource(name, 1005, 100, epochs) for name, epochs in most.items()]
+    sources = [MixtureSource(name, 1005, 10, epochs) for name, epochs in most.items()]
     return Mixture(sources, [MixtureStage(0, weights)], **options)
 
 
@@ -142,7 +142,7 @@ def test_a_mixture_that_needs_a_source_too_often_names_it_and_its_need() -> None
     assert mixture.counts(mixture.end)[0] == 200
     with pytest.raises(DataError, match=r"'wiki' has 1,005 tokens, may be read 2 times .* would be read 2\.50 times"):
         mixture.require(1000)
-    with pytest.raises(DataError, match=r"last for 80\d of 1,000 samples.*when_exhausted: others"):
+    with pytest.raises(DataError, match=r"last for 8,0\d0 of 10,000 training tokens.*when_exhausted: others"):
         mixture.locate(990, 10)
 
 
@@ -168,13 +168,13 @@ def test_when_all_sources_are_used_up_each_was_read_to_its_last_sample(limits: l
     total = 100 * sum(most.values())
     assert mixture.end == total
     assert mixture.counts(total) == [100 * epochs for epochs in most.values()]
-    with pytest.raises(DataError, match=f"last for {total:,} of"):
+    with pytest.raises(DataError, match=f"last for {10 * total:,} of"):
         mixture.require(total + 1)
 
 
 def test_a_source_used_up_in_an_earlier_stage_ends_the_mixture_where_it_is_needed_again() -> None:
     stages = [MixtureStage(0, {"a": 1}), MixtureStage(100, {"b": 1}), MixtureStage(300, {"a": 1, "b": 3})]
-    sources = [MixtureSource("a", 1000, 100, 1), MixtureSource("b", 1000, 100)]
+    sources = [MixtureSource("a", 1000, 10, 1), MixtureSource("b", 1000, 10)]
     assert Mixture(sources, stages).end == 300
     with pytest.raises(DataError, match=r"'a' .* would be read 2\.00 times"):
         Mixture(sources, stages).require(700)
@@ -203,7 +203,10 @@ def test_weights_that_make_no_mixture_get_one_clear_error(weights: dict[str, flo
     [
         (lambda: limited({"a": 0}, {"a": 1}), "epochs_at_most of 'a' is 0; it must be above 0"),
         (lambda: limited({"a": float("nan")}, {"a": 1}), "epochs_at_most of 'a' is nan"),
-        (lambda: limited({"a": 0.001}, {"a": 1}), r"is 0\.001, which is not one of its 100 samples; set it to 0\.01"),
+        (
+            lambda: limited({"a": 0.001}, {"a": 1}),
+            r"is 0\.001, which is not one of its 100 windows of 10 tokens; set it to 0\.01",
+        ),
         (lambda: Mixture([MixtureSource("a", 9, 1)] * 2, [MixtureStage(0, {"a": 1})]), "'a' is named more than once"),
         (lambda: mixture_of((0, {"a": 1}), (5, {"a": 1}), (5, {"a": 1})), "each must start after the one before"),
         (lambda: mixture_of((5, {"a": 1})), "must start at sample 0"),

@@ -356,6 +356,21 @@ def test_truncation_and_padding_of_an_existing_tokenizer_do_not_affect_the_data(
     assert_holds_the_source(prepare(spec, tmp_path / "datasets"))
 
 
+@pytest.mark.parametrize("special", [True, False])
+def test_ends_of_text_that_the_tokenizer_finds_inside_documents_are_counted(
+    trained: Tokenizer, tmp_path: Path, special: bool
+) -> None:
+    (trained.add_special_tokens if special else trained.add_tokens)(["</s>"])
+    trained.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "ends").mkdir()
+    for number in range(40):
+        (tmp_path / f"ends/{number}").write_text(f"one </s> and {number} </s>")
+    spec = spec_of(tmp_path / "ends", vocab_size=None, tokenizer=str(tmp_path / "tokenizer.json"), end_of_text="</s>")
+    splits = read_dataset_manifest(prepare(spec, tmp_path / "datasets")).splits.values()
+    assert [split.num_inner_ends for split in splits] == [0 if special else 2 * split.num_documents for split in splits]
+    assert not any(split.num_unended_documents for split in splits)
+
+
 @pytest.mark.slow
 def test_a_large_vocabulary_takes_four_bytes_per_token(trained: Tokenizer, folder: Path, tmp_path: Path) -> None:
     trained.add_tokens([f"token number {number}" for number in range(2**16)])

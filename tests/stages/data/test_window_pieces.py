@@ -68,5 +68,5 @@ def test_a_source_that_is_used_up_ends_the_pieces_with_its_last_window(sources: 
     stages, limits = [MixtureStage(0, {"code": 1.0})], {"code": 1.0}
     pieces = MixedSamples({"code": sources["code"]}, stages, 12, 7, limits, window_length=48)
     assert len(set(pieces.batch(0, 1700 // 48 * 4)[:, :-1].ravel().tolist())) == 1700 // 48 * 48
-    with pytest.raises(ValueError, match="the sources last for 35 of 36 samples"):
+    with pytest.raises(ValueError, match="the sources last for 1,680 of 1,728 training tokens"):
         pieces.batch(1700 // 48 * 4, 1)

@@ -106,19 +106,22 @@ def test_further_training_gives_the_same_losses_and_weights_on_any_zero_stage_an
     alike = next(other for other in KINDS if other.split("-")[1:] == kind.removesuffix("-offloaded").split("-")[1:])
     reference, reference_output = results[1]
     report, output = results[ranks]
-    rounds_more = HALF and "muon" in kind
-    tolerance, largest = (2e-5, 5e-4) if rounds_more else (2e-6, 2e-5)
-    if "fp32" not in kind:
-        tolerance = largest = 2e-2
-    assert report[kind]["losses"] == pytest.approx(reference[alike]["losses"], abs=tolerance)
+    assert report[kind]["losses"] == pytest.approx(reference[alike]["losses"], abs=1e-4 if "fp32" in kind else 2e-2)
     assert len(set(report[kind]["losses"])) == 3
-    for name in parameter_shapes(read_manifest(initial).model):
-        here = load(staging_directory(output / f"{kind}-trained"), name)["fp32"]
-        there = load(staging_directory(reference_output / f"{alike}-trained"), name)["fp32"]
-        differs = (here - there).abs() > largest
-        # In bf16, rounding may turn the sign of a gradient next to zero, and Adam makes whole steps of signs.
-        assert differs.float().mean() <= (0 if "fp32" in kind else 0.15), name
-        assert not torch.equal(here, load(initial, name)["fp32"]), f"{name} did not train"
+    names = list(parameter_shapes(read_manifest(initial).model))
+    start = {name: load(initial, name)["fp32"].ravel() for name in names}
+    here = {name: load(staging_directory(output / f"{kind}-trained"), name)["fp32"].ravel() for name in names}
+    there = {
+        name: load(staging_directory(reference_output / f"{alike}-trained"), name)["fp32"].ravel() for name in names
+    }
+    for name in names:
+        assert not torch.equal(here[name], start[name]), f"{name} did not train"
+    # In bf16, rounding may turn the sign of a gradient next to zero, and Adam makes whole steps of signs: that moves
+    # single parameters elsewhere, but not the model. DeepSpeed's Newton-Schulz rounds to float16 on some processors.
+    tolerance = 1e-2 if "fp32" in kind and kind not in MUON else 0.3
+    for part in [[name] for name in names] if "fp32" in kind else [names]:
+        moved, differs = (torch.cat([there[n] - other[n] for n in part]).norm() for other in (start, here))
+        assert differs < tolerance * moved, part
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

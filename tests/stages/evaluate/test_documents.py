@@ -38,6 +38,12 @@ def test_json_lines_are_documents_also_compressed(tmp_path: Path):
     assert stream_of(tmp_path / "two.jsonl.gz")[0] == ids("the", "hen")
 
 
+def test_a_byte_order_mark_at_the_start_of_a_text_is_no_token(tmp_path: Path):
+    (tmp_path / "marked.txt").write_text("\ufeffthe")
+    (tmp_path / "marked.jsonl").write_text('\ufeff{"text": "\ufeffhen"}\n')
+    assert stream_of(tmp_path / "marked.txt", tmp_path / "marked.jsonl")[0] == ids("the", "hen")
+
+
 def test_a_line_that_is_no_json_document_is_named(tmp_path: Path):
     (tmp_path / "bad.jsonl").write_text('{"text": "the"}\n{"content": "hen"}\n')
     with pytest.raises(UserError, match=r"bad\.jsonl, line 2: it must be a JSON object with a text under 'text'"):

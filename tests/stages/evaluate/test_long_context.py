@@ -46,7 +46,7 @@ def test_each_context_has_the_loss_of_plain_evaluation_on_the_same_tokens(checkp
     replicas = Replicas(checkpoint.model, [torch.device("cpu")])
     for found in losses(checkpoint, text, 16, 32, 128):
         plain = text_loss(checkpoint, replicas, [text], context=found.context, stride=found.context, batch_size=4)
-        assert (found.num_scored, found.loss) == (plain.num_scored, pytest.approx(plain.loss, abs=1e-6))
+        assert (found.num_scored, found.loss) == (plain.num_scored, pytest.approx(plain.loss, abs=1e-5))
         assert found.scaling is None
         assert sum(bucket.num_scored for bucket in found.buckets) == found.num_scored
 

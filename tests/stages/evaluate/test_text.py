@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from model.errors import Failure, UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.data.corpus import DataSpec
+from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.data.token_split import TokenSplit
 from stages.evaluate.replicas import Replicas
-from stages.evaluate.text import TextLoss, dataset_loss, text_loss
+from stages.evaluate.text import TextLoss, dataset_loss, require_ids, text_loss
 from stages.train import evaluate as trainer
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 
@@ -79,9 +80,9 @@ def test_the_loss_on_a_dataset_is_the_trainers_validation_loss(
         batch_size=3,
     )
     assert found.num_scored == expected.num_tokens
-    assert found.loss == pytest.approx(expected.loss, abs=1e-6)
-    assert found.perplexity == pytest.approx(expected.perplexity, rel=1e-6)
-    assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-6)
+    assert found.loss == pytest.approx(expected.loss, abs=1e-5)
+    assert found.perplexity == pytest.approx(expected.perplexity, rel=1e-5)
+    assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-5)
     assert found.word_perplexity is None
 
 
@@ -103,11 +104,12 @@ def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
     found = loss_on_split(mixture, 9)
     assert [(source.name, source.weight) for source in found.by_source] == [("farm", 0.75), ("chant", 0.25)]
     for source, directory, sequences in zip(found.by_source, (dataset, chant), (7, 2), strict=True):
-        assert source.found.loss == loss_on_split(directory, sequences).loss
-        assert source.found.bits_per_byte == loss_on_split(directory, sequences).bits_per_byte
+        alone = loss_on_split(directory, sequences)
+        assert source.found.loss == pytest.approx(alone.loss, abs=1e-5)
+        assert source.found.bits_per_byte == pytest.approx(alone.bits_per_byte, abs=1e-5)
     assert found.by_source[0].found.loss != found.by_source[1].found.loss
-    assert found.loss == pytest.approx(expected.loss, abs=1e-6)
-    assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-6)
+    assert found.loss == pytest.approx(expected.loss, abs=1e-5)
+    assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-5)
     assert found.num_scored == expected.num_tokens == 9 * 32
 
 
@@ -134,7 +136,7 @@ def test_the_loss_on_text_is_the_trainers_on_the_same_tokens(checkpoint: Pretrai
     )
     assert own.num_scored == len(windows) * 32
     assert found.num_scored == own.num_scored + tail
-    assert found.loss == pytest.approx((own.loss * own.num_scored + rest) / found.num_scored, abs=1e-6)
+    assert found.loss == pytest.approx((own.loss * own.num_scored + rest) / found.num_scored, abs=1e-5)
 
 
 @pytest.mark.parametrize("stride", [32, 16, 5])
@@ -150,7 +152,7 @@ def test_strided_windows_give_every_token_at_least_the_overlap_as_context(
         expected += plain_losses(checkpoint, window)[32 - stride :].tolist()
     found = loss_on(checkpoint, text, stride=stride)
     assert found.num_scored == len(tokens) - 1
-    assert found.loss == pytest.approx(sum(expected) / len(expected), abs=1e-6)
+    assert found.loss == pytest.approx(sum(expected) / len(expected), abs=1e-5)
 
 
 def test_word_perplexity_and_bits_per_byte_spread_the_loss_over_words_and_bytes(checkpoint: Pretrained, text: Path):
@@ -167,7 +169,7 @@ def test_padding_rows_of_the_embedding_are_left_out_of_the_softmax(tmp_path: Pat
     padded = load_pretrained(tmp_path / "padded")
     found = loss_on(padded, text, context=2000, stride=2000).loss
     tokens = [*byte_tokenizer().encode(TEXT).ids, 0]
-    assert found == pytest.approx(plain_losses(padded, tokens).mean().item(), abs=1e-6)
+    assert found == pytest.approx(plain_losses(padded, tokens).mean().item(), abs=1e-5)
     with_padding = padded.model(torch.tensor([tokens[:-1]]), torch.tensor([tokens[1:]])).item()
     assert found < with_padding - 0.01
 
@@ -203,3 +205,18 @@ def test_a_loss_that_is_not_finite_is_a_failure(tmp_path: Path, text: Path):
         broken.model.embedding.weight[:] = math.nan
     with pytest.raises(Failure, match=r"broken gives losses that are not finite"):
         loss_on(broken, text)
+
+
+def test_a_model_that_attends_within_documents_rejects_a_dataset_that_hides_them(dataset: Path, tmp_path: Path):
+    write_pretrained(tmp_path / "final", text_config().model_copy(update={"document_end_id": 0}))
+    masked = load_pretrained(tmp_path / "final")
+    require_ids(masked, dataset)
+    manifest = read_dataset_manifest(dataset)
+    unended = {name: split.model_copy(update={"num_unended_documents": 4}) for name, split in manifest.splits.items()}
+    for change, message in (
+        ({"splits": unended}, r"8 of the 40 documents of .* do not end in <\|endoftext\|> \(id 0\); the model tells"),
+        ({"end_of_text_id": 5}, r"documents of .* end in <\|endoftext\|> \(id 5\), not in the end of text with id 0"),
+    ):
+        (tmp_path / "manifest.json").write_bytes(dataset_manifest_bytes(manifest.model_copy(update=change)))
+        with pytest.raises(UserError, match=message):
+            require_ids(masked, tmp_path)
