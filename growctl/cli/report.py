@@ -12,8 +12,8 @@ from growctl.text.escaping import say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from growctl.analysis.runs import RunReport
     from growctl.content.section import Section
-    from growctl.measured.runs import RunReport
     from growctl.seeds.grouping import Grouping
     from growctl.text.console import Terminal
 
@@ -101,9 +101,9 @@ def report(
 
     Example: growctl report quickstart --watch
     """
+    from growctl.analysis.find import find_runs
     from growctl.documents.output import print_document
     from growctl.measured.changed_runs import ChangedRuns
-    from growctl.measured.find import find_runs
     from growctl.published.overlays import load_overlay
     from growctl.report.documents import report_document
     from growctl.report_files.extras import Extras

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from growctl.analysis.data_groups import what_compares
+from growctl.analysis.runs import RunReport
 from growctl.loss_costs.equal_loss import Curve, cost_of_loss, models_of
-from growctl.measured.data_groups import what_compares
-from growctl.measured.runs import RunReport
 from growctl.verdicts.costs import FLOPS
 from growctl.verdicts.fairness import EQUAL_FLOPS_TOLERANCE, differing_conditions
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from growctl.analysis.data_groups import Comparable, what_compares
+from growctl.analysis.runs import RunReport
 from growctl.compare.better import Outcome, outcome
 from growctl.compare.figures import figures
 from growctl.compare.schedules import SettingDifference, differing_settings
-from growctl.measured.data_groups import Comparable, what_compares
-from growctl.measured.runs import RunReport
 from growctl.verdicts.fairness import Difference, fairness
 
 

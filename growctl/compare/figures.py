@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from growctl.measured.data_groups import what_compares
-from growctl.measured.runs import RunReport
+from growctl.analysis.data_groups import what_compares
+from growctl.analysis.runs import RunReport
 from growctl.text.formatting import four_digits, short_count
 from growctl.verdicts.costs import CURRENCIES
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from growctl.analysis.find import find_ledgers
+from growctl.analysis.read import read_run
+from growctl.analysis.runs import RunReport
 from growctl.ledger.ledger import LedgerError
-from growctl.measured.find import find_ledgers
-from growctl.measured.read import read_run
-from growctl.measured.runs import RunReport
 from growctl.runs_dir import RunPaths, RunsPaths
 from model.errors import UserError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import load_resolved
 from growctl.schema.blocks import Schedule

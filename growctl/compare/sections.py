@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from growctl.analysis.data_groups import data_warning, what_compares
+from growctl.analysis.runs import RunReport
 from growctl.compare.better import outcome
 from growctl.compare.figures import Figure, figures
 from growctl.compare.schedules import differing_settings
 from growctl.content.chart import Chart
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
-from growctl.measured.data_groups import data_warning, what_compares
-from growctl.measured.runs import RunReport
 from growctl.report.bits_per_byte import curves
 from growctl.report.charts import compute_chart
 from growctl.seeds.grouping import shown

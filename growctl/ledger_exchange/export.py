@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
+from growctl.analysis.find import find_ledgers
 from growctl.ledger.ledger import Ledger
-from growctl.measured.find import find_ledgers
 from growctl.report.documents import for_spreadsheet
 from model.errors import UserError
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from growctl.analysis.runs import RunReport
 from growctl.loss_costs.equal_loss import Board, boards, cost_of_loss, known_currencies, ladder_boards
-from growctl.measured.runs import RunReport
 from growctl.verdicts.costs import CURRENCIES
 
 

@@ -7,7 +7,7 @@ models whose learning rate has decayed, linear in loss and log cost, and never b
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.seeds.ladders import MEASUREMENT
 from growctl.text.formatting import short_count
 from growctl.verdicts.compare import Comparison, compare

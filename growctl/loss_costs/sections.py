@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.loss_costs.equal_loss import (
     Board,
@@ -12,7 +13,6 @@ from growctl.loss_costs.equal_loss import (
     known_currencies,
     ladder_boards,
 )
-from growctl.measured.runs import RunReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.verdicts.compare import EACH_SIZE, EQUAL_FLOPS_TOLERANCE, is_scratch
 from growctl.verdicts.costs import FLOPS, Currency

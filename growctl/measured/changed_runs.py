@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from growctl.measured.read import read_run
-from growctl.measured.runs import RunReport
+from growctl.analysis.read import read_run
+from growctl.analysis.runs import RunReport
 from growctl.runs_dir import RunPaths
 
 Stamp = tuple[tuple[int, int] | None, ...]

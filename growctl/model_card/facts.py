@@ -63,8 +63,8 @@ def _public_part(part: str) -> str:
 
 def _verdicts(checkpoint: Path) -> list[tuple[str, tuple[str, ...]]]:
     """The verdicts of the report of the run that the checkpoint is in; none if it is in no run with a ledger."""
+    from growctl.analysis.find import find_runs
     from growctl.ledger.ledger import LedgerError
-    from growctl.measured.find import find_runs
     from growctl.report.savings import verdicts
 
     above = checkpoint.resolve().parents

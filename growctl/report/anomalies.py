@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Paragraph, Section
 from growctl.ledger.ledger import Anomaly
-from growctl.measured.runs import RunReport
 from stages.counted import counted
 
 SHOWN_ANOMALIES = 10

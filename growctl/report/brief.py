@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 
 MOST_RUNS = 6
 """Of three or four lines each, they fit one screen."""

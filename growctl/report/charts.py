@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from growctl.analysis.data_groups import data_groups
+from growctl.analysis.runs import EvaluationPoint, RunReport, StageReport
 from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
 from growctl.content.section import Section
-from growctl.measured.data_groups import data_groups
-from growctl.measured.runs import EvaluationPoint, RunReport, StageReport
 from growctl.published.figures import published_series
 from growctl.published.overlays import Published
 from growctl.seeds.grouping import BY_SCHEDULE, Grouping

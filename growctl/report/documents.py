@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from growctl.analysis.data_groups import DataDocument, data_document
+from growctl.analysis.runs import RunReport, StageReport
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry, SourceEvaluation
 from growctl.loss_costs.document import EqualLossDocument, equal_loss_document
-from growctl.measured.data_groups import DataDocument, data_document
-from growctl.measured.runs import RunReport, StageReport
 from growctl.published.document import PublishedEntry, published_entry
 from growctl.published.overlays import Published
 from growctl.report.validation import validation_warning

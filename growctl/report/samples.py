@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Listing, Paragraph, Section
-from growctl.measured.runs import RunReport
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Paragraph, Section
-from growctl.measured.runs import RunReport
 from growctl.seeds.replicates import label
 from growctl.text.formatting import short_count
 from growctl.verdicts.compare import compare

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from growctl.analysis.runs import RunReport, StageReport
 from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.ledger.ledger import ScoreEntry
 from growctl.ledger.scores import positions_of
-from growctl.measured.runs import RunReport, StageReport
 from growctl.published.overlays import Row, shipped
 from growctl.text.formatting import short_count
 from stages.counted import counted

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Section
 from growctl.loss_costs import cost_by_stage
 from growctl.loss_costs import sections as equal_loss_sections
-from growctl.measured.runs import RunReport
 from growctl.published import figures as published_figures
 from growctl.published.overlays import Published
 from growctl.report import anomalies, bits_per_byte, charts, method, samples, savings, scores, sources, stages, warnings

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from growctl.analysis.data_groups import data_groups, mixture_shares
+from growctl.analysis.runs import RunReport, StageReport
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
-from growctl.measured.data_groups import data_groups, mixture_shares
-from growctl.measured.runs import RunReport, StageReport
 from growctl.report.brief import brief_runs
 from growctl.text.formatting import short_count
 

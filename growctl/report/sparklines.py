@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Cell, Column, Rows, Section, Table
-from growctl.measured.runs import RunReport
 from growctl.report.brief import brief_runs
 from growctl.runs_dir import CONTROL_INFIX
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection, Sequence
 
+from growctl.analysis.data_groups import data_groups
+from growctl.analysis.runs import RunReport, StageReport
 from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
-from growctl.measured.data_groups import data_groups
-from growctl.measured.runs import RunReport, StageReport
 from growctl.report.brief import brief_runs
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, scientific, short_count

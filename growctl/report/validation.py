@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from stages.data.validation_size import small_validation
 
 

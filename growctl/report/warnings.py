@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from growctl.analysis.data_groups import data_warning
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Paragraph, Section
-from growctl.measured.data_groups import data_warning
-from growctl.measured.runs import RunReport
 from growctl.report.validation import validation_warnings
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.runs_dir import ReportPaths, RunPaths, RunsPaths
 
 ALL = "all"

@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from growctl.analysis.runs import RunReport
 from growctl.content.chart import Chart
 from growctl.content.drawing import figure_file
 from growctl.content.formats import TableFormat
 from growctl.content.latex import latex_table
 from growctl.content.markdown import markdown_table
 from growctl.content.section import Part, Section, Table
-from growctl.measured.runs import RunReport
 from growctl.report.charts import COMPUTE
 from growctl.report.documents import stages_csv
 from growctl.report_files.extras import Extras

@@ -5,9 +5,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Listing, Paragraph, Section
 from growctl.ledger.starts import read_starts
-from growctl.measured.runs import RunReport
 from growctl.runs_dir import RunPaths
 from growctl.text.redaction import REMOVED, Redaction
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Cell, Column, Section, Table
 from growctl.ledger.starts import read_starts
-from growctl.measured.runs import RunReport
 from growctl.runs_dir import RunPaths
 from stages.metrics import read_events
 

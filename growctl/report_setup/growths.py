@@ -7,8 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Cell, Column, Listing, Paragraph, Rows, Section, Table
-from growctl.measured.runs import RunReport
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import short_count
 from model.errors import UserError

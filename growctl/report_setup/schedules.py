@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Cell, Column, Listing, Paragraph, Section, Table
-from growctl.measured.runs import RunReport
 from growctl.report_setup.commands import HIDDEN, secrets_only
 from growctl.runs_dir import RunPaths
 from growctl.text.redaction import REMOVED

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from growctl.analysis.runs import RunReport, StageReport
 from growctl.content.chart import Axis, Mark, Role, Rule, Series
-from growctl.measured.recorded import Recorded, recorded
-from growctl.measured.runs import RunReport, StageReport
-from growctl.measured.thinning import bends, thinned
+from growctl.report.recorded import Recorded, recorded
+from growctl.report.thinning import bends, thinned
 from growctl.seeds.legend import Legend
 from growctl.text.formatting import short_count
 

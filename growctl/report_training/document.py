@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.report_training.recovery import Recovery, recoveries
 from growctl.report_training.time_spent import TimeSpent, time_spent
 from growctl.report_training.training import TrainingFigures, training_figures

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from growctl.analysis.runs import RunReport, StageReport
 from growctl.content.chart import Axis, Chart, Mark, Role, Series
 from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
-from growctl.measured.recorded import Recorded, recorded
-from growctl.measured.runs import RunReport, StageReport
-from growctl.measured.smoothing import mean_of_last, smoothed, window_of
-from growctl.measured.thinning import thinned
+from growctl.report.recorded import Recorded, recorded
+from growctl.report.smoothing import mean_of_last, smoothed, window_of
+from growctl.report.thinning import thinned
 from growctl.report_training.curves import share_of_marks
 from growctl.seeds.grouping import BY_SCHEDULE, Grouping
 from growctl.seeds.legend import Legend

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import get_args
 
+from growctl.analysis.runs import RunReport, StageReport
 from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
-from growctl.measured.recorded import Phase, Span, recorded
-from growctl.measured.runs import RunReport, StageReport
+from growctl.report.recorded import Phase, Span, recorded
 from growctl.text.formatting import duration
 
 _NAMED: tuple[Phase, ...] = ("data", "evaluation", "checkpoints", "start-up")

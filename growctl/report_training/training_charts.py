@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from growctl.content.chart import Axis, Chart, Mark, Rule, Series
-from growctl.measured.smoothing import smoothed, window_of
-from growctl.measured.thinning import thinned
+from growctl.report.smoothing import smoothed, window_of
+from growctl.report.thinning import thinned
 from growctl.report_training.curves import (
     AXES,
     RunLines,

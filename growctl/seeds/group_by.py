@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.runs_dir import RunPaths
 from growctl.seeds.grouping import SCHEDULE, SEED, Grouping
 from growctl.text.suggestion import nearest

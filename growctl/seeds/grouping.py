@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from growctl.analysis.runs import RunReport, StageReport
 from growctl.ladder.conditions import DOCUMENT_KEYS
-from growctl.measured.runs import RunReport, StageReport
 
 SEED, SCHEDULE = "seed", "schedule"
 """What --group-by takes beside the dotted keys of a schedule."""

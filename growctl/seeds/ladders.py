@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Paragraph, Part, Section
-from growctl.measured.runs import RunReport
 from growctl.seeds.grouping import SEED, Replicates, of_data, recipe
 from growctl.seeds.over_seeds import interval_text
 from growctl.seeds.replicates import SeedFigures

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.seeds.grouping import BY_SCHEDULE, Grouping, replicates
 from growctl.text.formatting import short_count
 from stages.counted import counted

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from statistics import fmean
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.seeds.grouping import Member, Replicates, recipe
 from growctl.seeds.statistics import Difference, Interval, bootstrap, difference, group, mean_interval

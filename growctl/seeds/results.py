@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.seeds.grouping import BY_SCHEDULE, Grouping, replicates
 from growctl.seeds.headline import Headline, headline, outcome_of_losses
 from growctl.seeds.ladders import LadderPair, ladder_pairs

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from growctl.analysis.find import RunNotFoundError
 from growctl.controls.generate import plan_controls
 from growctl.controls.renamed import further_controls, in_their_folders, renamed_controls
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
-from growctl.measured.find import RunNotFoundError
 from growctl.run.requests import steps_done
 from growctl.run.run_set import RunSet, read_run_set
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths

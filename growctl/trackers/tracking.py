@@ -88,7 +88,7 @@ class Tracking:
 
     def _table(self) -> str:
         """The report's rows of this run, as CSV; empty if its ledger cannot be read."""
-        from growctl.measured.read import read_run
+        from growctl.analysis.read import read_run
         from growctl.report.documents import stages_csv
 
         with suppress(UserError, Failure, OSError):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.text.formatting import short_count
 from growctl.verdicts import envelope
 from growctl.verdicts.fairness import EQUAL_FLOPS_TOLERANCE, unmeant_conditions

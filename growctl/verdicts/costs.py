@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from growctl.analysis.runs import RunReport, StageReport
 from growctl.ledger.entries import BaseEntry, Cost
-from growctl.measured.runs import RunReport, StageReport
 from growctl.text.formatting import duration, scientific
 
 JOULES_PER_KWH = 3.6e6

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from growctl.analysis.data_groups import dataset_name
+from growctl.analysis.runs import RunReport
 from growctl.ladder.conditions import DOCUMENT_KEYS, meant_to_differ
-from growctl.measured.data_groups import dataset_name
-from growctl.measured.runs import RunReport
 from growctl.text.formatting import short_count
 from stages.counted import counted
 

@@ -6,7 +6,7 @@ A ladder's finished models are its releases, and its stages whose learning rate 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.text.formatting import scientific, short_count
 from growctl.verdicts.compare import BEST_SCRATCH, EACH_SIZE, EQUAL_FLOPS_TOLERANCE, Comparison, compare_with
 from stages.counted import counted

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from growctl.measured.data_groups import mixture_shares
+from growctl.analysis.data_groups import mixture_shares
 from growctl.text.formatting import four_digits, scientific, short_count
 from growctl.verdicts.compare import (
     BEST_SCRATCH,

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+from growctl.analysis.find import find_runs
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Listing, Section
-from growctl.measured.find import find_runs
-from growctl.measured.runs import RunReport
 from growctl.report.sections import report_sections
 from growctl.report_page.page import render_page
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, stage_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.report.charts import compute_chart
 from tests.browser.checks import differs_from_stored, overlaps, violations
 from tests.browser.conftest import DESKTOP, PHONE, Open

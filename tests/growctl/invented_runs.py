@@ -4,8 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from growctl.analysis.find import find_runs
 from growctl.ledger.ledger import BaseEntry, Ledger, RunEntry, StageEntry
-from growctl.measured.find import find_runs
 from growctl.verdicts.compare import Comparison, compare
 from growctl.verdicts.verdict import verdict
 from model.flops import Flops

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from growctl.analysis.read import read_run
 from growctl.checkpoints.document import show_document
 from growctl.checkpoints.facts import read_facts
 from growctl.checkpoints.table import print_facts
@@ -29,7 +30,6 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.hostfile import read_hostfile
 from growctl.launch.machines import LaunchError
 from growctl.ledger.ledger import Ledger, LedgerError
-from growctl.measured.read import read_run
 from growctl.report.documents import report_document
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen

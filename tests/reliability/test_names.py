@@ -17,6 +17,7 @@ import typer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from growctl.analysis.find import RunNotFoundError, find_runs
 from growctl.cli import app, report
 from growctl.cli.dry_run import _launch
 from growctl.controls.generate import plan_controls
@@ -26,7 +27,6 @@ from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, plain_path
 from growctl.launch.workers import Workers
 from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
-from growctl.measured.find import RunNotFoundError, find_runs
 from growctl.queue.submit import check_slurm, job_executor, plan_jobs
 from growctl.run.requests import LadderRequest
 from growctl.schedule.load import ScheduleError

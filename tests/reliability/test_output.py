@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
+from growctl.analysis.find import find_runs
 from growctl.cli import app, report
 from growctl.launch.worker_logs import failure_reason
 from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
-from growctl.measured.find import find_runs
 from growctl.report.documents import stages_csv
 from growctl.run.screen import LiveScreen, Screen
 from growctl.text.console import Terminal

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from growctl.analysis.read import newest_scores
 from growctl.evaluate import record as recording
 from growctl.evaluate.record import place_of, record
 from growctl.ledger.ledger import Ledger, LedgerError, ScoreEntry
 from growctl.ledger.scores import append_scores, read_scores
-from growctl.measured.read import newest_scores
 from growctl.run.lock import hold
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import hash_file

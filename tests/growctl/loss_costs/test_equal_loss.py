@@ -8,6 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from growctl.analysis.find import find_runs
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Paragraph, Table
 from growctl.ledger.entries import Cost
 from growctl.ledger.ledger import BaseEntry
@@ -22,8 +24,6 @@ from growctl.loss_costs.equal_loss import (
     family_from_scratch,
     ladder_boards,
 )
-from growctl.measured.find import find_runs
-from growctl.measured.runs import RunReport
 from growctl.report.documents import report_document
 from growctl.verdicts.costs import CPU_ENERGY, CURRENCIES, DEVICE_HOURS, FLOPS, MONEY
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, from_scratch, ladder, stage_of

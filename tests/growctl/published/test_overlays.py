@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from growctl.analysis.find import find_runs
 from growctl.cli.app import app
 from growctl.documents.output import plain
-from growctl.measured.find import find_runs
 from growctl.published.figures import published_series, section
 from growctl.published.overlays import FOLDER, load_overlay, overlay_names
 from growctl.report.charts import compute_chart

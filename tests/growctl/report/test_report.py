@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from growctl.analysis.find import RunNotFoundError, find_runs
+from growctl.analysis.read import read_run
 from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
-from growctl.measured.find import RunNotFoundError, find_runs
-from growctl.measured.read import read_run
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.sections import report_sections
 from growctl.report.stages import remarks

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from growctl.analysis.find import find_runs
+from growctl.analysis.runs import RunReport
 from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger, ScoreEntry
-from growctl.measured.find import find_runs
-from growctl.measured.runs import RunReport
 from growctl.report.documents import report_document
 from growctl.report.scores import COLUMNS, other_scores, zero_shot_rows
 from growctl.report.sections import report_sections

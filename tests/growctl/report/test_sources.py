@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from growctl.analysis.find import find_runs
 from growctl.content.section import Table
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger
-from growctl.measured.find import find_runs
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.sections import report_sections
 from growctl.report.sources import section

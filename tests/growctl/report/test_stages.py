@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from growctl.analysis.find import find_runs
 from growctl.content.section import Table
-from growctl.measured.find import find_runs
 from growctl.report.stages import COLUMNS, section
 from tests.growctl.invented_runs import TOKENS_PER_STEP, ladder
 

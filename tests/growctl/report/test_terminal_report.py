@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from growctl.analysis.find import find_runs
+from growctl.analysis.runs import RunReport
 from growctl.cli.app import app
 from growctl.cli.watch import watch_report
 from growctl.content.chart import Chart
@@ -19,8 +21,6 @@ from growctl.content.terminal import print_sections
 from growctl.ledger.ledger import LedgerError
 from growctl.measured import changed_runs
 from growctl.measured.changed_runs import ChangedRuns
-from growctl.measured.find import find_runs
-from growctl.measured.runs import RunReport
 from growctl.report import sparklines
 from growctl.report.brief import MOST_RUNS
 from growctl.report.sections import report_sections

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from growctl.analysis.find import find_runs
 from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
-from growctl.measured.find import find_runs
 from growctl.report.documents import report_document
 from growctl.report.sections import report_sections
 from growctl.report.validation import validation_warnings

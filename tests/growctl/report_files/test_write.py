@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from growctl.analysis.find import find_runs
 from growctl.cli.app import app
 from growctl.content.section import Cell, Column, Section, Table
-from growctl.measured.find import find_runs
 from growctl.report_files.extras import Extras
 from growctl.report_files.folder import report_folder
 from growctl.report_files.write import write_report

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from growctl.report.sections import report_sections
 from growctl.report_files.folder import report_title
 from growctl.report_page.page import render_page

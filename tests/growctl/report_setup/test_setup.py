@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from growctl.analysis.find import find_runs
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Listing, Section, Table
 from growctl.content.terminal import print_sections
 from growctl.ledger.starts import read_starts, record_start
-from growctl.measured.find import find_runs
-from growctl.measured.runs import RunReport
 from growctl.report_setup import commands, environment, growths, schedules
 from growctl.runs_dir import RunPaths
 from stages.metrics import MetricsWriter

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+from growctl.analysis.find import find_runs
+from growctl.analysis.runs import RunReport
 from growctl.content.chart import Chart
 from growctl.content.section import Table
 from growctl.evaluate.long_context import contexts_scores
 from growctl.ledger.ledger import ScoreEntry
-from growctl.measured.find import find_runs
-from growctl.measured.runs import RunReport
 from growctl.report.scores import other_scores
 from growctl.report_training.by_position import section
 from stages.evaluate.long_context import Bucket, ContextLoss

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from growctl.analysis.find import find_runs
+from growctl.analysis.runs import EvaluationPoint, RunReport
 from growctl.content.chart import Chart
 from growctl.content.section import Paragraph, Table
-from growctl.measured.find import find_runs
-from growctl.measured.runs import EvaluationPoint, RunReport
-from growctl.measured.smoothing import LEAST, MOST, mean_of_last, smoothed, window_of
+from growctl.report.smoothing import LEAST, MOST, mean_of_last, smoothed, window_of
 from growctl.report_training.recovery import Recovery, Regained, first_regained, recoveries, regain, section
 from growctl.runs_dir import RunPaths
 from tests.growctl.invented_runs import LARGE, ladder

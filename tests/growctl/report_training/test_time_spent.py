@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from growctl.analysis.read import read_run
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Table
 from growctl.ledger.ledger import Ledger
-from growctl.measured.read import read_run
-from growctl.measured.runs import RunReport
 from growctl.report_training.time_spent import TimeSpent, section, time_spent
 from growctl.runs_dir import RunPaths
 from tests.growctl.ledger.records import RUN, Metrics

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from growctl.analysis.find import find_runs
+from growctl.analysis.runs import RunReport
 from growctl.content.chart import Chart
 from growctl.content.palette import looks
 from growctl.content.section import Paragraph, Section
-from growctl.measured.find import find_runs
-from growctl.measured.runs import RunReport
 from growctl.report_training.curves import MOST_MARKS, MOST_PER_SERIES
 from growctl.report_training.training import sections, training_figures
 from growctl.runs_dir import RunPaths

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from growctl.measured.find import find_runs
-from growctl.measured.recorded import recorded
-from growctl.measured.runs import RunReport
+from growctl.analysis.find import find_runs
+from growctl.analysis.runs import RunReport
+from growctl.report.recorded import recorded
 from growctl.report.sections import report_sections
 from growctl.report_training.document import stages_trained
 from growctl.runs_dir import RunPaths

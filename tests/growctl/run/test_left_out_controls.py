@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from growctl.measured.find import find_runs
+from growctl.analysis.find import find_runs
 from growctl.report.savings import verdicts
 from growctl.report.stages import remarks
 from growctl.run.requests import LadderRequest

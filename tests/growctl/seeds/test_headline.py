@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from growctl.analysis.runs import ControlToCome, RunReport
 from growctl.content.section import Paragraph
 from growctl.ledger.ledger import BaseEntry
-from growctl.measured.runs import ControlToCome, RunReport
 from growctl.report.savings import verdicts
 from growctl.seeds.headline import ONE_SEED, Headline, section
 from growctl.seeds.results import results

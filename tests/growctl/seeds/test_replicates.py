@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from growctl.analysis.runs import ControlToCome, RunReport
 from growctl.content.section import Paragraph, Section, Table
-from growctl.measured.runs import ControlToCome, RunReport
 from growctl.seeds.grouping import Grouping, replicates, seeds_text
 from growctl.seeds.headline import ONE_SEED, headline
 from growctl.seeds.over_seeds import section

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from growctl.analysis.runs import RunReport
 from growctl.content.section import Paragraph, Section, Table
-from growctl.measured.runs import RunReport
 from growctl.seeds import ladders, sweep
 from growctl.seeds.group_by import GroupByError, read_grouping
 from growctl.seeds.grouping import Grouping

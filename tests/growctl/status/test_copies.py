@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from growctl.analysis.find import find_runs
 from growctl.controls.renamed import renamed_controls
 from growctl.ledger.ledger import Ledger
-from growctl.measured.find import find_runs
 from growctl.report.stages import remarks
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import ScheduleError, load_schedule

@@ -15,9 +15,9 @@ import pytest
 import yaml
 from rich.console import Console
 
+from growctl.analysis.find import RunNotFoundError
 from growctl.controls.generate import plan_controls
 from growctl.launch.start_ranks import STARTED
-from growctl.measured.find import RunNotFoundError
 from growctl.schedule.load import load_schedule
 from growctl.status.runs import RunStatus, being_prepared, find_status
 from growctl.status.stages import StageStatus

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from growctl.analysis.find import find_runs
 from growctl.ledger.ledger import Ledger
-from growctl.measured.find import find_runs
 from growctl.report.documents import report_document
 from growctl.run.entries import run_entry
 from growctl.run.requests import LadderRequest, RunFailed, RunRequest, schedule_yaml

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from growctl.analysis.find import find_runs
+from growctl.analysis.runs import RunReport
 from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import StageEntry
-from growctl.measured.find import find_runs
-from growctl.measured.runs import RunReport
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.savings import verdicts
 from growctl.report.stages import COLUMNS, section, stage_cells

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from growctl.analysis.find import find_runs
+from growctl.analysis.runs import RunReport, StageReport
 from growctl.ledger.ledger import LedgerError
-from growctl.measured.find import find_runs
-from growctl.measured.runs import RunReport, StageReport
 from growctl.report.documents import report_document
 from growctl.report.savings import verdicts
 from growctl.report.stages import recomputed_work, remarks, replayed_work

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from growctl.measured.runs import RunReport, StageReport
+from growctl.analysis.runs import RunReport, StageReport
 from growctl.runs_dir import RunPaths
 from growctl.schema.known_devices import peak_flops
 from stages.counted import counted

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from growctl.analysis.runs import EvaluationPoint, RunReport, StageReport, Work
 from growctl.ledger.ledger import (
     Anomaly,
     Ledger,
@@ -11,7 +12,6 @@ from growctl.ledger.ledger import (
     ScoreEntry,
     StageEntry,
 )
-from growctl.measured.runs import EvaluationPoint, RunReport, StageReport, Work
 from growctl.runs_dir import CONTROLS_LEFT_OUT, IMPORTED, RunPaths
 from stages.checkpoint.manifest import manifest_hash
 from stages.generate.text_samples import TextSample, read_samples

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from growctl.analysis.data_groups import comparable_groups, data_groups, data_warning, what_compares
+from growctl.analysis.find import find_runs
 from growctl.content.chart import Chart
 from growctl.content.section import Section, Table
-from growctl.measured.data_groups import comparable_groups, data_groups, data_warning, what_compares
-from growctl.measured.find import find_runs
 from growctl.report.sections import report_sections
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
 from tests.growctl.report.invented_pairs import FIELDS, run

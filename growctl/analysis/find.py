@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from growctl.analysis.read import read_run
+from growctl.analysis.runs import RunReport
 from growctl.ledger.ledger import LedgerError, NothingRecorded
-from growctl.measured.read import read_run
-from growctl.measured.runs import RunReport
 from growctl.runs_dir import RunsPaths
 from growctl.text.suggestion import nearest
 from model.errors import UserError

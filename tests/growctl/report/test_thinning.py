@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from growctl.measured.thinning import LEAST, bends, thinned
+from growctl.report.thinning import LEAST, bends, thinned
 from growctl.report_training.curves import LEAST_MARKS, MOST_MARKS, share_of_marks
 
 values = st.lists(st.one_of(st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, 0.0])), max_size=300)

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from growctl.measured.recorded import Recorded, Span, read_recorded
+from growctl.report.recorded import Recorded, Span, read_recorded
 from stages.stage_dir import StagePaths
 from tests.growctl.report.metrics_files import trained, write_metrics
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from growctl.measured.runs import RunReport
+from growctl.analysis.runs import RunReport
 from stages.counted import counted
 
 _MOST_NAMED = 4
