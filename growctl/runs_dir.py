@@ -201,7 +201,3 @@ class ReportPaths:
     def figure(self, key: str, suffix: str) -> Path:
         """The chart of that key, as a file for papers."""
         return self.directory / "figures" / f"{key}.{suffix}"
-
-    def text_table(self, key: str, suffix: str) -> Path:
-        """The table of that key, as a file for papers."""
-        return self.directory / "tables" / f"{key}.{suffix}"

@@ -56,14 +56,6 @@ def report(
             "or for one or both columns of a paper (3.25 and 6.75 inches).",
         ),
     ] = None,
-    tables: Annotated[
-        str | None,
-        typer.Option(
-            "--tables",
-            help="Write every table as md (GitHub Markdown) or tex (LaTeX with booktabs); both separated by a comma.",
-            metavar="FORMATS",
-        ),
-    ] = None,
     overlay: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,7 +87,7 @@ def report(
 
     Example: growctl report --group-by learning_rate.peak
 
-    Example: growctl report quickstart --figures pdf --style paper --tables tex --output paper
+    Example: growctl report quickstart --figures pdf --style paper --output paper
 
     Example: growctl report quickstart --overlay paper-openwebtext
 
@@ -112,10 +104,10 @@ def report(
     from growctl.text.console import Terminal
 
     console = Terminal()
-    files = {"--output": output, "--figures": figures, "--style": style, "--tables": tables}
+    files = {"--output": output, "--figures": figures, "--style": style}
     wanted = [option for option, value in files.items() if value is not None]
     _check_output(console, wanted, watch=watch, plain=plain, as_json=as_json)
-    extras = Extras.read(figures, style, tables)
+    extras = Extras.read(figures, style)
     overlays = [load_overlay(name) for name in overlay or []]
     reader = ChangedRuns()
 

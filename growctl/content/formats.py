@@ -1,4 +1,4 @@
-"""The kinds of files that charts and tables can be written as, and how figures look."""
+"""The kinds of files that charts can be written as, and how figures look."""
 
 from typing import Literal, get_args
 
@@ -9,7 +9,3 @@ FIGURE_FORMATS: tuple[FigureFormat, ...] = get_args(FigureFormat)
 FigureStyle = Literal["screen", "paper", "paper-wide"]
 """`screen`: for slides and documents. `paper`: one column, 3.25 inches. `paper-wide`: both columns, 6.75 inches."""
 FIGURE_STYLES: tuple[FigureStyle, ...] = get_args(FigureStyle)
-
-TableFormat = Literal["md", "tex"]
-"""A kind of file with a table: GitHub Markdown, or LaTeX."""
-TABLE_FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)

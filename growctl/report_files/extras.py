@@ -1,10 +1,10 @@
-"""What `growctl report` is asked to write beside the page: figures and tables, as which kinds of files."""
+"""What `growctl report` is asked to write beside the page: figures, as which kinds of files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from growctl.content.formats import FIGURE_FORMATS, TABLE_FORMATS, FigureFormat, FigureStyle, TableFormat
+from growctl.content.formats import FIGURE_FORMATS, FigureFormat, FigureStyle
 from model.errors import UserError
 
 Kind = TypeVar("Kind", bound=str)
@@ -17,14 +17,12 @@ class Extras:
     figures: tuple[FigureFormat, ...] = ()
     """Every chart on each of its x axes, as these kinds of files."""
     style: FigureStyle = "screen"
-    tables: tuple[TableFormat, ...] = ()
-    """Every table, as these kinds of files."""
 
     @classmethod
-    def read(cls, figures: str | None, style: FigureStyle | None, tables: str | None) -> "Extras":
+    def read(cls, figures: str | None, style: FigureStyle | None) -> "Extras":
         """What the options of `growctl report` ask for. Raises UserError for a kind of file that is not known."""
         kinds = _kinds("--figures", figures, FIGURE_FORMATS)
-        return cls(kinds or (("png",) if style else ()), style or "screen", _kinds("--tables", tables, TABLE_FORMATS))
+        return cls(kinds or (("png",) if style else ()), style or "screen")
 
 
 def _kinds(option: str, value: str | None, known: Sequence[Kind]) -> tuple[Kind, ...]:

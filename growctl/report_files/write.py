@@ -4,7 +4,7 @@ import fcntl
 import glob
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +12,7 @@ from pathlib import Path
 from growctl.analysis.runs import RunReport
 from growctl.content.chart import Chart
 from growctl.content.drawing import figure_file
-from growctl.content.formats import TableFormat
-from growctl.content.latex import latex_table
-from growctl.content.markdown import markdown_table
-from growctl.content.section import Part, Section, Table
+from growctl.content.section import Part, Section
 from growctl.report.charts import COMPUTE
 from growctl.report.documents import stages_csv
 from growctl.report_files.extras import Extras
@@ -23,8 +20,6 @@ from growctl.report_files.folder import file_name, report_title
 from growctl.report_page.page import render_page
 from growctl.runs_dir import ReportPaths
 from growctl.whole_file import TEMPORARY, replace_file
-
-_TABLES: dict[TableFormat, Callable[[Table], str]] = {"md": markdown_table, "tex": latex_table}
 
 
 def write_report(
@@ -59,19 +54,17 @@ def _files(
                 files |= {
                     paths.figure(key, kind): figure_file(part, kind, extras.style, axis) for kind in extras.figures
                 }
-        elif isinstance(part, Table):
-            files |= {paths.text_table(part.key, kind): _TABLES[kind](part).encode() for kind in extras.tables}
     return files | {paths.page: render_page(report_title(runs), sections).encode()}
 
 
 def _parts(sections: Sequence[Section]) -> Iterator[Part]:
     """The parts of all sections. Keys become file names, each its own: one that was there before gets a number."""
-    seen: Counter[tuple[type, str]] = Counter()
+    seen: Counter[str] = Counter()
     for part in (part for section in sections for part in section.parts):
-        if isinstance(part, Chart | Table):
+        if isinstance(part, Chart):
             key = file_name(part.key)
-            seen[type(part), key] += 1
-            number = seen[type(part), key]
+            seen[key] += 1
+            number = seen[key]
             part = replace(part, key=key if number == 1 else f"{key}-{number}")
         yield part
 

@@ -84,7 +84,7 @@ def test_many_long_names_make_a_folder_name_that_every_file_system_takes(tmp_pat
 @pytest.mark.slow
 def test_figures_and_tables_are_written_as_asked_for_and_each_has_its_own_file(tmp_path: Path) -> None:
     paths = ReportPaths(tmp_path / "out")
-    extras = Extras.read("pdf, svg", "paper", "tex,md")
+    extras = Extras.read("pdf, svg", "paper")
     page = write_report([], SECTIONS, paths, extras)
     names = [
         "compute-against-perplexity",
@@ -93,33 +93,19 @@ def test_figures_and_tables_are_written_as_asked_for_and_each_has_its_own_file(t
     assert files(paths) == {
         *("report.html", "stages.csv", "compute-against-perplexity.png"),
         *(f"figures/{name}.{kind}" for name in names for kind in ("pdf", "svg")),
-        *(f"tables/{name}.{kind}" for name in ("stages", "stages-2") for kind in ("md", "tex")),
     }
     assert page == paths.page
-    assert r"a\|b\_c" in (tmp_path / "out/tables/stages.md").read_text()
-    assert r"a\textbar{}b\_c" in (tmp_path / "out/tables/stages.tex").read_text()
 
 
-def test_a_chart_and_a_table_of_one_key_keep_its_name(tmp_path: Path) -> None:
-    same = [
-        Section("one", "One", (replace(COMPUTE, key="loss", x_axes=COMPUTE.x_axes[:1]), replace(TABLE, key="loss")))
-    ]
-    write_report([], same, ReportPaths(tmp_path), Extras(("svg",), tables=("md",)))
-    assert {"figures/loss.svg", "tables/loss.md"} <= files(ReportPaths(tmp_path))
-
-
-@pytest.mark.parametrize("option", ["figures", "tables"])
 @pytest.mark.parametrize("value", ["jpg", "png,gif", ",", ""])
-def test_an_unknown_kind_of_file_is_rejected_with_those_that_are_allowed(option: str, value: str) -> None:
-    asked = {"figures": None, "style": None, "tables": None, option: value}
-    allowed = "png, svg, pdf" if option == "figures" else "md, tex"
-    with pytest.raises(UserError, match=f"--{option} .*allowed are {allowed}, separated by commas"):
-        Extras.read(**asked)  # type: ignore[arg-type]
+def test_an_unknown_kind_of_file_is_rejected_with_those_that_are_allowed(value: str) -> None:
+    with pytest.raises(UserError, match="--figures .*allowed are png, svg, pdf, separated by commas"):
+        Extras.read(value, None)
 
 
 def test_a_style_alone_asks_for_figures_as_png() -> None:
-    assert Extras.read(None, "paper", None) == Extras(("png",), "paper", ())
-    assert Extras.read(None, None, None) == Extras()
+    assert Extras.read(None, "paper") == Extras(("png",), "paper")
+    assert Extras.read(None, None) == Extras()
 
 
 def test_a_report_that_fails_while_it_is_made_leaves_the_former_one(
@@ -193,10 +179,10 @@ def test_a_runs_directory_that_cannot_be_written_still_gets_its_table_and_one_wo
 def test_output_takes_the_files_and_an_error_there_is_the_users(tmp_path: Path) -> None:
     ladder(tmp_path / "runs")
     asked = ["report", "quick", "--runs-dir", str(tmp_path / "runs"), "--output"]
-    result = CliRunner().invoke(app, [*asked, str(tmp_path / "paper"), "--tables", "md"])
+    result = CliRunner().invoke(app, [*asked, str(tmp_path / "paper"), "--figures", "svg"])
     assert result.exit_code == 0, result.output
     assert f"Charts and tables: {tmp_path}/paper/report.html" in result.stdout
-    assert (tmp_path / "paper" / "tables" / "stages.md").is_file()
+    assert (tmp_path / "paper" / "figures" / "compute-against-perplexity.svg").is_file()
     assert not (tmp_path / "runs" / "quick" / "report").exists()
     (tmp_path / "file").write_text("")
     failed = CliRunner().invoke(app, [*asked, str(tmp_path / "file")])
