@@ -1,6 +1,6 @@
 """Finds the runs of a report, each ladder with its controls and without copies."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,10 @@ class RunNotFoundError(UserError):
     """There is no run of the requested name."""
 
 
-def find_runs(
-    runs_dir: Path, names: Sequence[str] = (), read: Callable[[Path], RunReport] = read_run
-) -> list[RunReport]:
+def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
     """The runs called `names`, or all runs in `runs_dir`; each ladder is followed by its controls.
 
-    The name of a set, such as the seeds of one schedule, stands for its ladders, unless a run has that name. `read`
-    reads the run of a ledger.
+    The name of a set, such as the seeds of one schedule, stands for its ladders, unless a run has that name.
 
     Raises RunNotFoundError for an unknown name or if there are no runs at all, LedgerError if the ledger of a requested
     run cannot be read.
@@ -33,7 +30,7 @@ def find_runs(
     unreadable: dict[str, LedgerError] = {}
     for name, path in paths.items():
         try:
-            runs[name] = read(path)
+            runs[name] = read_run(path)
         except LedgerError as error:
             unreadable[name] = error
     sets = _sets(runs.values())

@@ -2,20 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir, runs_argument
 from growctl.text.escaping import say
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from growctl.analysis.runs import RunReport
-    from growctl.content.section import Section
-    from growctl.seeds.grouping import Grouping
-    from growctl.text.console import Terminal
 
 
 def report(
@@ -66,9 +58,6 @@ def report(
             metavar="NAME|FILE",
         ),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Draw the report again every few seconds while runs go on. Writes no files.")
-    ] = False,
     plain: Annotated[
         bool,
         typer.Option("--plain", help="Print plain lines without colour and columns, for logs and screen readers."),
@@ -90,50 +79,34 @@ def report(
     Example: growctl report quickstart --figures pdf --style paper --output paper
 
     Example: growctl report quickstart --overlay paper-openwebtext
-
-    Example: growctl report quickstart --watch
     """
     from growctl.analysis.find import find_runs
     from growctl.documents.output import print_document
-    from growctl.measured.changed_runs import ChangedRuns
     from growctl.published.overlays import load_overlay
     from growctl.report.documents import report_document
     from growctl.report_files.extras import Extras
     from growctl.seeds.group_by import read_grouping
     from growctl.status.controls_to_come import with_controls_to_come
     from growctl.text.console import Terminal
+    from model.errors import UserError
 
     console = Terminal()
     files = {"--output": output, "--figures": figures, "--style": style}
     wanted = [option for option, value in files.items() if value is not None]
-    _check_output(console, wanted, watch=watch, plain=plain, as_json=as_json)
+    if plain and as_json:
+        raise UserError("--plain and --json: give one of them, because each is another form of the report")
     extras = Extras.read(figures, style)
     overlays = [load_overlay(name) for name in overlay or []]
-    reader = ChangedRuns()
-
-    def read() -> "tuple[list[RunReport], Grouping]":
-        found = with_controls_to_come(find_runs(runs_dir, runs or [], reader.read), runs_dir)
-        return found, read_grouping(found, group_by or [])
-
-    from growctl.report.sections import report_sections
-    from growctl.report.sparklines import with_losses
-
-    if watch:
-        from growctl.cli.watch import watch_report
-
-        def draw() -> "list[Section]":
-            found, grouping = read()
-            return with_losses(report_sections(found, grouping, overlays=overlays), found, after=None)
-
-        watch_report(draw, console, details=details)
-        return
-    found, grouping = read()
+    found = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
+    grouping = read_grouping(found, group_by or [])
     if as_json:
         print_document(report_document(found, grouping, overlays))
         if not wanted:
             return
     from growctl.content.plain import print_plain
     from growctl.content.terminal import print_sections
+    from growctl.report.sections import report_sections
+    from growctl.report.sparklines import with_losses
     from growctl.report_files.folder import report_folder
     from growctl.report_files.write import write_report
     from growctl.runs_dir import ReportPaths
@@ -156,16 +129,3 @@ def report(
         say(f"\nCharts and tables: {page}")
         if not details:
             say("Every section and run, here: --details")
-
-
-def _check_output(console: "Terminal", wanted: "Sequence[str]", *, watch: bool, plain: bool, as_json: bool) -> None:
-    """Raises UserError for options that exclude each other, and if nothing can be drawn again and again."""
-    from model.errors import UserError
-
-    chosen = [name for name, given in (("--watch", watch), ("--plain", plain), ("--json", as_json)) if given]
-    if len(chosen) > 1:
-        raise UserError(f"{' and '.join(chosen[:2])}: give one of them, because each is another form of the report")
-    if watch and wanted:
-        raise UserError(f"--watch and {wanted[0]}: give one of them, because --watch writes no files")
-    if watch and not console.is_terminal:
-        raise UserError("--watch: standard output is not a terminal; leave --watch out to print the report once")

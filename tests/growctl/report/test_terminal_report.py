@@ -1,8 +1,7 @@
-"""The report in the terminal: plain lines, sparklines, and the view that is drawn again while runs go on."""
+"""The report in the terminal: plain lines and sparklines."""
 
 import io
 import math
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,20 +10,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from growctl.analysis.find import find_runs
-from growctl.analysis.runs import RunReport
 from growctl.cli.app import app
-from growctl.cli.watch import watch_report
 from growctl.content.chart import Chart
 from growctl.content.plain import print_plain
 from growctl.content.section import Section
 from growctl.content.terminal import print_sections
-from growctl.ledger.ledger import LedgerError
-from growctl.measured import changed_runs
-from growctl.measured.changed_runs import ChangedRuns
 from growctl.report import sparklines
 from growctl.report.brief import MOST_RUNS
 from growctl.report.sections import report_sections
-from growctl.run.signals import Stopped
 from growctl.text.console import Terminal
 from model.errors import UserError
 from tests.growctl.invented_runs import FakeRun, control, ladder, stage_of
@@ -174,9 +167,6 @@ def test_of_many_runs_the_terminal_shows_the_ladders_and_those_still_training(tm
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--watch"], "--watch: standard output is not a terminal"),
-        (["--watch", "--json"], "--watch and --json: give one of them"),
-        (["--watch", "--plain"], "--watch and --plain: give one of them"),
         (["--plain", "--json"], "--plain and --json: give one of them"),
     ],
 )
@@ -185,90 +175,3 @@ def test_options_that_exclude_each_other_get_one_message(runs: Path, options: li
     assert isinstance(result.exception, UserError)
     assert str(result.exception).startswith(message)
     assert not result.stdout
-
-
-def watched(report: Callable[[], list[Section]], waits: list[Callable[[], None]], height: int = 60) -> str:
-    """What `watch_report` writes if each of `waits` is called in place of a wait, and Ctrl-C comes after the last."""
-    console = Terminal(file=io.StringIO(), force_terminal=True, width=80, height=height)
-    steps = iter(waits)
-
-    def wait(seconds: float) -> None:
-        step = next(steps, None)
-        if step is None:
-            raise KeyboardInterrupt
-        step()
-
-    watch_report(report, console, wait)
-    return console.file.getvalue()  # type: ignore[attr-defined]
-
-
-ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
-
-
-def test_ctrl_c_leaves_the_other_screen_and_the_last_report_on_this_one(runs: Path) -> None:
-    def finish() -> None:
-        FakeRun(runs, "new", [stage_of("s", 500_000, 100)]).train(0, 1.2345)
-
-    out = watched(lambda: sections(runs), [finish])
-    before, after = out.split(LEAVE)
-    assert before.startswith(ENTER)
-    assert "Ctrl-C ends." in before
-    assert "1.2345" in after
-    assert "Stages" in after
-    assert before.count("Losses") == 3  # the first frame twice: Live draws it at its start
-
-
-def test_a_report_taller_than_the_screen_says_how_much_is_missing(runs: Path) -> None:
-    before, after = watched(lambda: sections(runs), [], height=12).split(LEAVE)
-    assert "lines more need a taller terminal." in before
-    assert "Stages" not in before
-    assert "Stages" in after
-
-
-def test_a_ledger_that_cannot_be_read_for_a_moment_keeps_the_last_report(runs: Path) -> None:
-    answers: Iterator[list[Section] | LedgerError] = iter(
-        [sections(runs), LedgerError("the ledger is locked"), sections(runs)]
-    )
-
-    def report() -> list[Section]:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    out = watched(report, [lambda: None, lambda: None])
-    assert "Not read again: the ledger is locked" in out.split(LEAVE)[0]
-    assert "Not read again" not in out.split(LEAVE)[1]
-
-
-def test_being_terminated_is_not_the_end_of_a_watch(runs: Path) -> None:
-    console = Terminal(file=io.StringIO(), force_terminal=True, width=80, height=20)
-
-    def wait(seconds: float) -> None:
-        raise Stopped(15)
-
-    with pytest.raises(Stopped):
-        watch_report(lambda: sections(runs), console, wait)
-
-
-def test_only_runs_that_changed_are_read_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    original = changed_runs.read_run
-
-    def counted_read(path: Path) -> RunReport:
-        read.append(path.parent.name)
-        return original(path)
-
-    monkeypatch.setattr(changed_runs, "read_run", counted_read)
-    reader = ChangedRuns()
-    first = find_runs(runs, read=reader.read)
-    assert len(read) == 3
-    assert find_runs(runs, read=reader.read) == first
-    assert len(read) == 3
-    unfinished = FakeRun(runs, "late", [stage_of("s", 500_000, 100)])
-    unfinished.train(0, None)
-    assert [run.name for run in find_runs(runs, read=reader.read) if run.name == "late"] == ["late"]
-    unfinished.train(0, 1.5)
-    [late] = [run for run in find_runs(runs, read=reader.read) if run.name == "late"]
-    assert late.points[-1].loss == 1.5
-    assert read[3:] == ["late", "late"]

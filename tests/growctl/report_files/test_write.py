@@ -198,10 +198,3 @@ def test_json_and_output_print_one_document_and_write_the_files(tmp_path: Path) 
     assert result.stdout.startswith("{")
     assert result.stdout.rstrip().endswith("}")
     assert (output / "report.html").is_file()
-
-
-def test_watch_writes_no_files_and_says_so(tmp_path: Path) -> None:
-    ladder(tmp_path)
-    result = CliRunner().invoke(app, ["report", "--watch", "--figures", "png", "--runs-dir", str(tmp_path)])
-    assert isinstance(result.exception, UserError)
-    assert str(result.exception).startswith("--watch and --figures: give one of them")
