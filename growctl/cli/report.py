@@ -106,16 +106,15 @@ def report(
     from growctl.content.plain import print_plain
     from growctl.content.terminal import print_sections
     from growctl.report.sections import report_sections
-    from growctl.report.sparklines import with_losses
     from growctl.report_files.folder import report_folder
     from growctl.report_files.write import write_report
     from growctl.runs_dir import ReportPaths
 
     sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]], overlays)
     if plain:
-        print_plain(with_losses(sections, found, after="stages", draws=False), say, details=details)
+        print_plain(sections, say, details=details)
     elif not as_json:
-        print_sections(with_losses(sections, found, after="stages"), console, details=details)
+        print_sections(sections, console, details=details)
     paths = ReportPaths(output) if output else report_folder(found, runs_dir, are_all=not runs)
     try:
         page = write_report(found, sections, paths, extras)

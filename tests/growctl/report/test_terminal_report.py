@@ -1,12 +1,9 @@
-"""The report in the terminal: plain lines and sparklines."""
+"""The report in the terminal: columns and plain lines."""
 
 import io
-import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from growctl.analysis.find import find_runs
@@ -15,7 +12,6 @@ from growctl.content.chart import Chart
 from growctl.content.plain import print_plain
 from growctl.content.section import Section
 from growctl.content.terminal import print_sections
-from growctl.report import sparklines
 from growctl.report.brief import MOST_RUNS
 from growctl.report.sections import report_sections
 from growctl.text.console import Terminal
@@ -34,59 +30,14 @@ def runs(tmp_path: Path) -> Path:
 
 
 def sections(runs: Path) -> list[Section]:
-    found = find_runs(runs)
-    lines = sparklines.section(found)
-    assert lines
-    return [lines, *report_sections(found)]
+    return report_sections(find_runs(runs))
 
 
-@pytest.mark.parametrize(
-    ("heights", "line"),
-    [
-        ([4, 3, 2, 1], "███▆▆▆▃▃▃▁▁▁"),
-        ([100, 3, 2, 1], "███▆▆▆▃▃▃▁▁▁"),  # the start of training is cut off
-        ([1, 2], "▁▁▁███"),
-        ([9, 1, 1, 1], "███▁▁▁▁▁▁▁▁▁"),
-        ([2, 2, 2], "▁▁▁▁▁▁▁▁▁"),
-        ([math.nan, math.inf], ""),
-        ([], ""),
-    ],
-)
-def test_a_sparkline_follows_the_losses(heights: list[float], line: str) -> None:
-    points = [(place + third / 3, height) for place, height in enumerate(heights) for third in range(3)]
-    assert sparklines.sparkline(points, 3 * len(heights)) == line
-
-
-def test_the_losses_of_finished_runs_are_not_called_losses_so_far(runs: Path) -> None:
-    headings = [found.heading for found in sections(runs)[:1]]
-    FakeRun(runs, "new", [stage_of("s", 500_000, 100)]).train(0, None)
-    headings += [found.heading for found in sections(runs)[:1]]
-    assert headings == ["Losses", "Losses so far"]
-
-
-def test_a_sparkline_repeats_the_last_loss_where_nothing_was_measured() -> None:
-    assert sparklines.sparkline([(0, 3), (9, 1), (10, 1)], 10) == "█████████▁"
-    assert sparklines.sparkline([(5, 3)], 10) == "▁"
-
-
-@given(
-    st.lists(st.tuples(st.floats(0, 1e20), st.floats(-1e9, 1e9) | st.sampled_from((math.nan, math.inf))), max_size=9)
-)
-def test_any_points_make_a_sparkline_that_fits(points: list[tuple[float, float]]) -> None:
-    line = sparklines.sparkline(points, 7)
-    assert len(line) in (0, 1, 7)
-    assert set(line) <= set(sparklines.LEVELS)
-
-
-def test_the_terminal_shows_a_line_for_every_run_and_fits_80_columns(runs: Path) -> None:
+def test_the_terminal_fits_80_columns(runs: Path) -> None:
     console = Terminal(file=io.StringIO(), width=80)
     print_sections(sections(runs), console)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, text.splitlines())) <= 80
-    losses = text.split("What growing saved")[0]
-    assert sum(any(level in line for level in sparklines.LEVELS) for line in losses.splitlines()) == 3
-    for run in find_runs(runs):
-        assert f"{run.points[-1].loss:.4f}" in losses
 
 
 def test_plain_lines_have_no_colour_no_boxes_and_no_breaks(runs: Path) -> None:
@@ -108,7 +59,6 @@ def test_the_option_plain_prints_those_lines_whatever_the_width_and_names_the_de
     result = CliRunner(env={"COLUMNS": "20"}).invoke(app, ["report", "--plain", "--runs-dir", str(runs)])
     shown = result.stdout.splitlines()
     assert set(lines) <= set(shown)
-    assert not set(result.stdout) & set(sparklines.LEVELS)
     assert shown[-1] == "Every section and run, here: --details"
 
 
@@ -153,9 +103,7 @@ def test_of_many_runs_the_terminal_shows_the_ladders_and_those_still_training(tm
     found = find_runs(tmp_path)
     assert len(found) > MOST_RUNS
     lines: list[str] = []
-    losses = sparklines.section(found)
-    assert losses
-    print_plain([losses, *report_sections(found)], lines.append)
+    print_plain(report_sections(found), lines.append)
     stages = lines[lines.index("Stages") :]
     assert not any("-control-" in line for line in stages)
     assert any(line.startswith("quick (ladder") for line in stages)
