@@ -50,8 +50,8 @@ def compare(
 
     sections = compare_sections(a, b, runs)
     if not as_json:
-        from growctl.content.terminal import print_sections
         from growctl.text.console import Terminal
+        from growctl.text.terminal import print_sections
 
         print_sections(sections, Terminal())
     if output is not None:

@@ -103,16 +103,16 @@ def report(
         print_document(report_document(found, grouping, overlays))
         if not wanted:
             return
-    from growctl.content.plain import print_plain
-    from growctl.content.terminal import print_sections
     from growctl.report.sections import report_sections
     from growctl.report_files.folder import report_folder
     from growctl.report_files.write import write_report
     from growctl.runs_dir import ReportPaths
+    from growctl.text.terminal import plain_lines, print_sections
 
     sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]], overlays)
     if plain:
-        print_plain(sections, say, details=details)
+        for line in plain_lines(sections, details=details):
+            say(line)
     elif not as_json:
         print_sections(sections, console, details=details)
     paths = ReportPaths(output) if output else report_folder(found, runs_dir, are_all=not runs)

@@ -9,10 +9,10 @@ from growctl.compare.better import outcome
 from growctl.compare.figures import Figure, figures
 from growctl.compare.schedules import differing_settings
 from growctl.content.chart import Chart
-from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.report.bits_per_byte import curves
 from growctl.report.charts import compute_chart
 from growctl.seeds.grouping import shown
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.verdicts.fairness import GRADES, Difference, Grade, fairness
 
 _MEANINGS: dict[Grade, str] = {

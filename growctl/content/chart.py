@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from growctl.text.section import Drawn
+
 Role = Literal["ladder", "control", "release", "published", "plain"]
 """What a series stands for. Roles are told apart by line and marker, groups by colour, so no one needs the colour."""
 
@@ -66,7 +68,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Chart:
+class Chart(Drawn):
     """A chart. It says something with its series empty, too: `summary` is its text for readers who cannot see it."""
 
     key: str

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Cell, Column, Rows, Section, Table
 from growctl.loss_costs.equal_loss import family_from_scratch
+from growctl.text.section import Cell, Column, Rows, Section, Table
 from growctl.verdicts.costs import CURRENCIES, FLOPS, Currency
 from growctl.verdicts.family import finished_models
 

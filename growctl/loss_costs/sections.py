@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.loss_costs.equal_loss import (
     Board,
     Curve,
@@ -14,6 +13,7 @@ from growctl.loss_costs.equal_loss import (
     ladder_boards,
 )
 from growctl.runs_dir import CONTROL_INFIX
+from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.verdicts.compare import EACH_SIZE, EQUAL_FLOPS_TOLERANCE, is_scratch
 from growctl.verdicts.costs import FLOPS, Currency
 

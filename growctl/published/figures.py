@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from growctl.content.chart import Mark, Series
-from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.published.overlays import Published, Row
 from growctl.text.formatting import short_count
+from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.verdicts.costs import CURRENCIES, Currency
 
 LABEL = "published"

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Paragraph, Section
 from growctl.ledger.ledger import Anomaly
+from growctl.text.section import Paragraph, Section
 from stages.counted import counted
 
 SHOWN_ANOMALIES = 10

@@ -1,6 +1,6 @@
 """How the report computes its figures, for readers who want to check them."""
 
-from growctl.content.section import Paragraph, Section
+from growctl.text.section import Paragraph, Section
 
 _COUNTED = (
     ("FLOPs",

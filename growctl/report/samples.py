@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Listing, Paragraph, Section
+from growctl.text.section import Listing, Paragraph, Section
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Sequence
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Paragraph, Section
 from growctl.seeds.replicates import label
 from growctl.text.formatting import short_count
+from growctl.text.section import Paragraph, Section
 from growctl.verdicts.compare import compare
 from growctl.verdicts.family import compare_family, price
 from growctl.verdicts.verdict import verdict

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from growctl.analysis.runs import RunReport, StageReport
-from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.ledger.ledger import ScoreEntry
 from growctl.ledger.scores import positions_of
 from growctl.published.overlays import Row, shipped
 from growctl.text.formatting import short_count
+from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table
 from stages.counted import counted
 
 HEADING = "Zero-shot scores"

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Section
 from growctl.loss_costs import cost_by_stage
 from growctl.loss_costs import sections as equal_loss_sections
 from growctl.published import figures as published_figures
@@ -14,6 +13,7 @@ from growctl.report_training import by_position, recovery, time_spent, training
 from growctl.seeds import headline, ladders, over_seeds, sweep
 from growctl.seeds.grouping import BY_SCHEDULE, Grouping
 from growctl.seeds.results import results
+from growctl.text.section import Section
 
 
 def report_sections(

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from growctl.analysis.data_groups import data_groups, mixture_shares
 from growctl.analysis.runs import RunReport, StageReport
-from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.report.brief import brief_runs
 from growctl.text.formatting import short_count
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 
 KEY = "sources"
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from growctl.analysis.data_groups import data_groups
 from growctl.analysis.runs import RunReport, StageReport
-from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.report.brief import brief_runs
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, scientific, short_count
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 
 COLUMNS = (
     Column("stage", is_number=False),

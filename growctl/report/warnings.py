@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from growctl.analysis.data_groups import data_warning
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Paragraph, Section
 from growctl.report.validation import validation_warnings
+from growctl.text.section import Paragraph, Section
 
 
 def section(runs: Sequence[RunReport]) -> Section | None:

@@ -13,10 +13,10 @@ from markupsafe import Markup, escape
 from growctl.bugs import growctl_version
 from growctl.content import interactive
 from growctl.content.chart import Chart
-from growctl.content.section import Listing, Paragraph, Part, Section
 from growctl.report_page.table import page_table
 from growctl.text.escaping import visible
 from growctl.text.first_use import FirstUse
+from growctl.text.section import Listing, Paragraph, Part, Section
 
 HEADLINE = "headline"
 """The key of the section that the page shows large, above the contents."""

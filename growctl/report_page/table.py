@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from growctl.content.section import Cell, Column, Rows, Table
+from growctl.text.section import Cell, Column, Rows, Table
 
 
 @dataclass(frozen=True)

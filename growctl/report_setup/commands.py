@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Listing, Paragraph, Section
 from growctl.ledger.starts import read_starts
 from growctl.runs_dir import RunPaths
 from growctl.text.redaction import REMOVED, Redaction
+from growctl.text.section import Listing, Paragraph, Section
 
 HIDDEN = f"What looks like a secret, such as a variable in launch.environment, is replaced by {REMOVED}."
 _NOT_TEXT = "samples.prompts"

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Cell, Column, Section, Table
 from growctl.ledger.starts import read_starts
 from growctl.runs_dir import RunPaths
+from growctl.text.section import Cell, Column, Section, Table
 from stages.metrics import read_events
 
 SOFTWARE = {"growctl": "growctl", "python": "Python", "torch": "torch", "deepspeed": "DeepSpeed"}

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Cell, Column, Listing, Paragraph, Rows, Section, Table
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import short_count
+from growctl.text.section import Cell, Column, Listing, Paragraph, Rows, Section, Table
 from model.errors import UserError
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import read_manifest

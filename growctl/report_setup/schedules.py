@@ -7,10 +7,10 @@ from typing import Any
 import yaml
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Cell, Column, Listing, Paragraph, Section, Table
 from growctl.report_setup.commands import HIDDEN, secrets_only
 from growctl.runs_dir import RunPaths
 from growctl.text.redaction import REMOVED
+from growctl.text.section import Cell, Column, Listing, Paragraph, Section, Table
 from model.errors import UserError
 from stages.plain_yaml import UNREADABLE, parse, read_text
 

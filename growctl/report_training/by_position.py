@@ -6,9 +6,9 @@ from pathlib import Path
 
 from growctl.analysis.runs import RunReport
 from growctl.content.chart import Axis, Chart, Mark, Series
-from growctl.content.section import Cell, Column, Rows, Section, Table
 from growctl.ledger.ledger import ScoreEntry
 from growctl.ledger.scores import positions_of
+from growctl.text.section import Cell, Column, Rows, Section, Table
 from stages.counted import counted
 
 _COLUMNS = (Column("positions", is_number=False), Column("loss"), Column("tokens scored"))

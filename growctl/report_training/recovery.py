@@ -7,7 +7,6 @@ from typing import Literal
 
 from growctl.analysis.runs import RunReport, StageReport
 from growctl.content.chart import Axis, Chart, Mark, Role, Series
-from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.report.recorded import Recorded, recorded
 from growctl.report.smoothing import mean_of_last, smoothed, window_of
 from growctl.report.thinning import thinned
@@ -15,6 +14,7 @@ from growctl.report_training.curves import share_of_marks
 from growctl.seeds.grouping import BY_SCHEDULE, Grouping
 from growctl.seeds.legend import Legend
 from growctl.text.formatting import scientific, short_count
+from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table
 
 TOLERANCE = 1e-3
 """Nats per token by which a loss may exceed another and still count as equal: rounding alone moves a loss by more."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields, replace
 from typing import get_args
 
 from growctl.analysis.runs import RunReport, StageReport
-from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.report.recorded import Phase, Span, recorded
 from growctl.text.formatting import duration
+from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table
 
 _NAMED: tuple[Phase, ...] = ("data", "evaluation", "checkpoints", "start-up")
 """The phases that the records of a stage tell apart, beside steps. The ledger knows none of them."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from growctl.analysis.runs import RunReport, StageReport
-from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.report.recorded import recorded
 from growctl.report.smoothing import LEAST, MOST, SHARE, mean_of_last, window_of
 from growctl.report_training.curves import RunLines, mfu_of, run_lines
 from growctl.report_training.training_charts import control_charts, ladder_charts
 from growctl.seeds.grouping import BY_SCHEDULE, Grouping
 from growctl.seeds.legend import Legend
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from growctl.content.section import Paragraph, Section
 from growctl.seeds.grouping import seeds_text
 from growctl.seeds.over_seeds import (
     capitalised,
@@ -18,6 +17,7 @@ from growctl.seeds.over_seeds import (
 from growctl.seeds.replicates import DIVERGED, LADDER, Arm, Saving, SeedComparison, SeedFigures
 from growctl.seeds.statistics import Difference, Interval
 from growctl.text.formatting import short_count
+from growctl.text.section import Paragraph, Section
 from growctl.verdicts.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, is_scratch
 from stages.counted import counted
 

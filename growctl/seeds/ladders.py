@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Paragraph, Part, Section
 from growctl.seeds.grouping import SEED, Replicates, of_data, recipe
 from growctl.seeds.over_seeds import interval_text
 from growctl.seeds.replicates import SeedFigures
 from growctl.seeds.statistics import Difference, difference
+from growctl.text.section import Paragraph, Part, Section
 from growctl.verdicts.compare import EQUAL_FLOPS_TOLERANCE, Point, flops_to_loss
 from growctl.verdicts.family import finished_models
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.seeds.grouping import seeds_text
 from growctl.seeds.replicates import Arm, LossDifference, Saving, SeedComparison, SeedFigures
 from growctl.seeds.statistics import Difference, Interval
 from growctl.text.formatting import scientific, short_count
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.verdicts.compare import BEST_SCRATCH, EQUAL_FLOPS_TOLERANCE, is_scratch
 
 INTERVALS = (

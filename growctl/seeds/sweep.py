@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from growctl.content.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.seeds.grouping import SCHEDULE, SEED, Replicates, seeds_text, shown, values_text
 from growctl.seeds.over_seeds import interval_text
 from growctl.seeds.replicates import DIVERGED, LADDER, Arm, SeedFigures
 from growctl.seeds.statistics import Difference, difference
 from growctl.text.formatting import scientific
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.verdicts.compare import EQUAL_FLOPS_TOLERANCE
 
 

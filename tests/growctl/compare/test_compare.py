@@ -18,8 +18,8 @@ from growctl.compare.figures import figures
 from growctl.compare.schedules import SettingDifference, between
 from growctl.compare.sections import compare_sections
 from growctl.content.chart import Chart
-from growctl.content.section import Paragraph
 from growctl.ledger.ledger import BaseEntry
+from growctl.text.section import Paragraph
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder
 from tests.growctl.report.invented_pairs import FIELDS, run, stage
 from tests.growctl.runs import run_here

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from growctl.analysis.find import find_runs
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Paragraph, Table
 from growctl.ledger.entries import Cost
 from growctl.ledger.ledger import BaseEntry
 from growctl.loss_costs import cost_by_stage
@@ -25,6 +24,7 @@ from growctl.loss_costs.equal_loss import (
     ladder_boards,
 )
 from growctl.report.documents import report_document
+from growctl.text.section import Paragraph, Table
 from growctl.verdicts.costs import CPU_ENERGY, CURRENCIES, DEVICE_HOURS, FLOPS, MONEY
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, from_scratch, ladder, stage_of
 

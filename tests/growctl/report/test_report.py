@@ -12,7 +12,6 @@ from rich.console import Console
 
 from growctl.analysis.find import RunNotFoundError, find_runs
 from growctl.analysis.read import read_run
-from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
 from growctl.report.documents import report_document, stages_csv
@@ -22,6 +21,7 @@ from growctl.report_files.write import write_report
 from growctl.runs_dir import ReportPaths
 from growctl.text.console import Terminal
 from growctl.text.formatting import scientific, short_count
+from growctl.text.terminal import print_sections
 from stages.generate.text_samples import TextRequest, TextSample, TextSamples
 from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of

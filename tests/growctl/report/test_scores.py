@@ -10,12 +10,12 @@ from rich.console import Console
 
 from growctl.analysis.find import find_runs
 from growctl.analysis.runs import RunReport
-from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger, ScoreEntry
 from growctl.report.documents import report_document
 from growctl.report.scores import COLUMNS, other_scores, zero_shot_rows
 from growctl.report.sections import report_sections
+from growctl.text.terminal import print_sections
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.report_page.parsed import ParsedPage
 from tests.growctl.report_page.rendered import page_of

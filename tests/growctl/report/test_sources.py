@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from growctl.analysis.find import find_runs
-from growctl.content.section import Table
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.sections import report_sections
 from growctl.report.sources import section
+from growctl.text.section import Table
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder, only_comparison, said
 from tests.growctl.report.test_validation import printed
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from growctl.analysis.find import find_runs
-from growctl.content.section import Table
 from growctl.report.stages import COLUMNS, section
+from growctl.text.section import Table
 from tests.growctl.invented_runs import TOKENS_PER_STEP, ladder
 
 

@@ -9,12 +9,11 @@ from typer.testing import CliRunner
 from growctl.analysis.find import find_runs
 from growctl.cli.app import app
 from growctl.content.chart import Chart
-from growctl.content.plain import print_plain
-from growctl.content.section import Section
-from growctl.content.terminal import print_sections
 from growctl.report.brief import MOST_RUNS
 from growctl.report.sections import report_sections
 from growctl.text.console import Terminal
+from growctl.text.section import Section
+from growctl.text.terminal import plain_lines, print_sections
 from model.errors import UserError
 from tests.growctl.invented_runs import FakeRun, control, ladder, stage_of
 from tests.growctl.report.invented_reports import seed_runs
@@ -42,7 +41,7 @@ def test_the_terminal_fits_80_columns(runs: Path) -> None:
 
 def test_plain_lines_have_no_colour_no_boxes_and_no_breaks(runs: Path) -> None:
     lines: list[str] = []
-    print_plain(sections(runs)[1:], lines.append, details=True)
+    lines += plain_lines(sections(runs)[1:], details=True)
     text = "\n".join(lines)
     assert text.isascii()
     assert "\x1b" not in text
@@ -55,7 +54,7 @@ def test_plain_lines_have_no_colour_no_boxes_and_no_breaks(runs: Path) -> None:
 
 def test_the_option_plain_prints_those_lines_whatever_the_width_and_names_the_details(runs: Path) -> None:
     lines: list[str] = []
-    print_plain(report_sections(find_runs(runs)), lines.append)
+    lines += plain_lines(report_sections(find_runs(runs)))
     result = CliRunner(env={"COLUMNS": "20"}).invoke(app, ["report", "--plain", "--runs-dir", str(runs)])
     shown = result.stdout.splitlines()
     assert set(lines) <= set(shown)
@@ -64,7 +63,7 @@ def test_the_option_plain_prints_those_lines_whatever_the_width_and_names_the_de
 
 def test_details_are_every_section_with_text_and_the_rest_is_shown_without_them(runs: Path) -> None:
     found, brief = report_sections(find_runs(runs)), list[str]()
-    print_plain(found, brief.append)
+    brief += plain_lines(found)
     details = CliRunner().invoke(app, ["report", "--plain", "--details", "--runs-dir", str(runs)]).stdout.splitlines()
     for section in found:
         has_text = not all(isinstance(part, Chart) for part in section.parts)
@@ -78,7 +77,7 @@ def test_a_caution_below_the_result_is_not_repeated_by_the_only_comparison(tmp_p
     ladder(tmp_path)
     control(tmp_path, 1400, 1.40)
     lines: list[str] = []
-    print_plain(report_sections(find_runs(tmp_path)), lines.append)
+    lines += plain_lines(report_sections(find_runs(tmp_path)))
     assert sum(line.startswith("Caution: only 1 control budget") for line in lines) == 1
 
 
@@ -103,12 +102,12 @@ def test_of_many_runs_the_terminal_shows_the_ladders_and_those_still_training(tm
     found = find_runs(tmp_path)
     assert len(found) > MOST_RUNS
     lines: list[str] = []
-    print_plain(report_sections(found), lines.append)
+    lines += plain_lines(report_sections(found))
     stages = lines[lines.index("Stages") :]
     assert not any("-control-" in line for line in stages)
     assert any(line.startswith("quick (ladder") for line in stages)
     details: list[str] = []
-    print_plain(report_sections(found), details.append, details=True)
+    details += plain_lines(report_sections(found), details=True)
     assert sum("-control-" in line for line in details[details.index("Stages") :]) >= 6
 
 

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from growctl.analysis.find import find_runs
-from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.report.documents import report_document
 from growctl.report.sections import report_sections
 from growctl.report.validation import validation_warnings
+from growctl.text.terminal import print_sections
 from stages.data.validation_size import small_validation
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
 from tests.growctl.report_page.rendered import page_of

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from growctl.analysis.find import find_runs
 from growctl.cli.app import app
-from growctl.content.section import Cell, Column, Section, Table
 from growctl.report_files.extras import Extras
 from growctl.report_files.folder import report_folder
 from growctl.report_files.write import write_report
 from growctl.runs_dir import ReportPaths, RunsPaths
 from growctl.status.runs import run_directories
+from growctl.text.section import Cell, Column, Section, Table
 from growctl.whole_file import replace_file
 from model.errors import UserError
 from tests.growctl.content.charts import chart, mark, series
@@ -99,7 +99,7 @@ def test_figures_and_tables_are_written_as_asked_for_and_each_has_its_own_file(t
 
 @pytest.mark.parametrize("value", ["jpg", "png,gif", ",", ""])
 def test_an_unknown_kind_of_file_is_rejected_with_those_that_are_allowed(value: str) -> None:
-    with pytest.raises(UserError, match="--figures .*allowed are png, svg, pdf, separated by commas"):
+    with pytest.raises(UserError, match=r"--figures .*allowed are png, svg, pdf, separated by commas"):
         Extras.read(value, None)
 
 

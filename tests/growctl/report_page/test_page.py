@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.content.chart import Axis, Chart, Mark, Rule, Series
-from growctl.content.section import Cell, Column, Listing, Paragraph, Rows, Section, Table, Tone
 from growctl.report_page.page import render_page
+from growctl.text.section import Cell, Column, Listing, Paragraph, Rows, Section, Table, Tone
 from tests.growctl.report_page.parsed import ParsedPage
 
 WHY = "It is unfinished, so its loss is not known."

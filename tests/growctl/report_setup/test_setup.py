@@ -10,11 +10,11 @@ from rich.console import Console
 
 from growctl.analysis.find import find_runs
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Listing, Section, Table
-from growctl.content.terminal import print_sections
 from growctl.ledger.starts import read_starts, record_start
 from growctl.report_setup import commands, environment, growths, schedules
 from growctl.runs_dir import RunPaths
+from growctl.text.section import Listing, Section, Table
+from growctl.text.terminal import print_sections
 from stages.metrics import MetricsWriter
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from growctl.analysis.read import read_run
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Table
 from growctl.ledger.ledger import Ledger
 from growctl.report_training.time_spent import TimeSpent, section, time_spent
 from growctl.runs_dir import RunPaths
+from growctl.text.section import Table
 from tests.growctl.ledger.records import RUN, Metrics
 from tests.growctl.ledger.test_sums import STAGE, Done, killed_runs
 from tests.growctl.report.metrics_files import write_metrics

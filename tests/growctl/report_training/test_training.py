@@ -11,10 +11,10 @@ from growctl.analysis.find import find_runs
 from growctl.analysis.runs import RunReport
 from growctl.content.chart import Chart
 from growctl.content.palette import looks
-from growctl.content.section import Paragraph, Section
 from growctl.report_training.curves import MOST_MARKS, MOST_PER_SERIES
 from growctl.report_training.training import sections, training_figures
 from growctl.runs_dir import RunPaths
+from growctl.text.section import Paragraph, Section
 from tests.growctl.invented_runs import SMALL, control, ladder
 from tests.growctl.report.metrics_files import trained, write_metrics
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from growctl.analysis.runs import ControlToCome, RunReport
-from growctl.content.section import Paragraph
 from growctl.ledger.ledger import BaseEntry
 from growctl.report.savings import verdicts
 from growctl.seeds.headline import ONE_SEED, Headline, section
 from growctl.seeds.results import results
+from growctl.text.section import Paragraph
 from tests.growctl.report.invented_reports import run_report, seed_runs
 
 

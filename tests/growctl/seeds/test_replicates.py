@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.analysis.runs import ControlToCome, RunReport
-from growctl.content.section import Paragraph, Section, Table
 from growctl.seeds.grouping import Grouping, replicates, seeds_text
 from growctl.seeds.headline import ONE_SEED, headline
 from growctl.seeds.over_seeds import section
 from growctl.seeds.replicates import SeedComparison, SeedFigures, seed_figures
 from growctl.seeds.statistics import mean_interval
+from growctl.text.section import Paragraph, Section, Table
 from tests.growctl.report.invented_reports import run_report, seed_runs
 
 LOSSES = st.floats(1.0, 4.0)

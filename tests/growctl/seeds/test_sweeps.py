@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from growctl.analysis.runs import RunReport
-from growctl.content.section import Paragraph, Section, Table
 from growctl.seeds import ladders, sweep
 from growctl.seeds.group_by import GroupByError, read_grouping
 from growctl.seeds.grouping import Grouping
 from growctl.seeds.results import Results, results
+from growctl.text.section import Paragraph, Section, Table
 from tests.growctl.report.invented_reports import FLOPS, run_report, seed_runs
 
 KEY = "learning_rate.peak"

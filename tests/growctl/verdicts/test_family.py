@@ -9,12 +9,12 @@ from rich.console import Console
 
 from growctl.analysis.find import find_runs
 from growctl.analysis.runs import RunReport
-from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import StageEntry
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.savings import verdicts
 from growctl.report.stages import COLUMNS, section, stage_cells
+from growctl.text.terminal import print_sections
 from growctl.verdicts.compare import compare
 from growctl.verdicts.family import Family, compare_family, price
 from growctl.verdicts.verdict import verdict

@@ -1,10 +1,8 @@
-"""The parts of a report as data: each topic writes sections, and the terminal, the page and the files show them."""
+"""What a command says, as data: each topic is a section, and the terminal, plain lines and a page show it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
-
-from growctl.content.chart import Chart
 
 Tone = Literal["plain", "heading", "strong", "note", "warning"]
 
@@ -36,9 +34,14 @@ class Cell:
 
     text: str
     value: float | None = None
-    """The exact figure, to sort by and to export; None for text and for unknown figures."""
+    """The exact figure, to sort by; None for text and for unknown figures."""
     why: str = ""
     """Why it is empty or unusual, in a sentence."""
+
+
+def figure(value: float | None, form: str = "{:.4f}", why: str = "") -> Cell:
+    """A cell with a number in a format, or `-` for an unknown one, which `why` explains."""
+    return Cell("-", why=why) if value is None else Cell(form.format(value), value)
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Table:
     """A table."""
 
     key: str
-    """Its name in file names and links, such as `stages`."""
+    """Its name in links, such as `stages`."""
     columns: tuple[Column, ...]
     groups: tuple[Rows, ...]
     caption: str = ""
@@ -87,7 +90,11 @@ class Listing:
     """Whether a reader may want to copy and run it."""
 
 
-Part = Paragraph | Table | Chart | Listing
+class Drawn:
+    """A part that only a page shows: a chart (growctl/report/chart.py)."""
+
+
+Part = Paragraph | Table | Listing | Drawn
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,27 @@ class Section:
     heading: str
     parts: tuple[Part, ...]
     in_terminal: bool = True
-    """Whether the terminal shows it without `--details` (always without its charts); the page shows every section."""
+    """Whether the terminal shows it without `--details`; a page shows every section."""
     is_detail: bool = False
-    """Whether the page shows it folded, for those who ask."""
+    """Whether a page shows it folded, for those who ask."""
+
+
+def for_terminal(sections: Sequence[Section], *, details: bool = False) -> list[Section]:
+    """`sections` without what only a page shows. Without `details`, only what belongs in the terminal."""
+    shown = (_shown(section, details) for section in sections if details or section.in_terminal)
+    return [section for section in shown if not all(_is_heading(part) for part in section.parts)]
+
+
+def _shown(section: Section, details: bool) -> Section:
+    parts: list[Part] = []
+    for part in section.parts:
+        if isinstance(part, Table) and not details:
+            groups = tuple(rows for rows in part.groups if not rows.is_detail)
+            parts += [replace(part, groups=groups)] if groups else []
+        elif not isinstance(part, Drawn):
+            parts.append(part)
+    return replace(section, parts=tuple(parts))
+
+
+def _is_heading(part: Part) -> bool:
+    return isinstance(part, Paragraph) and part.tone == "heading"

@@ -1,18 +1,17 @@
-"""Prints sections to the terminal. A narrow terminal gets fewer columns of a table."""
+"""Prints sections to the terminal, or as plain lines. A narrow terminal gets fewer columns of a table."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from growctl.content.brief import for_terminal
-from growctl.content.section import Column, Listing, Paragraph, Rows, Section, Table
 from growctl.text.colours import FAINT, WARNING
 from growctl.text.first_use import FirstUse
 from growctl.text.name_cell import NameCell
+from growctl.text.section import Cell, Column, Listing, Paragraph, Rows, Section, Table, for_terminal
 
 MOST_NAME, LEAST_NAME = 24, 12
 """The widest column of names, and the narrowest before columns are dropped; longer names break at hyphens."""
@@ -121,3 +120,38 @@ def _layout(columns: Sequence[Column], widths: Sequence[int], room: int) -> tupl
         if sum(needs.get(index, widths[index]) + gap for index in shown) <= room:
             break
     return shown, gap
+
+
+def plain_lines(sections: Sequence[Section], *, details: bool = False) -> Iterator[str]:
+    """Sections as lines for logs and screen readers: each paragraph and each row of a table is one, of any length."""
+    for number, section in enumerate(for_terminal(sections, details=details)):
+        yield from [""] if number else []
+        yield section.heading
+        yield from _plain_parts(section)
+
+
+def _plain_parts(section: Section) -> Iterator[str]:
+    for part in section.parts:
+        if isinstance(part, Paragraph):
+            yield f"Warning: {part.text}" if part.tone == "warning" else part.text
+        elif isinstance(part, Table):
+            for rows in part.groups:
+                yield from _plain_rows(part, rows)
+            if part.caption:
+                yield part.caption
+        elif isinstance(part, Listing):
+            yield f"{part.label}:"
+            yield from part.text.rstrip().splitlines()
+
+
+def _plain_rows(table: Table, rows: Rows) -> Iterator[str]:
+    if rows.heading:
+        yield f"{rows.heading} ({rows.remark})" if rows.remark else rows.heading
+    for name, *cells in rows.rows:
+        pairs = zip(table.columns[1:], cells, strict=True)
+        yield f"{name.text}: {'; '.join(f'{column.heading} {_plain_text(cell)}' for column, cell in pairs)}"
+    yield from (*rows.reasons, *rows.notes)
+
+
+def _plain_text(cell: Cell) -> str:
+    return "none" if cell.text == "-" else cell.text
