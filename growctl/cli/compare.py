@@ -55,7 +55,7 @@ def compare(
 
         print_sections(sections, Terminal())
     if output is not None:
-        from growctl.report_page.page import render_page
+        from growctl.report.page import render_page
         from growctl.whole_file import replace_file
 
         output.mkdir(parents=True, exist_ok=True)

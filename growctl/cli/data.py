@@ -188,9 +188,9 @@ def _print_samples(samples: "Iterable[SampleEntry]", *, with_ids: bool, plain: b
 
 
 def _write_page(document: "DataShowDocument", output: Path) -> Path:
-    from growctl.content.drawing import figure_file
     from growctl.data_view.sections import data_sections, length_chart
-    from growctl.report_page.page import render_page
+    from growctl.report.drawing import figure_file
+    from growctl.report.page import render_page
     from growctl.whole_file import replace_file
 
     output.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,8 @@ from growctl.analysis.runs import RunReport
 from growctl.compare.better import outcome
 from growctl.compare.figures import Figure, figures
 from growctl.compare.schedules import differing_settings
-from growctl.content.chart import Chart
 from growctl.report.bits_per_byte import curves
+from growctl.report.chart import Chart
 from growctl.report.charts import compute_chart
 from growctl.seeds.grouping import shown
 from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table

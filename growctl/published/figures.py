@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from growctl.content.chart import Mark, Series
 from growctl.published.overlays import Published, Row
+from growctl.report.chart import Mark, Series
 from growctl.text.formatting import short_count
 from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.verdicts.costs import CURRENCIES, Currency

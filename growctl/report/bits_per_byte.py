@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from growctl.analysis.data_groups import DataGroup, comparable_groups
 from growctl.analysis.runs import EvaluationPoint, RunReport, StageReport
-from growctl.content.chart import Axis, Chart, Mark, Role, Series
+from growctl.report.chart import Axis, Chart, Mark, Role, Series
 from growctl.text.formatting import exact, four_digits, scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from stages.counted import counted

@@ -8,9 +8,9 @@ from typing import Any
 
 from growctl.analysis.data_groups import data_groups
 from growctl.analysis.runs import EvaluationPoint, RunReport, StageReport
-from growctl.content.chart import Axis, Chart, Mark, Role, Rule, Series
 from growctl.published.figures import published_series
 from growctl.published.overlays import Published
+from growctl.report.chart import Axis, Chart, Mark, Role, Rule, Series
 from growctl.seeds.grouping import BY_SCHEDULE, Grouping
 from growctl.seeds.legend import Legend, kind_and_size
 from growctl.text.formatting import exact, scientific, short_count

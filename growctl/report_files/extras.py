@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from growctl.content.formats import FIGURE_FORMATS, FigureFormat, FigureStyle
+from growctl.report.drawing import FIGURE_FORMATS, FigureFormat, FigureStyle
 from model.errors import UserError
 
 Kind = TypeVar("Kind", bound=str)

@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from growctl.analysis.runs import RunReport
-from growctl.content.chart import Chart
-from growctl.content.drawing import figure_file
+from growctl.report.chart import Chart
 from growctl.report.charts import COMPUTE
 from growctl.report.documents import stages_csv
+from growctl.report.drawing import figure_file
+from growctl.report.page import render_page
 from growctl.report_files.extras import Extras
 from growctl.report_files.folder import file_name, report_title
-from growctl.report_page.page import render_page
 from growctl.runs_dir import ReportPaths
 from growctl.text.section import Part, Section
 from growctl.whole_file import TEMPORARY, replace_file

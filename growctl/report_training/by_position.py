@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from growctl.analysis.runs import RunReport
-from growctl.content.chart import Axis, Chart, Mark, Series
 from growctl.ledger.ledger import ScoreEntry
 from growctl.ledger.scores import positions_of
+from growctl.report.chart import Axis, Chart, Mark, Series
 from growctl.text.section import Cell, Column, Rows, Section, Table
 from stages.counted import counted
 

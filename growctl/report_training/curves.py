@@ -5,24 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from growctl.analysis.runs import RunReport, StageReport
-from growctl.content.chart import Axis, Mark, Role, Rule, Series
+from growctl.report.chart import Axis, Mark, Role, Rule, Series, share_of_marks, thinned
 from growctl.report.recorded import Recorded, recorded
-from growctl.report.thinning import bends, thinned
 from growctl.seeds.legend import Legend
 from growctl.text.formatting import short_count
 
 AXES = (Axis("tokens", "data tokens"), Axis("flops", "training FLOPs"))
 """The x axes: what the run, and its start checkpoint, had spent."""
-
-MOST_MARKS = 360
-"""Marks of all series of a chart together: a chart of so many takes 35 kB of a page."""
-
-LEAST_MARKS, MOST_PER_SERIES = 24, 160
-
-
-def share_of_marks(num_series: int) -> int:
-    """How many marks each of the series of a chart may have."""
-    return max(LEAST_MARKS, min(MOST_PER_SERIES, MOST_MARKS // max(1, num_series)))
 
 
 @dataclass(frozen=True)
@@ -96,12 +85,10 @@ def curve(
     shown: Callable[[float], str] = "{:.4g}".format,
     *,
     positive: bool = False,
-    is_straight: bool = False,
 ) -> tuple[Mark, ...]:
     """One figure of the log lines of some stages as marks, thinned to `most`.
 
-    `shown`: the figure as text. `positive`: leaves out figures that a logarithmic axis has no place for. `is_straight`:
-    draws no points inside a straight stretch.
+    `shown`: the figure as text. `positive`: leaves out figures that a logarithmic axis has no place for.
     """
     values: list[float] = []
     owners: list[tuple[int, StageLines]] = []
@@ -110,8 +97,6 @@ def curve(
         values.extend(figures(lines))
     if positive:
         values = [value if value > 0 else math.nan for value in values]
-    if is_straight:
-        values = bends(values)
     return tuple(_marks(values, owners, thinned(values, most), shown))
 
 
@@ -137,7 +122,6 @@ def over_runs(
     shown: Callable[[float], str] = "{:.4g}".format,
     *,
     positive: bool = False,
-    is_straight: bool = False,
 ) -> tuple[Series, ...]:
     """A series for each run, and one for each of its releases; none for runs without the figure.
 
@@ -153,7 +137,7 @@ def over_runs(
     most = share_of_marks(len(wanted))
     found: dict[tuple[str, tuple[tuple[float, float], ...]], Series] = {}
     for name, role, lines, stages, what in wanted:
-        marks = _with_end(curve(stages, figures, most, shown, positive=positive, is_straight=is_straight))
+        marks = _with_end(curve(stages, figures, most, shown, positive=positive))
         entry = f"{lines.entry}{what}"
         found.setdefault((entry, _places(marks)), Series(name, marks, role, lines.group, label=entry))
     return tuple(series for series in found.values() if series.marks)

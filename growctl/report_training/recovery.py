@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from growctl.analysis.runs import RunReport, StageReport
-from growctl.content.chart import Axis, Chart, Mark, Role, Series
+from growctl.report.chart import Axis, Chart, Mark, Role, Series, share_of_marks, thinned
 from growctl.report.recorded import Recorded, recorded
 from growctl.report.smoothing import mean_of_last, smoothed, window_of
-from growctl.report.thinning import thinned
-from growctl.report_training.curves import share_of_marks
 from growctl.seeds.grouping import BY_SCHEDULE, Grouping
 from growctl.seeds.legend import Legend
 from growctl.text.formatting import scientific, short_count

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from growctl.content.chart import Axis, Chart, Mark, Rule, Series
+from growctl.report.chart import Axis, Chart, Mark, Rule, Series, share_of_marks, thinned
 from growctl.report.smoothing import smoothed, window_of
-from growctl.report.thinning import thinned
 from growctl.report_training.curves import (
     AXES,
     RunLines,
@@ -16,7 +15,6 @@ from growctl.report_training.curves import (
     growth_rules,
     mfu_of,
     over_runs,
-    share_of_marks,
 )
 from growctl.runs_dir import RunPaths
 from stages.counted import counted
@@ -66,7 +64,7 @@ def control_charts(controls: Sequence[RunLines], groups: tuple[str, ...]) -> Ite
 
 
 def _learning_rate(key: str, title: str, runs: Sequence[RunLines]) -> Chart:
-    rates = over_runs(runs, lambda stage: stage.recorded.learning_rate, is_straight=True)
+    rates = over_runs(runs, lambda stage: stage.recorded.learning_rate)
     return _chart(key, title, "learning rate", rates, growth_rules(runs))
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from growctl.analysis.find import find_runs
 from growctl.analysis.runs import RunReport
+from growctl.report.page import render_page
 from growctl.report.sections import report_sections
-from growctl.report_page.page import render_page
 from growctl.text.section import Listing, Section
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, stage_of
 

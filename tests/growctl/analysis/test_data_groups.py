@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from growctl.analysis.data_groups import comparable_groups, data_groups, data_warning, what_compares
 from growctl.analysis.find import find_runs
-from growctl.content.chart import Chart
+from growctl.report.chart import Chart
 from growctl.report.sections import report_sections
 from growctl.text.section import Section, Table
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun

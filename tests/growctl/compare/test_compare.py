@@ -17,8 +17,8 @@ from growctl.compare.better import Outcome, outcome
 from growctl.compare.figures import figures
 from growctl.compare.schedules import SettingDifference, between
 from growctl.compare.sections import compare_sections
-from growctl.content.chart import Chart
 from growctl.ledger.ledger import BaseEntry
+from growctl.report.chart import Chart
 from growctl.text.section import Paragraph
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder
 from tests.growctl.report.invented_pairs import FIELDS, run, stage

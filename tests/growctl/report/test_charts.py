@@ -8,7 +8,7 @@ import pytest
 
 from growctl.analysis.find import find_runs
 from growctl.analysis.runs import RunReport
-from growctl.content.chart import Chart, Series
+from growctl.report.chart import Chart, Series
 from growctl.report.charts import compute_chart
 from model.flops import Flops
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder

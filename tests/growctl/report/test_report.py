@@ -26,8 +26,8 @@ from stages.generate.text_samples import TextRequest, TextSample, TextSamples
 from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
 from tests.growctl.report.invented_reports import run_report
-from tests.growctl.report_page.parsed import ParsedPage
-from tests.growctl.report_page.rendered import page_of
+from tests.growctl.report.parsed import ParsedPage
+from tests.growctl.report.rendered import page_of
 
 
 @pytest.fixture

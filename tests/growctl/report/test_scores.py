@@ -17,8 +17,8 @@ from growctl.report.scores import COLUMNS, other_scores, zero_shot_rows
 from growctl.report.sections import report_sections
 from growctl.text.terminal import print_sections
 from tests.growctl.invented_runs import FakeRun, stage_of
-from tests.growctl.report_page.parsed import ParsedPage
-from tests.growctl.report_page.rendered import page_of
+from tests.growctl.report.parsed import ParsedPage
+from tests.growctl.report.rendered import page_of
 
 FINAL = ScoreEntry(
     "small", "final", "a" * 64, "2026-01-01T00:00:00.000+00:00", "piqa", "acc", "none", 0.6, 0.01, 1838, 0

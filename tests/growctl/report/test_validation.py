@@ -15,7 +15,7 @@ from growctl.report.validation import validation_warnings
 from growctl.text.terminal import print_sections
 from stages.data.validation_size import small_validation
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
-from tests.growctl.report_page.rendered import page_of
+from tests.growctl.report.rendered import page_of
 
 FEW = (
     "Validation has 6 documents with 9,000 tokens, fewer than 50 documents and 100,000 tokens: a difference of 0.05 "

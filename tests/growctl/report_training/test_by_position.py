@@ -5,9 +5,9 @@ from pathlib import Path
 
 from growctl.analysis.find import find_runs
 from growctl.analysis.runs import RunReport
-from growctl.content.chart import Chart
 from growctl.evaluate.long_context import contexts_scores
 from growctl.ledger.ledger import ScoreEntry
+from growctl.report.chart import Chart
 from growctl.report.scores import other_scores
 from growctl.report_training.by_position import section
 from growctl.text.section import Table

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from growctl.analysis.find import find_runs
 from growctl.analysis.runs import EvaluationPoint, RunReport
-from growctl.content.chart import Chart
+from growctl.report.chart import Chart
 from growctl.report.smoothing import LEAST, MOST, mean_of_last, smoothed, window_of
 from growctl.report_training.recovery import Recovery, Regained, first_regained, recoveries, regain, section
 from growctl.runs_dir import RunPaths

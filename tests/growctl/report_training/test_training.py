@@ -9,8 +9,8 @@ import pytest
 
 from growctl.analysis.find import find_runs
 from growctl.analysis.runs import RunReport
-from growctl.content.chart import Chart
 from growctl.content.palette import looks
+from growctl.report.chart import Chart
 from growctl.report_training.curves import MOST_MARKS, MOST_PER_SERIES
 from growctl.report_training.training import sections, training_figures
 from growctl.runs_dir import RunPaths

@@ -20,8 +20,8 @@ from growctl.verdicts.family import Family, compare_family, price
 from growctl.verdicts.verdict import verdict
 from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder, stage_of
-from tests.growctl.report_page.parsed import ParsedPage
-from tests.growctl.report_page.rendered import page_of
+from tests.growctl.report.parsed import ParsedPage
+from tests.growctl.report.rendered import page_of
 
 RELEASE = replace(SMALL, name="0-800k/release", num_steps=100, branch_of=SMALL.name, decayed=True)
 LAST = replace(LARGE, decayed=True)

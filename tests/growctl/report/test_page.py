@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.content.chart import Axis, Chart, Mark, Rule, Series
-from growctl.report_page.page import render_page
+from growctl.report.chart import Axis, Chart, Mark, Rule, Series
+from growctl.report.page import render_page
 from growctl.text.section import Cell, Column, Listing, Paragraph, Rows, Section, Table, Tone
-from tests.growctl.report_page.parsed import ParsedPage
+from tests.growctl.report.parsed import ParsedPage
 
 WHY = "It is unfinished, so its loss is not known."
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from growctl.analysis.runs import RunReport
+from growctl.report.page import render_page
 from growctl.report.sections import report_sections
 from growctl.report_files.folder import report_title
-from growctl.report_page.page import render_page
 
 
 def page_of(runs: Sequence[RunReport]) -> str:
