@@ -48,6 +48,14 @@ def report(
             "or for one or both columns of a paper (3.25 and 6.75 inches).",
         ),
     ] = None,
+    interactive: Annotated[
+        bool,
+        typer.Option(
+            "--interactive",
+            help="Write interactive.html too: the same charts by plotly, with the figures of every point, zoom and a "
+            "choice of the horizontal axis. Needs pip install 'growctl[interactive]'.",
+        ),
+    ] = False,
     overlay: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,20 +90,19 @@ def report(
     """
     from growctl.analysis.find import find_runs
     from growctl.documents.output import print_document
-    from growctl.published.overlays import load_overlay
-    from growctl.report.documents import report_document
-    from growctl.report_files.extras import Extras
+    from growctl.report.documents import read_figure_formats, report_document, report_folder, write_report
+    from growctl.report.published import load_overlay
     from growctl.seeds.group_by import read_grouping
     from growctl.status.controls_to_come import with_controls_to_come
     from growctl.text.console import Terminal
     from model.errors import UserError
 
     console = Terminal()
-    files = {"--output": output, "--figures": figures, "--style": style}
+    files = {"--output": output, "--figures": figures, "--style": style, "--interactive": interactive or None}
     wanted = [option for option, value in files.items() if value is not None]
     if plain and as_json:
         raise UserError("--plain and --json: give one of them, because each is another form of the report")
-    extras = Extras.read(figures, style)
+    formats = read_figure_formats(figures, style is not None)
     overlays = [load_overlay(name) for name in overlay or []]
     found = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
     grouping = read_grouping(found, group_by or [])
@@ -104,8 +111,6 @@ def report(
         if not wanted:
             return
     from growctl.report.sections import report_sections
-    from growctl.report_files.folder import report_folder
-    from growctl.report_files.write import write_report
     from growctl.runs_dir import ReportPaths
     from growctl.text.terminal import plain_lines, print_sections
 
@@ -117,7 +122,7 @@ def report(
         print_sections(sections, console, details=details)
     paths = ReportPaths(output) if output else report_folder(found, runs_dir, are_all=not runs)
     try:
-        page = write_report(found, sections, paths, extras)
+        write_report(found, sections, paths, formats, style or "screen", interactive=interactive)
     except OSError as error:
         reason = f"the report cannot be written there: {error.strerror}"
         if output:
@@ -125,6 +130,8 @@ def report(
         say(f"\nNo page was written. {paths.directory}: {reason}. --output DIR writes it elsewhere.", error=True)
         return
     if not as_json:
-        say(f"\nCharts and tables: {page}")
+        say(f"\nCharts and tables: {paths.page}")
+        if interactive:
+            say(f"Charts that show each point's figures: {paths.interactive}")
         if not details:
             say("Every section and run, here: --details")

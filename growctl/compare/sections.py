@@ -8,9 +8,8 @@ from growctl.analysis.runs import RunReport
 from growctl.compare.better import outcome
 from growctl.compare.figures import Figure, figures
 from growctl.compare.schedules import differing_settings
-from growctl.report.bits_per_byte import curves
 from growctl.report.chart import Chart
-from growctl.report.charts import compute_chart
+from growctl.report.compute import bits_per_byte_chart, compute_chart
 from growctl.seeds.grouping import shown
 from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table
 from growctl.verdicts.fairness import GRADES, Difference, Grade, fairness
@@ -98,7 +97,7 @@ def _curves(a: RunReport, b: RunReport) -> Section | None:
     if compared == "loss":
         chart = compute_chart([a, b])
     elif compared == "bits per byte":
-        chart = curves([a, b], "bits-per-byte")
+        chart = bits_per_byte_chart([a, b])
     return Section("curves", "Curves", (chart,), in_terminal=False) if chart else None
 
 

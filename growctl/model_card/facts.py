@@ -65,7 +65,7 @@ def _verdicts(checkpoint: Path) -> list[tuple[str, tuple[str, ...]]]:
     """The verdicts of the report of the run that the checkpoint is in; none if it is in no run with a ledger."""
     from growctl.analysis.find import find_runs
     from growctl.ledger.ledger import LedgerError
-    from growctl.report.savings import verdicts
+    from growctl.report.results import verdicts
 
     above = checkpoint.resolve().parents
     for folder in above[LEVELS_IN_RUN - 1 : LEVELS_IN_RUN + 1]:

@@ -2,14 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from growctl.text.section import Drawn
 
 Role = Literal["ladder", "control", "release", "published", "plain"]
 """What a series stands for. Roles are told apart by line and marker, groups by colour, so no one needs the colour."""
+
+FigureFormat = Literal["png", "svg", "pdf"]
+FIGURE_FORMATS: tuple[FigureFormat, ...] = get_args(FigureFormat)
+FigureStyle = Literal["screen", "paper", "paper-wide"]
+"""`screen`: for slides and documents. `paper`: one column, 3.25 inches. `paper-wide`: both columns, 6.75 inches."""
 
 MOST_MARKS, LEAST_MARKS, MOST_PER_SERIES = 360, 24, 160
 """Marks of all series of a chart together, and of each: a chart of 360 takes about 15 kB of a page."""
@@ -188,7 +194,7 @@ def share_of_marks(num_series: int) -> int:
     return max(LEAST_MARKS, min(MOST_PER_SERIES, MOST_MARKS // max(1, num_series)))
 
 
-def thinned(values: Sequence[float], most: int) -> list[int]:
+def thinned(values: Sequence[float] | NDArray[np.float64], most: int) -> list[int]:
     """The places of at most `most` of `values`, ascending: both ends, and the extremes of each stretch between them.
 
     So a curve keeps its range and its spikes. Values that are not finite are never chosen. `most` is at least 4.

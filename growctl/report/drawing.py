@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import matplotlib
 from markupsafe import Markup, escape
@@ -18,16 +18,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from growctl.report.chart import COLOURS, GREY, Axis, Chart, Look, Mark, Series, looks
+from growctl.report.chart import COLOURS, GREY, Axis, Chart, FigureFormat, FigureStyle, Look, Mark, Series, looks
 from growctl.text.escaping import visible
 from growctl.text.formatting import scientific, short_count
 from growctl.text.section import Drawn
 from model.errors import UserError
-
-FigureFormat = Literal["png", "svg", "pdf"]
-FIGURE_FORMATS: tuple[FigureFormat, ...] = get_args(FigureFormat)
-FigureStyle = Literal["screen", "paper", "paper-wide"]
-"""`screen`: for slides and documents. `paper`: one column, 3.25 inches. `paper-wide`: both columns, 6.75 inches."""
 
 INK, PAPER = "#1a1f26", "#ffffff"
 """What a page replaces by its own colours of text and background."""
@@ -74,8 +69,13 @@ _NO_DATE: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date"
 def _settings(style: str, salt: str = "growctl") -> Iterator[None]:
     """matplotlib's settings for a style. Equal charts make equal files, with fonts that journals accept."""
     given = _STYLES[style]
-    settings = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": salt, "font.size": given.font}
-    settings |= {"legend.fontsize": given.font * 0.9, "axes.linewidth": 0.8 * given.strength, **given.settings}
+    settings: dict[Any, Any] = {
+        "pdf.fonttype": 42,
+        "svg.fonttype": "path",
+        "svg.hashsalt": salt,
+        "font.size": given.font,
+    }
+    settings |= {"font.size": given.font, "legend.fontsize": given.font * 0.9, "axes.linewidth": 0.8 * given.strength, **given.settings}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in a script that no font here has
         yield
