@@ -1,5 +1,6 @@
 """The entries of a ledger as Python values: runs, stages, costs, evaluations, anomalies."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 from uuid import uuid4
@@ -128,7 +129,16 @@ class Cost:
         return self.flops.total / self.available_flops if self.available_flops else None
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*(_sum(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)))
+        return Cost.total([self, other])
+
+    @classmethod
+    def total(cls, costs: Sequence["Cost"]) -> "Cost":
+        """The sum of some costs; a figure that is not known of one of them is not known."""
+        columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(cls)}
+        flops = columns.pop("flops")
+        parts = (sum((getattr(each, f.name) for each in flops), 0.0) for f in fields(Flops))
+        sums = {name: None if None in values else sum(values) for name, values in columns.items()}
+        return cls(**sums, flops=Flops(*parts))
 
     def share(self, fraction: float) -> "Cost":
         """The part of this cost that belongs to `fraction` of its steps."""
@@ -146,10 +156,6 @@ class Cost:
             cpu_joules=_share(self.cpu_joules, fraction),
             money=_share(self.money, fraction),
         )
-
-
-def _sum(one: Any, other: Any) -> Any:
-    return None if one is None or other is None else one + other
 
 
 def _share(value: float | None, fraction: float) -> float | None:

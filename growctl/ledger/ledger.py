@@ -64,6 +64,8 @@ class Ledger:
         self.path = file.path
         self._file = file
         self._query, self._append = file.query, file.append
+        self._costs: dict[str, SplitCost] = {}
+        """Of stages, by name: what a read-only ledger was asked before."""
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> "Ledger":
@@ -183,14 +185,18 @@ class Ledger:
 
     def stage_cost(self, stage: str) -> SplitCost:
         """The cost of a stage so far, from its work rows. A row that was replayed in part is split by its steps."""
-        split = SplitCost()
-        for row, kept in self.work(stage):
-            cost = _cost(row)
-            if row["paid_by"] is None:
-                split += SplitCost(cost.share(kept), cost.share(1.0 - kept))
-            else:
-                split += SplitCost(reused=cost.share(kept))
-        return split
+        if stage not in self._costs:
+            own, replayed, reused = list[Cost](), list[Cost](), list[Cost]()
+            for row, kept in self.work(stage):
+                cost = _cost(row)
+                (own if row["paid_by"] is None else reused).append(cost if kept == 1.0 else cost.share(kept))
+                if row["paid_by"] is None and kept < 1.0:
+                    replayed.append(cost.share(1.0 - kept))
+            split = SplitCost(*(Cost.total([Cost(), *costs]) for costs in (own, replayed, reused)))
+            if not self._file.read_only:
+                return split
+            self._costs[stage] = split
+        return self._costs[stage]
 
     def work(self, stage: str) -> list[tuple[sqlite3.Row, float]]:
         """The work rows of a stage, in the order in which they were booked, each with the share that was kept."""

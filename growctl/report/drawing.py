@@ -75,7 +75,12 @@ def _settings(style: str, salt: str = "growctl") -> Iterator[None]:
         "svg.hashsalt": salt,
         "font.size": given.font,
     }
-    settings |= {"font.size": given.font, "legend.fontsize": given.font * 0.9, "axes.linewidth": 0.8 * given.strength, **given.settings}
+    settings |= {
+        "font.size": given.font,
+        "legend.fontsize": given.font * 0.9,
+        "axes.linewidth": 0.8 * given.strength,
+        **given.settings,
+    }
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in a script that no font here has
         yield
