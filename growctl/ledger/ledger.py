@@ -8,7 +8,7 @@ the ledger.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self
@@ -64,8 +64,8 @@ class Ledger:
         self.path = file.path
         self._file = file
         self._query, self._append = file.query, file.append
-        self._costs: dict[str, SplitCost] = {}
-        """Of stages, by name: what a read-only ledger was asked before."""
+        self._answers: dict[str, Any] = {}
+        """What a read-only ledger, a snapshot, was asked before."""
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> "Ledger":
@@ -185,28 +185,25 @@ class Ledger:
 
     def stage_cost(self, stage: str) -> SplitCost:
         """The cost of a stage so far, from its work rows. A row that was replayed in part is split by its steps."""
-        if stage not in self._costs:
-            own, replayed, reused = list[Cost](), list[Cost](), list[Cost]()
-            for row, kept in self.work(stage):
-                cost = _cost(row)
-                (own if row["paid_by"] is None else reused).append(cost if kept == 1.0 else cost.share(kept))
-                if row["paid_by"] is None and kept < 1.0:
-                    replayed.append(cost.share(1.0 - kept))
-            split = SplitCost(*(Cost.total([Cost(), *costs]) for costs in (own, replayed, reused)))
-            if not self._file.read_only:
-                return split
-            self._costs[stage] = split
-        return self._costs[stage]
+        return self._once(f"cost of {stage}", lambda: _split(self.work(stage)))
 
     def work(self, stage: str) -> list[tuple[sqlite3.Row, float]]:
         """The work rows of a stage, in the order in which they were booked, each with the share that was kept."""
-        rows = self._query(
-            """SELECT *, (SELECT min(resumed_from) FROM attempt AS later
-                          WHERE later.stage = work.stage AND later.attempt > work.attempt) AS resumed_from
-               FROM work WHERE stage = :stage ORDER BY entry""",
-            stage=stage,
-        )
-        return [(row, _kept(row)) for row in rows]
+        sql = """SELECT work.*, later.resumed_from AS resumed_from
+                 FROM work LEFT JOIN (SELECT attempt, (SELECT min(resumed_from) FROM attempt AS later
+                                                       WHERE later.stage = attempt.stage
+                                                       AND later.attempt > attempt.attempt) AS resumed_from
+                                      FROM attempt WHERE stage = :stage) AS later USING (attempt)
+                 WHERE stage = :stage ORDER BY entry"""
+        return self._once(f"work of {stage}", lambda: [(row, _kept(row)) for row in self._query(sql, stage=stage)])
+
+    def _once(self, question: str, answer: Callable[[], Any]) -> Any:
+        """An answer; a read-only ledger, whose rows cannot change, works it out once."""
+        if not self._file.read_only:
+            return answer()
+        if question not in self._answers:
+            self._answers[question] = answer()
+        return self._answers[question]
 
     def tables(self) -> dict[str, tuple[dict[str, str], list[dict[str, Any]]]]:
         """Every table: {name: (types of SQLite by column, rows)}, without the hashes. A work row ends with `kept`, the
@@ -264,14 +261,19 @@ class Ledger:
 
     def evaluations(self, stage: str) -> list[Evaluation]:
         """The stage's evaluations that still count, oldest first; the last one where a step was evaluated again."""
+        return self._once(f"evaluations of {stage}", lambda: self._evaluations(stage))
+
+    def _evaluations(self, stage: str) -> list[Evaluation]:
         rows = self._query(
-            """SELECT evaluation.*, step - first_step + (
-                   SELECT coalesce(sum(work.last_step - work.first_step), 0) FROM work
-                   WHERE work.stage = evaluation.stage AND work.attempt < evaluation.attempt) AS steps_spent
-               FROM evaluation JOIN attempt USING (stage, attempt)
-               WHERE stage = :stage AND NOT EXISTS (
-                   SELECT 1 FROM attempt AS later WHERE later.stage = evaluation.stage
-                   AND later.attempt > evaluation.attempt AND later.resumed_from < evaluation.step)
+            """SELECT evaluation.*, step - first_step + steps_before AS steps_spent
+               FROM evaluation JOIN (
+                   SELECT stage, attempt, first_step,
+                       (SELECT coalesce(sum(work.last_step - work.first_step), 0) FROM work
+                        WHERE work.stage = attempt.stage AND work.attempt < attempt.attempt) AS steps_before,
+                       (SELECT min(resumed_from) FROM attempt AS later
+                        WHERE later.stage = attempt.stage AND later.attempt > attempt.attempt) AS resumed_from
+                   FROM attempt WHERE stage = :stage) USING (stage, attempt)
+               WHERE stage = :stage AND (resumed_from IS NULL OR step <= resumed_from)
                ORDER BY attempt, step, evaluation.rowid""",
             stage=stage,
         )
@@ -300,7 +302,17 @@ class Ledger:
 
 
 def _by_source(text: str | None) -> dict[str, SourceEvaluation]:
-    return {name: SourceEvaluation(**figures) for name, figures in json.loads(text or "{}").items()}
+    return {name: SourceEvaluation(**figures) for name, figures in json.loads(text).items()} if text else {}
+
+
+def _split(work: Sequence[tuple[sqlite3.Row, float]]) -> SplitCost:
+    own, replayed, reused = list[Cost](), list[Cost](), list[Cost]()
+    for row, kept in work:
+        cost = _cost(row)
+        (own if row["paid_by"] is None else reused).append(cost if kept == 1.0 else cost.share(kept))
+        if row["paid_by"] is None and kept < 1.0:
+            replayed.append(cost.share(1.0 - kept))
+    return SplitCost(*(Cost.total([Cost(), *costs]) for costs in (own, replayed, reused)))
 
 
 def _kept(row: sqlite3.Row) -> float:
@@ -331,7 +343,7 @@ def _cost(row: sqlite3.Row) -> Cost:
 
 
 def _flops(prefix: str, row: sqlite3.Row) -> Flops:
-    return Flops(**{f.name: row[f"{prefix}_{f.name}"] for f in fields(Flops)})
+    return Flops(row[f"{prefix}_parameters"], row[f"{prefix}_attention"], row[f"{prefix}_head"])
 
 
 def _differing(name: str, held: Any, now: Any) -> str:
