@@ -55,9 +55,9 @@ def compute_chart(runs: Sequence[RunReport], grouping: Grouping = BY_SCHEDULE) -
 
 def bits_per_byte_chart(runs: Sequence[RunReport], key: str = "bits-per-byte") -> Chart | None:
     """The same in bits per byte, which compares tokenizers; None if none is recorded."""
-    if not any(point.bits_per_byte is not None for run in runs for point in run.points):
-        return None
     chart = _chart(runs, Legend.of(runs), y_axis=_BITS_PER_BYTE)
+    if not any(series.marks for series in chart.series):
+        return None
     return replace(chart, key=f"{key}-against-compute", title="Compute against bits per byte")
 
 
@@ -98,8 +98,8 @@ def _stage_costs(run: RunReport) -> dict[str, tuple[Costs, Costs]]:
         bases = {currency.key: currency.of_base(run.base) for currency in CURRENCIES}
         before = {key: cost for key, cost in bases.items() if cost is not None} or {"flops": 0.0}
     costs: dict[str, tuple[Costs, Costs]] = {}
-    for part in run.parts:
-        start = costs[part.branch_of][1] if part.branch_of else before
+    for part in (*run.stages, *run.releases):
+        start = before if part.branch_of is None else costs[part.branch_of][1] if part.branch_of in costs else {}
         own = {currency.key: currency.of_stage(part) for currency in CURRENCIES if currency.key in start}
         after = {key: start[key] + value for key, value in own.items() if value is not None}
         costs[part.name] = (start, after)

@@ -237,8 +237,8 @@ def _draw_legend(figure: Figure, drawn: Sequence[tuple[Series, Look]], sizes: _S
 
 
 def _literal(text: str) -> str:
-    """`text` as matplotlib shows it: without control codes, and with dollar signs that do not start a formula."""
-    return visible(text).replace("$", r"\$")
+    """`text` as matplotlib shows it: on one line, without control codes, with dollar signs that start no formula."""
+    return re.sub(r"\s+", " ", visible(text)).replace("$", r"\$")
 
 
 def interactive_page(title: str, charts: Sequence[Chart]) -> str:

@@ -110,27 +110,24 @@ def _value(score: ScoreEntry) -> str:
 
 def _label(score: ScoreEntry, others: Sequence[ScoreEntry]) -> str:
     """The task or text of a score with whatever is not as usual, and every setting in which `others` of it differ."""
-    alike = [_facts(other) for other in others if _subject(other) == _subject(score)]
-    facts = _facts(score)
-    wanted = {name for name in facts if any(other.get(name) != facts[name] for other in alike)}
-    wanted |= {"shots"} if score.num_shots else set()
-    wanted |= set(_unusual(score.settings))
-    wanted |= {"context", "sequences", "max_tokens", "stride"} & facts.keys() if score.settings.get("text") else set()
-    return ", ".join(
-        [_subject(score), *(f"{name.replace('_', ' ')} {facts[name]}" for name in facts if name in wanted)]
+    facts, alike = _facts(score), [_facts(other) for other in others if _subject(other) == _subject(score)]
+    wanted = {name for name in facts if any(other.get(name) != facts[name] for other in alike)} | {"shots"}
+    wanted |= set(_unusual(score.settings)) | (
+        {"context", "max_tokens", "stride"} if "text" in facts or score.task == "text" else set()
     )
+    wanted |= {"rope_scaling", "trained_length"} if score.settings.get("rope_scaling", "none") != "none" else set()
+    words = [f"{name.replace('_', ' ')} {facts[name]}" for name in facts if name in wanted]
+    return ", ".join([_subject(score), *words])
 
 
 def _facts(score: ScoreEntry) -> dict[str, str]:
     """Everything that sets an evaluation apart, as text."""
     named = score.settings | {"version": score.version, "shots": score.num_shots}
-    paths = ("text", "include_path", "dataset")
     return {
-        name: ", ".join(str(each if name not in paths else Path(str(each)).name) for each in value)
-        if isinstance(value, list) else Path(str(value)).name if name in paths else str(value)
+        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         for name, value in sorted(named.items())
-        if value is not None and value != "" and name != "text"
-    }  # fmt: skip
+        if value
+    }
 
 
 def _subject(score: ScoreEntry) -> str:

@@ -94,7 +94,7 @@ def stage_section(runs: Sequence[RunReport]) -> Section:
         for run in group.runs:
             remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else run.description
             cells = tuple(_stage_row(part, shown) for part in run.parts)
-            rows.append(Rows(cells, run.name, remark, tuple(remarks(run)), is_detail=run.name not in brief))
+            rows.append(Rows(cells, run.name, remark, tuple(_remarks(run)), is_detail=run.name not in brief))
         return [Table(key, columns, tuple(rows))]
 
     return Section("stages", "Stages", tuple(_by_dataset("stages", runs, table)))
@@ -117,8 +117,12 @@ def _stage_row(stage: StageReport, shapes: Sequence[str]) -> tuple[Cell, ...]:
     )
 
 
-def remarks(run: RunReport) -> Iterator[str]:
+def remarks(run: RunReport) -> list[str]:
     """The notes below a run's stages: its start checkpoint, contexts, and reused, replayed and recomputed work."""
+    return list(_remarks(run))
+
+
+def _remarks(run: RunReport) -> Iterator[str]:
     if run.base:
         whose = f"trained in run {run.base.run}" if run.base.run else run.base.path
         size = f"{short_count(run.base.num_parameters)} parameters, {whose}"

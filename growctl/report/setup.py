@@ -182,6 +182,8 @@ def _checks(run: RunReport, grown: set[str]) -> Iterator[str]:
             yield shlex.join(["growctl", "verify", *map(str, both)])
 
 
+_DROPPED = {"ZeRO stage": 5, "growctl": 4, "torch": 3, "DeepSpeed": 2, "Python": 1}
+"""The columns that a narrow terminal leaves out, the one with 1 first."""
 _SOFTWARE = {"growctl": "growctl", "python": "Python", "torch": "torch", "deepspeed": "DeepSpeed"}
 
 
@@ -219,9 +221,7 @@ def environments(run: RunReport) -> tuple[Environment, ...]:
 def environment_section(runs: Sequence[RunReport]) -> Section | None:
     """A row for each environment, with its runs; None if nothing was trained."""
     names = ("runs", "device", "devices", "precision", "ZeRO stage", *_SOFTWARE.values())
-    columns = [
-        Column(name, is_number=name in ("devices", "ZeRO stage"), drop=max(0, n - 3)) for n, name in enumerate(names)
-    ]
+    columns = [Column(name, name in ("devices", "ZeRO stage"), _DROPPED.get(name, 0)) for name in names]
     trained_in: dict[Environment, list[str]] = {}
     for run in runs:
         for environment in environments(run):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from growctl.analysis.runs import RunReport
+from growctl.report.documents import report_title
 from growctl.report.page import render_page
 from growctl.report.sections import report_sections
-from growctl.report_files.folder import report_title
 
 
 def page_of(runs: Sequence[RunReport]) -> str:

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import re
-from functools import cache
 from itertools import pairwise
 from typing import get_args
 
@@ -94,7 +93,7 @@ def test_a_table_has_headers_for_columns_rows_and_groups_and_the_figures_to_sort
     assert [value for value in values if value] == ["9.0", "10.0", "2.0"]
     [region] = page.all("div", class_="wide")
     assert (region.attributes["role"], region.attributes["tabindex"]) == ("region", "0")
-    assert region.attributes["aria-label"] == "Table: some text"
+    assert region.attributes["aria-label"] == "Table: some text (figures-1)"
 
 
 def test_cells_with_one_explanation_share_a_lettered_note_below_the_table(page: ParsedPage) -> None:
@@ -102,13 +101,6 @@ def test_cells_with_one_explanation_share_a_lettered_note_below_the_table(page: 
     assert [link.text for link in links] == ["a", "b", "a"]
     [notes] = page.all("dl", class_="notes")
     assert " ".join(notes.text.split()) == f"a {WHY} b Some text"
-
-
-def test_a_listing_has_a_button_to_copy_that_waits_for_the_script(page: ParsedPage) -> None:
-    buttons = page.all("button", class_="copy")
-    assert len(buttons) == 2
-    assert all("hidden" in button.attributes and button.attributes["type"] == "button" for button in buttons)
-    assert [code.text for code in page.all("code")] == ["some text"] * 2
 
 
 def test_a_listing_keeps_its_first_empty_line() -> None:
@@ -126,21 +118,23 @@ def test_a_chart_is_drawn(page: ParsedPage) -> None:
     assert [figure.attributes["id"] for figure in page.all("figure", class_="chart")] == ["chart-curve"]
 
 
-def test_the_page_allows_only_its_own_scripts_and_styles_and_refers_to_nothing_else(page: ParsedPage) -> None:
+def test_the_page_allows_only_its_own_script_and_refers_to_nothing_else(page: ParsedPage) -> None:
     [policy] = page.all("meta", http_equiv="Content-Security-Policy")
     directives = dict(part.strip().split(" ", 1) for part in policy.attributes["content"].split(";"))
     assert directives["default-src"] == "'none'"
-    for tag, directive in (("script", "script-src"), ("style", "style-src")):
-        hashes = [base64.b64encode(hashlib.sha256(each.text.encode()).digest()).decode() for each in page.all(tag)]
-        assert directives[directive].split() == [f"'sha256-{found}'" for found in hashes]
-    outward = {"src", "srcset", "action", "data", "poster", "ping", "style"}
+    [script] = page.all("script")
+    assert (
+        directives["script-src"]
+        == f"'sha256-{base64.b64encode(hashlib.sha256(script.text.encode()).digest()).decode()}'"
+    )
+    outward = {"src", "srcset", "action", "data", "poster", "ping"}
     for element in page.elements:
         names = element.attributes.keys()
         assert not names & outward, element
         assert not [name for name in names if name.startswith("on")], element
         assert element.attributes.get("href", "#").startswith("#"), element
     text = render_page("t", sections())
-    assert not re.search(r"https?://|@import|url\(|<link|<iframe|<object|<base", text)
+    assert not re.search(r"https?://|@import|url\((?!#)|<link|<iframe|<object|<base", text)
 
 
 HOSTILE = st.sampled_from(
@@ -155,12 +149,12 @@ def test_no_text_adds_an_element_or_an_attribute(text: str) -> None:
     text = f"x{text}"  # an empty text leaves some attributes out
     rendered = render_page(text, sections(text))
     rendered.encode()
-    assert ParsedPage(rendered).structure == structure_of_plain_text()
+    assert without_lettering(rendered) == without_lettering(render_page("x", sections("x")))
 
 
-@cache
-def structure_of_plain_text() -> list[tuple[str, tuple[str, ...]]]:
-    return ParsedPage(render_page("x", sections("x"))).structure
+def without_lettering(page: str) -> list[tuple[str, tuple[str, ...]]]:
+    """The elements of a page; a long text of a chart takes more lines."""
+    return [element for element in ParsedPage(page).structure if element[0] not in ("text", "g")]
 
 
 def test_control_characters_and_markup_are_shown_as_what_they_are() -> None:

@@ -44,7 +44,7 @@ import json, sys
 from pathlib import Path
 from growctl.analysis.find import find_runs
 from growctl.report.sections import report_sections
-from growctl.report_files.write import write_report
+from growctl.report.documents import write_report
 from growctl.runs_dir import RunPaths
 
 runs = Path(sys.argv[1])

@@ -14,10 +14,8 @@ from growctl.analysis.find import RunNotFoundError, find_runs
 from growctl.analysis.read import read_run
 from growctl.documents.output import plain
 from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
-from growctl.report.documents import report_document, stages_csv
-from growctl.report.sections import report_sections
-from growctl.report.stages import remarks
-from growctl.report_files.write import write_report
+from growctl.report.documents import report_document, stages_csv, write_report
+from growctl.report.sections import remarks, report_sections
 from growctl.runs_dir import ReportPaths
 from growctl.text.console import Terminal
 from growctl.text.formatting import scientific, short_count
@@ -164,7 +162,8 @@ def large_report(runs: Path) -> Path:
 
 
 def page_written(found: list[Any], paths: ReportPaths) -> Path:
-    return write_report(found, report_sections(found), paths)
+    write_report(found, report_sections(found), paths)
+    return paths.page
 
 
 def printed(found: list[Any], width: int = 100, *, details: bool = False) -> str:
@@ -252,8 +251,9 @@ def test_anomalies_appear_on_screen_on_the_page_and_in_json(runs: Path) -> None:
     assert "&lt;stop&gt;" in page
     document = plain(report_document(found))["runs"][0]
     assert len(document["anomalies"]) == 12
-    stop = {key: document["anomalies"][-1][key] for key in ("stage", "seconds", "kind", "value", "action")}
-    assert stop == {"stage": "1-2m", "seconds": 90.0, "kind": "non_finite", "value": None, "action": "<stop>"}
+    stage, anomaly = document["anomalies"][-1]
+    stop = {key: anomaly[key] for key in ("seconds", "kind", "value", "action")}
+    assert (stage, stop) == ("1-2m", {"seconds": 90.0, "kind": "non_finite", "value": None, "action": "<stop>"})
     ladder(runs, name="well")
     assert "anomalies" not in page_of(find_runs(runs, ["well"]))
 

@@ -13,7 +13,6 @@ from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.sections import report_sections
-from growctl.report.sources import section
 from growctl.text.section import Table
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder, only_comparison, said
 from tests.growctl.report.test_validation import printed
@@ -33,8 +32,7 @@ def mixed(tmp_path: Path) -> Path:
 
 def rows(runs: Path) -> list[list[str]]:
     """The cells of the table of sources."""
-    found = section(find_runs(runs))
-    assert found
+    [found] = [section for section in report_sections(find_runs(runs)) if section.key == "sources"]
     [table] = [part for part in found.parts if isinstance(part, Table)]
     return [[cell.text for cell in row] for group in table.groups for row in group.rows]
 

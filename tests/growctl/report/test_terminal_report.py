@@ -8,9 +8,8 @@ from typer.testing import CliRunner
 
 from growctl.analysis.find import find_runs
 from growctl.cli.app import app
-from growctl.report.brief import MOST_RUNS
 from growctl.report.chart import Chart
-from growctl.report.sections import report_sections
+from growctl.report.sections import MOST_RUNS, report_sections
 from growctl.text.console import Terminal
 from growctl.text.section import Section
 from growctl.text.terminal import plain_lines, print_sections

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from growctl.analysis.find import find_runs
-from growctl.report.savings import verdicts
-from growctl.report.stages import remarks
+from growctl.report.results import verdicts
+from growctl.report.sections import remarks
 from growctl.run.requests import LadderRequest
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import load_schedule

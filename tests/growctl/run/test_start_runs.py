@@ -7,7 +7,7 @@ import pytest
 
 from growctl.analysis.find import find_runs
 from growctl.ladder.stage_plans import plan_stages
-from growctl.report_setup.growths import growths
+from growctl.report.setup import growths
 from growctl.run.start import Start, started_from
 from growctl.schedule.load import load_schedule
 from model.config import TokenformerConfig

@@ -8,7 +8,7 @@ import pytest
 
 from growctl.analysis.runs import ControlToCome, RunReport
 from growctl.ledger.ledger import BaseEntry
-from growctl.report.savings import verdicts
+from growctl.report.results import verdicts
 from growctl.seeds.headline import ONE_SEED, Headline, section
 from growctl.seeds.results import results
 from growctl.text.section import Paragraph

@@ -11,7 +11,7 @@ import pytest
 from growctl.analysis.find import find_runs
 from growctl.controls.renamed import renamed_controls
 from growctl.ledger.ledger import Ledger
-from growctl.report.stages import remarks
+from growctl.report.sections import remarks
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import ScheduleError, load_schedule
 from growctl.status.runs import RunStatus, find_status

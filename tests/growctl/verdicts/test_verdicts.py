@@ -14,8 +14,8 @@ from growctl.analysis.find import find_runs
 from growctl.analysis.runs import RunReport, StageReport
 from growctl.ledger.ledger import LedgerError
 from growctl.report.documents import report_document
-from growctl.report.savings import verdicts
-from growctl.report.stages import recomputed_work, remarks, replayed_work
+from growctl.report.results import verdicts
+from growctl.report.sections import remarks
 from growctl.text.formatting import scientific
 from growctl.verdicts.compare import Comparison, Point, compare, flops_to_loss
 from growctl.verdicts.verdict import verdict
@@ -288,19 +288,18 @@ def test_the_report_names_replayed_work_only_where_there_was_any(
     run = invented("quick", [(1000, 100)], 1.28, None, 0.0)
     [stage] = run.stages
     run = replace(run, stages=(replace(stage, replayed_flops=flops, replayed_device_seconds=seconds),))
-    assert replayed_work(run) == sentence
+    assert remarks(run) == ([sentence] if sentence else [])
 
 
 def test_the_report_names_recomputed_work_apart_from_every_other_figure() -> None:
     run = invented("quick", [(1000, 100)], 1.28, None, 0.0)
-    assert recomputed_work(run) is None
+    assert remarks(run) == []
     checkpointed = replace(run, stages=(replace(run.stages[0], recomputed_flops=1.65e8),))
     assert checkpointed.total_flops == run.total_flops == 5.5e8
-    assert recomputed_work(checkpointed) == (
+    assert remarks(checkpointed)[0] == (
         "Activation checkpointing recomputed 1.65e08 FLOPs (+30%) to save memory, not counted above; their device time "
         "is."
     )
-    assert recomputed_work(checkpointed) in remarks(checkpointed)
 
 
 CONTROLS = st.lists(

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from growctl.report.recorded import Recorded, Span, read_recorded
+from growctl.report.training import Recorded, _recorded
 from stages.stage_dir import StagePaths
 from tests.growctl.report.metrics_files import trained, write_metrics
 
@@ -15,44 +15,44 @@ def start(attempt: int, resumed_from: int | None = None) -> dict[str, object]:
 
 def read(folder: Path, *records: dict[str, object]) -> Recorded:
     write_metrics(StagePaths(folder), records)
-    return read_recorded(StagePaths(folder))
+    return _recorded(StagePaths(folder), frozenset())
 
 
 def test_replayed_steps_are_read_once_as_the_last_attempt_did_them(tmp_path: Path) -> None:
     first, second = trained(1, [10, 20, 30], [5.0, 4.0, 3.0]), trained(2, [30, 40], [2.5, 2.0])
     found = read(tmp_path, start(1), *first, start(2, resumed_from=20), *second)
-    assert list(found.step) == [10, 20, 30, 40]
-    assert list(found.loss) == [5.0, 4.0, 2.5, 2.0]
+    assert list(found.column("step")) == [10, 20, 30, 40]
+    assert list(found.column("loss")) == [5.0, 4.0, 2.5, 2.0]
 
 
 def test_an_attempt_that_starts_anew_replaces_all_lines_before_it_has_logged_any(tmp_path: Path) -> None:
-    assert not read(tmp_path, start(1), *trained(1, [10, 20]), start(2)).step
+    assert not read(tmp_path, start(1), *trained(1, [10, 20]), start(2)).lines
 
 
 def test_lines_of_an_earlier_attempt_do_not_count_even_if_the_start_of_the_later_one_is_lost(tmp_path: Path) -> None:
     found = read(tmp_path, start(1), *trained(1, [10, 20, 30]), *trained(2, [20], [1.0]))
-    assert list(zip(found.step, found.loss, strict=True)) == [(10, 2.0), (20, 1.0)]
+    assert list(zip(found.column("step"), found.column("loss"), strict=True)) == [(10, 2.0), (20, 1.0)]
 
 
 def test_a_loss_that_was_not_finite_leaves_a_gap(tmp_path: Path) -> None:
     found = read(tmp_path, start(1), *trained(1, [10, 20], [2.0, None]))
-    assert [math.isnan(loss) for loss in found.loss] == [False, True]
+    assert [math.isnan(loss) for loss in found.column("loss")] == [False, True]
 
 
 def test_damaged_lines_are_left_out_with_a_note_and_a_torn_last_line_without(tmp_path: Path) -> None:
     path = write_metrics(StagePaths(tmp_path), [start(1), *trained(1, [10, 20, 30])])
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join((lines[0], lines[1], lines[2].replace(b"20", b"21"), b"\xff\n", lines[3], lines[2][:40])))
-    found = read_recorded(StagePaths(tmp_path))
-    assert list(found.step) == [10, 30]
+    found = _recorded(StagePaths(tmp_path), frozenset())
+    assert list(found.column("step")) == [10, 30]
     assert found.notes == (f"{path}: 2 lines could not be read.",)
 
 
 def test_missing_and_unreadable_files_are_no_failure(tmp_path: Path) -> None:
-    assert not read_recorded(StagePaths(tmp_path / "none")).step
+    assert not _recorded(StagePaths(tmp_path / "none"), frozenset()).lines
     folder = StagePaths(tmp_path)
     folder.metrics.mkdir()
-    assert read_recorded(folder).notes == (f"{folder.metrics} cannot be read: Is a directory.",)
+    assert _recorded(folder, frozenset()).notes == (f"{folder.metrics} cannot be read: Is a directory.",)
 
 
 def test_steps_reused_from_another_run_are_read_there_as_long_as_it_exists(tmp_path: Path) -> None:
@@ -61,11 +61,11 @@ def test_steps_reused_from_another_run_are_read_there_as_long_as_it_exists(tmp_p
     reused = {"event": "reused", "attempt": 1, "step": 20, "seconds": 0.0, "resumed_from": 0, "run": "other"}
     records = [reused | {"checkpoint": str(theirs.step(20))}, start(2, resumed_from=20), *trained(2, [30], [2.0])]
     found = read(tmp_path / "own", *records)
-    assert list(found.loss) == [5.0, 4.0, 2.0]
+    assert list(found.column("loss")) == [5.0, 4.0, 2.0]
     assert not found.notes
     records[0]["checkpoint"] = str(tmp_path / "gone/step_00000020")
     found = read(tmp_path / "later", *records)
-    assert list(found.loss) == [2.0]
+    assert list(found.column("loss")) == [2.0]
     assert found.notes == ("The steps reused from other are not drawn: its metrics.jsonl is not here.",)
 
 
@@ -73,40 +73,4 @@ def test_runs_that_claim_to_reuse_each_other_are_read_without_end_to_neither(tmp
     for own, other in (("a", "b"), ("b", "a")):
         reused = {"event": "reused", "attempt": 1, "step": 20, "seconds": 0.0, "resumed_from": 0, "run": other}
         write_metrics(StagePaths(tmp_path / own), [reused | {"checkpoint": str(tmp_path / other / "final")}])
-    assert not read_recorded(StagePaths(tmp_path / "a")).step
-
-
-def test_the_time_of_an_attempt_is_told_apart_by_what_its_records_say(tmp_path: Path) -> None:
-    def record(event: str, step: int, seconds: float, **values: object) -> dict[str, object]:
-        return {"event": event, "attempt": 1, "step": step, "seconds": seconds, **values}
-
-    found = read(
-        tmp_path,
-        record("start", 0, 9.0),
-        record("usage", 0, 9.1),
-        record("usage", 0, 11.0),
-        record("evaluation", 0, 14.0, point="after_growth"),
-        record("train", 10, 30.0),  # a step takes a second, so training began at 20
-        record("evaluation", 10, 33.0),
-        record("usage", 10, 38.0),
-        record("checkpoint", 10, 38.0),
-        record("train", 20, 50.0),  # 2 seconds to remove older checkpoints
-        record("usage", 20, 56.0),
-        record("evaluation", 20, 59.0, point="final"),
-        record("usage", 20, 59.0),
-        record("end", 20, 60.0),
-    )
-    assert found.spans == {
-        1: [
-            Span(11.0, "start-up"),
-            Span(14.0, "evaluation"),
-            Span(20.0, "start-up"),
-            Span(30.0, "steps"),
-            Span(33.0, "evaluation"),
-            Span(40.0, "checkpoints"),
-            Span(50.0, "steps"),
-            Span(56.0, "checkpoints"),
-            Span(59.0, "evaluation"),
-            Span(60.0, "checkpoints"),
-        ]
-    }
+    assert not _recorded(StagePaths(tmp_path / "a"), frozenset()).lines

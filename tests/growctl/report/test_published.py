@@ -5,15 +5,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from growctl.analysis.find import find_runs
 from growctl.cli.app import app
 from growctl.documents.output import plain
-from growctl.published.figures import published_series, section
-from growctl.published.overlays import FOLDER, load_overlay, overlay_names
-from growctl.report.charts import compute_chart
+from growctl.report.chart import Chart
 from growctl.report.documents import report_document
+from growctl.report.published import _FOLDER, Shape, load_overlay, overlay_names, published_series, section
 from growctl.report.sections import report_sections
 from model.config import TransformerConfig, num_parameters
 from model.errors import UserError
@@ -39,7 +39,7 @@ def test_every_shipped_file_loads_and_names_its_source(name: str) -> None:
 
 
 def test_the_papers_table_is_copied_as_published() -> None:
-    found = {row.model: row.perplexity for row in load_overlay("paper-openwebtext").rows}
+    found = {row.model: row.perplexity for row in load_overlay("paper-openwebtext").models}
     assert len(found) == 17
     assert found["Tokenformer 1.4B after 60B"] == 11.60
     assert found["Tokenformer 354M after 15B"] == 14.58
@@ -51,23 +51,22 @@ def test_the_papers_table_is_copied_as_published() -> None:
     [("tokenformer-124m", 123.6), ("tokenformer-354m", 354.2), ("tokenformer-757m", 753.8), ("tokenformer-1.4b", 1310)],
 )
 def test_the_shapes_have_the_published_numbers_of_parameters(shape: str, millions: float) -> None:
-    config = load_overlay("paper-openwebtext").shapes[shape].config()
+    shapes = yaml.safe_load((_FOLDER / "paper-openwebtext.yaml").read_text())["shapes"]
+    config = Shape(**shapes[shape]).config()
     assert num_parameters(config) / 1e6 == pytest.approx(millions, rel=1e-3)
 
 
 def test_flops_that_were_not_published_follow_from_shape_and_tokens_and_count_the_base() -> None:
-    overlay = load_overlay("readme-openwebtext2")
-    scratch = overlay.row("TransFormer-757M, 60k steps")
+    models = {model.model: model for model in load_overlay("readme-openwebtext2").models}
     config = TransformerConfig(num_layers=24, hidden_size=1536, ffn_size=6144, num_heads=16, vocab_size=50304)
     per_token = training_flops_per_token(config, 1024).total
-    assert overlay.cost(scratch, "flops") == pytest.approx(60_000 * 512 * 1024 * per_token)
-    base, grown = (overlay.row(name) for name in ("TokenFormer-354M", "TokenFormer-757M, 60k steps"))
-    before, after = overlay.cost(base, "flops"), overlay.cost(grown, "flops")
-    assert before is not None
-    assert after is not None
-    alone = overlay.cost(grown.model_copy(update={"grown_from": None}), "flops")
-    assert after == pytest.approx(before + (alone or 0))
-    assert overlay.cost(overlay.row("TokenFormer-354M"), "money") is None
+    scratch = models["TransFormer-757M, 60k steps"].costs["flops"]
+    assert scratch == pytest.approx(60_000 * 512 * 1024 * per_token)
+    base, grown = (models[name] for name in ("TokenFormer-354M", "TokenFormer-757M, 60k steps"))
+    longer = models["TokenFormer-757M, 120k steps"].costs["flops"] - base.costs["flops"]
+    assert longer == pytest.approx(2 * (grown.costs["flops"] - base.costs["flops"]))
+    assert base.costs.keys() == {"flops"}
+    assert grown.flops_computed
 
 
 def test_a_published_series_is_labelled_and_says_how_its_flops_were_found() -> None:
@@ -77,7 +76,7 @@ def test_a_published_series_is_labelled_and_says_how_its_flops_were_found() -> N
     grown = next(series for series in every if "15B a stage" in series.name)
     assert [mark.y for mark in grown.marks] == [16.41, 14.58, 13.08, 12.14]  # it starts at its base
     facts = dict(grown.marks[-1].facts)
-    assert facts["FLOPs so far"].endswith(", computed by growctl from the shape and the tokens")
+    assert facts["FLOPs"].endswith(", computed by growctl from the shape and the tokens")
     assert "tables 6 and 7" in facts["source"]
     assert "not measured" in facts["Tokenformer 1.4B after 15B"]
 
@@ -88,10 +87,10 @@ def test_published_figures_change_no_verdict_headline_or_measured_mark(runs: Pat
     assert [section for section in with_them if section.key not in ("published", "compute")] == [
         section for section in without if section.key != "compute"
     ]
-    alone, together = compute_chart(found), compute_chart(found, overlays=overlays)
-    measured = tuple(series for series in together.series if series.role != "published")
-    assert measured == alone.series
-    assert len(together.series) > len(measured)
+    charts = [next(part for part in each[1].parts if isinstance(part, Chart)) for each in (without, with_them)]
+    measured = tuple(series for series in charts[1].series if series.role != "published")
+    assert measured == charts[0].series
+    assert len(charts[1].series) > len(measured)
     document = asdict(report_document(found, overlays=overlays))
     assert len(document.pop("published")) == len(overlays)
     assert document | {"published": ()} == asdict(report_document(found))
@@ -105,34 +104,29 @@ def test_the_section_says_that_nothing_in_it_was_measured() -> None:
     assert section([]) is None
 
 
-def test_a_users_own_file_may_give_costs_in_other_units(tmp_path: Path) -> None:
+def test_a_users_own_file_may_give_every_cost(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "title: Mine\nsource: a paper, table 1\ndata: text\n"
-        "units: {loss: nats per token, flops: PFLOP/s-days, device_hours: seconds, money: USD}\n"
-        "rows: [{model: a, series: s, loss: 2.0, flops: 2, device_hours: 7200, money: 30}]\n"
+        "rows: [{model: a, series: s, perplexity: 7.4, flops: 2e20, device_hours: 2, money: 30}]\n"
     )
     [series] = published_series(load_overlay(str(path)))
     [mark] = series.marks
-    assert mark.x == {"flops": 2 * 8.64e19, "device_hours": 2.0, "money": 30}
-    assert mark.y == pytest.approx(7.389, abs=1e-3)
+    assert (mark.x, mark.y) == ({"flops": 2e20, "device_hours": 2.0, "money": 30}, 7.4)
 
 
-README = (FOLDER / "readme-openwebtext2.yaml").read_text()
+README = (_FOLDER / "readme-openwebtext2.yaml").read_text()
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("tokens: steps", "tokens: step", "units.tokens = 'step': must be 'tokens', 'M tokens', 'B tokens' or 'steps'"),
-        ("tokens: 600000", "tokens: -3", "rows.0.tokens = -3: must be above 0"),
+        ("tokens: 314572800000", "tokens: -3", "rows.0.tokens = -3: must be above 0"),
         ("perplexity: 11.9", "perplexity: .nan", "rows.0.perplexity = NaN: must be a finite number"),
         ("perplexity: 11.9", "perplexity: '11.9'", "rows.0.perplexity = '11.9': must be a number"),
         ("series: TokenFormer,", "serie: TokenFormer,", "rows.0.serie = 'TokenFormer': no such key; did you mean 'ser"),
-        ("units: {tokens: steps,", "units: {", "units.tokens: is missing; rows.0 has tokens"),
         ("from: TokenFormer-354M", "from: TokenFormer-355M", "must be the model of a row above; did you mean 'TokenF"),
         ("shape: tokenformer-354m", "shape: tokenformer-35m", "shape = 'tokenformer-35m': must be one of shapes; did"),
-        ("tokens_per_step: 524288\n", "", "tokens_per_step: is missing; units.tokens is 'steps'"),
         ("title:", "? [", "cannot be read: line "),
         (README, "just text", "has no published figures; such a file has the keys title, source,"),
     ],

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,20 @@ from typer.testing import CliRunner
 
 from growctl.analysis.find import find_runs
 from growctl.cli.app import app
-from growctl.report_files.extras import Extras
-from growctl.report_files.folder import report_folder
-from growctl.report_files.write import write_report
+from growctl.report.chart import Axis, Chart, Mark, Series
+from growctl.report.documents import read_figure_formats, report_folder, write_report
 from growctl.runs_dir import ReportPaths, RunsPaths
 from growctl.status.runs import run_directories
 from growctl.text.section import Cell, Column, Section, Table
 from growctl.whole_file import replace_file
 from model.errors import UserError
-from tests.growctl.content.charts import chart, mark, series
 from tests.growctl.invented_runs import SMALL, FakeRun, control, ladder
 
-COMPUTE = replace(chart(series("a", mark(1e12, 30, 1.0, is_end=True))), key="compute-against-perplexity")
+MARK = Mark({"flops": 1e12, "device_hours": 3.0}, 30.0, is_end=True)
+AXES = (Axis("flops", "FLOPs", is_log=True), Axis("device_hours", "device-hours"))
+COMPUTE = Chart(
+    "compute-against-perplexity", "Compute", "Compute.", AXES, Axis("perplexity", "perplexity"), (Series("a", (MARK,)),)
+)
 TABLE = Table.of("stages", [Column("stage", is_number=False)], [[Cell("a|b_c")]])
 SECTIONS = [Section("compute", "Compute", (COMPUTE, TABLE)), Section("more", "More", (TABLE,))]
 
@@ -84,28 +85,26 @@ def test_many_long_names_make_a_folder_name_that_every_file_system_takes(tmp_pat
 @pytest.mark.slow
 def test_figures_and_tables_are_written_as_asked_for_and_each_has_its_own_file(tmp_path: Path) -> None:
     paths = ReportPaths(tmp_path / "out")
-    extras = Extras.read("pdf, svg", "paper")
-    page = write_report([], SECTIONS, paths, extras)
+    write_report([], SECTIONS, paths, read_figure_formats("pdf, svg", is_styled=True), "paper")
     names = [
         "compute-against-perplexity",
-        *(f"compute-against-perplexity-by-{axis}" for axis in ("device_hours", "money")),
+        *(f"compute-against-perplexity-by-{axis}" for axis in ("device_hours",)),
     ]
     assert files(paths) == {
         *("report.html", "stages.csv", "compute-against-perplexity.png"),
         *(f"figures/{name}.{kind}" for name in names for kind in ("pdf", "svg")),
     }
-    assert page == paths.page
 
 
 @pytest.mark.parametrize("value", ["jpg", "png,gif", ",", ""])
 def test_an_unknown_kind_of_file_is_rejected_with_those_that_are_allowed(value: str) -> None:
     with pytest.raises(UserError, match=r"--figures .*allowed are png, svg, pdf, separated by commas"):
-        Extras.read(value, None)
+        read_figure_formats(value, is_styled=False)
 
 
 def test_a_style_alone_asks_for_figures_as_png() -> None:
-    assert Extras.read(None, "paper") == Extras(("png",), "paper")
-    assert Extras.read(None, None) == Extras()
+    assert read_figure_formats(None, is_styled=True) == ("png",)
+    assert read_figure_formats(None, is_styled=False) == ()
 
 
 def test_a_report_that_fails_while_it_is_made_leaves_the_former_one(
@@ -118,7 +117,7 @@ def test_a_report_that_fails_while_it_is_made_leaves_the_former_one(
     def interrupted(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("growctl.report_files.write.render_page", interrupted)
+    monkeypatch.setattr("growctl.report.page.render_page", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_report([], [], paths)
     assert {name: (tmp_path / name).read_bytes() for name in files(paths)} == before
@@ -151,7 +150,7 @@ def test_no_other_report_can_write_to_the_folder_until_all_files_are_there(
         seen.append(other_may_write())
         replace_file(path, content)
 
-    monkeypatch.setattr("growctl.report_files.write.replace_file", observed)
+    monkeypatch.setattr("growctl.report.documents.replace_file", observed)
     write_report([], SECTIONS, ReportPaths(tmp_path))
     assert seen == [False] * 3
     assert other_may_write()

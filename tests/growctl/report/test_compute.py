@@ -9,7 +9,7 @@ import pytest
 from growctl.analysis.find import find_runs
 from growctl.analysis.runs import RunReport
 from growctl.report.chart import Chart, Series
-from growctl.report.charts import compute_chart
+from growctl.report.compute import compute_chart
 from model.flops import Flops
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
 
@@ -50,7 +50,7 @@ def test_marks_are_at_the_exact_flops_of_the_work_that_was_kept(tmp_path: Path) 
     facts = dict(quick.marks[-1].facts)
     assert facts["FLOPs"] == "1.232e13"
     assert facts["tokens"] == "1,600,000"
-    assert (facts["stage"], facts["parameters"]) == ("1-2m", "2,400,000")
+    assert (facts["stage"], facts["parameters"]) == ("1-2m, final", "2,400,000")
 
 
 def test_device_hours_within_a_stage_follow_the_share_of_its_kept_steps(tmp_path: Path) -> None:
