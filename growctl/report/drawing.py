@@ -147,7 +147,9 @@ def _draw(chart: Chart, style: str, axis: Axis) -> Figure:
     if seen:
         axes.set_xscale("log" if axis.is_log else "linear")
         axes.set_yscale("log" if chart.y_axis.is_log else "linear")
-        axes.set_ylim(top=max(chart.y_limit, *(mark.y for mark in seen)) if chart.y_limit else None)
+        axes.set_xlim(*_limits([mark.x[axis.key] for mark in seen], axis.is_log))
+        low, high = _limits([mark.y for mark in seen], chart.y_axis.is_log)
+        axes.set_ylim(low, chart.y_limit or high)
         _set_ticks(axes.xaxis, axes.get_xlim(), axis.is_log, 4 if style == "paper" else 6)
         _set_ticks(axes.yaxis, axes.get_ylim(), chart.y_axis.is_log, 6)
         _draw_rules(axes, chart, axis, {series.colour_group: look.colour.light for series, look in drawn})
@@ -178,6 +180,16 @@ def _draw_series(
 def _marker(look: Look, strength: float) -> dict[str, Any]:
     face, edge, width = (PAPER, look.colour.light, 1.6) if look.is_hollow else (look.colour.light, PAPER, 0.6)
     return {"marker": look.marker, "ms": 8 * strength, "mfc": face, "mec": edge, "mew": width * strength, "ls": "none"}
+
+
+def _limits(values: Sequence[float], is_log: bool) -> tuple[float, float]:
+    """The ends of an axis on which all values have room."""
+    low, high = min(values), max(values)
+    if is_log:
+        room = (high / low) ** 0.05 if high > low else 1.5
+        return low / room, high * room
+    room = 0.05 * (high - low) or abs(high) / 2 or 1.0
+    return low - room, high + room
 
 
 def _set_ticks(axis: DrawnAxis, limits: tuple[float, float], is_log: bool, most: int) -> None:

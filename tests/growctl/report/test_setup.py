@@ -186,8 +186,10 @@ def test_a_growth_is_listed_with_the_command_that_compares_its_checkpoints(runs:
     before, after = RunPaths(run.directory).stage(0, "0-800k").final, RunPaths(run.directory).stage(1, "1-2m").initial
     found = setup.growth_section([run])
     assert cells(found) == [
-        ["1-2m", "800k to 2.4M", "matched, ramp", "1.420000", "1.420000", "0"]
-        + ["1.4285", "120k", "1.58e12", "preserved"]
+        [
+            *("1-2m", "800k to 2.4M", "matched, ramp", "1.420000", "1.420000", "0"),
+            *("1.4285", "120k", "1.58e12", "preserved"),
+        ]
     ]
     assert texts(found) == []
     for checkpoint in (before, after):
