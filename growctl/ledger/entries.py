@@ -137,7 +137,7 @@ class Cost:
         columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(cls)}
         flops = columns.pop("flops")
         parts = (sum((getattr(each, f.name) for each in flops), 0.0) for f in fields(Flops))
-        sums = {name: None if None in values else sum(values) for name, values in columns.items()}
+        sums: dict[str, Any] = {name: None if None in values else sum(values) for name, values in columns.items()}
         return cls(**sums, flops=Flops(*parts))
 
     def share(self, fraction: float) -> "Cost":

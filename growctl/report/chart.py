@@ -63,8 +63,6 @@ class Series:
     is_joined: bool = True
     label: str = ""
     """Its entry in the legend, which several series may share, such as the seeds of a schedule. Empty: its name."""
-    is_guide: bool = False
-    """Whether it only guides the eye through marks of other series: a thin dashed line without marks."""
 
     @property
     def entry(self) -> str:
@@ -182,7 +180,7 @@ def _look(series: Series, places: dict[str, int], places_in_role: dict[str, int]
     cycle, number = divmod(places[series.colour_group], len(COLOURS))
     if series.role == "plain":
         dashes = _PLAIN_DASHES[cycle % 3]
-    return Look(COLOURS[number], marker, width, (5, 4) if series.is_guide else dashes, series.role == "release")
+    return Look(COLOURS[number], marker, width, dashes, series.role == "release")
 
 
 def _places(names: Sequence[str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from growctl.analysis.runs import EvaluationPoint, RunReport, StageReport
 from growctl.report.chart import Axis, Chart, Mark, Role, Rule, Series, share_of_marks, thinned
 from growctl.report.published import Published, published_series
 from growctl.seeds.grouping import BY_SCHEDULE, Grouping
-from growctl.seeds.legend import Legend, kind_and_size
+from growctl.seeds.legend import Legend
 from growctl.text.formatting import exact, four_digits, scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
 from growctl.verdicts.costs import CURRENCIES
@@ -74,7 +74,6 @@ def _chart(
     series = [
         *(line for is_ladder in (True, False) for run in runs if (run.control is None) == is_ladder
           for line in _lines(run, legend, costs[run.name], keys, y_axis.key, most)),
-        *(_budgets(runs, legend, costs, keys) if y_axis is _PERPLEXITY else ()),
         *(published for overlay in overlays for published in published_series(overlay)),
     ]  # fmt: skip
     finals = [mark.y for line in series for mark in line.marks if mark.is_end]
@@ -172,24 +171,6 @@ def _mark(
     }
     drawn = {key: cost[key] for key in keys if key in cost}
     return Mark(drawn, getattr(point, y), tuple(facts.items()), is_end=is_end)
-
-
-def _budgets(
-    runs: Sequence[RunReport], legend: Legend, costs: Mapping[str, Mapping[str, tuple[Costs, Costs]]],
-    keys: Sequence[str],
-) -> Iterator[Series]:  # fmt: skip
-    """Guides through the ends of the controls of one ladder, kind and size: the budgets of one model."""
-    curves: dict[tuple[str | None, str], list[RunReport]] = {}
-    for run in runs:
-        if run.control is not None and run.final_loss is not None:
-            curves.setdefault((run.control_of, legend.group(run)), []).append(run)
-    for (ladder, group), members in curves.items():
-        if len(members) > 1:
-            members.sort(key=lambda run: run.cumulative_flops)
-            ends = [(costs[run.name][run.stages[-1].name][1], math.exp(run.final_loss or 0.0)) for run in members]
-            marks = tuple(Mark({key: after[key] for key in keys}, perplexity) for after, perplexity in ends)
-            name = f"{kind_and_size(members[0])}, budgets for {ladder}"
-            yield Series(name, marks, "control", group, label=legend.entry(members[0]), is_guide=True)
 
 
 def _rules(

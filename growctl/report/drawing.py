@@ -162,11 +162,9 @@ def _draw_series(
 ) -> None:
     colour, places = look.colour.light, [(mark.x[axis.key], mark.y) for mark in marks]
     if series.is_joined and places:
-        width = look.width * strength * (0.6 if series.is_guide else 1.0)
+        width = look.width * strength
         dashes = (0, look.dashes) if look.dashes else "solid"
         axes.plot(*zip(*places, strict=True), color=colour, linewidth=width, linestyle=dashes, alpha=0.9, zorder=above)
-    if series.is_guide:
-        return
     for mark, place in zip(marks, places, strict=True):
         if mark.is_end or not series.is_joined or series.role == "published":
             axes.plot(*place, **_marker(look, strength), zorder=above + 5)
@@ -230,8 +228,6 @@ def _draw_legend(figure: Figure, drawn: Sequence[tuple[Series, Look]], sizes: _S
     """The entries below the axes, in as many columns as have room."""
     entries: dict[str, Line2D] = {}
     for series, look in drawn:
-        if series.is_guide and series.entry in entries:
-            continue
         line = {"color": look.colour.light, "linewidth": look.width * sizes.strength if series.is_joined else 0}
         has_marker = not series.is_joined or not series.marks or any(mark.is_end for mark in series.marks)
         marker = _marker(look, sizes.strength) if has_marker or series.role == "published" else {}
@@ -259,49 +255,38 @@ def interactive_page(title: str, charts: Sequence[Chart]) -> str:
     Raises UserError if plotly is not installed.
     """
     try:
-        from plotly.graph_objects import Figure as Plot
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise UserError("--interactive needs plotly: pip install 'growctl[interactive]'") from error
-    divs, calls = [], []
-    for number, chart in enumerate(charts):
-        plot = Plot(_plotly(chart)).to_json().replace("</", r"<\/")
-        summary = f"<p>{escape(visible(chart.summary))}</p>"
-        divs.append(
-            f'<section><h2>{escape(visible(chart.title))}</h2>{summary}<div id="chart-{number}"></div></section>'
-        )
-        calls.append(f"draw('chart-{number}', {plot});")
-    return _INTERACTIVE.format(
-        title=escape(visible(title)), charts="\n".join(divs), library=get_plotlyjs(), calls="\n".join(calls)
+    words = (
+        (number, escape(visible(chart.title)), escape(visible(chart.summary))) for number, chart in enumerate(charts)
     )
+    divs = [f'<h2>{name}</h2><p>{summary}</p><div id="chart-{number}"></div>' for number, name, summary in words]
+    plots = json.dumps(list(map(_plotly, charts)), allow_nan=False).replace("</", r"<\/")
+    return _INTERACTIVE.format(title=escape(visible(title)), charts="".join(divs), js=get_plotlyjs(), plots=plots)
 
 
 _INTERACTIVE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>:root {{ color-scheme: light dark }} body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 70rem;
-margin: 1.5rem auto; padding: 0 1rem }}</style></head>
-<body><main><h1>{title}</h1>
-{charts}
-</main><script>{library}</script><script>
-function draw(id, plot) {{
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches, ink = dark ? "#e6e9ed" : "#1a1f26";
-  for (const trace of plot.data) {{
-    const colour = trace.meta[dark ? 1 : 0];
-    trace.line.color = trace.marker.color = colour;
-  }}
-  Object.assign(plot.layout, {{ paper_bgcolor: "transparent", plot_bgcolor: "transparent", font: {{ color: ink }} }});
-  for (const axis of [plot.layout.xaxis, plot.layout.yaxis]) axis.gridcolor = dark ? "#363c45" : "#d5dae0";
-  Plotly.newPlot(id, plot.data, plot.layout, {{ responsive: true, displaylogo: false }});
-}}
-{calls}
+<title>{title}</title><style>:root {{ color-scheme: light dark }}
+body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1.5rem auto; padding: 0 1rem }}</style></head>
+<body><main><h1>{title}</h1>{charts}</main><script>{js}</script><script>
+const dark = matchMedia("(prefers-color-scheme: dark)").matches, ink = dark ? "#e6e9ed" : "#1a1f26";
+{plots}.forEach(({{ data, layout }}, number) => {{
+  for (const trace of data) trace.line.color = trace.marker.color = trace.meta[dark ? 1 : 0];
+  const axis = {{ gridcolor: dark ? "#363c45" : "#d5dae0" }}, none = "transparent";
+  Object.assign(layout.xaxis, axis); Object.assign(layout.yaxis, axis);
+  Object.assign(layout, {{ paper_bgcolor: none, plot_bgcolor: none, font: {{ color: ink }} }});
+  Plotly.newPlot("chart-" + number, data, layout, {{ responsive: true, displaylogo: false }});
+}});
 </script></body></html>
 """
 
 
 def _plotly(chart: Chart) -> dict[str, Any]:
     """The chart as plotly's JSON. Each x axis of the choice replaces the places of all marks."""
-    traces, places = [], {axis.key: list[list[float | None]]() for axis in chart.x_axes}
+    traces: list[dict[str, Any]] = []
+    places: dict[str, list[list[float | None]]] = {axis.key: [] for axis in chart.x_axes}
     named: set[str] = set()
     for series, look in zip(chart.series, looks(chart), strict=True):
         marks = [mark for mark in series.marks if chart.y_axis.has_place(mark.y)]
@@ -309,17 +294,22 @@ def _plotly(chart: Chart) -> dict[str, Any]:
             places[axis.key].append([x if axis.has_place(x := mark.x.get(axis.key)) else None for mark in marks])
         facts = ["<br>".join(f"{escape(name)}: {escape(text)}" for name, text in mark.facts) for mark in marks]
         sizes = [9 if mark.is_end or not series.is_joined else 0 if series.hides_dots else 4 for mark in marks]
-        mode = "lines" if series.is_guide else "lines+markers" if series.is_joined else "markers"
+        mode = "lines+markers" if series.is_joined else "markers"
         dash = ",".join(f"{length}px" for length in look.dashes) or "solid"
-        traces.append({
-            "type": "scatter", "mode": mode, "x": places[chart.x_axes[0].key][-1], "y": [mark.y for mark in marks],
-            "name": str(escape(visible(series.entry))), "legendgroup": series.entry,
-            "showlegend": series.entry not in named, "text": facts, "meta": list(look.colour),
-            "hovertemplate": f"{escape(visible(series.name))}<br>%{{text}}<extra></extra>",
-            "hoverinfo": "skip" if series.is_guide else "all", "line": {"dash": dash, "width": look.width},
-            "marker": {"size": sizes, "symbol": _SYMBOLS[look.marker] + ("-open" if look.is_hollow else "")},
-        })  # fmt: skip
-        named.add(series.entry)
+        name, entry = str(escape(visible(series.name))), str(escape(visible(series.entry)))
+        trace: dict[str, Any] = {
+            "type": "scatter",
+            "mode": mode,
+            "x": places[chart.x_axes[0].key][-1],
+            "y": [mark.y for mark in marks],
+        }
+        trace |= {"name": entry, "legendgroup": entry, "showlegend": entry not in named, "meta": list(look.colour)}
+        trace |= {"text": facts, "hovertemplate": f"{name}<br>%{{text}}<extra></extra>"}
+        symbol = _SYMBOLS[look.marker] + ("-open" if look.is_hollow else "")
+        traces.append(
+            trace | {"line": {"dash": dash, "width": look.width}, "marker": {"size": sizes, "symbol": symbol}}
+        )
+        named.add(entry)
 
     def scale(axis: Axis) -> dict[str, Any]:
         return {"title": {"text": visible(axis.label)}, "type": "log" if axis.is_log else "linear"}
@@ -345,4 +335,4 @@ def _plotly(chart: Chart) -> dict[str, Any]:
             for axis in chart.x_axes
         ]
         layout["updatemenus"] = [{"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.12, "yanchor": "bottom"}]
-    return json.loads(json.dumps({"data": traces, "layout": layout}, allow_nan=False))
+    return {"data": traces, "layout": layout}

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,6 @@ from stages.checkpoint.manifest import read_manifest
 from stages.counted import counted
 from stages.metrics import read_events
 from stages.plain_yaml import UNREADABLE, parse, read_text
-from stages.stage_dir import MANIFEST_NAME
 
 Outcome = Literal["preserved", "moved as declared", "moved", "broke its promise", "unknown"]
 TOLERANCE = 1e-3
@@ -138,17 +137,13 @@ _ABOUT = (
 
 
 def growth_section(runs: Sequence[RunReport]) -> Section | None:
-    """The growths of all runs, and the commands that check them further; None without a growth."""
+    """The growths of all runs; None without a growth."""
     happened = {run.name: growths(run) for run in runs}
     groups = tuple(Rows(tuple(map(_growth_row, found)), name) for name, found in happened.items() if found)
     if not groups:
         return None
-    parts: list[Part] = [Table("growths", _GROWTH_COLUMNS, groups, _ABOUT)]
-    if commands := "\n".join(
-        line for run in runs for line in _checks(run, {each.stage for each in happened[run.name]})
-    ):
-        parts.append(Listing("to compare the models of each growth output by output", commands, is_command=True))
-    return Section("growths", "What each growth did to the loss", tuple(parts), in_terminal=False)
+    table = Table("growths", _GROWTH_COLUMNS, groups, _ABOUT)
+    return Section("growths", "What each growth did to the loss", (table,), in_terminal=False)
 
 
 def _growth_row(growth: Growth) -> tuple[Cell, ...]:
@@ -172,14 +167,6 @@ def _growth_row(growth: Growth) -> tuple[Cell, ...]:
         ),
         Cell(growth.outcome, why=_WHY.get(growth.outcome, "")),
     )
-
-
-def _checks(run: RunReport, grown: set[str]) -> Iterator[str]:
-    """The commands that compare the models before and after each growth, where both checkpoints are here."""
-    for (_, _, before), (_, name, after) in pairwise(RunPaths(run.directory).stages_found()):
-        both = (before.final, after.initial)
-        if name in grown and all((checkpoint / MANIFEST_NAME).is_file() for checkpoint in both):
-            yield shlex.join(["growctl", "verify", *map(str, both)])
 
 
 _DROPPED = {"ZeRO stage": 5, "growctl": 4, "torch": 3, "DeepSpeed": 2, "Python": 1}
@@ -272,44 +259,21 @@ def command_section(runs: Sequence[RunReport], report: Sequence[str] = ()) -> Se
 
 
 def schedule_section(runs: Sequence[RunReport]) -> Section | None:
-    """The schedules of the ladders, those that differ in a few settings by what they change; None if none is here."""
-    parts: list[Part] = []
-    whole: dict[str, dict[str, str]] = {}
-    """The settings of the schedules that are shown in full."""
-    for run in (run for run in runs if run.control is None):
-        if (schedule := _schedule(run.directory)) is None:
-            continue
-        text, settings = schedule
-        changes = {other: sorted(set(base.items()) ^ set(settings.items())) for other, base in whole.items()}
-        nearest = min(changes, key=lambda other: len(changes[other]), default="")
-        if nearest and len(changes[nearest]) <= 24:
-            columns = [Column(name, is_number=False) for name in ("setting", nearest, run.name)]
-            keys = list(dict.fromkeys(key for key, _ in changes[nearest]))
-            rows = [[Cell(key), *(Cell(each.get(key, "-")) for each in (whole[nearest], settings))] for key in keys]
-            caption = f"The schedule of {run.name} is that of {nearest}, except:"
-            parts.append(Table.of(f"schedule-{run.name}", columns, rows, caption))
-        else:
-            whole[run.name] = settings
-            parts.append(Listing(f"schedule of {run.name}", text))
-    if any(REMOVED in part.text for part in parts if isinstance(part, Listing)):
+    """The schedules of the ladders; None if none is here. `growctl compare` shows in what two of them differ."""
+    ladders = [run for run in runs if run.control is None]
+    texts = {run.name: text for run in ladders if (text := _schedule(run.directory))}
+    parts: list[Part] = [Listing(f"schedule of {name}", text) for name, text in texts.items()]
+    if any(REMOVED in text for text in texts.values()):
         parts.append(Paragraph(_HIDDEN, "note"))
     return Section("schedule", "Schedule", tuple(parts), in_terminal=False, is_detail=True) if parts else None
 
 
-def _schedule(run: Path) -> tuple[str, dict[str, str]] | None:
-    """The schedule of a run without secrets: as text, and its values by dotted key; None if there is none to read."""
+def _schedule(run: Path) -> str | None:
+    """The schedule of a run without secrets; None if there is none to read."""
     try:
         text = read_text(RunPaths(run).schedule, "schedule")
         data = parse(text, "schedule")
     except (OSError, UserError, *UNREADABLE):
         return None
     clean = _redaction().of_data(data)
-    return text if clean == data else str(yaml.safe_dump(clean, sort_keys=False)), dict(_flat("", clean))
-
-
-def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict | list) and value:
-        for name, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _flat(f"{key}.{name}" if key else str(name), part)
-    else:
-        yield key, "null" if value is None else str(value)
+    return text if clean == data else str(yaml.safe_dump(clean, sort_keys=False))

@@ -98,12 +98,6 @@ def test_seeds_share_a_colour_an_entry_and_the_rules_of_their_growths(tmp_path: 
     assert {series.group for series in controls}.isdisjoint({"quick"})
 
 
-def test_a_guide_joins_the_budgets_of_one_seed_and_has_nothing_to_point_at(tmp_path: Path) -> None:
-    guides = [series for series in two_seeds(tmp_path).series if series.is_guide]
-    assert [[round(math.log(mark.y), 3) for mark in guide.marks] for guide in guides] == [[1.34, 1.28]] * 2
-    assert all(not mark.facts and not mark.is_end for guide in guides for mark in guide.marks)
-
-
 def test_an_unfinished_run_has_an_entry_that_says_so(tmp_path: Path) -> None:
     ladder(tmp_path, final=None)
     control(tmp_path, 600, 1.3)
