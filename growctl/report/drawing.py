@@ -191,11 +191,9 @@ def _limits(values: Sequence[float], is_log: bool) -> tuple[float, float]:
 
 
 def _set_ticks(axis: DrawnAxis, limits: tuple[float, float], is_log: bool, most: int) -> None:
-    low, high = limits
-    is_wide = is_log and high / low > 30
-    axis.set_major_locator(
-        LogLocator(subs=(1,) if high / low > 300 else (1, 3), numticks=most + 1) if is_wide else MaxNLocator(most)
-    )
+    ratio = limits[1] / limits[0] if is_log else 1.0
+    powers = LogLocator(subs=(1,) if ratio > 300 else (1, 3) if ratio > 30 else (1, 2, 5), numticks=most + 1)
+    axis.set_major_locator(powers if ratio > 5 else MaxNLocator(most))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
     axis.set_minor_locator(NullLocator())
 
