@@ -13,6 +13,8 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from heapq import merge
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -227,19 +229,21 @@ class LedgerFile:
         for problem in self.query("PRAGMA integrity_check(1)"):
             if problem[0] != "ok":
                 raise BrokenLedger(self.path, str(problem[0]).splitlines()[-1])
-        self._check_rows()
+        with _explained(self.path):
+            self._check_rows()
         if self.read_only:
             _CHECKED[self.path.resolve()] = self._state
 
     def _check_rows(self) -> None:
-        rows = [(table, dict(row)) for table in TABLES for row in self.query(f"SELECT * FROM {table}")]
-        numbered = {row["entry"]: (table, row) for table, row in rows}
+        tables = [
+            zip(repeat(table), self._connection.execute(f"SELECT * FROM {table} ORDER BY entry")) for table in TABLES
+        ]
+        count = sum(self.query(f"SELECT count(*) FROM {table}")[0][0] for table in TABLES)
         before = ""
-        for number in range(1, len(rows) + 1):
-            if number not in numbered:
-                raise BrokenLedger(self.path, f"row {number} of {len(rows)} is missing")
-            table, row = numbered[number]
-            if _row_hash(before, table, row) != row["sha256"]:
+        for number, (table, row) in enumerate(merge(*tables, key=lambda pair: pair[1]["entry"]), 1):
+            if row["entry"] != number:
+                raise BrokenLedger(self.path, f"row {number} of {count} is missing")
+            if _row_hash(before, table, dict(row)) != row["sha256"]:
                 raise BrokenLedger(self.path, f"row {number}, of {table}, does not match its hash")
             before = row["sha256"]
 
