@@ -201,7 +201,7 @@ def _run(row: Row, arm: int, seed: int, peak: float, text: str, directory: Path)
 
 def result(name: str, directory: Path) -> dict[str, Any] | None:
     """Final loss (nats), its jumps and costs of one run; None if it has not finished."""
-    from growctl.measured.find import RunNotFoundError, find_runs
+    from growctl.runs.find import RunNotFoundError, find_runs
 
     try:
         [found] = find_runs(directory, [name])

@@ -122,7 +122,7 @@ def run_all(seeds: list[int], directory: Path, workers: int) -> None:
 
 def result(policy: str, seed: int, directory: Path) -> dict[str, Any] | None:
     """Jump and final loss (nats) and total FLOPs of one run; None if it has not finished."""
-    from growctl.measured.find import find_runs
+    from growctl.runs.find import find_runs
     from model.errors import UserError
 
     try:

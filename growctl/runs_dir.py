@@ -198,10 +198,11 @@ class ReportPaths:
         """The figures of every stage."""
         return self.directory / "stages.csv"
 
+    @property
+    def interactive(self) -> Path:
+        """The page with charts that show each point's figures."""
+        return self.directory / "interactive.html"
+
     def figure(self, key: str, suffix: str) -> Path:
         """The chart of that key, as a file for papers."""
         return self.directory / "figures" / f"{key}.{suffix}"
-
-    def text_table(self, key: str, suffix: str) -> Path:
-        """The table of that key, as a file for papers."""
-        return self.directory / "tables" / f"{key}.{suffix}"

@@ -5,7 +5,7 @@ from pathlib import Path
 from growctl.plan.costs import RunCost, plan_costs
 from growctl.schedule.load import load_schedule, shipped_schedules
 from growctl.text.formatting import byte_count, scientific, short_count
-from tools import file_tables, formats, growth_axes, inspection, keys, performance
+from tools import file_tables, formats, growth_axes, inspection, judge, keys, performance
 from tools.pages import REPOSITORY, filled
 
 PAGE = REPOSITORY / "docs/schedules.md"
@@ -66,11 +66,12 @@ def main() -> None:
     performance.PAGE.write_text(performance.with_tables(performance.PAGE.read_text()))
     inspection.PAGE.write_text(inspection.with_tables(inspection.PAGE.read_text()))
     growth_axes.PAGE.write_text(growth_axes.with_table(growth_axes.PAGE.read_text()))
+    judge.PAGE.write_text(judge.with_tables(judge.PAGE.read_text()))
     formats.PAGE.write_text(formats.with_tables(formats.PAGE.read_text()))
     keys.PAGE.write_text(keys.page())
     drawn = [performance.PICTURE] if performance.draw(performance.RESULTS, performance.PICTURE) else []
-    pages = (PAGE, file_tables.PAGE, performance.PAGE, inspection.PAGE, growth_axes.PAGE, formats.PAGE, keys.PAGE)
-    print(*pages, *formats.write_schemas(), *drawn, sep="\n")
+    ours = (PAGE, file_tables.PAGE, performance.PAGE, inspection.PAGE, growth_axes.PAGE, judge.PAGE, formats.PAGE)
+    print(*ours, keys.PAGE, *formats.write_schemas(), *drawn, sep="\n")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from growctl.checkpoints.facts import CheckpointFacts, GenerationFacts
 from growctl.text.colours import FAINT
 from growctl.text.first_use import FirstUse
-from growctl.text.formatting import byte_count, duration, scientific, short_count
-from growctl.text.policy import policy_words
+from growctl.text.formatting import byte_count, duration, policy_words, scientific, short_count
 from model.config import PATTENTIONS
 from stages.checkpoint.lineage import HistoryEntry, TrainingCost
 from stages.counted import counted, plural

@@ -29,35 +29,40 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two runs: how fair that is, which is better, what they cost, and what differs in their schedules.
+    """Compare two runs: which is better, what they cost, and every condition in which they differ.
 
     Example: growctl compare quickstart quickstart-2
 
     Example: growctl compare quickstart /mnt/cluster/runs/quickstart --output comparison
     """
-    from growctl.compare.find import find_pair, runs_of_sets
+    from growctl.analysis.groups import lone
+    from growctl.analysis.results import compare as compared
+    from growctl.runs.find import find_pair
 
     a, b = find_pair(first, second, runs_dir)
-    runs = runs_of_sets(a, b)
+    pair = compared(lone(a), lone(b))
     if as_json:
-        from growctl.compare.document import compare_document
         from growctl.documents.output import print_document
 
-        print_document(compare_document(a, b, runs))
-    if output is None and as_json:
-        return
-    from growctl.compare.sections import compare_sections
+        print_document(pair)
+        if output is None:
+            return
+    from growctl.report.results import compare_sections
 
-    sections = compare_sections(a, b, runs)
+    sections = compare_sections(pair, a, b)
     if not as_json:
-        from growctl.content.terminal import print_sections
         from growctl.text.console import Terminal
+        from growctl.text.terminal import print_sections
 
         print_sections(sections, Terminal())
     if output is not None:
-        from growctl.report_page.page import render_page
+        from growctl.report.compute import compute_chart
+        from growctl.report.page import render_page
+        from growctl.text.section import Section
         from growctl.whole_file import replace_file
 
+        if not pair.why_not:
+            sections.append(Section("curves", "Curves", (compute_chart([a, b]),), in_terminal=False))
         output.mkdir(parents=True, exist_ok=True)
         replace_file(output / PAGE, render_page(f"{a.name} and {b.name}", sections).encode())
         if not as_json:

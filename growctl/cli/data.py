@@ -151,14 +151,15 @@ def show(
 
         print_document(document)
     elif plain:
-        from growctl.content.plain import print_plain
         from growctl.data_view.sections import data_sections
+        from growctl.text.terminal import plain_lines
 
-        print_plain(data_sections(document), say)
+        for line in plain_lines(data_sections(document)):
+            say(line)
     else:
-        from growctl.content.terminal import print_sections
         from growctl.data_view.sections import data_sections
         from growctl.text.console import Terminal
+        from growctl.text.terminal import print_sections
 
         print_sections(data_sections(document, with_bars=True), Terminal())
     if output is not None:
@@ -173,8 +174,7 @@ def _print_samples(samples: "Iterable[SampleEntry]", *, with_ids: bool, plain: b
 
     from growctl.data_view.samples import sample_lines
     from growctl.text.colours import FAINT
-    from growctl.text.console import Terminal
-    from growctl.text.verbatim import Verbatim
+    from growctl.text.console import Terminal, Verbatim
 
     terminal = Terminal()
     for number, sample in enumerate(samples):
@@ -188,9 +188,9 @@ def _print_samples(samples: "Iterable[SampleEntry]", *, with_ids: bool, plain: b
 
 
 def _write_page(document: "DataShowDocument", output: Path) -> Path:
-    from growctl.content.drawing import figure_file
     from growctl.data_view.sections import data_sections, length_chart
-    from growctl.report_page.page import render_page
+    from growctl.report.drawing import figure_file
+    from growctl.report.page import render_page
     from growctl.whole_file import replace_file
 
     output.mkdir(parents=True, exist_ok=True)

@@ -2,20 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir, runs_argument
 from growctl.text.escaping import say
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from growctl.content.section import Section
-    from growctl.measured.runs import RunReport
-    from growctl.seeds.grouping import Grouping
-    from growctl.text.console import Terminal
 
 
 def report(
@@ -56,14 +48,14 @@ def report(
             "or for one or both columns of a paper (3.25 and 6.75 inches).",
         ),
     ] = None,
-    tables: Annotated[
-        str | None,
+    interactive: Annotated[
+        bool,
         typer.Option(
-            "--tables",
-            help="Write every table as md (GitHub Markdown) or tex (LaTeX with booktabs); both separated by a comma.",
-            metavar="FORMATS",
+            "--interactive",
+            help="Write interactive.html too: the same charts by plotly, with the figures of every point, zoom and a "
+            "choice of the horizontal axis. Needs pip install 'growctl\\[interactive]'.",
         ),
-    ] = None,
+    ] = False,
     overlay: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,9 +66,6 @@ def report(
             metavar="NAME|FILE",
         ),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Draw the report again every few seconds while runs go on. Writes no files.")
-    ] = False,
     plain: Annotated[
         bool,
         typer.Option("--plain", help="Print plain lines without colour and columns, for logs and screen readers."),
@@ -87,7 +76,7 @@ def report(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare compute and perplexity for every stage and growth, and show what growing saved or lost.
+    """Say what growing saved or lost against training from scratch, and what every stage cost.
 
     Example: growctl report quickstart
 
@@ -95,65 +84,44 @@ def report(
 
     Example: growctl report --group-by learning_rate.peak
 
-    Example: growctl report quickstart --figures pdf --style paper --tables tex --output paper
+    Example: growctl report quickstart --figures pdf --style paper --output paper
 
     Example: growctl report quickstart --overlay paper-openwebtext
-
-    Example: growctl report quickstart --watch
     """
     from growctl.documents.output import print_document
-    from growctl.measured.changed_runs import ChangedRuns
-    from growctl.measured.find import find_runs
-    from growctl.published.overlays import load_overlay
-    from growctl.report.documents import report_document
-    from growctl.report_files.extras import Extras
-    from growctl.seeds.group_by import read_grouping
+    from growctl.report.documents import read_figure_formats, report_document, report_folder, write_report
+    from growctl.report.published import load_overlay
+    from growctl.runs.find import find_runs
     from growctl.status.controls_to_come import with_controls_to_come
     from growctl.text.console import Terminal
+    from model.errors import UserError
 
     console = Terminal()
-    files = {"--output": output, "--figures": figures, "--style": style, "--tables": tables}
+    files = {"--output": output, "--figures": figures, "--style": style, "--interactive": interactive or None}
     wanted = [option for option, value in files.items() if value is not None]
-    _check_output(console, wanted, watch=watch, plain=plain, as_json=as_json)
-    extras = Extras.read(figures, style, tables)
+    if plain and as_json:
+        raise UserError("--plain and --json: give one of them, because each is another form of the report")
+    formats = read_figure_formats(figures, style is not None)
     overlays = [load_overlay(name) for name in overlay or []]
-    reader = ChangedRuns()
-
-    def read() -> "tuple[list[RunReport], Grouping]":
-        found = with_controls_to_come(find_runs(runs_dir, runs or [], reader.read), runs_dir)
-        return found, read_grouping(found, group_by or [])
-
-    from growctl.report.sections import report_sections
-    from growctl.report.sparklines import with_losses
-
-    if watch:
-        from growctl.cli.watch import watch_report
-
-        def draw() -> "list[Section]":
-            found, grouping = read()
-            return with_losses(report_sections(found, grouping, overlays=overlays), found, after=None)
-
-        watch_report(draw, console, details=details)
-        return
-    found, grouping = read()
+    found = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
+    keys = group_by or []
     if as_json:
-        print_document(report_document(found, grouping, overlays))
+        print_document(report_document(found, keys, overlays))
         if not wanted:
             return
-    from growctl.content.plain import print_plain
-    from growctl.content.terminal import print_sections
-    from growctl.report_files.folder import report_folder
-    from growctl.report_files.write import write_report
+    from growctl.report.sections import report_sections
     from growctl.runs_dir import ReportPaths
+    from growctl.text.terminal import plain_lines, print_sections
 
-    sections = report_sections(found, grouping, ["growctl", *sys.argv[1:]], overlays)
+    sections = report_sections(found, keys, ["growctl", *sys.argv[1:]], overlays)
     if plain:
-        print_plain(with_losses(sections, found, after="stages", draws=False), say, details=details)
+        for line in plain_lines(sections, details=details):
+            say(line)
     elif not as_json:
-        print_sections(with_losses(sections, found, after="stages"), console, details=details)
+        print_sections(sections, console, details=details)
     paths = ReportPaths(output) if output else report_folder(found, runs_dir, are_all=not runs)
     try:
-        page = write_report(found, sections, paths, extras)
+        write_report(found, sections, paths, formats, style or "screen", interactive=interactive)
     except OSError as error:
         reason = f"the report cannot be written there: {error.strerror}"
         if output:
@@ -161,19 +129,8 @@ def report(
         say(f"\nNo page was written. {paths.directory}: {reason}. --output DIR writes it elsewhere.", error=True)
         return
     if not as_json:
-        say(f"\nCharts and tables: {page}")
+        say(f"\nCharts and tables: {paths.page}")
+        if interactive:
+            say(f"Charts that show each point's figures: {paths.interactive}")
         if not details:
             say("Every section and run, here: --details")
-
-
-def _check_output(console: "Terminal", wanted: "Sequence[str]", *, watch: bool, plain: bool, as_json: bool) -> None:
-    """Raises UserError for options that exclude each other, and if nothing can be drawn again and again."""
-    from model.errors import UserError
-
-    chosen = [name for name, given in (("--watch", watch), ("--plain", plain), ("--json", as_json)) if given]
-    if len(chosen) > 1:
-        raise UserError(f"{' and '.join(chosen[:2])}: give one of them, because each is another form of the report")
-    if watch and wanted:
-        raise UserError(f"--watch and {wanted[0]}: give one of them, because --watch writes no files")
-    if watch and not console.is_terminal:
-        raise UserError("--watch: standard output is not a terminal; leave --watch out to print the report once")

@@ -76,7 +76,10 @@ def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: fl
         for plan, cost in finished_models(schedule, plans):
             if cost.total < total_flops(plans).total or not covered:  # the twin trains that very run
                 followed = plans[: plan.index + 1]
-                yield plan.name, _scratch(schedule, plan.index, plan.model, budget * cost.total, followed)
+                yield (
+                    plan.name,
+                    _scratch(schedule, plan.index, plan.model, budget * (base_flops + cost.total), followed),
+                )
     elif kind == "tokenformer-scratch":
         yield "", _scratch(schedule, last, plans[last].model, flops, plans)
     elif kind == "transformer-scratch":

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from growctl.content.chart import Axis, Chart, Mark, Series
-from growctl.content.section import Cell, Column, Paragraph, Rows, Section, Table
 from growctl.data_exchange.export import ExportedSplit
 from growctl.data_view.counts import PERCENTILES, LengthRange, Lengths, UsedIds
 from growctl.data_view.document import DataShowDocument, SplitEntry
+from growctl.report.chart import Axis, Chart, Mark, Series
 from growctl.text.formatting import byte_count, short_count
+from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table
 from stages.counted import counted, plural
 from stages.data.packing import Cuts
 

@@ -18,6 +18,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from growctl.documents.names import DOCUMENTS, title, type_of
+from growctl.documents.output import left_out
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 
@@ -70,7 +71,8 @@ def _closed(schema: JsonSchemaValue, described: type | None) -> JsonSchemaValue:
     """`schema` without further keys, and with the docstrings of the class that it is made from."""
     if described is None or schema.get("type") != "object":
         return schema
-    properties = {name: dict(value) for name, value in schema.get("properties", {}).items()}
+    given = schema.get("properties", {})
+    properties = {name: dict(given[name]) for name in given if name not in left_out(described)}
     for name, docstring in _docstrings(described).items():
         if name in properties:
             properties[name]["description"] = _as_json(docstring)

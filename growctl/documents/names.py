@@ -12,7 +12,7 @@ FILES = {
 
 COMMANDS = {
     "clean": "growctl.storage.document:CleanDocument",
-    "compare": "growctl.compare.document:CompareDocument",
+    "compare": "growctl.analysis.results:Pair",
     "data-export": "growctl.data_exchange.export:DataExportDocument",
     "data-import": "growctl.data_exchange.importing:DataImportDocument",
     "data-show": "growctl.data_view.document:DataShowDocument",

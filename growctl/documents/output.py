@@ -10,6 +10,14 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+NOT_IN_DOCUMENTS = {"RunReport": ("directory", "points", "precisions"), "StageReport": ("work",)}
+"""Fields that belong in no document, by the name of their class: paths of this machine, and what other files hold."""
+
+
+def left_out(described: type) -> set[str]:
+    """The fields of a class that documents do not have."""
+    return {name for base in described.__mro__ for name in NOT_IN_DOCUMENTS.get(base.__name__, ())}
+
 
 def print_document(document: object) -> None:
     """Prints `document` as JSON on standard output."""
@@ -28,7 +36,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        names = [field.name for field in fields(value) if field.name not in left_out(type(value))]
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,6 @@
 """Writes an inspection as files: a self-contained HTML page, and its picture as PNG."""
 
-from collections.abc import Iterable
-from html import escape
+from collections.abc import Iterator
 from pathlib import Path
 
 from growctl.inspect import plots
@@ -18,11 +17,14 @@ from growctl.inspect.rows import (
     training_rows,
     use_lines,
 )
-from growctl.text.html import page
+from growctl.report.drawing import Picture
+from growctl.report.page import render_page
+from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Section, Table
 from growctl.whole_file import replace_file
 from stages.counted import counted
 
 PAGE, PICTURE = "inspection.html", "inspection.png"
+_TEXT_COLUMNS = ("model", "scores", "layer")
 
 
 def write_page(inspection: Inspection, directory: Path) -> Path:
@@ -30,55 +32,39 @@ def write_page(inspection: Inspection, directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / PICTURE, plots.png(inspection))
     path = directory / PAGE
-    replace_file(path, render_page(inspection).encode())
+    title = f"Inside {', '.join(subject.name for subject in inspection.checkpoints)}"
+    replace_file(path, render_page(title, _sections(inspection)).encode())
     return path
 
 
-def render_page(inspection: Inspection) -> str:
-    """The HTML page. It has no scripts, loads nothing, and escapes names and text."""
+def _sections(inspection: Inspection) -> list[Section]:
     text = inspection.text
-    title = f"Inside {', '.join(subject.name for subject in inspection.checkpoints)}"
     windows = f"{counted(text.num_sequences, 'window')} of {counted(text.context, 'token')}"
+    parts = [Paragraph(f"{text.source}: {windows}, {text.batch_size} in a batch")]
+    parts += [Paragraph(note, "note") for note in NOTES]
+    title = "Gradients, activations and scores by depth"
+    drawing = Picture("depth", title, title, plots.svg(inspection))
     training = training_rows(inspection)
-    comparisons = [model_rows(inspection), *([training] if training else []), *comparison_rows(inspection)]
-    return page(
-        title,
-        f"""<h1>{escape(title)}</h1>
-<p>{escape(text.source)}: {windows}, {text.batch_size} in a batch</p>
-{"".join(f'<p class="note">{escape(note)}</p>' for note in NOTES)}
-<div role="img" aria-label="Gradients, activations and scores by depth">{plots.svg(inspection)}</div>
-{_grids(comparisons)}
-{"".join(_checkpoint(number, subject) for number, subject in enumerate(inspection.checkpoints, 1))}
-<footer>Written by growctl inspect. docs/inspection.md explains every number.</footer>
-""",
-    )
+    grids = [model_rows(inspection), *([training] if training else []), *comparison_rows(inspection)]
+    return [
+        Section("models", "Models on this text", (*parts, drawing, *_tables(grids))),
+        *(_checkpoint(number, subject) for number, subject in enumerate(inspection.checkpoints, 1)),
+    ]
 
 
-def _checkpoint(number: int, subject: Subject) -> str:
+def _checkpoint(number: int, subject: Subject) -> Section:
     grids = (layer_rows(number, subject), score_rows(number, subject), generation_rows(number, subject))
-    found = _grids(grid for grid in grids if grid)
-    if not any(layer.scores for layer in subject.facts.layers):
-        return found
-    dead = "".join(f"<p>{escape(line)}</p>" for line in dead_lines(subject))
-    uses = "".join(
-        f"<h3>{escape(head)}</h3><ul>"
-        + "".join(
-            f"<li>{score:.3g} <code>{escape(before)}<mark>{escape(at)}</mark></code></li>"
-            for before, at, score in contexts
-        )
-        + "</ul>"
-        for head, contexts in use_lines(subject)
-    )
-    return f"{found}<h2>{number}: parameter tokens</h2>{dead}{uses}"
+    parts: list[Part] = list(_tables([grid for grid in grids if grid]))
+    if any(layer.scores for layer in subject.facts.layers):
+        parts += [Paragraph("Parameter tokens", "heading"), *map(Paragraph, dead_lines(subject))]
+        for head, contexts in use_lines(subject):
+            lines = (f"{score:8.3g}  {before}[{at}]" for before, at, score in contexts)
+            parts.append(Listing(head, "\n".join(lines)))
+    return Section(f"checkpoint-{number}", f"{number}: {subject.name}", tuple(parts))
 
 
-def _grids(grids: Iterable[Grid]) -> str:
-    return "".join(f'<h2>{escape(grid.title)}</h2><div class="wide">{_table(grid)}</div>' for grid in grids)
-
-
-def _table(grid: Grid) -> str:
-    def row(cells: Iterable[str], tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
-
-    head = row((heading.replace("-\n", "").replace("\n", " ") for heading in grid.headings), "th")
-    return f"<table><thead>{head}</thead><tbody>{''.join(row(cells, 'td') for cells in grid.rows)}</tbody></table>"
+def _tables(grids: list[Grid]) -> Iterator[Table]:
+    for number, grid in enumerate(grids):
+        headings = [heading.replace("-\n", "").replace("\n", " ") for heading in grid.headings]
+        columns = [Column(heading, is_number=heading not in _TEXT_COLUMNS) for heading in headings]
+        yield Table.of(f"table-{number}", columns, [list(map(Cell, row)) for row in grid.rows], grid.title)

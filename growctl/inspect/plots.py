@@ -3,12 +3,14 @@
 import io
 from collections.abc import Callable
 
+import matplotlib
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from growctl.inspect.inspection import Inspection, Subject
+from growctl.report.drawing import INK, page_svg
 from growctl.text.escaping import visible
-from growctl.text.html import PLACEHOLDER, svg_element
 from stages.inspect.facts import Layer
 
 _COLORS = {"l2_norm_gelu": "#0072b2", "gelu_l2_norm": "#009e73", "softmax": "#d55e00", "linear": "#7f7f7f"}
@@ -21,8 +23,8 @@ _PANELS: dict[str, Callable[[Layer], float | None]] = {
 }
 
 
-def draw(inspection: Inspection, ink: str = "#30353d") -> Figure:
-    """The picture as a figure of 1500 x 1200 pixels, with text and axes in the colour `ink`.
+def draw(inspection: Inspection) -> Figure:
+    """The picture as a figure of 1500 x 1200 pixels.
 
     Solid lines are checkpoints, dashed lines are untrained models. In three panels, every dot is a layer, in the order
     of the forward pass. The fourth shows gradient norms during training, if they are known.
@@ -33,16 +35,16 @@ def draw(inspection: Inspection, ink: str = "#30353d") -> Figure:
     for panel, (title, quantity) in zip(axes, _PANELS.items(), strict=False):
         for number, subject in enumerate(inspection.subjects, 1):
             _draw_layers(panel, number, subject, quantity)
-        _frame(panel, title, "depth (share of the layers)", ink)
+        _frame(panel, title, "depth (share of the layers)")
     for number, subject in enumerate(inspection.subjects, 1):
         if subject.training:
             steps, norms = zip(*subject.training.norms, strict=True)
             axes[3].plot(steps, norms, color=_color(subject), linewidth=1.0, alpha=0.8, label=_label(number, subject))
-    _frame(axes[3], "gradient norm during training", "steps", ink)
+    _frame(axes[3], "gradient norm during training", "steps")
     if not axes[3].lines:
-        axes[3].text(0.5, 0.5, "not recorded", transform=axes[3].transAxes, ha="center", color=ink)
+        axes[3].text(0.5, 0.5, "not recorded", transform=axes[3].transAxes, ha="center", color=INK)
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower left", ncols=2, fontsize=8, labelcolor=ink, frameon=False)
+    figure.legend(handles, labels, loc="outside lower left", ncols=2, fontsize=8, labelcolor=INK, frameon=False)
     return figure
 
 
@@ -53,9 +55,10 @@ def png(inspection: Inspection) -> bytes:
     return buffer.getvalue()
 
 
-def svg(inspection: Inspection) -> str:
+def svg(inspection: Inspection) -> Markup:
     """The picture as an `<svg>` element to embed in a page."""
-    return svg_element(draw(inspection, ink=PLACEHOLDER))
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        return page_svg(draw(inspection), "depth")
 
 
 def _draw_layers(axes: Axes, number: int, subject: Subject, quantity: Callable[[Layer], float | None]) -> None:
@@ -78,15 +81,15 @@ def _draw_layers(axes: Axes, number: int, subject: Subject, quantity: Callable[[
     )
 
 
-def _frame(axes: Axes, title: str, x_label: str, ink: str) -> None:
+def _frame(axes: Axes, title: str, x_label: str) -> None:
     axes.set_yscale("log")
-    axes.set_title(title, color=ink, fontsize=10)
-    axes.set_xlabel(x_label, color=ink, fontsize=9)
-    axes.tick_params(which="both", color=ink, labelcolor=ink, labelsize=8)
-    axes.grid(color=ink, alpha=0.12, linewidth=0.8)
+    axes.set_title(title, color=INK, fontsize=10)
+    axes.set_xlabel(x_label, color=INK, fontsize=9)
+    axes.tick_params(which="both", color=INK, labelcolor=INK, labelsize=8)
+    axes.grid(color=INK, alpha=0.12, linewidth=0.8)
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("left", "bottom"))
-        spine.set_color(ink)
+        spine.set_color(INK)
 
 
 def _color(subject: Subject) -> str:

@@ -1,65 +1,85 @@
-"""The conditions that two runs must share before growctl compares their losses."""
+"""The conditions under which a run trained: every key of its resolved schedule, except those known not to matter.
+
+growctl/analysis/conditions.py says which of them two runs may differ in.
+"""
 
 import hashlib
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from model.policy import GrowthPolicy
+from model.config import TokenformerConfig
 
 if TYPE_CHECKING:
     from growctl.schema.blocks import Schedule
+    from model.config import TransformerConfig
     from stages.data.dataset import DatasetManifest
 
-_BLOCKS = ("seed", "model", "training", "optimizer", "learning_rate", "growth", "evaluation")
-_IRRELEVANT = (
+READING = ("data.document_mask", "data.packing", "data.when_exhausted")
+"""How training reads documents. The other keys of `data` say what the dataset is, whose fingerprint counts instead."""
+
+_HARMLESS = (
+    *("name", "seed", "controls", "samples", "checkpoint", "trackers", "releases", "evaluation.every"),
     *("training.log_every", "training.batch_tokens", "training.ladder_tokens", "training.ladder_flops"),
-    "evaluation.every",
+    *("training.batch_size", "training.sequence_length", "model.num_layers", "model.hidden_size", "model.ffn_size"),
+    *("launch.environment", "launch.grace", "launch.hang_timeout", "launch.max_restarts", "launch.cluster"),
+    *("launch.hostfile", "launch.slurm", "launch.hardware"),
 )
-"""Keys of those blocks that change neither an update nor the measurements. Costs say how long a run trained."""
-
-
-DOCUMENT_KEYS = ("data.document_mask", "data.packing")
-"""How training reads documents. Other conditions on data describe a dataset."""
-
-_WHEN = frozenset({"when", "slope", "slope_window"})
-_POLICY = frozenset({"preset", *GrowthPolicy.model_fields})
-_SHAPE = frozenset({"family", "num_layers", "hidden_size", "num_heads", "ffn_size"})
+"""Keys that change neither an update nor a measurement, or that the resolved stages hold. Costs say how long a run
+trained."""
 
 
 def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
-    """Values by dotted path: seed, model, context, batch, precision, optimizer, learning rate, growth, evaluation, and
-    how documents are read.
+    """The conditions of `schedule`, by dotted path, as JSON values.
 
-    The dataset is missing: see `data_conditions`.
+    A stage's shape, batch, context, ramp and mixture are written out, whether the schedule inherits them or not. The
+    dataset is missing: see `data_conditions`.
     """
-    blocks = schedule.model_dump(mode="json", include=set(_BLOCKS))
-    values = dict(_leaves(blocks)) | {"model.vocab_size": schedule.vocab_size}
-    values |= _batch_and_context(schedule)
-    values |= {"data.document_mask": schedule.data.document_mask, "data.packing": schedule.data.packing}
-    if schedule.model.family == "tokenformer":
-        del values["model.num_layers"]  # a size, like parameter tokens: stages may change it
+    blocks = schedule.model_dump(mode="json", exclude={"data", "start", "stages"})
+    values = {path: value for path, value in _leaves(blocks) if not _is_in(path, _HARMLESS)}
+    values |= {"seed": schedule.seed, "model.vocab_size": schedule.vocab_size}
+    values |= {path: getattr(schedule.data, path.removeprefix("data.")) for path in READING}
     if schedule.base:
         values["start.manifest"] = schedule.base.manifest
-    return {path: value for path, value in sorted(values.items()) if path not in _IRRELEVANT}
+    return dict(sorted((values | _stages(schedule)).items()))
 
 
-def _batch_and_context(schedule: "Schedule") -> dict[str, Any]:
-    """The batch and the context of the last stage, at which losses are measured; where stages differ, of all.
+def _stages(schedule: "Schedule") -> dict[str, Any]:
+    from growctl.ladder.mixture_spans import stage_weights
+    from growctl.ladder.stage_plans import plan_stages
+    from growctl.schema.mixture_block import shares
 
-    Also the factor that the last stage's batch puts on its learning rate, if there is one.
-    """
-    from growctl.ladder.budgets import batch_scale, stage_batch
+    values: dict[str, Any] = {}
+    for plan in plan_stages(schedule):
+        stage = schedule.stages[plan.index]
+        values |= {f"stages.{plan.index}.{key}": value for key, value in model_shape(plan.model).items()}
+        values |= {
+            f"stages.{plan.index}.batch_size": plan.batch.batch_size,
+            f"stages.{plan.index}.sequence_length": plan.batch.sequence_length,
+            f"stages.{plan.index}.ramp_steps": stage.ramp_steps,
+            f"stages.{plan.index}.mixture": [
+                {name: round(float(share), 9) for name, share in shares(weights).items()}
+                for _, weights in stage_weights(schedule, plan.index)
+            ],
+        }
+    return values
 
-    batches = [stage_batch(schedule, index) for index in range(len(schedule.stages))]
-    found: dict[str, Any] = {}
-    for key in ("batch_size", "sequence_length"):
-        by_stage = [getattr(batch, key) for batch in batches]
-        found[f"training.{key}"] = by_stage[-1]
-        if len(set(by_stage)) > 1:
-            found[f"stages.{key}"] = by_stage
-    scale = batch_scale(schedule, len(batches) - 1)
-    return found | ({"learning_rate.batch_scale": scale} if scale != 1 else {})
+
+def model_shape(model: "TokenformerConfig | TransformerConfig") -> dict[str, Any]:
+    """What a stage may change of a model: its layers, its width, and the parameter tokens of each layer."""
+    if isinstance(model, TokenformerConfig):
+        return {
+            "num_layers": model.num_layers,
+            "hidden_size": model.hidden_size,
+            "attention_tokens": _same([block.query.num_tokens for block in model.blocks]),
+            "ffn_tokens": _same([block.ffn.num_tokens for block in model.blocks]),
+        }
+    return model.model_dump(include={"num_layers", "hidden_size", "ffn_size"})
+
+
+def _same(counts: list[int]) -> int | list[int] | None:
+    """One number for layers that are alike, else one for each layer; None without layers."""
+    return counts if len(set(counts)) > 1 else counts[0] if counts else None
 
 
 def data_conditions(dataset: "DatasetManifest") -> dict[str, Any]:
@@ -70,11 +90,11 @@ def data_conditions(dataset: "DatasetManifest") -> dict[str, Any]:
     The ledger stores the fingerprint itself in a separate column.
     """
     texts = {f"data.{name}_text": split.text_hash for name, split in dataset.splits.items()}
-    found: dict[str, Any] = {"data.tokenizer": dataset.tokenizer_sha256, **texts}
+    values: dict[str, Any] = {"data.tokenizer": dataset.tokenizer_sha256, **texts}
     if not dataset.sources:
-        return found
+        return values
     weights = {source.name: source.weight for source in dataset.sources}
-    return found | {name: _weighted(text, weights) for name, text in texts.items()} | {"data.mixture": weights}
+    return values | {name: _weighted(text, weights) for name, text in texts.items()} | {"data.mixture": weights}
 
 
 def _weighted(text: str | None, weights: dict[str, float]) -> str | None:
@@ -84,21 +104,13 @@ def _weighted(text: str | None, weights: dict[str, float]) -> str | None:
     return text and hashlib.sha256(json.dumps([text, shares], sort_keys=True).encode()).hexdigest()
 
 
-def meant_to_differ(path: str, control: str, family: str | None) -> bool:
-    """Whether a control of kind `control` and model `family` differs from its ladder in `path` by design."""
-    block, _, key = path.partition(".")
-    if block == "start":
-        return control.endswith("-scratch")
-    if block == "stages":
-        return "scratch" in control or control == "single-jump"
-    if block == "growth":
-        return "scratch" in control or key in (_WHEN | _POLICY if control == "official-growth" else _WHEN)
-    return block == "model" and key in _SHAPE and family == "transformer"
-
-
 def _leaves(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in block.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def _is_in(path: str, blocks: tuple[str, ...]) -> bool:
+    return any(path == block or path.startswith(f"{block}.") for block in blocks)

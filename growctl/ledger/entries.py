@@ -1,5 +1,6 @@
 """The entries of a ledger as Python values: runs, stages, costs, evaluations, anomalies."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 from uuid import uuid4
@@ -54,6 +55,8 @@ class RunEntry:
     """Documents in the validation split of its dataset; None if not recorded."""
     validation_tokens: int | None = None
     """Tokens in that split, including the end of text after each document."""
+    training_tokens: int | None = None
+    """Tokens in the training split; None if not recorded."""
     group: str | None = None
     """The name of the set of runs that it belongs to, such as the seeds of one schedule; None for a run of its own."""
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -128,7 +131,16 @@ class Cost:
         return self.flops.total / self.available_flops if self.available_flops else None
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*(_sum(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)))
+        return Cost.total([self, other])
+
+    @classmethod
+    def total(cls, costs: Sequence["Cost"]) -> "Cost":
+        """The sum of some costs; a figure that is not known of one of them is not known."""
+        columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(cls)}
+        flops = columns.pop("flops")
+        parts = (sum((getattr(each, f.name) for each in flops), 0.0) for f in fields(Flops))
+        sums: dict[str, Any] = {name: None if None in values else sum(values) for name, values in columns.items()}
+        return cls(**sums, flops=Flops(*parts))
 
     def share(self, fraction: float) -> "Cost":
         """The part of this cost that belongs to `fraction` of its steps."""
@@ -146,10 +158,6 @@ class Cost:
             cpu_joules=_share(self.cpu_joules, fraction),
             money=_share(self.money, fraction),
         )
-
-
-def _sum(one: Any, other: Any) -> Any:
-    return None if one is None or other is None else one + other
 
 
 def _share(value: float | None, fraction: float) -> float | None:
@@ -171,26 +179,43 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class SplitCost:
-    """Cost, with replayed and reused work counted separately. Split costs can be added."""
+    """Cost, with repeated and reused work counted separately. Split costs can be added."""
 
     kept: Cost = Cost()
+    rolled_back: Cost = Cost()
+    """Steps that training gave up by a rollback after an anomaly of its own."""
     replayed: Cost = Cost()
-    """Steps that a later attempt repeated, and the time of attempts that completed no step."""
+    """Steps that a later attempt repeated after an interruption from outside, and the time of attempts that completed
+    no step."""
     reused: Cost = Cost()
     """Steps taken over from another run, at the cost that they had there."""
 
     @property
     def spent(self) -> Cost:
-        """What this run has spent: kept and replayed."""
-        return self.kept + self.replayed
+        """What this run has spent."""
+        return self.kept + self.rolled_back + self.replayed
+
+    @property
+    def trained(self) -> Cost:
+        """The steps that the model was trained by, whichever run paid for them."""
+        return self.kept + self.reused
 
     @property
     def model(self) -> Cost:
-        """What the model has cost, whichever run paid for it: kept and reused."""
-        return self.kept + self.reused
+        """What the model has cost, whichever run paid for it: all but what interruptions from outside repeated."""
+        return self.trained + self.rolled_back
 
     def __add__(self, other: "SplitCost") -> "SplitCost":
-        return SplitCost(self.kept + other.kept, self.replayed + other.replayed, self.reused + other.reused)
+        return SplitCost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What became of the steps of a work row, as shares of it."""
+
+    kept: float = 1.0
+    rolled_back: float = 0.0
+    """Given up by rollbacks after anomalies; the rest was repeated after interruptions from outside."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from heapq import merge
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ TABLES = {
         id INTEGER PRIMARY KEY CHECK (id = 1), run_id TEXT NOT NULL, name TEXT NOT NULL, schedule TEXT NOT NULL,
         control TEXT, control_of TEXT, ladder_id TEXT, seed INTEGER NOT NULL, dataset TEXT NOT NULL,
         dataset_fingerprint TEXT NOT NULL, conditions TEXT NOT NULL, decays INTEGER NOT NULL, caveats TEXT NOT NULL,
-        base TEXT NOT NULL, validation_documents INTEGER, validation_tokens INTEGER, "group" TEXT,
+        base TEXT NOT NULL, validation_documents INTEGER, validation_tokens INTEGER,
+        training_tokens INTEGER, "group" TEXT,
         overrides TEXT NOT NULL, created_at TEXT NOT NULL""",
     "stage": """
         position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, num_parameters INTEGER NOT NULL,
@@ -117,6 +120,11 @@ class BrokenLedger(LedgerError):
         self.why = why
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, default=repr)
+_CHECKED: dict[Path, tuple[tuple[int, int, int] | None, ...]] = {}
+"""The files that were read and found whole, in their state at that time: one command reads a ledger several times."""
+
+
 class LedgerFile:
     """An open ledger file: appends and queries rows."""
 
@@ -127,9 +135,10 @@ class LedgerFile:
         """
         if read_only and not path.is_file():
             raise LedgerError(f"{path}: there is no ledger here")
-        self.path = path
+        self.path, self.read_only = path, read_only
         self._last = (0, "")
         """Number and hash of the last row, while a transaction is open."""
+        self._state = tuple(_state(path.with_name(path.name + end)) for end in ("", "-journal", "-wal"))
         uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
         with _explained(path):
             self._connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
@@ -216,20 +225,26 @@ class LedgerFile:
             )
         if version != FORMAT_VERSION or schema != set(_SCHEMA):
             raise BrokenLedger(self.path, "its tables are not those of its format")
+        if self.read_only and _CHECKED.get(self.path.resolve()) == self._state:
+            return
         for problem in self.query("PRAGMA integrity_check(1)"):
             if problem[0] != "ok":
                 raise BrokenLedger(self.path, str(problem[0]).splitlines()[-1])
-        self._check_rows()
+        with _explained(self.path):
+            self._check_rows()
+        if self.read_only:
+            _CHECKED[self.path.resolve()] = self._state
 
     def _check_rows(self) -> None:
-        rows = [(table, dict(row)) for table in TABLES for row in self.query(f"SELECT * FROM {table}")]
-        numbered = {row["entry"]: (table, row) for table, row in rows}
+        tables = [
+            zip(repeat(table), self._connection.execute(f"SELECT * FROM {table} ORDER BY entry")) for table in TABLES
+        ]
+        count = sum(self.query(f"SELECT count(*) FROM {table}")[0][0] for table in TABLES)
         before = ""
-        for number in range(1, len(rows) + 1):
-            if number not in numbered:
-                raise BrokenLedger(self.path, f"row {number} of {len(rows)} is missing")
-            table, row = numbered[number]
-            if _row_hash(before, table, row) != row["sha256"]:
+        for number, (table, row) in enumerate(merge(*tables, key=lambda pair: pair[1]["entry"]), 1):
+            if row["entry"] != number:
+                raise BrokenLedger(self.path, f"row {number} of {count} is missing")
+            if _row_hash(before, table, dict(row)) != row["sha256"]:
                 raise BrokenLedger(self.path, f"row {number}, of {table}, does not match its hash")
             before = row["sha256"]
 
@@ -259,17 +274,24 @@ def move_aside(path: Path) -> Path:
 
 def _row_hash(before: str, table: str, row: dict[str, Any]) -> str:
     """sha256 over the hash of the previous row and this row's table and values."""
-    values = {name: _as_kept(value) for name, value in row.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps([before, table, values], sort_keys=True, default=repr).encode()).hexdigest()
+    values = {name: _as_kept(value) if isinstance(value, float) else value for name, value in row.items()}
+    values.pop("sha256", None)
+    return hashlib.sha256(_ENCODER.encode([before, table, values]).encode()).hexdigest()
 
 
-def _as_kept(value: Any) -> Any:
+def _as_kept(value: float) -> float | None:
     """A value in the form that SQLite returns for any column type: 2 for 2.0, None for NaN."""
-    if isinstance(value, float):
-        if math.isnan(value):
-            return None
-        return int(value) if value.is_integer() else value
-    return value
+    if math.isnan(value):
+        return None
+    return int(value) if value.is_integer() else value
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @contextmanager

@@ -8,8 +8,9 @@ the ledger.
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from growctl.ledger.entries import (
     Evaluation,
     PeakMemory,
     RunEntry,
+    Shares,
     SourceEvaluation,
     SplitCost,
     StageEntry,
@@ -64,6 +66,8 @@ class Ledger:
         self.path = file.path
         self._file = file
         self._query, self._append = file.query, file.append
+        self._answers: dict[str, Any] = {}
+        """What a read-only ledger, a snapshot, was asked before."""
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> "Ledger":
@@ -106,8 +110,7 @@ class Ledger:
             raise LedgerError(f"{self.path} has {', '.join(held)}; now there are {', '.join(now)}")
         for what, values in held.items():
             for name, value in values.items():
-                if name not in _MAY_CHANGE and now[what][name] != value:
-                    differing = _differing(name, value, now[what][name])
+                if name not in _MAY_CHANGE and (differing := _differing(name, value, now[what][name])):
                     raise LedgerError(
                         f"{self.path}: {what} was recorded with {differing}; use another run name for other values"
                     )
@@ -178,29 +181,33 @@ class Ledger:
                AND attempt = (SELECT max(attempt) FROM attempt WHERE stage = :stage)""",
             stage=stage,
         )
-        steps = self.stage_cost(stage).model.steps
+        steps = self.stage_cost(stage).trained.steps
         return bool(ended) or any(e.point == "final" and e.step <= steps for e in self.evaluations(stage))
 
     def stage_cost(self, stage: str) -> SplitCost:
-        """The cost of a stage so far, from its work rows. A row that was replayed in part is split by its steps."""
-        split = SplitCost()
-        for row, kept in self.work(stage):
-            cost = _cost(row)
-            if row["paid_by"] is None:
-                split += SplitCost(cost.share(kept), cost.share(1.0 - kept))
-            else:
-                split += SplitCost(reused=cost.share(kept))
-        return split
+        """The cost of a stage so far, from its work rows. A row that was repeated in part is split by its steps."""
+        return self._once(f"cost of {stage}", lambda: _split(self.work(stage)))
 
-    def work(self, stage: str) -> list[tuple[sqlite3.Row, float]]:
-        """The work rows of a stage, in the order in which they were booked, each with the share that was kept."""
-        rows = self._query(
-            """SELECT *, (SELECT min(resumed_from) FROM attempt AS later
-                          WHERE later.stage = work.stage AND later.attempt > work.attempt) AS resumed_from
-               FROM work WHERE stage = :stage ORDER BY entry""",
-            stage=stage,
-        )
-        return [(row, _kept(row)) for row in rows]
+    def work(self, stage: str) -> list[tuple[sqlite3.Row, Shares]]:
+        """The work rows of a stage, in the order in which they were booked, each with what became of its steps."""
+        return self._once(f"work of {stage}", lambda: self._work(stage))
+
+    def _work(self, stage: str) -> list[tuple[sqlite3.Row, Shares]]:
+        attempts = self._query("SELECT attempt, resumed_from FROM attempt WHERE stage = :s ORDER BY attempt", s=stage)
+        rollbacks = self._query("SELECT attempt FROM anomaly WHERE stage = :s AND action = 'rollback'", s=stage)
+        spoiled = {row["attempt"] for row in rollbacks}
+        resumed = [(later["resumed_from"], before["attempt"] in spoiled) for before, later in pairwise(attempts)]
+        after = {row["attempt"]: resumed[number:] for number, row in enumerate(attempts)}
+        rows = self._query("SELECT * FROM work WHERE stage = :s ORDER BY entry", s=stage)
+        return [(row, _shares(row, after.get(row["attempt"], ()))) for row in rows]
+
+    def _once(self, question: str, answer: Callable[[], Any]) -> Any:
+        """An answer; a read-only ledger, whose rows cannot change, works it out once."""
+        if not self._file.read_only:
+            return answer()
+        if question not in self._answers:
+            self._answers[question] = answer()
+        return self._answers[question]
 
     def tables(self) -> dict[str, tuple[dict[str, str], list[dict[str, Any]]]]:
         """Every table: {name: (types of SQLite by column, rows)}, without the hashes. A work row ends with `kept`, the
@@ -213,7 +220,7 @@ class Ledger:
             rows = [dict(row) for row in self._query(f"SELECT {quoted} FROM {table} ORDER BY entry")]
             found[table] = (columns, rows)
         columns, rows = found["work"]
-        kept = {row["entry"]: share for stage in self.stages() for row, share in self.work(stage.name)}
+        kept = {row["entry"]: shares.kept for stage in self.stages() for row, shares in self.work(stage.name)}
         found["work"] = (columns | {"kept": "REAL"}, [row | {"kept": kept[row["entry"]]} for row in rows])
         return found
 
@@ -258,14 +265,19 @@ class Ledger:
 
     def evaluations(self, stage: str) -> list[Evaluation]:
         """The stage's evaluations that still count, oldest first; the last one where a step was evaluated again."""
+        return self._once(f"evaluations of {stage}", lambda: self._evaluations(stage))
+
+    def _evaluations(self, stage: str) -> list[Evaluation]:
         rows = self._query(
-            """SELECT evaluation.*, step - first_step + (
-                   SELECT coalesce(sum(work.last_step - work.first_step), 0) FROM work
-                   WHERE work.stage = evaluation.stage AND work.attempt < evaluation.attempt) AS steps_spent
-               FROM evaluation JOIN attempt USING (stage, attempt)
-               WHERE stage = :stage AND NOT EXISTS (
-                   SELECT 1 FROM attempt AS later WHERE later.stage = evaluation.stage
-                   AND later.attempt > evaluation.attempt AND later.resumed_from < evaluation.step)
+            """SELECT evaluation.*, step - first_step + steps_before AS steps_spent
+               FROM evaluation JOIN (
+                   SELECT stage, attempt, first_step,
+                       (SELECT coalesce(sum(work.last_step - work.first_step), 0) FROM work
+                        WHERE work.stage = attempt.stage AND work.attempt < attempt.attempt) AS steps_before,
+                       (SELECT min(resumed_from) FROM attempt AS later
+                        WHERE later.stage = attempt.stage AND later.attempt > attempt.attempt) AS resumed_from
+                   FROM attempt WHERE stage = :stage) USING (stage, attempt)
+               WHERE stage = :stage AND (resumed_from IS NULL OR step <= resumed_from)
                ORDER BY attempt, step, evaluation.rowid""",
             stage=stage,
         )
@@ -294,15 +306,32 @@ class Ledger:
 
 
 def _by_source(text: str | None) -> dict[str, SourceEvaluation]:
-    return {name: SourceEvaluation(**figures) for name, figures in json.loads(text or "{}").items()}
+    return {name: SourceEvaluation(**figures) for name, figures in json.loads(text).items()} if text else {}
 
 
-def _kept(row: sqlite3.Row) -> float:
-    """The share of a row's steps before the step that a later attempt resumed from."""
-    num_steps, resumed_from = row["last_step"] - row["first_step"], row["resumed_from"]
-    if resumed_from is None or resumed_from > row["last_step"]:
-        return 1.0
-    return max(0, resumed_from - row["first_step"]) / num_steps if num_steps else 0.0
+def _split(work: Sequence[tuple[sqlite3.Row, Shares]]) -> SplitCost:
+    kept, rolled_back, replayed, reused = (list[Cost]() for _ in range(4))
+    for row, shares in work:
+        cost, own = _cost(row), row["paid_by"] is None
+        (kept if own else reused).append(cost if shares.kept == 1.0 else cost.share(shares.kept))
+        if own and shares.kept < 1.0:
+            rolled_back.append(cost.share(shares.rolled_back))
+            replayed.append(cost.share(1.0 - shares.kept - shares.rolled_back))
+    return SplitCost(*(Cost.total([Cost(), *costs]) for costs in (kept, rolled_back, replayed, reused)))
+
+
+def _shares(row: sqlite3.Row, later: Sequence[tuple[int, bool]]) -> Shares:
+    """What became of a row's steps. `later`: where each later attempt resumed, and whether a rollback had caused it."""
+    first, last, rolled_back = row["first_step"], row["last_step"], 0
+    num_steps = last - first
+    if not num_steps:
+        causes = [own for step, own in later if step <= last]
+        return Shares() if not causes else Shares(0.0, float(causes[0]))
+    for step, own in later:
+        cut = max(first, min(step, last))
+        rolled_back += (last - cut) * own
+        last = cut
+    return Shares((last - first) / num_steps, rolled_back / num_steps)
 
 
 def _cost(row: sqlite3.Row) -> Cost:
@@ -314,7 +343,7 @@ def _cost(row: sqlite3.Row) -> Cost:
         flops=_flops("flops", row),
         recomputed_flops=row["recomputed_flops"],
         evaluation_flops=row["evaluation_flops"],
-        wall_seconds=row["wall_seconds"],
+        wall_seconds=row["device_seconds"] / row["num_devices"] if row["paid_by"] else row["wall_seconds"],
         device_seconds=row["device_seconds"],
         step_seconds=step_seconds,
         available_flops=None if None in (step_seconds, peak) else step_seconds * row["num_devices"] * peak,
@@ -325,12 +354,15 @@ def _cost(row: sqlite3.Row) -> Cost:
 
 
 def _flops(prefix: str, row: sqlite3.Row) -> Flops:
-    return Flops(**{f.name: row[f"{prefix}_{f.name}"] for f in fields(Flops)})
+    return Flops(row[f"{prefix}_parameters"], row[f"{prefix}_attention"], row[f"{prefix}_head"])
 
 
 def _differing(name: str, held: Any, now: Any) -> str:
-    """What differs between two values of the entry `name`; of two blocks, the keys that do."""
+    """What differs between two values of the entry `name`, of two blocks the keys that do; empty if nothing does.
+
+    How a run is launched may change when it resumes.
+    """
     if not (isinstance(held, dict) and isinstance(now, dict)):
-        return f"{name} {held!r}, now it is {now!r}"
-    paths = (path for path in sorted(held | now) if held.get(path) != now.get(path))
+        return "" if held == now else f"{name} {held!r}, now it is {now!r}"
+    paths = (path for path in sorted(held | now) if held.get(path) != now.get(path) and not path.startswith("launch."))
     return "; ".join(f"{path} {held.get(path)!r}, now it is {now.get(path)!r}" for path in paths)

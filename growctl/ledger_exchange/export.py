@@ -11,8 +11,8 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from growctl.ledger.ledger import Ledger
-from growctl.measured.find import find_ledgers
 from growctl.report.documents import for_spreadsheet
+from growctl.runs.find import find_ledgers
 from model.errors import UserError
 
 Format = Literal["csv", "json", "parquet"]

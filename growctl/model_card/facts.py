@@ -63,16 +63,18 @@ def _public_part(part: str) -> str:
 
 def _verdicts(checkpoint: Path) -> list[tuple[str, tuple[str, ...]]]:
     """The verdicts of the report of the run that the checkpoint is in; none if it is in no run with a ledger."""
+    from growctl.analysis.results import results
     from growctl.ledger.ledger import LedgerError
-    from growctl.measured.find import find_runs
-    from growctl.report.savings import verdicts
+    from growctl.runs.find import find_runs
 
     above = checkpoint.resolve().parents
     for folder in above[LEVELS_IN_RUN - 1 : LEVELS_IN_RUN + 1]:
         run = RunPaths(folder)
         if run.ledger.is_file():
             try:
-                return verdicts(find_runs(folder.parent, [folder.name]))
+                judged = results(find_runs(folder.parent, [folder.name]))
+                named = [(f"{each.ladder} against {each.opponent}", each) for each in judged.headlines if each.opponent]
+                return [(heading, (verdict.claim, *verdict.cautions)) for heading, verdict in named]
             except LedgerError:
                 return []
     return []

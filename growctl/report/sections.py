@@ -1,59 +1,312 @@
 """All that a report says, topic by topic, in the order in which a reader wants it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from growctl.content.section import Section
-from growctl.loss_costs import cost_by_stage
-from growctl.loss_costs import sections as equal_loss_sections
-from growctl.measured.runs import RunReport
-from growctl.published import figures as published_figures
-from growctl.published.overlays import Published
-from growctl.report import anomalies, bits_per_byte, charts, method, samples, savings, scores, sources, stages, warnings
-from growctl.report_setup import commands, environment, growths, schedules
-from growctl.report_training import by_position, recovery, time_spent, training
-from growctl.seeds import headline, ladders, over_seeds, sweep
-from growctl.seeds.grouping import BY_SCHEDULE, Grouping
-from growctl.seeds.results import results
+from growctl.analysis.results import results as judge
+from growctl.ledger.entries import Anomaly
+from growctl.report import compute, published, results, scores, setup, training
+from growctl.report.legend import Legend
+from growctl.report.published import Published
+from growctl.runs.data_groups import DataGroup, data_groups, data_warning, mixture_shares
+from growctl.runs.runs import RunReport, StageReport
+from growctl.runs_dir import CONTROL_INFIX
+from growctl.text.formatting import duration, four_digits, scientific, short_count
+from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure
+from stages.counted import counted
+from stages.data.validation_size import small_validation
+
+MOST_RUNS = 6
+"""Of three or four lines each, they fit one screen."""
+SHOWN_ANOMALIES = 10
 
 
 def report_sections(
     runs: Sequence[RunReport],
-    grouping: Grouping = BY_SCHEDULE,
+    keys: Sequence[str] = (),
     command: Sequence[str] = (),
     overlays: Sequence[Published] = (),
 ) -> list[Section]:
     """The sections of the report on `runs` that `command` makes, the most important first.
 
-    `overlays`: published figures, which are shown apart and change nothing else.
+    `keys` keep runs apart (`--group-by`). `overlays`: published figures, which are shown apart and change nothing else.
     """
-    found = results(runs, grouping)
+    legend = Legend.of(runs, keys)
+    judged = judge(runs, keys)
     topics = (
-        headline.section(found.headlines),
-        warnings.section(runs),
-        charts.section(runs, grouping, overlays),
-        over_seeds.section(found.seeds, found.swept),
-        sweep.section(found.sweeps),
-        ladders.section(found.ladders),
-        bits_per_byte.section(runs),
-        savings.section(runs, found.with_several_seeds, found.cautions),
-        savings.section_by_seed(runs, found.with_several_seeds),
-        equal_loss_sections.section(runs),
-        equal_loss_sections.section_of_other_costs(runs),
-        stages.section(runs),
-        sources.section(runs),
-        cost_by_stage.section(runs),
-        *training.sections(runs, grouping),
-        recovery.section(runs, grouping),
-        time_spent.section(runs),
-        anomalies.section(runs),
-        growths.section(runs),
-        scores.section(runs),
-        published_figures.section(overlays),
-        by_position.section(runs),
-        samples.section(runs),
-        environment.section(runs),
-        schedules.section(runs),
-        commands.section(runs, command),
-        method.section(),
+        *(results.headline(judged), _warnings(runs), compute.section(runs, legend, overlays)),
+        *results.sections(judged),
+        *(compute.bits_per_byte_section(runs), stage_section(runs), _sources(runs), results.cost_by_stage(runs)),
+        *training.sections(runs, legend),
+        *(_anomalies(runs), setup.growth_section(runs), scores.section(runs), published.section(overlays)),
+        *(scores.position_section(runs), _samples(runs), setup.environment_section(runs), setup.schedule_section(runs)),
+        *(setup.command_section(runs, command), _method()),
     )
     return [section for section in topics if section]
+
+
+def brief_runs(runs: Sequence[RunReport]) -> frozenset[str]:
+    """The runs whose rows a terminal shows without `--details`: all of a few, else the ladders, else none."""
+    for some in (runs, [run for run in runs if run.control is None]):
+        if len(some) <= MOST_RUNS:
+            return frozenset(run.name for run in some)
+    return frozenset()
+
+
+def _by_dataset(key: str, runs: Sequence[RunReport], table: Callable[[str, DataGroup], Sequence[Part]]) -> list[Part]:
+    """The parts for each dataset, below its name if there are several."""
+    groups = data_groups(runs)
+    if len(groups) < 2:
+        return [part for group in groups for part in table(key, group)]
+    return [
+        part
+        for number, group in enumerate(groups, 1)
+        for part in (Paragraph(f"Dataset {group.name}", "heading"), *table(f"{key}-{number}", group))
+    ]
+
+
+_SHAPES: dict[str, Callable[[StageReport], int | None]] = {
+    "layers": lambda stage: stage.num_layers,
+    "batch": lambda stage: stage.batch_size,
+    "context": lambda stage: stage.sequence_length,
+}
+"""Columns that the table of stages has only if they change within a run: most ladders grow in tokens alone."""
+_STAGE_COLUMNS = (
+    Column("parameters", drop=3),
+    Column("tokens"),
+    Column("FLOPs", drop=1),
+    Column("FLOPs so far"),
+    Column("device time", drop=2),
+    Column("perplexity"),
+    Column("jump"),
+)
+
+
+def stage_section(runs: Sequence[RunReport]) -> Section:
+    """What each stage of each run cost and how good its model is, with notes below; a table for each dataset."""
+    brief = brief_runs(runs)
+
+    def table(key: str, group: DataGroup) -> list[Part]:
+        shown = [
+            name for name, read in _SHAPES.items() if any(len(set(map(read, run.parts))) > 1 for run in group.runs)
+        ]
+        columns = (Column("stage", is_number=False), *(Column(name, drop=4) for name in shown), *_STAGE_COLUMNS)
+        rows = []
+        for run in group.runs:
+            remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else run.description
+            cells = tuple(_stage_row(part, shown) for part in run.parts)
+            rows.append(Rows(cells, run.name, remark, tuple(_remarks(run)), is_detail=run.name not in brief))
+        return [Table(key, columns, tuple(rows))]
+
+    return Section("stages", "Stages", tuple(_by_dataset("stages", runs, table)))
+
+
+def _stage_row(stage: StageReport, shapes: Sequence[str]) -> tuple[Cell, ...]:
+    perplexity = Cell("-") if stage.perplexity is None else Cell(four_digits(stage.perplexity), stage.perplexity)
+    if not stage.finished and stage.train_tokens:
+        perplexity = Cell("unfinished")
+    return (
+        Cell(stage.name),
+        *(figure(_SHAPES[name](stage), "{:,}") for name in shapes),
+        Cell(short_count(stage.num_parameters), stage.num_parameters),
+        Cell(short_count(stage.train_tokens), stage.train_tokens),
+        Cell(scientific(stage.flops), stage.flops),
+        Cell(scientific(stage.cumulative_flops), stage.cumulative_flops),
+        Cell(duration(stage.device_seconds), stage.device_seconds),
+        perplexity,
+        Cell("0", 0.0) if stage.jump == 0 else figure(stage.jump, "{:+.1e}"),
+    )
+
+
+def remarks(run: RunReport) -> list[str]:
+    """The notes below a run's stages: its start checkpoint, contexts, and reused, replayed and recomputed work."""
+    return list(_remarks(run))
+
+
+def _remarks(run: RunReport) -> Iterator[str]:
+    if run.base:
+        whose = f"trained in run {run.base.run}" if run.base.run else run.base.path
+        size = f"{short_count(run.base.num_parameters)} parameters, {whose}"
+        if run.base.flops is None:
+            yield f"Start checkpoint: {size}. Its cost is not known and not counted; start.flops can give it."
+        else:
+            yield f"Start checkpoint: {scientific(run.base.flops)} FLOPs, counted in FLOPs so far ({size})."
+    own = [
+        f"{stage.own_context_loss:.4f} for {stage.name} at {stage.sequence_length:,}"
+        for stage in run.parts
+        if stage.own_context_loss is not None and stage.sequence_length
+    ]
+    if own and (last := run.stages[-1].sequence_length):
+        yield (
+            f"Losses are measured at the last stage's context, {last:,} tokens. At a stage's own context: "
+            f"{', '.join(own)} (nats per token)."
+        )
+    whole = run.total_flops
+    if run.reused_from:
+        names = " and ".join(name.removeprefix(f"{run.control_of}{CONTROL_INFIX}") for name in run.reused_from)
+        yield (
+            f"{scientific(run.reused_flops)} of these FLOPs ({run.reused_flops / whole:.1%}) are reused from {names}; "
+            "their device time is not counted here."
+        )
+    flops = sum(part.replayed_flops for part in run.parts)
+    seconds = round(sum(part.replayed_device_seconds for part in run.parts))
+    share = f" (+{flops / whole:.1%})" if whole else ""
+    replayed = [f"{scientific(flops)} FLOPs{share}, not counted above"] if flops else []
+    replayed += [f"{duration(seconds)} of device time, counted above"] if seconds else []
+    if replayed:
+        yield f"Replayed after interruptions: {', and '.join(replayed)}."
+    if run.recomputed_flops:
+        model = sum(part.flops - part.reused_flops + part.replayed_flops for part in run.parts)
+        yield (
+            f"Activation checkpointing recomputed {scientific(run.recomputed_flops)} FLOPs "
+            f"(+{run.recomputed_flops / model:.0%}) to save memory, not counted above; their device time is."
+        )
+    if run.releases:
+        branches = scientific(whole - run.cumulative_flops)
+        yield f"Releases are branches of {branches} FLOPs in all; the stages after them do not count these."
+    yield from run.notes
+
+
+def validation_warning(run: RunReport) -> str | None:
+    """The warning for the validation set of one run; None if it is large enough, or its size is not recorded."""
+    if run.validation_documents is None or run.validation_tokens is None:
+        return None
+    return small_validation(
+        run.validation_documents,
+        run.validation_tokens,
+        max_sequences=run.conditions.get("evaluation.max_sequences"),
+        sequence_length=(run.stages[-1].sequence_length if run.stages else None) or 1,
+    )
+
+
+def _warnings(runs: Sequence[RunReport]) -> Section | None:
+    """What may make the comparisons worthless, each warning once, with the runs if it does not hold for all."""
+    by_text: dict[str, list[str]] = {}
+    for run in runs:
+        if warning := validation_warning(run):
+            by_text.setdefault(warning, []).append(run.name)
+    texts = [data_warning(runs)] + [
+        warning if len(names) == len(runs) else f"{', '.join(names)}: {warning}" for warning, names in by_text.items()
+    ]
+    parts = tuple(Paragraph(text, "warning") for text in texts if text)
+    return Section("warnings", "Warnings", parts) if parts else None
+
+
+_SOURCE_COLUMNS = (
+    Column("stage", is_number=False),
+    Column("source", is_number=False),
+    Column("tokens"),
+    Column("share", drop=1),
+    Column("epochs so far"),
+    Column("validation loss"),
+    Column("bits per byte", drop=2),
+)
+_SOURCES = (
+    "Tokens are those that the stage trained on; data that a rollback skipped does not count. Epochs count from the "
+    "ladder's first sample on. The loss is in nats per token, at the stage's end or, while it is unfinished, at its "
+    "last evaluation."
+)
+
+
+def _sources(runs: Sequence[RunReport]) -> Section | None:
+    """What each stage of a run on a mixture trained on, and its loss on each source; None without mixtures."""
+    mixed = [run for run in runs if any(part.by_source for part in run.parts)]
+    brief = brief_runs(mixed)
+
+    def table(key: str, group: DataGroup) -> list[Part]:
+        shares = mixture_shares(group.runs[0])
+        weighted = (
+            f"The validation loss is the mean over the sources, weighted by data.mixture ({shares}), at every stage "
+            "and in every control, whatever weights they train with."
+        )
+        rows = [
+            Rows(cells, run.name, run.description, is_detail=run.name not in brief)
+            for run in group.runs
+            if (cells := tuple(row for part in run.parts for row in _source_rows(part)))
+        ]
+        return [*([Paragraph(weighted)] if shares else []), Table(key, _SOURCE_COLUMNS, tuple(rows))]
+
+    parts = (*_by_dataset("sources", mixed, table), Paragraph(_SOURCES))
+    return Section("sources", "Sources of the mixture", parts) if mixed else None
+
+
+def _source_rows(stage: StageReport) -> Iterator[tuple[Cell, ...]]:
+    total = sum(source.train_tokens for source in stage.by_source.values())
+    for name, source in stage.by_source.items():
+        yield (
+            Cell(stage.name if stage.finished else f"{stage.name} (unfinished)"),
+            Cell(name),
+            Cell(short_count(source.train_tokens), source.train_tokens),
+            figure(source.train_tokens / total if total else None, "{:.1%}"),
+            figure(source.epochs, "{:.3g}"),
+            figure(source.loss),
+            figure(source.bits_per_byte),
+        )
+
+
+def _anomalies(runs: Sequence[RunReport]) -> Section | None:
+    """The rejected updates of training, one sentence each."""
+    parts: list[Paragraph] = []
+    for run in (run for run in runs if run.anomalies):
+        parts.append(Paragraph(run.name, "heading"))
+        if (left_out := len(run.anomalies) - SHOWN_ANOMALIES) > 0:
+            parts.append(Paragraph(f"{left_out} earlier anomalies are in the JSON report."))
+        parts += [Paragraph(_anomaly(*anomaly)) for anomaly in run.anomalies[-SHOWN_ANOMALIES:]]
+    return Section("anomalies", "Training anomalies", tuple(parts)) if parts else None
+
+
+def _anomaly(stage: str, anomaly: Anomaly) -> str:
+    what = {"non_finite": "a non-finite value", "spike": "a spike"}.get(anomaly.kind, anomaly.kind)
+    done = {"skip": "skipped", "rollback": "rolled back", "stop": "stopped"}.get(anomaly.action, anomaly.action)
+    if anomaly.value is not None and anomaly.threshold is not None:
+        what += f", {anomaly.value:.4g} against {anomaly.threshold:.4g}"
+    if anomaly.first_step is not None and anomaly.num_steps:
+        done += f", skipping the data of {counted(anomaly.num_steps, 'step')} from step {anomaly.first_step} on"
+    return f"{stage}, attempt {anomaly.attempt}, step {anomaly.step}: {what}; {done}."
+
+
+def _samples(runs: Sequence[RunReport]) -> Section | None:
+    """The texts that the models wrote, by prompt, in the order of the schedules; None if there are none."""
+    by_prompt: dict[str, list[Listing]] = {}
+    for run in runs:
+        for stage in run.parts:
+            for sample in stage.samples:
+                by_prompt.setdefault(sample.prompt, []).append(Listing(f"{run.name}/{stage.name}", sample.whole))
+    parts: list[Part] = []
+    for prompt, texts in by_prompt.items():
+        parts += [Paragraph(f"Text after {prompt!r}" if prompt else "Text of a new document", "heading"), *texts]
+    heading = "Text after each stage"
+    return Section("samples", heading, tuple(parts), in_terminal=False, is_detail=True) if parts else None
+
+
+_COUNTED = (
+    ("FLOPs",
+     "They count the matrix products of training, computed from the model's structure. A multiply-add counts as 2, and "
+     "the backward pass costs twice the forward pass. Attention counts as the full T x T, although the causal mask "
+     "needs only half. Element-wise operations are not counted."),
+    ("Cumulative cost",
+     "It includes every stage so far: the first size is not free. It also includes the checkpoint that a run started "
+     "from, if its cost is known. FLOPs that were spent again after an interruption are shown separately, for ladders "
+     "and controls alike, because they do not depend on the training method. Evaluations are recorded, but are not "
+     "part of the cost."),
+    ("Device time",
+     "It is wall time times devices, from the start of each attempt. It includes start-up, evaluation, replayed steps "
+     "and failed attempts."),
+    ("Perplexity",
+     "It is measured at the end of a stage, on the validation data, in fp32 from the master weights. The jump is the "
+     "change in loss that the growth itself causes, in nats per token (a nat is a unit of the natural logarithm): 0 if "
+     "it preserves the function."),
+    *results.METHOD,
+    ("Releases",
+     "A release is a branch from a stage's end on which the learning rate decays, so that its size is a finished model "
+     "too. Its cumulative cost is that of the stages up to its own, and of the branch."),
+    ("The chart of compute against perplexity",
+     "Large marks are the ends of stages and runs, and diamonds those of releases. Lines and small dots are "
+     "evaluations during training, before the learning rate has decayed: a full run with that budget would reach a "
+     "lower loss."),
+)  # fmt: skip
+
+
+def _method() -> Section:
+    """What each figure is, and how it is computed."""
+    parts = [part for name, text in _COUNTED for part in (Paragraph(name, "heading"), Paragraph(text))]
+    return Section("method", "How the figures are computed", tuple(parts), in_terminal=False, is_detail=True)

@@ -22,7 +22,7 @@ def run_entry(
     """The run. `dataset` is the path, `manifest` that of the dataset; `ladder` is that of a control."""
     schedule, caveats = request.schedule, []
     if ladder and request.control:
-        caveats = control_caveats(request.control, schedule, ladder.last_size)
+        caveats = control_caveats(request.control, schedule, ladder.last_size, ladder.entry.base_flops)
     return RunEntry(
         name=request.name,
         schedule=request.label,
@@ -39,6 +39,7 @@ def run_entry(
         base=start.entry(manifest) if start else None,
         validation_documents=manifest.splits["validation"].num_documents,
         validation_tokens=manifest.splits["validation"].num_tokens,
+        training_tokens=manifest.splits["train"].num_tokens,
         group=request.run_set.group if request.run_set else None,
         overrides=request.run_set.overrides if request.run_set else {},
     )

@@ -16,9 +16,9 @@ from growctl.progress.ladder import LadderProgress
 from growctl.progress.stage import StageProgress
 from growctl.progress.view import View
 from growctl.schema.blocks import Schedule
+from growctl.text.console import Verbatim
 from growctl.text.first_use import FirstUse
 from growctl.text.formatting import byte_count, duration, indented, scientific, short_count, wrapped
-from growctl.text.verbatim import Verbatim
 from stages.checkpoint.manifest import Manifest
 from stages.counted import counted
 from stages.data.progress import Work

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from growctl.measured.runs import ControlToCome, RunReport
+from growctl.runs.runs import ControlToCome, RunReport
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.status.runs import RunStatus, find_status
 

@@ -17,9 +17,9 @@ from growctl.controls.renamed import further_controls, in_their_folders, renamed
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
-from growctl.measured.find import RunNotFoundError
 from growctl.run.requests import steps_done
 from growctl.run.run_set import RunSet, read_run_set
+from growctl.runs.find import RunNotFoundError
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.schedule.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
 from growctl.schema.blocks import Schedule

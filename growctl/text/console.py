@@ -1,6 +1,7 @@
 """The console that every command prints to."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -22,3 +23,15 @@ class Terminal(Console):
         """Renders like rich, with text escaped. rich's own control segments stay as they are."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
+
+
+@dataclass(frozen=True)
+class Verbatim:
+    """A text as it is, for `Console.print(..., soft_wrap=True)`. rich would break its lines and turn its tabs
+    into spaces. Control codes are shown as escapes."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        yield Segment(visible(self.text))
+        yield Segment.line()

@@ -88,8 +88,8 @@ class Tracking:
 
     def _table(self) -> str:
         """The report's rows of this run, as CSV; empty if its ledger cannot be read."""
-        from growctl.measured.read import read_run
         from growctl.report.documents import stages_csv
+        from growctl.runs.read import read_run
 
         with suppress(UserError, Failure, OSError):
             return stages_csv([read_run(self._paths.ledger)])

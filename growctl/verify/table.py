@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from growctl.text.colours import BAD, FAINT
 from growctl.text.first_use import FirstUse
-from growctl.text.formatting import short_count
-from growctl.text.policy import policy_words
+from growctl.text.formatting import policy_words, short_count
 from model.config import PATTENTIONS
 from stages.counted import counted
 

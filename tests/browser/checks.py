@@ -1,19 +1,9 @@
-"""What tests ask of a page in the browser: violations of WCAG, overlapping lettering, how it looks from afar."""
+"""What tests ask of a page in the browser: violations of WCAG and overlapping lettering."""
 
-import io
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from PIL import Image, ImageChops, ImageFilter, ImageStat
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
-
-SCREENSHOTS = Path(__file__).parent / "screenshots"
-_SIZE = 64
-"""Pixels of a stored screenshot's longer side: shapes and brightness stay, lettering does not."""
-_TOLERANCE = 6.0
-"""Of the mean difference of all pixels, from 0 to 255. Other fonts move lines a little; a missing chart, much more."""
 
 
 def violations(page: "Page", axe: str) -> list[str]:
@@ -50,16 +40,3 @@ def overlaps(lettering: "Locator") -> list[tuple[str, str]]:
         )
 
     return [(a, b) for i, (a, box) in enumerate(found) for b, other in found[i + 1 :] if cover(box, other)]
-
-
-def differs_from_stored(screenshot: bytes, name: str, write: bool) -> float:
-    """How far a screenshot is from the stored one, where 1 is the most that passes; stores it if `write`."""
-    image = Image.open(io.BytesIO(screenshot)).convert("RGB")
-    image.thumbnail((_SIZE, _SIZE))
-    path = SCREENSHOTS / f"{name}.png"
-    if write:
-        path.parent.mkdir(exist_ok=True)
-        image.save(path, optimize=True)
-    stored = Image.open(path).convert("RGB").resize(image.size)
-    blurred = [each.filter(ImageFilter.GaussianBlur(1)) for each in (image, stored)]
-    return max(ImageStat.Stat(ImageChops.difference(*blurred)).mean) / _TOLERANCE

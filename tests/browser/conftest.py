@@ -14,13 +14,8 @@ if TYPE_CHECKING:
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 AXE = Path(__file__).resolve().parents[2] / "build/browser/node_modules/axe-core/axe.min.js"
-PHONE, DESKTOP = 390, 1440
+PHONE, DESKTOP = 400, 1280
 HEIGHTS = {PHONE: 844, DESKTOP: 1000}
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Registers an option of these tests."""
-    parser.addoption("--write-screenshots", action="store_true", help="store the screenshots of pages as they are now")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from growctl.content.section import Listing, Section
-from growctl.measured.find import find_runs
-from growctl.measured.runs import RunReport
+from growctl.report.page import render_page
 from growctl.report.sections import report_sections
-from growctl.report_page.page import render_page
+from growctl.runs.find import find_runs
+from growctl.runs.runs import RunReport
+from growctl.text.section import Listing, Section
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, stage_of
 
 EVIL = "<script>alert(1)</script>"

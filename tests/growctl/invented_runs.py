@@ -1,13 +1,11 @@
 """Run directories with real ledgers and invented losses, for tests of code that reads them."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from growctl.ledger.ledger import BaseEntry, Ledger, RunEntry, StageEntry
-from growctl.measured.find import find_runs
-from growctl.verdicts.compare import Comparison, compare
-from growctl.verdicts.verdict import verdict
 from model.flops import Flops
 
 TOKENS_PER_STEP = 1000
@@ -38,13 +36,23 @@ class FakeRun:
         validation: tuple[int, int] | None = None,
         run_set: tuple[str, dict[str, Any]] = ("", {}),
         seed: int = 1,
+        machine: dict[str, Any] | None = None,
+        evaluates: dict[str, Any] | None = None,
+        tokens_per_second: float | None = None,
+        num_evaluations: int = 10,
+        entry: RunEntry | None = None,
         **conditions: Any,
     ):
-        """`validation`: documents and tokens of the validation split. `run_set`: its group and overrides."""
+        """`validation`: documents and tokens of the validation split. `run_set`: its group and overrides. `machine`,
+        `evaluates`: what its `start` and evaluation records say in place of the usual. `tokens_per_second`: its speed,
+        which its seconds and its energy, 100 W a device, then follow. `num_evaluations`: of each stage, before its end.
+        `entry`: the whole entry, if it is known."""
         self.stages, self.path, self.precision = stages, runs / name / "ledger.db", precision
-        self.has_base = base is not None
+        self.machine, self.evaluates, self.tokens_per_second = machine or {}, evaluates or {}, tokens_per_second
+        self.num_evaluations = num_evaluations
+        self.has_base = (entry.base if entry else base) is not None
         self.path.parent.mkdir(parents=True)
-        self.entry = RunEntry(
+        self.entry = entry or RunEntry(
             name=name,
             schedule="quickstart",
             control=kind,
@@ -65,37 +73,74 @@ class FakeRun:
         with Ledger.open(self.path) as ledger:
             ledger.record_run(self.entry, stages)
 
-    def train(self, index: int, final: float | None, *, start: float = 4.0, killed_at: int = 0) -> "FakeRun":
-        """Trains stage `index` from loss `start` to `final` (None: it dies before); `killed_at` a step, once."""
+    def train(
+        self,
+        index: int,
+        final: float | None,
+        *,
+        start: float = 4.0,
+        killed_at: int = 0,
+        rolled_back_at: Sequence[int] = (),
+        reused_from: str = "",
+    ) -> "FakeRun":
+        """Trains stage `index` from loss `start` to `final` (None: it dies before; NaN: it diverges).
+
+        `rolled_back_at`: steps of spikes, each of which sends the stage back to its first step; `killed_at`: a step, at
+        which it is killed once, after them. `reused_from`: the run from which it takes over all steps instead.
+        """
         stage = self.stages[index]
         records: list[dict[str, Any]] = []
+        device: dict[str, Any] = {
+            "device": "cpu",
+            "num_devices": 2,
+            "precision": self.precision,
+            "zero_stage": 1,
+        } | self.machine
+        goal = final if final and math.isfinite(final) else 2.0
 
         def write(event: str, attempt: int, step: int, **values: Any) -> None:
-            records.append(
-                {"event": event, "attempt": attempt, "step": step, "seconds": 1.5 * len(records) + 1} | values
-            )
+            seconds = 1.5 * len(records) + 1
+            if self.tokens_per_second:
+                seconds = 10 + step * stage.tokens_per_step / self.tokens_per_second
+                if event in ("train", "end"):
+                    joules = {"gpu_joules": 100.0 * seconds * device["num_devices"], "cpu_joules": None}
+                    values |= {"tokens_per_second": self.tokens_per_second}
+                    records.append({"event": "usage", "attempt": attempt, "step": step, "seconds": seconds} | joules)
+            records.append({"event": event, "attempt": attempt, "step": step, "seconds": seconds} | values)
 
         def evaluate(attempt: int, step: int, point: str, loss: float) -> None:
             figures: dict[str, Any] = {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": loss / math.log(2)}
-            figures |= {"num_tokens": 5000, "by_source": self.by_source(step, loss)}
-            write("evaluation", attempt, step, point=point, precision="fp32", **figures)
+            figures |= {"num_tokens": 5000, "precision": "fp32", "by_source": self.by_source(step, loss)}
+            write("evaluation", attempt, step, point=point, **figures | self.evaluates)
 
-        def attempt(number: int, first: int, last: int) -> None:
-            device = {"device": "cpu", "num_devices": 2, "precision": self.precision, "zero_stage": 1}
-            write("start", number, first, resumed_from=first or None, **device)
-            if (index or self.has_base) and not first:
+        def attempt(number: int, last: int) -> None:
+            write("start", number, 0, resumed_from=None, **device)
+            if index or self.has_base:
                 evaluate(number, 0, "start" if stage.branch_of else "after_growth", start)
-            for step in range(first + stage.num_steps // 10, last + 1, max(1, stage.num_steps // 10)):
+            every = max(1, stage.num_steps // self.num_evaluations)
+            for step in range(every, last + 1, every):
+                if self.tokens_per_second:
+                    write("train", number, step)
                 decay = math.exp(-3.0 * step / stage.num_steps)
-                evaluate(number, step, "interval", (final or 2.0) + 0.05 + (start - (final or 2.0)) * decay * 0.95)
+                evaluate(number, step, "interval", goal + 0.05 + (start - goal) * decay * 0.95)
 
+        for number, step in enumerate(rolled_back_at, 1):
+            attempt(number, step)
+            spike = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "rollback"}
+            write("anomaly", number, step, **spike, first_step=0, num_steps=step)
+        number = len(rolled_back_at) + 1
         if killed_at:
-            attempt(1, 0, killed_at)
-            write("train", 1, killed_at)
-        attempt(2 if killed_at else 1, 0, stage.num_steps if final else stage.num_steps // 2)
+            attempt(number, killed_at)
+            write("train", number, killed_at)
+            number += 1
+        if reused_from:
+            paid = {"run": reused_from, "checkpoint": f"{reused_from}/{stage.name}", "device_seconds": 60.0}
+            write("reused", number, stage.num_steps, resumed_from=0, **device | paid)
+        else:
+            attempt(number, stage.num_steps if final else stage.num_steps // 2)
         if final:
-            evaluate(2 if killed_at else 1, stage.num_steps, "final", final)
-            write("end", 2 if killed_at else 1, stage.num_steps)
+            evaluate(number, stage.num_steps, "final", final)
+            write("end", number, stage.num_steps)
         with Ledger.open(self.path) as ledger:
             ledger.books(stage.name).sync(records, attempt_over=final is None)
         return self
@@ -134,18 +179,6 @@ def control(
     """A control of that ladder, `budget` steps of its last size."""
     stage = stage_of("0-2m", 2_400_000, budget)
     return FakeRun(runs, f"{of}-control-{kind}-{budget}", [stage], kind, **how).train(0, final)
-
-
-def only_comparison(runs: Path) -> Comparison:
-    """The comparison of the ladder `quick` with controls of one kind."""
-    found = find_runs(runs, ["quick"])
-    [comparison] = compare(found[0], found)
-    return comparison
-
-
-def said(comparison: Comparison) -> str:
-    """The verdict in one text."""
-    return " ".join(verdict(comparison))
 
 
 def from_scratch(runs: Path, size: str, num_parameters: int, steps: int, final: float | None, **train: Any) -> FakeRun:

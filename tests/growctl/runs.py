@@ -109,16 +109,16 @@ def run(*arguments: object, expect: int = 0) -> tuple[str, str]:
     return finish(process, expect)
 
 
-def run_here(*arguments: object, expect: int = 0) -> tuple[str, str]:
+def run_here(*arguments: object, expect: int = 0, columns: int = 100, cwd: Path = REPOSITORY.parent) -> tuple[str, str]:
     """Like `run`, but in this process, where slow modules are imported only once. For commands that train nothing."""
     out, err = StringIO(), StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["growctl", *map(str, arguments)])
         patch.setattr("growctl.run.signals.install_handlers", lambda: None)
         patch.setattr("typer.main.get_command", COMMAND_OF)
-        patch.setenv("COLUMNS", "100")
+        patch.setenv("COLUMNS", str(columns))
         patch.delenv("GROWCTL_RUNS_DIR", raising=False)
-        patch.chdir(REPOSITORY.parent)
+        patch.chdir(cwd)
         with pytest.raises(SystemExit) as end:
             main()
     assert end.value.code == expect, f"exit code {end.value.code}\n{out.getvalue()}\n{err.getvalue()}"

@@ -29,10 +29,10 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.hostfile import read_hostfile
 from growctl.launch.machines import LaunchError
 from growctl.ledger.ledger import Ledger, LedgerError
-from growctl.measured.read import read_run
 from growctl.report.documents import report_document
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
+from growctl.runs.read import read_run
 from growctl.schedule.load import ScheduleError, load_schedule, parse_schedule
 from growctl.status.runs import find_status
 from growctl.text.console import Terminal

@@ -26,9 +26,9 @@ from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, plain_path
 from growctl.launch.workers import Workers
 from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
-from growctl.measured.find import RunNotFoundError, find_runs
 from growctl.queue.submit import check_slurm, job_executor, plan_jobs
 from growctl.run.requests import LadderRequest
+from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.schedule.load import ScheduleError
 from growctl.status.runs import find_status
 from model.flops import Flops

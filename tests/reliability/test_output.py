@@ -16,13 +16,13 @@ from rich.table import Table
 from growctl.cli import app, report
 from growctl.launch.worker_logs import failure_reason
 from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
-from growctl.measured.find import find_runs
 from growctl.report.documents import stages_csv
 from growctl.run.screen import LiveScreen, Screen
+from growctl.runs.find import find_runs
 from growctl.text.console import Terminal
 from growctl.text.escaping import visible
 from model.flops import Flops
-from tests.growctl.report_page.rendered import page_of
+from tests.growctl.report.rendered import page_of
 from tests.reliability.hostile import TEXTS
 
 COMMANDS = ["\x1b]0;owned\x07", "\x1b[2J", "\x9b31m", "\rgrowctl: done", "a\x08b", "\x1b]8;;http://x\x1b\\a", "\u202ea"]

@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from growctl.content.plain import print_plain
-from growctl.content.terminal import print_sections
 from growctl.data_view.counts import UsedIds
 from growctl.data_view.document import DataShowDocument
 from growctl.data_view.facts import describe
@@ -22,6 +20,7 @@ from growctl.data_view.samples import SampleReader
 from growctl.data_view.sections import data_sections
 from growctl.data_view.target import Target
 from growctl.text.console import Terminal
+from growctl.text.terminal import plain_lines, print_sections
 from stages.data.corpus import DataSpec
 from stages.data.dataset import data_parts, read_dataset_manifest
 from stages.data.document_ends import DocumentEnds
@@ -231,7 +230,7 @@ def test_records_that_were_skipped_are_counted_and_named(tmp_path: Path) -> None
     document = described(dataset)
     out: list[str] = []
     assert document.skipped == read_dataset_manifest(dataset).skipped
-    print_plain(data_sections(document), out.append)
+    out += plain_lines(data_sections(document))
     [line] = [line for line in out if line.startswith("Left out: ")]
     assert line.startswith(f"Left out: 2 bad records (1 not JSON, 1 null): {tmp_path}/docs.jsonl line 10 (not JSON)")
 
@@ -257,7 +256,7 @@ def test_the_page_has_the_chart_and_no_bars(folder: Path, tmp_path: Path) -> Non
 def test_ids_beyond_the_models_rows_are_a_warning(dataset: Path) -> None:
     document = replace(described(dataset), ids=UsedIds(280, 0.9, vocab_size=290, num_beyond=7, largest=299))
     size, text = document.tokenizer_size, StringIO()
-    print_plain(data_sections(document), lambda line: print(line, file=text))
+    print("\n".join(plain_lines(data_sections(document))), file=text)
     assert f"7 tokens of train have ids beyond the model's 290 rows: set model.vocab_size to {size}" in text.getvalue()
 
 

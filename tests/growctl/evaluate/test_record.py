@@ -10,8 +10,8 @@ from growctl.evaluate import record as recording
 from growctl.evaluate.record import place_of, record
 from growctl.ledger.ledger import Ledger, LedgerError, ScoreEntry
 from growctl.ledger.scores import append_scores, read_scores
-from growctl.measured.read import newest_scores
 from growctl.run.lock import hold
+from growctl.runs.read import newest_scores
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import hash_file
 from stages.checkpoint.manifest import manifest_hash
@@ -138,7 +138,8 @@ def test_the_command_records_and_the_report_shows_it(run: RunPaths, tmp_path: Pa
     for line in run.stage(0, "small").scores.read_text().splitlines():
         assert_follows_schema(json.loads(line), "scores")
     document = json.loads(run_here("report", "--runs-dir", tmp_path, "--json")[0])["runs"]
-    assert {score["metric"] for score in document[0]["scores"]} > {"perplexity", "word_perplexity", "bits_per_byte"}
+    scores = document[0]["stages"][0]["scores"]
+    assert {score["metric"] for score in scores} > {"perplexity", "word_perplexity", "bits_per_byte"}
     with hold(run.directory):
         out, err = run_here("eval", final, "--text", tmp_path / "text.txt", "--json")
     assert json.loads(out)["recorded_in"] is None

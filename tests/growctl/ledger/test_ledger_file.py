@@ -178,7 +178,7 @@ def test_a_broken_ledger_is_set_aside_with_its_companion_files(ledger: Ledger, p
 
 def test_importing_the_ledger_and_the_report_imports_no_heavy_library() -> None:
     heavy = {"torch", "deepspeed", "matplotlib", "rich"}
-    code = f"import sys, growctl.ledger.ledger, growctl.verdicts.compare; print({heavy!r} & set(sys.modules))"
+    code = f"import sys, growctl.ledger.ledger, growctl.analysis.results; print({heavy!r} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

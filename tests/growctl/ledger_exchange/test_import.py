@@ -9,7 +9,7 @@ import pytest
 
 from growctl.ledger.ledger import Ledger, LedgerError
 from growctl.ledger_exchange.importing import import_ledgers
-from growctl.measured.find import find_runs
+from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths
 from model.errors import UserError
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from growctl.measured.runs import RunReport, StageReport
+from growctl.runs.runs import RunReport, StageReport
 
 CONDITIONS: dict[str, Any] = {
     "seed": 0,

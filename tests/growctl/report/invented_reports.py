@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from growctl.measured.runs import RunReport, StageReport
+from growctl.runs.runs import RunReport, StageReport
 
 FLOPS = 1e12
 """The cost of an invented ladder."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from growctl.ledger.ledger import Ledger, LedgerError
-from growctl.measured.find import RunNotFoundError, find_runs
+from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.runs_dir import RunPaths
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, ladder
 from tests.workers import HANG_SECONDS, REPOSITORY
@@ -42,9 +42,9 @@ with Ledger.open(run.path) as ledger:
 REPORTER = """
 import json, sys
 from pathlib import Path
-from growctl.measured.find import find_runs
+from growctl.runs.find import find_runs
 from growctl.report.sections import report_sections
-from growctl.report_files.write import write_report
+from growctl.report.documents import write_report
 from growctl.runs_dir import RunPaths
 
 runs = Path(sys.argv[1])

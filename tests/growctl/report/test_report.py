@@ -10,24 +10,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
-from growctl.measured.find import RunNotFoundError, find_runs
-from growctl.measured.read import read_run
-from growctl.report.documents import report_document, stages_csv
-from growctl.report.sections import report_sections
-from growctl.report.stages import remarks
-from growctl.report_files.write import write_report
+from growctl.report.documents import report_document, stages_csv, write_report
+from growctl.report.sections import remarks, report_sections
+from growctl.runs.find import RunNotFoundError, find_runs
+from growctl.runs.read import read_run
 from growctl.runs_dir import ReportPaths
 from growctl.text.console import Terminal
 from growctl.text.formatting import scientific, short_count
+from growctl.text.terminal import print_sections
 from stages.generate.text_samples import TextRequest, TextSample, TextSamples
 from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
 from tests.growctl.report.invented_reports import run_report
-from tests.growctl.report_page.parsed import ParsedPage
-from tests.growctl.report_page.rendered import page_of
+from tests.growctl.report.parsed import ParsedPage
+from tests.growctl.report.rendered import page_of
 
 
 @pytest.fixture
@@ -105,7 +103,6 @@ def test_the_json_follows_its_schema_and_says_null_for_what_is_not_finite(runs: 
     found = document["runs"]
     assert [run["name"] for run in found] == ["quick", "quick-control-tokenformer-scratch-900", "waits"]
     assert (found[0]["control"], found[1]["control"]) == (None, SCRATCH)
-    assert (len(found[0]["comparisons"]), found[1]["comparisons"]) == (1, [])
     assert unfinished.stages[1].name == found[2]["stages"][1]["name"]
     assert found[2]["stages"][0]["validation_loss"] is None, "infinity is no JSON"
     assert found[2]["stages"][1] | {"finished": False, "validation_loss": None} == found[2]["stages"][1]
@@ -164,7 +161,8 @@ def large_report(runs: Path) -> Path:
 
 
 def page_written(found: list[Any], paths: ReportPaths) -> Path:
-    return write_report(found, report_sections(found), paths)
+    write_report(found, report_sections(found), paths)
+    return paths.page
 
 
 def printed(found: list[Any], width: int = 100, *, details: bool = False) -> str:
@@ -181,7 +179,7 @@ def test_the_table_fits_its_width_without_cutting_anything(runs: Path, width: in
     assert max(len(line) for line in text.splitlines()) <= width
     for words in ("1.31B", "754M", "60M", "2-754m", "Replayed after interruptions"):
         assert words in text
-    assert "At equal loss growing lost: the control needs" in " ".join(text.split())
+    assert "training 1.31B parameters from scratch takes at most " in " ".join(text.split())
 
 
 def test_the_table_shows_markup_in_names_unchanged(runs: Path) -> None:
@@ -217,7 +215,7 @@ def test_few_or_no_points_still_make_a_chart_and_a_page(runs: Path) -> None:
     FakeRun(runs, "diverged", [SMALL]).train(0, float("inf"))
     assert "has no final loss" not in page_of(find_runs(runs))
     control(runs, 500, 1.30, of="diverged")
-    assert "Nothing to compare yet: diverged has no final loss." in page_of(find_runs(runs))
+    assert "Not known: the ladder diverged with 1 seed of 1." in page_of(find_runs(runs))
     FakeRun(runs, "new $run_ with $", [SMALL, LARGE])
     assert "</svg>" in page_of(find_runs(runs))
     FakeRun(runs, "_one", [SMALL]).train(0, 1.4)
@@ -252,10 +250,11 @@ def test_anomalies_appear_on_screen_on_the_page_and_in_json(runs: Path) -> None:
     assert "&lt;stop&gt;" in page
     document = plain(report_document(found))["runs"][0]
     assert len(document["anomalies"]) == 12
-    stop = {key: document["anomalies"][-1][key] for key in ("stage", "seconds", "kind", "value", "action")}
-    assert stop == {"stage": "1-2m", "seconds": 90.0, "kind": "non_finite", "value": None, "action": "<stop>"}
+    stage, anomaly = document["anomalies"][-1]
+    stop = {key: anomaly[key] for key in ("seconds", "kind", "value", "action")}
+    assert (stage, stop) == ("1-2m", {"seconds": 90.0, "kind": "non_finite", "value": None, "action": "<stop>"})
     ladder(runs, name="well")
-    assert "anomalies" not in page_of(find_runs(runs, ["well"]))
+    assert "Training anomalies" not in page_of(find_runs(runs, ["well"]))
 
 
 def test_the_texts_of_all_stages_stand_below_their_prompt_on_screen_and_page(runs: Path, tmp_path: Path) -> None:

@@ -8,25 +8,26 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger, ScoreEntry
-from growctl.measured.find import find_runs
-from growctl.measured.runs import RunReport
 from growctl.report.documents import report_document
-from growctl.report.scores import COLUMNS, other_scores, zero_shot_rows
+from growctl.report.scores import COLUMNS, other_scores, section
 from growctl.report.sections import report_sections
+from growctl.runs.find import find_runs
+from growctl.runs.runs import RunReport
+from growctl.text.section import Table
+from growctl.text.terminal import print_sections
 from tests.growctl.invented_runs import FakeRun, stage_of
-from tests.growctl.report_page.parsed import ParsedPage
-from tests.growctl.report_page.rendered import page_of
+from tests.growctl.report.parsed import ParsedPage
+from tests.growctl.report.rendered import page_of
 
 FINAL = ScoreEntry(
     "small", "final", "a" * 64, "2026-01-01T00:00:00.000+00:00", "piqa", "acc", "none", 0.6, 0.01, 1838, 0
 )
 VALUES = (16.38, 0.45, 0.355, 0.649, 0.473, 0.249, 0.504)
 TABLE = [
-    replace(FINAL, task=column.task, metric=column.metric, value=value)
-    for column, value in zip(COLUMNS, VALUES, strict=True)
+    replace(FINAL, task=task, metric=metric, value=value)
+    for (_, task, metric), value in zip(COLUMNS.values(), VALUES, strict=True)
 ]
 
 
@@ -39,6 +40,13 @@ def report(folder: Path, *scores: ScoreEntry) -> list[RunReport]:
     return find_runs(folder)
 
 
+def zero_shot_rows(runs: list[RunReport]) -> list[list[str]]:
+    """The rows of the zero-shot table, those of the runs before the published ones; none without it."""
+    found = section(runs)
+    tables = [part for part in found.parts if isinstance(part, Table) and part.key == "zero-shot"] if found else []
+    return [[cell.text for cell in row] for table in tables for group in table.groups for row in group.rows]
+
+
 def printed(runs: list[RunReport], width: int = 120) -> str:
     out = StringIO()
     print_sections(report_sections(runs), Console(file=out, width=width))
@@ -47,18 +55,17 @@ def printed(runs: list[RunReport], width: int = 120) -> str:
 
 def test_a_model_gets_a_row_in_the_papers_columns_and_the_published_rows_follow(tmp_path: Path):
     rows = zero_shot_rows(report(tmp_path, *TABLE))
-    assert rows[0].cells == ("ladder/small", "1M", "16.38", "45.0", "35.5", "64.9", "47.3", "24.9", "50.4", "44.7")
-    assert [row.is_published for row in rows] == [False] + [True] * 11
-    assert rows[2].cells == ("† TokenFormer-150M", "150M", *rows[0].cells[2:])
-    assert all(row.cells[0].startswith("† ") for row in rows[1:])
+    assert rows[0] == ["ladder/small", "1M", "16.38", "45.0", "35.5", "64.9", "47.3", "24.9", "50.4", "44.7"]
+    assert rows[2] == ["† TokenFormer-150M", "150M", *rows[0][2:]]
+    assert [row[0].startswith("† ") for row in rows] == [False] + [True] * 11
 
 
 def test_published_averages_are_those_of_the_published_accuracies_but_for_two(tmp_path: Path):
     differing = []
     for row in zero_shot_rows(report(tmp_path, *TABLE))[1:]:
-        *accuracies, average = map(float, row.cells[3:])
+        *accuracies, average = map(float, row[3:])
         if average != pytest.approx(sum(accuracies) / 6, abs=0.06):
-            differing.append(row.cells[0])
+            differing.append(row[0])
     assert differing == ["† Pythia-160M", "† GPT-Neo-2.7B"], "as the comment of the table says"
 
 
@@ -82,12 +89,12 @@ def test_nothing_is_shown_without_scores(tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"settings": {"limit": 10}}, "piqa, first 10"),
-        ({"num_shots": 5}, "piqa, 5 shots"),
-        ({"settings": {"include_path": "/home/me/tasks"}}, "piqa, tasks of tasks"),
-        ({"settings": {"tokenizer": "c0ffee00" * 8}}, "piqa, tokenizer c0ffee00"),
+        ({"settings": {"limit": 10}}, "piqa, limit 10"),
+        ({"num_shots": 5}, "piqa, shots 5"),
+        ({"settings": {"include_path": "/home/me/tasks"}}, "piqa, include path /home/me/tasks"),
+        ({"settings": {"tokenizer": "c0ffee00" * 8}}, "piqa, tokenizer " + "c0ffee00" * 8),
         ({"settings": {"context": 16, "trained_length": 64}}, "piqa, context 16"),
-        ({"settings": {"dtype": "bfloat16"}}, "piqa, bfloat16"),
+        ({"settings": {"dtype": "bfloat16"}}, "piqa, dtype bfloat16"),
     ],
 )
 def test_scores_that_compare_with_no_other_stay_out_of_the_table(tmp_path: Path, change: dict[str, Any], said: str):
@@ -98,7 +105,7 @@ def test_scores_that_compare_with_no_other_stay_out_of_the_table(tmp_path: Path,
 
 def test_a_missing_task_is_a_dash_and_leaves_no_average(tmp_path: Path):
     rows = zero_shot_rows(report(tmp_path, *TABLE[:-1]))
-    assert rows[0].cells[-2:] == ("-", "-")
+    assert rows[0][-2:] == ["-", "-"]
 
 
 def test_the_newest_evaluation_of_the_newest_final_checkpoint_counts(tmp_path: Path):
@@ -131,17 +138,17 @@ def test_texts_and_long_contexts_are_listed_with_what_sets_them_apart(tmp_path: 
     )
     assert other_scores(runs) == [
         ("ladder/small", "book.txt, context 64, stride 32", "perplexity 12.5, bits_per_byte 1.5"),
-        ("ladder/small", "context-4096 of book.txt, first 9,000 tokens, yarn from 64", "loss 3"),
+        ("ladder/small", "context-4096 of book.txt, max tokens 9000, rope scaling yarn, trained length 64", "loss 3"),
     ]
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"dtype": "bfloat16"}, "book.txt, context 64, bfloat16"),
-        ({"tokenizer": "c0ffee00" * 8}, "book.txt, context 64, tokenizer c0ffee00"),
-        ({"text": ["/other/book.txt"]}, "book.txt, context 64, text /other/book.txt"),
-        ({"text": None, "split": "train", "dataset": "/data/wiki"}, "train split of wiki, context 64"),
+        ({"dtype": "bfloat16"}, "book.txt, context 64, dtype bfloat16, stride 64"),
+        ({"tokenizer": "c0ffee00" * 8}, "book.txt, context 64, stride 64, tokenizer " + "c0ffee00" * 8),
+        ({"text": ["/other/book.txt"]}, "book.txt, context 64, stride 64, text /other/book.txt"),
+        ({"text": None, "split": "train", "dataset": "/data/wiki"}, "train split of wiki, context 64, stride 64"),
     ],
 )
 def test_evaluations_of_other_settings_are_rows_of_their_own(tmp_path: Path, changes: dict[str, Any], said: str):
@@ -165,10 +172,10 @@ def test_long_contexts_of_other_texts_are_rows_of_their_own(tmp_path: Path):
         *(replace(score, evaluated_at=f"{i}", settings=usual | change) for i, change in enumerate(changes)),
     )
     assert [what for _, what, _ in other_scores(runs)] == [
-        "context-128 of a.txt, first 9,000 tokens, trained length 64",
-        "context-128 of b.txt, first 9,000 tokens",
-        "context-128 of a.txt, first 500 tokens",
-        "context-128 of a.txt, first 9,000 tokens, trained length 32",
+        "context-128 of a.txt, max tokens 9000, trained length 64",
+        "context-128 of b.txt, max tokens 9000",
+        "context-128 of a.txt, max tokens 500, trained length 64",
+        "context-128 of a.txt, max tokens 9000, trained length 32",
     ]
 
 
@@ -182,5 +189,5 @@ def test_terminal_page_and_document_show_scores_and_mark_the_published_ones(tmp_
     assert [row.text for row in rows if row.text[0] == "†"][::10] == ["† Pythia-160M", "† TokenFormer-1.5B"]
     assert "ladder/small" in [row.text for row in rows]
     (document,) = plain(report_document(runs))["runs"]
-    assert [score["value"] for score in document["scores"]] == list(VALUES)
+    assert [score["value"] for score in document["stages"][0]["scores"]] == list(VALUES)
     assert "TokenFormer" not in str(document), "published figures are no results of a run"

@@ -1,4 +1,4 @@
-"""The report on a mixture: tokens, epochs and losses by source, and which loss its comparisons compare."""
+"""The report on a mixture: tokens, epochs and losses by source."""
 
 import csv
 import io
@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from growctl.content.section import Table
 from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger
-from growctl.measured.find import find_runs
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.sections import report_sections
-from growctl.report.sources import section
-from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder, only_comparison, said
+from growctl.runs.find import find_runs
+from growctl.text.section import Table
+from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
 from tests.growctl.report.test_validation import printed
 
 MIXTURE: dict[str, Any] = {"data.mixture": {"books": 6.0, "code": 2.0}}
@@ -33,8 +32,7 @@ def mixed(tmp_path: Path) -> Path:
 
 def rows(runs: Path) -> list[list[str]]:
     """The cells of the table of sources."""
-    found = section(find_runs(runs))
-    assert found
+    [found] = [section for section in report_sections(find_runs(runs)) if section.key == "sources"]
     [table] = [part for part in found.parts if isinstance(part, Table)]
     return [[cell.text for cell in row] for group in table.groups for row in group.rows]
 
@@ -67,15 +65,10 @@ def test_scripts_get_the_sources_as_json_and_as_csv(mixed: Path) -> None:
     assert json.loads(lines[1]["by_source"]) == stages[1]["by_source"]
 
 
-def test_a_comparison_on_a_mixture_says_which_loss_it_compares(mixed: Path) -> None:
-    assert f"These are losses on all sources of the mixture, {WEIGHTED}." in said(only_comparison(mixed))
-
-
 def test_runs_on_one_text_have_no_sources(tmp_path: Path) -> None:
     ladder(tmp_path)
     control(tmp_path, 2000, 1.31)
     assert "sources" not in [found.key for found in report_sections(find_runs(tmp_path))]
-    assert "mixture" not in said(only_comparison(tmp_path))
     assert next(csv.DictReader(io.StringIO(stages_csv(find_runs(tmp_path)))))["by_source"] == ""
 
 

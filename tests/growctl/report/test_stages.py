@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from growctl.content.section import Table
-from growctl.measured.find import find_runs
-from growctl.report.stages import COLUMNS, section
+from growctl.report.sections import _STAGE_COLUMNS, stage_section
+from growctl.runs.find import find_runs
+from growctl.text.section import Table
 from tests.growctl.invented_runs import TOKENS_PER_STEP, ladder
 
 
@@ -33,10 +33,10 @@ def test_the_table_names_depth_batch_and_context_where_they_change_within_a_run(
         replace(stage, **{name: values[number] for name, values in changes.items()})
         for number, stage in enumerate(run.stages)
     )
-    [table] = section([replace(run, stages=stages)]).parts
+    [table] = stage_section([replace(run, stages=stages)]).parts
     assert isinstance(table, Table)
-    always = [column.heading for column in COLUMNS if column.heading not in ("layers", "batch", "context")]
+    always = [column.heading for column in _STAGE_COLUMNS]
     headings = [column.heading for column in table.columns]
-    assert headings == ["stage", *extra, *always[1:]]
+    assert headings == ["stage", *extra, *always]
     for number, heading in enumerate(headings[1 : len(extra) + 1], 1):
         assert [row[number].text for row in table.groups[0].rows] == extra[heading]

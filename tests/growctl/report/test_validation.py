@@ -1,21 +1,21 @@
 """The report warns of validation sets that are too small for its losses: on a screen, in the page and as JSON."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from growctl.content.terminal import print_sections
 from growctl.documents.output import plain
-from growctl.measured.find import find_runs
 from growctl.report.documents import report_document
-from growctl.report.sections import report_sections
-from growctl.report.validation import validation_warnings
+from growctl.report.sections import report_sections, validation_warning
+from growctl.runs.find import find_runs
+from growctl.text.terminal import print_sections
 from stages.data.validation_size import small_validation
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
-from tests.growctl.report_page.rendered import page_of
+from tests.growctl.report.rendered import page_of
 
 FEW = (
     "Validation has 6 documents with 9,000 tokens, fewer than 50 documents and 100,000 tokens: a difference of 0.05 "
@@ -44,13 +44,13 @@ def test_a_small_validation_set_is_reported_once_on_the_screen_in_the_page_and_f
     assert page_of(found).count("Warning:</strong> Validation has 6 documents") == 1
     for run in plain(report_document(found))["runs"]:
         assert run["warnings"] == [FEW]
-        assert run["validation"] == {"num_documents": 6, "num_tokens": 9_000}
+        assert (run["validation_documents"], run["validation_tokens"]) == (6, 9_000)
 
 
 def test_the_runs_are_named_if_only_some_have_a_small_validation_set(tmp_path: Path) -> None:
     run_of(tmp_path, "few", (6, 9_000))
     run_of(tmp_path, "many", (50, 100_000))
-    assert validation_warnings(find_runs(tmp_path)) == [f"few: {FEW}"]
+    assert f"warning: few: {FEW}" in printed(tmp_path)
 
 
 @pytest.mark.parametrize("validation", [(50, 100_000), None])
@@ -117,7 +117,9 @@ def test_an_evaluation_that_reads_little_of_a_validation_set_is_in_the_same_warn
 
 
 def test_the_report_warns_of_evaluations_that_read_little(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"evaluation.max_sequences": 10, "training.sequence_length": 32}
-    FakeRun(tmp_path, "a", [SMALL, LARGE], validation=(80, 500_000), **how).train(0, 1.42)
-    [warning] = validation_warnings(find_runs(tmp_path))
+    how: dict[str, Any] = {"evaluation.max_sequences": 10}
+    last = replace(LARGE, sequence_length=32)
+    FakeRun(tmp_path, "a", [SMALL, last], validation=(80, 500_000), **how).train(0, 1.42)
+    warning = validation_warning(find_runs(tmp_path)[0])
+    assert warning is not None
     assert "an evaluation reads 320 of the tokens" in warning

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from growctl.measured.find import find_runs
+from growctl.runs.find import find_runs
 from growctl.schedule.load import load_resolved
 from model.config import parameter_shapes
 from model.flops import training_flops_per_token

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.stage_plans import plan_stages
-from growctl.measured.find import find_runs
-from growctl.report_setup.growths import growths
+from growctl.report.setup import growths
 from growctl.run.start import Start, started_from
+from growctl.runs.find import find_runs
 from growctl.schedule.load import load_schedule
 from model.config import TokenformerConfig
 from model.policy import EXACT_GROWTH

@@ -10,8 +10,8 @@ import pytest
 
 from growctl.controls.renamed import renamed_controls
 from growctl.ledger.ledger import Ledger
-from growctl.measured.find import find_runs
-from growctl.report.stages import remarks
+from growctl.report.sections import remarks
+from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import ScheduleError, load_schedule
 from growctl.status.runs import RunStatus, find_status

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from growctl.controls.generate import plan_controls
 from growctl.launch.start_ranks import STARTED
-from growctl.measured.find import RunNotFoundError
+from growctl.runs.find import RunNotFoundError
 from growctl.schedule.load import load_schedule
 from growctl.status.runs import RunStatus, being_prepared, find_status
 from growctl.status.stages import StageStatus

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from growctl.ledger.ledger import Ledger
-from growctl.measured.find import find_runs
 from growctl.report.documents import report_document
 from growctl.run.entries import run_entry
 from growctl.run.requests import LadderRequest, RunFailed, RunRequest, schedule_yaml
 from growctl.run.run_set import RunSet, read_run_set
 from growctl.run.signals import Stopped
+from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths
 from growctl.schedule.load import load_schedule
 from growctl.status.runs import find_status

@@ -1,0 +1,1 @@
+"""The judge: what finished models cost, which runs compare, and what a comparison shows."""

@@ -1,0 +1,218 @@
+"""In what two runs differ, and whether a comparison allows it.
+
+Every condition that a ledger records counts (growctl/ladder/conditions.py). What two runs may differ in follows from
+the question: the seed, the swept keys, or, for a control, the ladder's shape.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from growctl.runs.runs import RunReport, StageReport
+
+SEED = "seed"
+BEST_SCRATCH = "best-scratch"
+EACH_SIZE = "scratch-of-each-size"
+"""The control that trains every finished model of the ladder from scratch, at that model's own cost."""
+
+_SHAPE = ("attention_tokens", "ffn_tokens", "num_layers", "hidden_size", "ffn_size")
+_BATCH = ("batch_size", "sequence_length")
+_WHEN = ("growth.when", "growth.slope", "growth.slope_window")
+_TRANSFORMER = ("model.family", "model.num_heads", "model.score_function")
+
+MEASUREMENT = ("evaluation.max_sequences", "model.vocab_size", "data.document_mask")
+"""Conditions without which two losses are not of the same thing."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A condition in which two runs, A and B, differ."""
+
+    key: str
+    a: Any
+    """None where the run has no such condition."""
+    b: Any
+
+    def __str__(self) -> str:
+        return f"{self.key} ({shown(self.a)} against {shown(self.b)})"
+
+
+def shown(value: Any) -> str:
+    """A value of a schedule, for a reader."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def differences(a: RunReport, b: RunReport) -> tuple[Difference, ...]:
+    """All conditions of training and measuring in which `a` and `b` differ, by key.
+
+    Launch does not change losses. Datasets are compared by their fingerprints, precision as it was used.
+    """
+    values, others = _conditions(a), _conditions(b)
+    return tuple(
+        Difference(key, values.get(key), others.get(key))
+        for key in sorted(values | others)
+        if values.get(key) != others.get(key)
+    )
+
+
+def _conditions(run: RunReport) -> dict[str, Any]:
+    values = {
+        key: value
+        for key, value in run.conditions.items()
+        if not key.startswith("launch.") and key not in ("data.tokenizer", "data.mixture", "training.precision")
+        if not (key.startswith("data.") and key.endswith("_text"))
+    }
+    values |= {"dataset": dataset_name(run)}
+    return values | ({"precision": " and ".join(sorted(run.precisions))} if run.precisions else {})
+
+
+def dataset_name(run: RunReport) -> str:
+    """The start of the fingerprint of a run's dataset."""
+    return run.dataset_fingerprint[:12]
+
+
+def measured_alike(a: RunReport, b: RunReport) -> str | None:
+    """Why the final losses of two runs are not of the same thing; None if they are."""
+    if a.dataset_fingerprint != b.dataset_fingerprint:
+        return "their datasets differ"
+    for key in MEASUREMENT:
+        if a.conditions.get(key) != b.conditions.get(key):
+            return f"their losses were measured differently: {Difference(key, *_pair(key, a, b))}"
+    ends = [run.stages[-1] for run in (a, b) if run.stages]
+    for what, values in (
+        ("validation tokens", [end.evaluated_tokens for end in ends]),
+        ("precision of the evaluation", [end.evaluation_precision for end in ends]),
+        ("context", [stages[-1].get("sequence_length") for run in (a, b) if (stages := stages_of(run))]),
+    ):
+        if len({value for value in values if value is not None}) > 1:
+            return f"their losses were measured differently: {what} {' against '.join(map(str, values))}"
+    return None
+
+
+def _pair(key: str, a: RunReport, b: RunReport) -> tuple[Any, Any]:
+    return a.conditions.get(key), b.conditions.get(key)
+
+
+def same_machines(runs: Sequence[RunReport]) -> str | None:
+    """Why the time, money and energy of `runs` do not compare; None if devices, their number and launch agree."""
+    machines = {tuple(sorted(set(run.machines))) for run in runs}
+    if len(machines) > 1 or any(len(each) != 1 for each in machines):
+        names = dict.fromkeys(
+            f"{count} x {device} in {precision}" for run in runs for device, count, precision in run.machines
+        )
+        return f"they ran on different machines ({'; '.join(names) or 'not recorded'})"
+    launches = [{key: value for key, value in run.conditions.items() if key.startswith("launch.")} for run in runs]
+    keys = sorted({key for one in launches for key in one if any(one.get(key) != other.get(key) for other in launches)})
+    return f"they were launched differently ({', '.join(keys)})" if keys else None
+
+
+def control_differs(ladder: RunReport, control: RunReport) -> list[str]:
+    """In what a control differs from its ladder, beyond what its kind is there to differ in."""
+    kind = control.control or ""
+    found = [str(each) for each in differences(ladder, control) if not _is_meant(each.key, kind, control)]
+    return found + list(_misshapen(ladder, control, kind))
+
+
+def is_scratch(kind: str | None) -> bool:
+    """Whether controls of that kind train one size from scratch."""
+    return "scratch" in (kind or "")
+
+
+def _is_meant(key: str, kind: str, control: RunReport) -> bool:
+    if key.startswith("stages."):
+        return True  # `_misshapen` compares these
+    if is_scratch(kind):
+        is_other_family = control.conditions.get("model.family") == "transformer"
+        return key.startswith(("growth.", "start.")) or (is_other_family and key in _TRANSFORMER)
+    return key in _WHEN or (kind == "official-growth" and key.startswith("growth."))
+
+
+def _misshapen(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str]:
+    """What is wrong with the stages of a control, as its kind derives them from those of its ladder."""
+    yield from _missized(ladder, control, kind)
+    ladders, its = stages_of(ladder), stages_of(control)
+    if not ladders or not its:
+        return
+    if is_scratch(kind):
+        if len(its) != 1:
+            yield f"the number of its stages ({len(its)}, from scratch there is one)"
+        last = its[-1]
+        if kind != "transformer-scratch" and _only(last, _SHAPE) not in [_only(stage, _SHAPE) for stage in ladders]:
+            yield f"its shape ({_words(_only(last, _SHAPE))}), which is none of the ladder's"
+        yield from _unlike(last, ladders[-1], _BATCH, "its stage")
+        read = _weights(ladders)
+        if _weights(its) != read[: len(_weights(its))] or (kind != EACH_SIZE and _weights(its) != read):
+            yield "the mixture that it reads"
+    elif kind == "single-jump":
+        if len(its) != min(2, len(ladders)):
+            yield f"the number of its stages ({len(its)}; a single jump has two)"
+        yield from _unlike(its[0], ladders[0], (*_SHAPE, *_BATCH, "mixture"), "its first stage")
+        yield from _unlike(its[-1], ladders[-1], (*_SHAPE, *_BATCH), "its last stage")
+    else:
+        if len(its) != len(ladders):
+            yield f"the number of its stages ({len(its)}, the ladder has {len(ladders)})"
+        for number, (stage, other) in enumerate(zip(its, ladders, strict=False)):
+            yield from _unlike(stage, other, (*_SHAPE, *_BATCH, "mixture"), f"its stage {number}")
+
+
+def _missized(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str]:
+    sizes, own = ([stage.num_parameters for stage in run.stages] for run in (ladder, control))
+    wanted = sizes
+    if is_scratch(kind):
+        wanted = own[-1:] if own[-1] in sizes or kind == "transformer-scratch" else sizes[-1:]
+    elif kind == "single-jump":
+        wanted = [sizes[0], sizes[-1]] if len(sizes) > 1 else sizes
+    if own != wanted:
+        yield f"the parameters of its stages ({shown(own)}; {kind} has {shown(wanted)})"
+
+
+def stages_of(run: RunReport) -> list[dict[str, Any]]:
+    """The conditions of each stage of a run, by key; empty if its ledger records none."""
+    stages: dict[int, dict[str, Any]] = {}
+    for key, value in run.conditions.items():
+        block, _, rest = key.partition(".")
+        number, _, name = rest.partition(".")
+        if block == "stages" and number.isdigit():
+            stages.setdefault(int(number), {})[name] = value
+    return [stages[number] for number in sorted(stages)]
+
+
+def _only(stage: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: stage[key] for key in keys if stage.get(key) is not None}
+
+
+def _unlike(stage: dict[str, Any], other: dict[str, Any], keys: Sequence[str], what: str) -> Iterator[str]:
+    for key in keys:
+        if stage.get(key) != other.get(key):
+            yield f"{key} of {what} ({shown(stage.get(key))}, the ladder {shown(other.get(key))})"
+
+
+def _words(stage: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {shown(value)}" for key, value in stage.items())
+
+
+def _weights(stages: Sequence[dict[str, Any]]) -> list[Any]:
+    """The weights of a mixture that stages read with, one after another, each change once."""
+    weights = [each for stage in stages for each in stage.get("mixture") or []]
+    return [each for number, each in enumerate(weights) if not number or each != weights[number - 1]]
+
+
+def recipe(run: RunReport, *, with_steps: bool = True) -> str:
+    """Text that is equal for runs that differ in nothing but their seed and their machines.
+
+    A ladder that grows when its loss flattens trains another number of steps with each seed, and so do its controls:
+    `with_steps` leaves these out.
+    """
+    values = {key: value for key, value in _conditions(run).items() if key != SEED}
+    parts = [_part(part, with_steps) for part in run.parts]
+    start = run.base.manifest if run.base else None
+    recorded = {"control": run.control, "conditions": values, "data": run.dataset_fingerprint}
+    return json.dumps(recorded | {"start": start, "parts": parts}, sort_keys=True, default=str)
+
+
+def _part(part: StageReport, with_steps: bool) -> tuple[Any, ...]:
+    """What a stage or a release is, apart from its name and how far it came."""
+    return part.num_parameters, part.planned_steps if with_steps else None, bool(part.branch_of), part.decayed

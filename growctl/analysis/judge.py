@@ -1,0 +1,392 @@
+"""The verdicts: what a ladder saved against its opponents, with intervals, cautions, and what is not known.
+
+The only place that compares. Report, page, JSON, `compare`, sweeps and model cards show these records.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import Literal
+
+from growctl.analysis import statistics
+from growctl.analysis.conditions import BEST_SCRATCH, EACH_SIZE, is_scratch, same_machines
+from growctl.analysis.costs import CURRENCIES, FLOPS, WALL_HOURS, Currency
+from growctl.analysis.groups import Arm, Group, seeds_text, size_text
+from growctl.analysis.statistics import Multiplier
+from growctl.runs.runs import RunReport
+from growctl.text.formatting import short_count
+from stages.counted import counted
+
+Outcome = Literal["won", "lost", "within the noise", "unknown"]
+
+EQUAL_COST = 0.02
+"""The largest relative difference in cost at which two runs count as equally expensive."""
+
+FEWEST_BUDGETS = 3
+"""With fewer budgets, no power law can be read off a curve of controls."""
+
+ONE_SEED = "`growctl run SCHEDULE --seeds 0,1,2` trains more seeds, each with its controls."
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one side of a comparison spent: the ladder, or the run of the opponent that decides."""
+
+    name: str
+    num_parameters: int | None
+    costs: Mapping[str, float]
+    """By the key of the currency, for those in which it is known: without evaluations' FLOPs, and without work
+    repeated after interruptions."""
+    train_tokens: float
+    """Data tokens that the model has read."""
+    epochs: float | None
+    """How often it has read the training text; None if the size of the text is not recorded."""
+    evaluation_flops: float
+    """Not counted in `flops`."""
+    replayed_flops: float
+    """Not counted in `flops`: repeated after interruptions from outside."""
+    rolled_back_flops: float
+    """Counted in `flops`: given up after anomalies of its own training."""
+    settings_tried: int
+    """Different settings of the swept keys; 1 if nobody tuned it."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A ladder against one opponent."""
+
+    ladder: str
+    """The ladder's name, or that of its seeds."""
+    opponent: str
+    """Such as `training the best size from scratch`."""
+    kind: str
+    """The kind of the controls."""
+    outcome: Outcome
+    claim: str
+    """The result in a sentence or two, or why it is not known."""
+    seeds: tuple[int, ...] = ()
+    """Those that count."""
+    multiplier: Multiplier | None = None
+    """FLOPs that the opponent needs for the ladder's loss / the ladder's; None if nothing can be compared."""
+    other_costs: Mapping[str, Multiplier] = field(default_factory=dict)
+    """The same in wall-clock time, device time, money and energy, by the key of the currency."""
+    other_costs_unknown: str = ""
+    """Why there are none; empty if there are some."""
+    flops_ratio: float | None = None
+    """FLOPs of the opponent's run that decides / the ladder's: of the nearest in cost; of the dearest if none reached
+    the ladder's loss, of the cheapest if all did."""
+    detectable_nats: float | None = None
+    """The smallest difference in loss that these seeds would have shown four times in five."""
+    ladder_side: Side | None = None
+    opponent_side: Side | None = None
+    cautions: tuple[str, ...] = ()
+    """What may make the result worth less, one sentence each, the most important first."""
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """What a ladder is compared with."""
+
+    name: str
+    kind: str
+    curves: tuple[tuple[Arm, ...], ...]
+    """The arms by size, or by size and setting; the best curve decides."""
+    missing: tuple[str, ...] = ()
+    """What keeps it from being the strictest one, a sentence each."""
+    unknown: str = ""
+    """Why it cannot be compared with at all."""
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The arms of all curves."""
+        return tuple(arm for curve in self.curves for arm in curve)
+
+
+def verdicts(group: Group) -> list[Verdict]:
+    """The verdicts on the ladders of `group`, the one that decides first."""
+    return [judge([group], opponent) for opponent in opponents(group)]
+
+
+def opponents(group: Group) -> list[Opponent]:
+    """What the ladders of `group` are compared with: the best size from scratch first, then other ways to grow."""
+    others: dict[str, list[Arm]] = {}
+    for arm in group.controls:
+        if arm.control not in _from_scratch(group.first) and arm.control:
+            others.setdefault(f"{arm.control} {arm.num_parameters}", []).append(arm)
+    from_scratch = scratch_opponent(group)
+    named = [
+        Opponent(_NAMES[kind](arms[0]) if (kind := arms[0].control or "") in _NAMES else kind, kind, (tuple(arms),))
+        for arms in others.values()
+    ]
+    return ([from_scratch] if from_scratch else []) + named
+
+
+def scratch_opponent(group: Group) -> Opponent | None:
+    """Training from scratch: the best of all sizes of the ladder that were trained for about its cost.
+
+    None if no such control was asked for.
+    """
+    arms = [arm for arm in group.controls if arm.control in _from_scratch(group.first)]
+    if not arms or all(arm.control == EACH_SIZE for arm in arms):
+        return None
+    flops = mean_cost(group.ladder, FLOPS)
+    sizes = dict.fromkeys(stage.num_parameters for stage in group.first.stages)
+    by_size = {size: tuple(arm for arm in arms if arm.num_parameters == size) for size in sizes}
+    covered = {size: some for size, some in by_size.items() if some and (flops is None or _covers(some, flops))}
+    lacking = [short_count(size) for size in sizes if size not in covered]
+    asked = any(arm.control == BEST_SCRATCH for arm in arms)
+    if asked and lacking:
+        why = f"no control of {' and '.join(lacking)} parameters counts at the ladder's FLOPs yet"
+        return Opponent(_BEST, BEST_SCRATCH, tuple(covered.values()), unknown=why if group.ladder.runs else "")
+    if not lacking and len(sizes) > 1:
+        return Opponent(_BEST, BEST_SCRATCH, tuple(covered.values()))
+    last = list(sizes)[-1] if sizes else None
+    own = by_size.get(last or 0, ()) or tuple(arms)
+    missing = (
+        ()
+        if len(sizes) < 2
+        else (
+            "The strongest opponent is missing: the best size from scratch. `controls: [{kind: best-scratch, budgets: "
+            "[0.5, 1, 2]}]` trains it.",
+        )
+    )
+    return Opponent(f"training {size_text(own[0].num_parameters)} from scratch", own[0].control or "", (own,), missing)
+
+
+def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Verdict:
+    """The verdict on the ladders of `candidates[which]`, which was chosen from all of them, against `opponent`."""
+    group = candidates[which]
+    unknown = Verdict(group.name, opponent.name, opponent.kind, "unknown", "")
+    cautions = (*opponent.missing, *_cautions(group, opponent))
+    if why := _why_unknown(group, opponent):
+        return replace(unknown, claim=f"Not known: {why}.", cautions=cautions)
+    counting = [curve for arms in opponent.curves if (curve := [arm for arm in arms if arm.losses])]
+    test = _test(candidates, counting, which, FLOPS)
+    if test is None or test.curve is None:
+        base = group.first.base
+        unpriced = base is not None and base.flops is None
+        why = "nothing says what the start checkpoint cost (start.flops)" if unpriced else "nothing was spent"
+        return replace(unknown, claim=f"Not known: {why}.", cautions=cautions)
+    others, why_no_others = _other_costs(group, counting)
+    deciding = _deciding(group, counting[test.curve], test.multiplier.kind)
+    flops = [mean_cost(arm, FLOPS) or 0.0 for arm in (deciding, group.ladder)]
+    verdict = replace(
+        unknown,
+        outcome=test.outcome,
+        seeds=test.seeds,
+        multiplier=test.multiplier,
+        other_costs=others,
+        other_costs_unknown=why_no_others,
+        flops_ratio=flops[0] / flops[1] if flops[1] else None,
+        detectable_nats=test.detectable,
+        ladder_side=_side(group.ladder, group.name, [each.ladder for each in candidates]),
+        opponent_side=_side(deciding, deciding.name, _alike(deciding, opponent.arms)),
+        cautions=(*([ONE_SEED] if len(test.seeds) == 1 else []), *_curve_cautions(counting[test.curve]), *cautions),
+    )
+    return replace(verdict, claim=_claim(verdict))
+
+
+def interval_text(multiplier: Multiplier) -> str:
+    """`1.14x to 1.80x`, `above 1.14x`, `below 1.80x`, or empty."""
+    low, high = multiplier.low, multiplier.high
+    if low is None and high is None:
+        return ""
+    if high is None:
+        return f"above {low:.2f}x"
+    return f"below {high:.2f}x" if low is None else f"{low:.2f}x to {high:.2f}x"
+
+
+def multiplier_text(multiplier: Multiplier) -> str:
+    """`1.44x (1.14x to 1.80x)`; `at most 1.44x` off a chord; why it is not known."""
+    if multiplier.estimate is None:
+        return interval_text(multiplier) or multiplier.kind
+    at_most = "at most " if multiplier.kind == "chord" else ""
+    interval = interval_text(multiplier)
+    return f"{at_most}{multiplier.estimate:.2f}x" + (f" ({interval})" if interval else "")
+
+
+_BEST = "training the best size from scratch"
+_NAMES: dict[str, Callable[[Arm], str]] = {
+    "transformer-scratch": lambda arm: f"training a Transformer of {size_text(arm.num_parameters)} from scratch",
+    "single-jump": lambda arm: f"growing to {size_text(arm.num_parameters)} in a single jump",
+    "official-growth": lambda arm: f"growing to {size_text(arm.num_parameters)} as the official code does",
+}
+
+
+def _from_scratch(ladder: RunReport) -> tuple[str, ...]:
+    return f"{ladder.conditions.get('model.family', 'tokenformer')}-scratch", BEST_SCRATCH, EACH_SIZE
+
+
+def _covers(arms: Sequence[Arm], flops: float) -> bool:
+    """Whether any of `arms` cost about `flops`, or some less and some more."""
+    costs = [cost for arm in arms if arm.losses and (cost := mean_cost(arm, FLOPS))]
+    near = any(abs(cost / flops - 1) <= EQUAL_COST for cost in costs)
+    return near or (bool(costs) and min(costs) < flops < max(costs))
+
+
+def _why_unknown(group: Group, opponent: Opponent) -> str:
+    """Why there is no verdict yet; empty if there can be one."""
+    if group.ladder.diverged:
+        return f"the ladder diverged with {counted(len(group.ladder.diverged), 'seed')} of {len(group.seeds)}"
+    if not group.ladder.losses:
+        return f"{group.name} is {'; '.join(dict.fromkeys(group.ladder.absent.values()))}"
+    if opponent.unknown:
+        return opponent.unknown
+    for arm in opponent.arms:
+        if arm.diverged:
+            return f"{arm.name} diverged with {counted(len(arm.diverged), 'seed')} of {len(group.seeds)}"
+    if not any(arm.losses for arm in opponent.arms):
+        whys = (f"{arm.name} ({'; '.join(dict.fromkeys(arm.absent.values()))})" for arm in opponent.arms)
+        return f"no control counts: {', '.join(whys)}"
+    return ""
+
+
+def _test(
+    candidates: Sequence[Group], curves: Sequence[Sequence[Arm]], which: int, currency: Currency
+) -> statistics.Test | None:
+    """The test of `candidates[which]` against the best of `curves`, in a currency; None if a cost is not known."""
+    ladders = [_measured(group.ladder, currency) for group in candidates if group.ladder.losses]
+    theirs = [[_measured(arm, currency) for arm in curve] for curve in curves if curve]
+    own = _measured(candidates[which].ladder, currency)
+    known = [[arm for arm in curve if arm] for curve in theirs]
+    if own is None or any(len(some) < len(all_) for some, all_ in zip(known, theirs, strict=True)) or not known:
+        return None
+    tried = [own, *(ladder for ladder in ladders if ladder and ladder is not own and ladder != own)]
+    return statistics.judge(tried, known, 0)
+
+
+def _measured(arm: Arm, currency: Currency) -> statistics.Arm | None:
+    cost = mean_cost(arm, currency)
+    return statistics.Arm(arm.name, cost, arm.losses) if cost and arm.losses else None
+
+
+def mean_cost(arm: Arm, currency: Currency) -> float | None:
+    """The mean cost of an arm's models over the seeds; None if any is not known."""
+    costs = [currency.of(run, run.stages) for run in arm.runs.values()]
+    known = [cost for cost in costs if cost is not None]
+    return fmean(known) if known and len(known) == len(costs) else None
+
+
+def _other_costs(group: Group, curves: Sequence[Sequence[Arm]]) -> tuple[dict[str, Multiplier], str]:
+    """The multipliers in the currencies that depend on machines, where they compare; else why there are none."""
+    runs = [run for arm in (group.ladder, *(arm for curve in curves for arm in curve)) for run in arm.runs.values()]
+    if why := same_machines(runs):
+        return {}, f"not comparable: {why}"
+    tests = {each.key: _test([group], curves, 0, each) for each in CURRENCIES if each.is_of_machines}
+    multipliers = {key: test.multiplier for key, test in tests.items() if test}
+    if WALL_HOURS.key in multipliers:
+        return multipliers, ""
+    return multipliers, "not known of the start checkpoint" if group.first.base else "not recorded for all runs"
+
+
+def _deciding(group: Group, curve: Sequence[Arm], kind: str) -> Arm:
+    """The arm of a curve that says most: see `Verdict.flops_ratio`."""
+    by_cost = sorted(curve, key=lambda arm: mean_cost(arm, FLOPS) or 0.0)
+    if kind in ("not reached", "not bracketed"):
+        return by_cost[-1 if kind == "not reached" else 0]
+    flops = mean_cost(group.ladder, FLOPS) or 0.0
+    return min(by_cost, key=lambda arm: abs((mean_cost(arm, FLOPS) or 0.0) - flops))
+
+
+def _alike(arm: Arm, arms: Sequence[Arm]) -> list[Arm]:
+    return [other for other in arms if (other.name, other.num_parameters) == (arm.name, arm.num_parameters)]
+
+
+def _side(arm: Arm, name: str, tried: Sequence[Arm]) -> Side:
+    """What an arm spent, in means over its seeds."""
+    runs = list(arm.runs.values())
+    tokens = fmean(_tokens(run) for run in runs)
+    epochs = [_tokens(run) / run.training_tokens for run in runs if run.training_tokens]
+    parts = [run.stages for run in runs]
+    return Side(
+        name=name,
+        num_parameters=arm.num_parameters,
+        costs={each.key: cost for each in CURRENCIES if (cost := mean_cost(arm, each)) is not None},
+        train_tokens=tokens,
+        epochs=fmean(epochs) if len(epochs) == len(runs) else None,
+        evaluation_flops=fmean(sum(part.evaluation_flops for part in each) for each in parts),
+        replayed_flops=fmean(sum(part.replayed_flops for part in each) for each in parts),
+        rolled_back_flops=fmean(sum(part.rolled_back_flops for part in each) for each in parts),
+        settings_tried=len({tuple(sorted(map(str, _settings(each)))) for each in tried}) or 1,
+    )
+
+
+def _tokens(run: RunReport) -> float:
+    return float(sum(stage.train_tokens for stage in run.stages))
+
+
+def _settings(arm: Arm) -> list[tuple[str, object]]:
+    run = next(iter(arm.runs.values()), None)
+    return [(key, value) for key, value in (run.overrides if run else {}).items() if key != "seed"]
+
+
+def _cautions(group: Group, opponent: Opponent) -> Iterator[str]:
+    for arm in opponent.arms:
+        run = next(iter(arm.runs.values()), None)
+        yield from (f"{arm.name} {caveat}." for caveat in (run.caveats if run else ()))
+        if arm.absent and not arm.diverged:
+            whys = ", ".join(f"seed {seed}: {why}" for seed, why in arm.absent.items())
+            yield f"{arm.name} does not count with {counted(len(arm.absent), 'seed')} of {len(group.seeds)} ({whys})."
+    yield from group.notes
+    rolled_back = sum(stage.rolled_back_flops for run in group.ladder.runs.values() for stage in run.stages)
+    if rolled_back:
+        flops = sum(FLOPS.of(run, run.stages) or 0.0 for run in group.ladder.runs.values())
+        share = rolled_back / (flops - rolled_back) if flops > rolled_back else 0.0
+        yield f"Rollbacks after anomalies of its own cost the ladder {share:.0%} more FLOPs, which are counted."
+
+
+def _curve_cautions(curve: Sequence[Arm]) -> Iterator[str]:
+    if len(curve) < FEWEST_BUDGETS:
+        yield (
+            f"Only {counted(len(curve), 'control budget')}: a curve that can be interpolated needs {FEWEST_BUDGETS} "
+            "(`budgets: [0.5, 1, 2]`)."
+        )
+    by_cost = sorted(curve, key=lambda arm: mean_cost(arm, FLOPS) or 0.0)
+    losses = [fmean(arm.losses.values()) for arm in by_cost]
+    if losses != sorted(losses, reverse=True):
+        yield "A control with more FLOPs ended with a higher loss than one with fewer."
+
+
+def _claim(verdict: Verdict) -> str:
+    """The result in words, as the outcome and the multiplier have it."""
+    multiplier = verdict.multiplier
+    assert multiplier is not None
+    who = "growing" if is_scratch(verdict.kind) else verdict.ladder
+    seeds = seeds_text(verdict.seeds)
+    needs = _needs(verdict, multiplier, who)
+    difference = multiplier.loss_difference
+    nats = "" if difference is None else f" At equal FLOPs, {who} ends {_nats(multiplier)}."
+    if verdict.outcome in ("won", "lost"):
+        return f"{who[:1].upper()}{who[1:]} {verdict.outcome}: {needs} ({seeds}).{nats}"
+    if verdict.outcome == "within the noise":
+        detectable = verdict.detectable_nats
+        least = f" These seeds would have shown {detectable:.3f} nats." if detectable is not None else ""
+        return f"Within the noise: {needs} ({seeds}).{nats}{least}"
+    if len(verdict.seeds) == 1:
+        return f"One run of each is a look, not a result: {needs} ({seeds}).{nats}"
+    return f"Not known: {needs} ({seeds}).{nats}"
+
+
+def _nats(multiplier: Multiplier) -> str:
+    difference, interval = multiplier.loss_difference or 0.0, multiplier.loss_interval
+    side = "lower" if difference < 0 else "higher"
+    ends = ""
+    if interval:
+        low, high = interval if difference >= 0 else (-interval[1], -interval[0])
+        ends = f" (95 % interval {low:.3f} to {high:.3f})"
+    return f"{abs(difference):.3f} nats {side}{ends}"
+
+
+def _needs(verdict: Verdict, multiplier: Multiplier, who: str) -> str:
+    """`to the same loss, training the best size from scratch takes 1.32x the FLOPs, 95 % interval 1.06x to 1.63x`."""
+    interval = interval_text(multiplier)
+    ends = f", 95 % interval {interval}" if interval else ""
+    if multiplier.estimate is not None:
+        at_most = "at most " if multiplier.kind == "chord" else ""
+        return f"to the same loss, {verdict.opponent} takes {at_most}{multiplier.estimate:.2f}x the FLOPs{ends}"
+    ratio = f"{verdict.flops_ratio:.2f}x" if verdict.flops_ratio is not None else "an unknown multiple of"
+    if multiplier.kind == "not reached":
+        return f"{verdict.opponent} with {ratio} the FLOPs did not reach its loss{ends}"
+    if multiplier.kind == "not bracketed":
+        return f"{verdict.opponent} with {ratio} the FLOPs already ended below its loss{ends}"
+    return f"{verdict.opponent} has one budget, {ratio} the FLOPs of {who}, so no curve tells what that loss costs"

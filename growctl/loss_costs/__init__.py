@@ -1,1 +1,0 @@
-"""What each loss costs, in FLOPs, device time, money and energy."""

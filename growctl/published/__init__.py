@@ -1,1 +1,0 @@
-"""Published figures, shown beside measured ones and apart from them."""

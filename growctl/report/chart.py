@@ -1,0 +1,207 @@
+"""Charts as data: what they show, and the colours, markers and lines that every drawing of them uses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from growctl.text.section import Drawn
+
+Role = Literal["ladder", "control", "release", "published", "plain"]
+"""What a series stands for. Roles are told apart by line and marker, groups by colour, so no one needs the colour."""
+
+FigureFormat = Literal["png", "svg", "pdf"]
+FIGURE_FORMATS: tuple[FigureFormat, ...] = get_args(FigureFormat)
+FigureStyle = Literal["screen", "paper", "paper-wide"]
+"""`screen`: for slides and documents. `paper`: one column, 3.25 inches. `paper-wide`: both columns, 6.75 inches."""
+
+MOST_MARKS, LEAST_MARKS, MOST_PER_SERIES = 360, 24, 160
+"""Marks of all series of a chart together, and of each: a chart of 360 takes about 15 kB of a page."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis, or one of several that a reader can choose from."""
+
+    key: str
+    """Its name in `Mark.x`, such as `flops`."""
+    label: str
+    """What it measures, with the unit."""
+    is_log: bool = False
+
+    def has_place(self, value: float | None) -> bool:
+        """Whether a value can be drawn: finite, and above 0 on a logarithmic axis."""
+        return value is not None and bool(np.isfinite(value)) and (value > 0 or not self.is_log)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A measured point."""
+
+    x: dict[str, float]
+    """Its place on each x axis, by the axis's key. On an axis that it lacks, it is not drawn."""
+    y: float
+    facts: tuple[tuple[str, str], ...] = ()
+    """Exact figures to show when a reader points at it: a name and a value each."""
+    interval: tuple[float, float] | None = None
+    """The 95 % interval of `y`."""
+    is_end: bool = False
+    """Whether it ends a stage or a run: drawn large. The others are measurements on the way."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Marks that belong together, joined by a line if there is more than one."""
+
+    name: str
+    marks: tuple[Mark, ...]
+    role: Role = "plain"
+    group: str = ""
+    """Series of one group share a colour: a ladder and its releases, the seeds of one schedule. Empty: its name."""
+    is_joined: bool = True
+    label: str = ""
+    """Its entry in the legend, which several series may share, such as the seeds of a schedule. Empty: its name."""
+
+    @property
+    def entry(self) -> str:
+        """Its entry in the legend."""
+        return self.label or self.name
+
+    @property
+    def colour_group(self) -> str:
+        """What shares its colour."""
+        return self.group or self.name
+
+    @property
+    def hides_dots(self) -> bool:
+        """Whether only its ends get markers, because they would cover the line.
+
+        So do controls: what they measured before their learning rate decayed is not to be compared.
+        """
+        return self.is_joined and (self.role == "control" or len(self.marks) > 20)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A line across the chart at one place of the x axis, such as a growth."""
+
+    x: dict[str, float]
+    label: str
+    group: str = ""
+    """The group whose colour it has."""
+
+
+@dataclass(frozen=True)
+class Chart(Drawn):
+    """A chart. `summary` is its text for readers who cannot see it."""
+
+    key: str
+    """Its name in file names and links, such as `compute-against-perplexity`."""
+    title: str
+    summary: str
+    x_axes: tuple[Axis, ...]
+    """The axes to choose from, the default first. At least one."""
+    y_axis: Axis
+    series: tuple[Series, ...]
+    rules: tuple[Rule, ...] = field(default=())
+    y_limit: float | None = None
+    """Where the chart ends at the top, to cut off the start of training. None: where its marks end."""
+    groups: tuple[str, ...] = ()
+    """Groups in the order of their colours, so that a group has one colour in all charts of a page. Those not named
+    here follow in the order in which they appear."""
+
+    def marks_on(self, series: Series, axis: Axis) -> list[Mark]:
+        """The marks of a series that have a place in the chart."""
+        return [mark for mark in series.marks if axis.has_place(mark.x.get(axis.key)) and self.y_axis.has_place(mark.y)]
+
+
+class Colour(NamedTuple):
+    """A colour for each background. Both stand out from it by 3:1 or more, as WCAG 2 asks of graphics."""
+
+    light: str
+    dark: str
+
+
+COLOURS = tuple(
+    Colour(light, dark)
+    for light, dark in (
+        *(("#103ac0", "#69a5ff"), ("#f73e12", "#ff6c2c"), ("#04805a", "#14e59a"), ("#b03a8c", "#e28aba")),
+        *(("#85831e", "#eccf31"), ("#692994", "#8e6dff"), ("#3394b9", "#c6dafc"), ("#6b2a2a", "#b26d77")),
+    )
+)
+"""One for each group, in order. They stay apart for readers with any of the three kinds of colour blindness."""
+GREY = Colour("#6a6f78", "#a3a9b3")
+"""Published figures, which were not measured here."""
+
+_MARKERS: dict[Role, str] = {"ladder": "o^h", "control": "sPX", "release": "Dd*", "published": "v><", "plain": "o^h"}
+"""matplotlib's markers of a role, which its groups take in turns: in greyscale, markers tell groups apart."""
+_LINES: dict[Role, tuple[float, tuple[float, ...]]] = {
+    "ladder": (2.2, ()),
+    "control": (1.1, (6, 3)),
+    "release": (1.5, (2, 3)),
+    "published": (1.1, (1, 4)),
+    "plain": (1.5, ()),
+}
+"""Width in points, and the lengths of dashes and gaps."""
+_PLAIN_DASHES: tuple[tuple[float, ...], ...] = ((), (8, 3), (8, 3, 2, 3))
+
+
+class Look(NamedTuple):
+    """How a series is drawn."""
+
+    colour: Colour
+    marker: str
+    """As matplotlib names it."""
+    width: float
+    dashes: tuple[float, ...]
+    is_hollow: bool
+    """Whether its markers are outlines."""
+
+
+def looks(chart: Chart) -> tuple[Look, ...]:
+    """How each series of a chart is drawn. Groups get colours in the chart's order, then as they appear."""
+    measured = [series for series in chart.series if series.role != "published"]
+    places = _places([*chart.groups, *(series.colour_group for series in measured)])
+    by_role = {
+        role: _places([series.colour_group for series in measured if series.role == role]) for role in _MARKERS
+    } | {"published": _places([series.entry for series in chart.series if series.role == "published"])}
+    return tuple(_look(series, places, by_role[series.role]) for series in chart.series)
+
+
+def _look(series: Series, places: dict[str, int], places_in_role: dict[str, int]) -> Look:
+    width, dashes = _LINES[series.role]
+    is_published = series.role == "published"
+    place = places_in_role[series.entry if is_published else series.colour_group]
+    marker = _MARKERS[series.role][place % 3]
+    if is_published:
+        return Look(GREY, marker, width, dashes, is_hollow=True)
+    cycle, number = divmod(places[series.colour_group], len(COLOURS))
+    if series.role == "plain":
+        dashes = _PLAIN_DASHES[cycle % 3]
+    return Look(COLOURS[number], marker, width, dashes, series.role == "release")
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(dict.fromkeys(names))}
+
+
+def share_of_marks(num_series: int) -> int:
+    """How many marks each of the series of a chart may have."""
+    return max(LEAST_MARKS, min(MOST_PER_SERIES, MOST_MARKS // max(1, num_series)))
+
+
+def thinned(values: Sequence[float] | NDArray[np.float64], most: int) -> list[int]:
+    """The places of at most `most` of `values`, ascending: both ends, and the extremes of each stretch between them.
+
+    So a curve keeps its range and its spikes. Values that are not finite are never chosen. `most` is at least 4.
+    """
+    heights = np.asarray(values, dtype=float)
+    finite = np.flatnonzero(np.isfinite(heights))
+    if len(finite) <= most:
+        return [int(place) for place in finite]
+    chosen = {int(finite[0]), int(finite[-1])}
+    for stretch in np.array_split(finite[1:-1], (most - 2) // 2):
+        chosen |= {int(stretch[heights[stretch].argmin()]), int(stretch[heights[stretch].argmax()])}
+    return sorted(chosen)

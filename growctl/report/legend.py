@@ -1,0 +1,64 @@
+"""What charts call runs, and which of them share a colour: the seeds of a ladder, the controls of one kind and size."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from growctl.analysis.groups import groups
+from growctl.runs.runs import RunReport
+from growctl.text.formatting import short_count
+from stages.counted import counted
+
+
+@dataclass(frozen=True)
+class Legend:
+    """Which runs belong together, and what the legend calls them."""
+
+    ladders: Mapping[str, str]
+    """By the name of a run: what its ladder and that ladder's seeds are called."""
+    members: Mapping[str, Sequence[RunReport]]
+    """By group: its runs."""
+
+    @classmethod
+    def of(cls, runs: Sequence[RunReport], keys: Sequence[str] = ()) -> "Legend":
+        """The legend of charts of `runs`; `keys` keep runs apart as in `groups`."""
+        by_ladder = {name: group.name for group in groups(runs, keys) for name in group.names}
+        ladders = {run.name: by_ladder.get(run.control_of or run.name, run.control_of or run.name) for run in runs}
+        members: dict[str, list[RunReport]] = {}
+        for run in runs:
+            members.setdefault(_group(run, ladders), []).append(run)
+        return cls(ladders, members)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """All groups, in the order of their colours: ladders first."""
+        return tuple(sorted(self.members, key=lambda group: self.members[group][0].control is not None))
+
+    def group(self, run: RunReport) -> str:
+        """The group whose colour a run has."""
+        return _group(run, self.ladders)
+
+    def entry(self, run: RunReport) -> str:
+        """The entry of a run and its seeds in the legend. A run without a point has one, too."""
+        group = self.group(run)
+        if run.control is None:
+            first = run.base or (run.stages[0] if run.stages else None)
+            group += f", ladder from {short_count(first.num_parameters)}" if first else ", ladder"
+        elif len(set(self.ladders.values())) == 1:
+            group = kind_and_size(run)
+        alike = self.members[self.group(run)]
+        seeds = len({(each.control_of, each.name if each.control is None else "") for each in alike})
+        unfinished = sum(not each.finished for each in alike)
+        words = [group] + [counted(seeds, "seed")] * (seeds > 1)
+        if unfinished:
+            words.append("unfinished" if unfinished == len(alike) else f"{unfinished} of {len(alike)} runs unfinished")
+        return ", ".join(words)
+
+
+def _group(run: RunReport, ladders: Mapping[str, str]) -> str:
+    return ladders[run.name] if run.control is None else f"{ladders[run.name]}: {kind_and_size(run)}"
+
+
+def kind_and_size(control: RunReport) -> str:
+    """The kind of a control, and its size."""
+    size = f", {short_count(control.stages[-1].num_parameters)}" if control.stages else ""
+    return f"{control.control}{size}"

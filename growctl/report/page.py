@@ -1,0 +1,83 @@
+"""Renders sections as an HTML page: one file that loads nothing, and whose only script sorts its tables."""
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from growctl.bugs import growctl_version
+from growctl.report.chart import COLOURS, GREY, Chart
+from growctl.report.drawing import Picture, picture
+from growctl.text.escaping import visible
+from growctl.text.first_use import FirstUse
+from growctl.text.section import Listing, Paragraph, Part, Section, Table
+
+HEADLINE = "headline"
+"""The key of the section that the page shows large, above the contents."""
+
+_FILES = Path(__file__).parent
+_CHART_COLOURS = [("grey", GREY), *((f"c{number}", colour) for number, colour in enumerate(COLOURS))]
+
+
+def render_page(title: str, sections: Sequence[Section]) -> str:
+    """The HTML page. All text is escaped, control characters too; no text becomes an element."""
+    script = (_FILES / "page.js").read_text()
+    colours = "".join(f"--{name}: light-dark({light}, {dark}); " for name, (light, dark) in _CHART_COLOURS)
+    return _environment().get_template("page.html").render(
+        title=title,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        style=Markup(f":root {{ {colours}}}\n{(_FILES / 'page.css').read_text()}"),
+        script=Markup(script),
+        headline=next((section for section in sections if section.key == HEADLINE), None),
+        sections=[section for section in sections if section.key != HEADLINE],
+        explained=FirstUse().explained,
+        version=growctl_version(),
+    )  # fmt: skip
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_FILES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else visible(str(value)),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["prose"] = _prose
+    environment.globals |= {"drawable": _drawable, "kind": _kind, "notes_of": _notes}
+    return environment
+
+
+def _prose(text: str) -> Markup:
+    """Sentences as HTML, with what stands between backticks as code."""
+    pieces = [escape(visible(piece)) for piece in text.split("`")]
+    if len(pieces) % 2 == 0:
+        return escape(visible(text))  # a backtick without its partner is one
+    return Markup().join(
+        Markup("<code>{}</code>").format(piece) if number % 2 else piece for number, piece in enumerate(pieces)
+    )
+
+
+def _drawable(parts: Sequence[Part]) -> Iterator[Part]:
+    """The parts with charts drawn."""
+    return (picture(part) if isinstance(part, Chart) else part for part in parts)
+
+
+def _kind(part: Any) -> str:
+    if isinstance(part, Paragraph):
+        return part.tone
+    return {Picture: "picture", Listing: "listing", Table: "table"}[type(part)]
+
+
+def _notes(table: Table) -> dict[str, str]:
+    """The letter of each explanation of a cell. Cells with the same explanation share a note."""
+    whys = dict.fromkeys(cell.why for rows in table.groups for row in rows.rows for cell in row if cell.why)
+    return {why: (chr(96 + number // 26) if number >= 26 else "") + chr(97 + number % 26)
+            for number, why in enumerate(whys)}  # fmt: skip

@@ -1,0 +1,275 @@
+"""What the judge found, as sections: the result, other opponents, families, seeds, sweeps, ladders compared.
+
+Draws the records of growctl/analysis and computes nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from growctl.analysis.conditions import Difference, is_scratch, shown
+from growctl.analysis.costs import CURRENCIES, FLOPS, Currency
+from growctl.analysis.family import Family
+from growctl.analysis.groups import seeds_text, values_text
+from growctl.analysis.judge import Side, Verdict, multiplier_text
+from growctl.analysis.results import ArmLosses, Ladders, Pair, Results, Sweep
+from growctl.runs.runs import RunReport
+from growctl.text.formatting import scientific, short_count
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
+
+MOST_SCREENS = 3
+"""With more results than this, each gets its sentence alone."""
+
+
+METHOD = (
+    ("What counts",
+     "Only finished models count, whose learning rate has decayed, measured on the same text, context and precision. "
+     "A control counts only if every key of its resolved schedule is the ladder's, except its shape; settings of the "
+     "launch do not change losses. A model costs what its start checkpoint, every stage and reused work cost, with "
+     "what rollbacks after its own anomalies gave up. Work repeated after interruptions from outside is shown apart."),
+    ("For the same loss",
+     "Between the measured costs of a control, a power law of the cost gives the loss; nothing is extrapolated. With "
+     "two budgets the figure is a chord, and so at most right. The interval holds every multiplier at which curve and "
+     "ladder differ by less than the noise between seeds explains, pooled over all runs compared. It is open where it "
+     "leaves the measured budgets."),
+    ("Won, lost, within the noise",
+     "Won: every size from scratch needs more, beyond the noise. Lost: one needs less. The choice of the best of "
+     "several sizes, and of the best point of a sweep, is corrected for. One seed gives no verdict, and neither do "
+     "seeds of which one diverged. docs/judge.md shows by simulation how often that is right."),
+    ("Time, money and energy",
+     "They compare only between runs on the same devices, as many of them, launched alike."),
+    ("The price of several sizes",
+     "It is the cost of all stages and releases, against the sum of what the loss of each finished model costs from "
+     "scratch at its own size."),
+)  # fmt: skip
+
+
+def sections(results: Results) -> list[Section]:
+    """What the judge found beside the result."""
+    topics = (
+        _opponents(results.verdicts),
+        _families(results.families),
+        _sweeps(results.sweeps),
+        _seeds(results.ladders),
+        _pairs(results.pairs),
+    )
+    return [section for section in topics if section]
+
+
+def headline(results: Results) -> Section | None:
+    """The verdict that decides for each ladder or sweep: its claim, both sides, what is not counted, its cautions."""
+    parts: list[Part] = []
+    for number, verdict in enumerate(results.headlines):
+        parts += _verdict(verdict, len(results.headlines) > 1, f"result-{number}" if number else "result")
+        if len(results.headlines) > MOST_SCREENS:
+            parts = [part for part in parts if not isinstance(part, Table)]
+    return Section("headline", "Result", tuple(parts)) if parts else None
+
+
+def compare_sections(pair: Pair, a: RunReport, b: RunReport) -> list[Section]:
+    """Two runs compared: which is better, what they cost, and in what they differ."""
+    parts: list[Part] = [Paragraph(f"{word} is {run.name} ({run.description}).") for word, run in (("A", a), ("B", b))]
+    if pair.why_not:
+        parts.append(Paragraph(f"Not compared: {pair.why_not}.", "strong"))
+    elif pair.verdict:
+        parts += _verdict(pair.verdict, False, "result")
+    differ = Section("differences", "In what they differ", tuple(_differences(pair.differences)))
+    return [Section("result", "Which is better", tuple(parts)), _figures(a, b, pair), differ]
+
+
+def _verdict(verdict: Verdict, is_one_of_many: bool, key: str) -> Iterator[Part]:
+    name = f"{verdict.ladder}: " if is_one_of_many else ""
+    yield Paragraph(name + verdict.claim, "strong")
+    if verdict.ladder_side and verdict.opponent_side:
+        yield _sides(verdict, verdict.ladder_side, verdict.opponent_side, key)
+    yield from (Paragraph(caution, "note") for caution in verdict.cautions)
+
+
+def _sides(verdict: Verdict, ladder: Side, opponent: Side, key: str) -> Table:
+    """Both sides, a row for each thing that they spent; the last column answers at equal loss."""
+    rows = [row for currency in CURRENCIES if (row := _cost_row(verdict, ladder, opponent, currency))]
+    counts = (
+        ("data tokens", ladder.train_tokens, opponent.train_tokens, short_count),
+        ("epochs", ladder.epochs, opponent.epochs, "{:.3g}".format),
+        ("settings tried", ladder.settings_tried, opponent.settings_tried, str),
+        ("not counted: evaluations", ladder.evaluation_flops, opponent.evaluation_flops, scientific),
+        ("not counted: repeated", ladder.replayed_flops, opponent.replayed_flops, scientific),
+    )
+    for name, own, its, form in counts:
+        if own or its:
+            cells = (Cell("-") if value is None else Cell(form(value), value) for value in (own, its))
+            rows.append((Cell(name), *cells, Cell("")))
+    who = "growing" if is_scratch(verdict.kind) else ladder.name
+    columns = (Column("", is_number=False), Column(who), Column(opponent.name), Column("for the same loss"))
+    tuned = "" if opponent.settings_tried > 1 else "Nobody tuned the opponent: it has the ladder's learning rate. "
+    return Table.of(key, columns, rows, f"{tuned}Evaluations and work repeated after interruptions are FLOPs, too.")
+
+
+def _cost_row(verdict: Verdict, ladder: Side, opponent: Side, currency: Currency) -> tuple[Cell, ...] | None:
+    costs = [side.costs.get(currency.key) for side in (ladder, opponent)]
+    if not any(costs) and currency not in (FLOPS,):
+        return None
+    multiplier = verdict.multiplier if currency is FLOPS else verdict.other_costs.get(currency.key)
+    cells = (Cell("-", why="Not known.") if cost is None else Cell(currency.shown(cost), cost) for cost in costs)
+    if multiplier is None:
+        return Cell(currency.name), *cells, Cell("not comparable", why=verdict.other_costs_unknown)
+    return Cell(currency.name), *cells, Cell(multiplier_text(multiplier), multiplier.estimate)
+
+
+def _opponents(verdicts: Sequence[Verdict]) -> Section | None:
+    parts: list[Part] = []
+    for verdict in verdicts:
+        parts += [
+            Paragraph(f"{verdict.ladder} against {verdict.opponent}", "heading"),
+            Paragraph(verdict.claim),
+            *(Paragraph(caution, "note") for caution in verdict.cautions),
+        ]
+    return Section("opponents", "Other opponents", tuple(parts)) if parts else None
+
+
+def _families(families: Sequence[Family]) -> Section | None:
+    parts: list[Part] = []
+    for family in families:
+        parts += [Paragraph(f"{family.ladder}: {len(family.models)} finished models", "heading")]
+        parts += [Paragraph(family.claim, "strong"), *(_model(model) for model in family.models)]
+    return Section("family", "The price of several sizes", tuple(parts)) if parts else None
+
+
+def _model(verdict: Verdict) -> Paragraph:
+    return Paragraph(f"{verdict.ladder}: {verdict.claim}")
+
+
+def _seeds(ladders: Sequence[Ladders]) -> Section | None:
+    """The final losses of every arm by seed, for ladders with several."""
+    several = [each for each in ladders if len(each.seeds) > 1]
+    if not several:
+        return None
+    seeds = sorted({seed for each in several for seed in each.seeds})
+    columns = (
+        *(Column("run", is_number=False), Column("FLOPs", drop=1), Column("mean loss")),
+        *(Column(f"seed {seed}", drop=3) for seed in seeds),
+    )
+    rows = [Rows(tuple(_arm(arm, seeds) for arm in each.arms), each.name, seeds_text(each.seeds)) for each in several]
+    return Section("seeds", "Seeds", (Table("seeds", columns, tuple(rows), "Final losses, in nats per token."),))
+
+
+def _arm(arm: ArmLosses, seeds: Sequence[int]) -> tuple[Cell, ...]:
+    flops = Cell("-") if arm.flops is None else Cell(scientific(arm.flops), arm.flops)
+    by_seed = (figure(arm.losses.get(seed), why=_absent(arm, seed)) for seed in seeds)
+    return Cell(arm.name), flops, figure(arm.mean), *by_seed
+
+
+def _absent(arm: ArmLosses, seed: int) -> str:
+    return f"{arm.name} of seed {seed} does not count: {arm.absent[seed]}." if seed in arm.absent else ""
+
+
+def _sweeps(sweeps: Sequence[Sweep]) -> Section | None:
+    parts: list[Part] = []
+    for sweep in sweeps:
+        parts += [Paragraph(sweep.name, "heading")] if len(sweeps) > 1 else []
+        columns = (
+            *(Column(key, is_number=False) for key in sweep.keys),
+            *(Column("run", is_number=False, drop=3), Column("FLOPs", drop=1), Column("mean loss"), Column("seeds")),
+        )
+        arms = dict.fromkeys(arm.name for point in sweep.points for arm in point.arms)
+        rows = tuple(
+            Rows(tuple(_point(point, arm) for point in sweep.points for arm in point.arms if arm.name == name), name)
+            for name in arms
+        )
+        parts += [Table("sweep", columns, rows, "Final losses, in nats per token."), *_best(sweep)]
+    name = f"Sweep {sweeps[0].name}" if len(sweeps) == 1 else "Sweeps"
+    return Section("sweep", name, tuple(parts)) if parts else None
+
+
+def _point(point: Ladders, arm: ArmLosses) -> tuple[Cell, ...]:
+    values = (Cell(shown(value)) for value in point.values.values())
+    return *values, Cell(point.name), *_arm(arm, ())[1:], _count(arm)
+
+
+def _count(arm: ArmLosses) -> Cell:
+    why = "; ".join(f"seed {seed}: {why}" for seed, why in arm.absent.items())
+    return Cell(f"{len(arm.losses)} of {len(arm.losses) + len(arm.absent)}", len(arm.losses), why)
+
+
+def _best(sweep: Sweep) -> Iterator[Paragraph]:
+    best = next((point for point in sweep.points if point.name == sweep.best), None)
+    if best is None:
+        return
+    loss = best.arms[0].mean or 0.0
+    yield Paragraph(f"Best: {values_text(best.values)}, with a mean loss of {loss:.4f} nats.")
+    if sweep.against_next:
+        yield Paragraph(f"Against the next best: {sweep.against_next.claim}", "note")
+    for key in sweep.at_edge:
+        edge = shown(best.values[key])
+        yield Paragraph(f"{edge} is at the edge of the grid of {key}: values beyond may be better.", "note")
+
+
+def _pairs(pairs: Sequence[Pair]) -> Section | None:
+    parts: list[Part] = []
+    for pair in pairs:
+        parts.append(Paragraph(f"{pair.first} and {pair.second}", "heading"))
+        if pair.why_not or pair.verdict is None:
+            parts.append(Paragraph(f"Not compared: {pair.why_not}."))
+            continue
+        parts += [Paragraph(pair.verdict.claim, "strong")]
+        if pair.differences:
+            differing = "; ".join(map(str, pair.differences))
+            parts.append(Paragraph(f"They differ in {differing}.", "note"))
+    return Section("ladders", "Ladders compared", tuple(parts)) if parts else None
+
+
+def _differences(differences: Sequence[Difference]) -> Iterator[Part]:
+    if not differences:
+        yield Paragraph("In nothing that changes a loss but the seed.")
+        return
+    columns = tuple(Column(heading, is_number=False) for heading in ("condition", "A", "B"))
+    rows = [(Cell(each.key), Cell(shown(each.a)), Cell(shown(each.b))) for each in differences]
+    yield Table.of("differences", columns, rows)
+
+
+def _figures(a: RunReport, b: RunReport, pair: Pair) -> Section:
+    """What both runs cost, and how good they are."""
+    columns = (Column("", is_number=False), Column("A"), Column("B"), Column("B against A"))
+    ends = [run.stages[-1] if run.stages else None for run in (a, b)]
+    rows = []
+    for name, form in (("validation_loss", "{:.4f}"), ("perplexity", "{:.4g}"), ("bits_per_byte", "{:.4f}")):
+        values = [getattr(end, name) if end else None for end in ends]
+        known = [value for value in values if value is not None]
+        apart = known[1] - known[0] if len(known) == 2 and not pair.why_not else None
+        cells = (figure(value, form) for value in values)
+        rows.append((Cell(name.replace("_", " ")), *cells, figure(apart, "{:+.4f}")))
+    for currency in CURRENCIES:
+        costs = [currency.of(run, run.stages) for run in (a, b)]
+        if any(costs):
+            ratio = costs[1] / costs[0] if costs[0] and costs[1] else None
+            cells = (Cell("-") if cost is None else Cell(currency.shown(cost), cost) for cost in costs)
+            rows.append((Cell(currency.name), *cells, figure(ratio, "{:.2f}x")))
+    return Section("figures", "Losses and costs", (Table.of("figures", columns, rows),))
+
+
+_BY_STAGE = (
+    "So far: with the start checkpoint and all stages before; compare these figures. Alone: this stage only, which "
+    "needed those before it. The stages after a release do not count it. A dash: the cost of some part is not known."
+)
+
+
+def cost_by_stage(runs: Sequence[RunReport]) -> Section | None:
+    """What each stage and release cost, alone and from the start on, in every currency; None without stages."""
+    known = [each for each in CURRENCIES if any(each.of_stage(part) for run in runs for part in run.parts)]
+    columns = [Column("stage", is_number=False)]
+    for currency in known:
+        columns += [Column(f"{currency.name} so far"), Column(f"{currency.name} alone")]
+    rows = [Rows(tuple(_stage_rows(run, known)), run.name) for run in runs if run.stages]
+    if not known or not rows:
+        return None
+    table = Table("cost-by-stage", tuple(columns), tuple(rows), _BY_STAGE)
+    return Section("cost-by-stage", "Cost by stage", (table,), in_terminal=False, is_detail=True)
+
+
+def _stage_rows(run: RunReport, currencies: Sequence[Currency]) -> Iterator[tuple[Cell, ...]]:
+    for number, stage in enumerate(run.stages, 1):
+        trunk = run.stages[:number]
+        for path in (trunk, *((*trunk, each) for each in run.releases if each.branch_of == stage.name)):
+            costs = [cost for each in currencies for cost in (each.of(run, path), each.of_stage(path[-1]))]
+            forms = [each.shown for each in currencies for _ in range(2)]
+            pairs = zip(forms, costs, strict=True)
+            cells = (Cell("-") if cost is None else Cell(form(cost), cost) for form, cost in pairs)
+            yield Cell(path[-1].name), *cells

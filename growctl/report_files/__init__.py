@@ -1,1 +1,0 @@
-"""The files of a report: where they go, what is among them, and how they get there whole."""

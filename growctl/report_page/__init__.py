@@ -1,1 +1,0 @@
-"""The page of `growctl report`: sections as one self-contained HTML file."""

@@ -1,1 +1,0 @@
-"""Runs that differ in nothing but their seed: means, intervals, sweeps, ladders compared, and the headline."""

@@ -1,0 +1,140 @@
+"""The chart of compute against perplexity says what each run cost when it was measured, on every axis that is known."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from growctl.report.chart import Chart, Series
+from growctl.report.compute import compute_chart
+from growctl.runs.find import find_runs
+from growctl.runs.runs import RunReport
+from model.flops import Flops
+from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
+
+RELEASE = replace(SMALL, name="0-800k/release", num_steps=100, branch_of=SMALL.name, decayed=True)
+SMALL_STEP, LARGE_STEP = (stage.step_flops.total for stage in (SMALL, LARGE))
+
+
+def chart_of(runs: Path) -> Chart:
+    return compute_chart(find_runs(runs))
+
+
+def series_of(chart: Chart, name: str) -> Series:
+    [found] = [series for series in chart.series if series.name == name]
+    return found
+
+
+def two_seeds(runs: Path) -> Chart:
+    """The chart of two seeds of one schedule, each with two budgets of a control."""
+    for seed in (0, 1):
+        name = f"quick-seed-{seed}"
+        one = FakeRun(runs, name, [SMALL, LARGE], run_set=("quick", {"seed": seed}))
+        one.train(0, 1.42).train(1, 1.28 + 0.01 * seed, start=1.42)
+        for budget in (600, 1200):
+            control(runs, budget, 1.4 - budget / 10_000, of=name)
+    seeds = {run.name: int(run.name.split("-")[2]) for run in find_runs(runs)}
+    alike = [replace(run, seed=seeds[run.name], conditions={}) for run in find_runs(runs)]
+    return compute_chart(alike)
+
+
+def test_marks_are_at_the_exact_flops_of_the_work_that_was_kept(tmp_path: Path) -> None:
+    ladder(tmp_path, killed_at=200)
+    chart = chart_of(tmp_path)
+    quick = series_of(chart, "quick")
+    base = 1000 * SMALL_STEP
+    steps = [mark.x["flops"] for mark in quick.marks if mark.x["flops"] > base]
+    assert steps == pytest.approx([base + step * LARGE_STEP for step in (*range(60, 601, 60), 600)])
+    assert [round(math.log(mark.y), 9) for mark in quick.marks if mark.is_end] == [1.42, 1.28]
+    facts = dict(quick.marks[-1].facts)
+    assert facts["FLOPs"] == "1.232e13"
+    assert facts["tokens"] == "1,600,000"
+    assert (facts["stage"], facts["parameters"]) == ("1-2m, final", "2,400,000")
+
+
+def test_device_hours_within_a_stage_follow_the_share_of_its_kept_steps(tmp_path: Path) -> None:
+    ladder(tmp_path, killed_at=200)
+    [run] = find_runs(tmp_path)
+    small, large = run.stages
+    assert small.model_cost
+    assert large.model_cost
+    assert large.replayed_device_seconds > 0
+    marks = [mark for mark in series_of(chart_of(tmp_path), "quick").marks if mark.x["flops"] >= 1000 * SMALL_STEP]
+    at_end_of_small, *rest = marks
+    hours = [small.model_cost.device_seconds / 3600, large.model_cost.device_seconds / 3600]
+    assert at_end_of_small.x["device_hours"] == pytest.approx(hours[0])
+    halfway = next(mark for mark in rest if mark.x["flops"] == pytest.approx(1000 * SMALL_STEP + 300 * LARGE_STEP))
+    assert halfway.x["device_hours"] == pytest.approx(hours[0] + hours[1] / 2)
+    assert rest[-1].x["device_hours"] == pytest.approx(sum(hours))
+
+
+def test_an_axis_that_is_not_known_of_all_runs_is_left_out(tmp_path: Path) -> None:
+    ladder(tmp_path)
+    control(tmp_path, 600, 1.3)
+    runs = find_runs(tmp_path)
+    assert [axis.key for axis in compute_chart(runs).x_axes] == ["flops", "device_hours"]
+    priced = [_priced(run) for run in runs]
+    assert [axis.key for axis in compute_chart(priced).x_axes] == ["flops", "device_hours", "money"]
+    assert [axis.key for axis in compute_chart([priced[0], runs[1]]).x_axes] == ["flops", "device_hours"]
+
+
+def _priced(run: RunReport) -> RunReport:
+    stages = [
+        replace(stage, model_cost=replace(stage.model_cost, money=2.0)) for stage in run.stages if stage.model_cost
+    ]
+    assert len(stages) == len(run.stages)
+    return replace(run, stages=tuple(stages))
+
+
+def test_seeds_share_a_colour_an_entry_and_the_rules_of_their_growths(tmp_path: Path) -> None:
+    chart = two_seeds(tmp_path)
+    ladders = [series for series in chart.series if series.role == "ladder"]
+    controls = [series for series in chart.series if series.role == "control"]
+    assert {series.group for series in ladders} == {"quick"}
+    assert {series.entry for series in ladders} == {"quick, ladder from 800k, 2 seeds"}
+    assert [rule.label for rule in chart.rules] == ["grown to 2.4M"]
+    assert {series.entry for series in controls} == {"tokenformer-scratch, 2.4M, 2 seeds"}
+    assert {series.group for series in controls}.isdisjoint({"quick"})
+
+
+def test_an_unfinished_run_has_an_entry_that_says_so(tmp_path: Path) -> None:
+    ladder(tmp_path, final=None)
+    control(tmp_path, 600, 1.3)
+    control(tmp_path, 1200, None)
+    entries = [series.entry for series in chart_of(tmp_path).series]
+    assert entries == [
+        "quick, ladder from 800k, unfinished",
+        *["tokenformer-scratch, 2.4M, 1 of 2 runs unfinished"] * 2,
+    ]
+
+
+def test_a_release_branches_from_the_end_of_its_stage_to_its_own_cost(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, "quick", [SMALL, RELEASE, LARGE]).train(0, 1.42).train(1, 1.36, start=1.42)
+    run.train(2, 1.28, start=1.42)
+    release = series_of(chart_of(tmp_path), "0-800k/release of quick")
+    assert [mark.x["flops"] for mark in release.marks] == pytest.approx([1000 * SMALL_STEP, 1100 * SMALL_STEP])
+    assert [mark.y for mark in release.marks] == pytest.approx([math.exp(1.42), math.exp(1.36)])
+    assert (release.role, release.group, release.entry) == ("release", "quick", "quick, releases")
+
+
+def test_the_top_is_limited_by_the_worst_end_so_that_the_start_of_training_is_cut_off(tmp_path: Path) -> None:
+    ladder(tmp_path)
+    chart = chart_of(tmp_path)
+    assert chart.y_limit
+    assert chart.y_limit == pytest.approx(1.8 * math.exp(1.42))
+    assert any(mark.y > chart.y_limit for series in chart.series for mark in series.marks)
+
+
+def test_a_mark_at_no_cost_has_no_place_on_a_logarithmic_axis(tmp_path: Path) -> None:
+    free = replace(SMALL, step_flops=Flops(0.0, 0.0, 0.0))
+    FakeRun(tmp_path, "quick", [free]).train(0, 1.42)
+    [series] = chart_of(tmp_path).series
+    assert all("flops" not in mark.x for mark in series.marks)
+
+
+def test_no_runs_and_runs_without_points_make_a_chart_that_says_so(tmp_path: Path) -> None:
+    assert "No run has a final loss yet" in compute_chart([]).summary
+    FakeRun(tmp_path, "quick", [SMALL])
+    [series] = chart_of(tmp_path).series
+    assert (series.marks, series.entry) == ((), "quick, ladder from 800k, unfinished")

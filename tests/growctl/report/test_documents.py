@@ -1,0 +1,199 @@
+"""A report's files go where they belong, each whole, and say what is wrong where they cannot be written."""
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from growctl.cli.app import app
+from growctl.report.chart import Axis, Chart, Mark, Series
+from growctl.report.documents import read_figure_formats, report_folder, write_report
+from growctl.runs.find import find_runs
+from growctl.runs_dir import ReportPaths, RunsPaths
+from growctl.status.runs import run_directories
+from growctl.text.section import Cell, Column, Section, Table
+from growctl.whole_file import replace_file
+from model.errors import UserError
+from tests.growctl.invented_runs import SMALL, FakeRun, control, ladder
+
+MARK = Mark({"flops": 1e12, "device_hours": 3.0}, 30.0, is_end=True)
+AXES = (Axis("flops", "FLOPs", is_log=True), Axis("device_hours", "device-hours"))
+COMPUTE = Chart(
+    "compute-against-perplexity", "Compute", "Compute.", AXES, Axis("perplexity", "perplexity"), (Series("a", (MARK,)),)
+)
+TABLE = Table.of("stages", [Column("stage", is_number=False)], [[Cell("a|b_c")]])
+SECTIONS = [Section("compute", "Compute", (COMPUTE, TABLE)), Section("more", "More", (TABLE,))]
+
+
+def folder(runs: Path, *names: str) -> Path:
+    """Where the report on the runs called `names`, or on all, goes: relative to the runs directory."""
+    return report_folder(find_runs(runs, names), runs, are_all=not names).directory.relative_to(runs)
+
+
+def files(paths: ReportPaths) -> set[str]:
+    return {str(path.relative_to(paths.directory)) for path in paths.directory.rglob("*") if path.is_file()}
+
+
+def two_ladders(runs: Path) -> None:
+    for name in ("one", "two"):
+        ladder(runs, name=name)
+    control(runs, 600, 1.3, of="one")
+
+
+def test_the_report_on_one_ladder_with_its_controls_is_in_its_run(tmp_path: Path) -> None:
+    two_ladders(tmp_path)
+    assert folder(tmp_path, "one") == Path("one/report")
+    assert folder(tmp_path, "one-control-tokenformer-scratch-600") == Path("one-control-tokenformer-scratch-600/report")
+
+
+def test_the_report_on_several_ladders_has_a_folder_of_its_own_that_is_no_run(tmp_path: Path) -> None:
+    two_ladders(tmp_path)
+    assert folder(tmp_path) == Path(".reports/all")
+    assert folder(tmp_path, "one", "two") == Path(".reports/one+two")
+    before = [run_directories(tmp_path), RunsPaths(tmp_path).all_runs(), len(find_runs(tmp_path))]
+    write_report(find_runs(tmp_path), SECTIONS, RunsPaths(tmp_path).report("all"))
+    assert [run_directories(tmp_path), RunsPaths(tmp_path).all_runs(), len(find_runs(tmp_path))] == before
+
+
+def test_the_report_on_all_seeds_of_a_set_is_named_for_the_set_and_stays_there_when_a_seed_joins(
+    tmp_path: Path,
+) -> None:
+    for seed in (0, 1, 2):
+        FakeRun(tmp_path, f"quick-seed-{seed}", [SMALL], run_set=("quick", {"seed": seed})).train(0, 1.4)
+        assert folder(tmp_path) == Path(".reports/quick" if seed else "quick-seed-0/report")
+
+
+def test_a_name_from_elsewhere_stays_inside_the_folder_of_reports(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        FakeRun(tmp_path, f"q{seed}", [SMALL], run_set=("../../etc", {"seed": seed})).train(0, 1.4)
+    name = folder(tmp_path)
+    assert name.parent == Path(".reports")
+    assert ".." not in name.parts
+
+
+def test_many_long_names_make_a_folder_name_that_every_file_system_takes(tmp_path: Path) -> None:
+    names = [f"{'x' * 60}-{number}" for number in range(5)]
+    for name in names:
+        FakeRun(tmp_path, name, [SMALL]).train(0, 1.4)
+    found = {folder(tmp_path, *names), folder(tmp_path, *names[1:])}
+    assert len(found) == 2
+    assert all(len(each.name) <= 100 for each in found)
+
+
+@pytest.mark.slow
+def test_figures_and_tables_are_written_as_asked_for_and_each_has_its_own_file(tmp_path: Path) -> None:
+    paths = ReportPaths(tmp_path / "out")
+    write_report([], SECTIONS, paths, read_figure_formats("pdf, svg", is_styled=True), "paper")
+    names = [
+        "compute-against-perplexity",
+        *(f"compute-against-perplexity-by-{axis}" for axis in ("device_hours",)),
+    ]
+    assert files(paths) == {
+        *("report.html", "stages.csv", "compute-against-perplexity.png"),
+        *(f"figures/{name}.{kind}" for name in names for kind in ("pdf", "svg")),
+    }
+
+
+@pytest.mark.parametrize("value", ["jpg", "png,gif", ",", ""])
+def test_an_unknown_kind_of_file_is_rejected_with_those_that_are_allowed(value: str) -> None:
+    with pytest.raises(UserError, match=r"--figures .*allowed are png, svg, pdf, separated by commas"):
+        read_figure_formats(value, is_styled=False)
+
+
+def test_a_style_alone_asks_for_figures_as_png() -> None:
+    assert read_figure_formats(None, is_styled=True) == ("png",)
+    assert read_figure_formats(None, is_styled=False) == ()
+
+
+def test_a_report_that_fails_while_it_is_made_leaves_the_former_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = ReportPaths(tmp_path)
+    write_report([], SECTIONS, paths)
+    before = {name: (tmp_path / name).read_bytes() for name in files(paths)}
+
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("growctl.report.page.render_page", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report([], [], paths)
+    assert {name: (tmp_path / name).read_bytes() for name in files(paths)} == before
+
+
+def test_what_a_killed_report_left_behind_is_removed(tmp_path: Path) -> None:
+    paths = ReportPaths(tmp_path)
+    (tmp_path / ".report.html.4242.tmp").write_text("<htm")
+    (tmp_path / ".mine.tmp").write_text("not a report's")
+    write_report([], SECTIONS, paths)
+    assert files(paths) == {"report.html", "stages.csv", "compute-against-perplexity.png", ".mine.tmp"}
+
+
+def test_no_other_report_can_write_to_the_folder_until_all_files_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_may_write() -> bool:
+        folder = os.open(tmp_path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(folder)
+        return True
+
+    seen = []
+
+    def observed(path: Path, content: bytes) -> None:
+        seen.append(other_may_write())
+        replace_file(path, content)
+
+    monkeypatch.setattr("growctl.report.documents.replace_file", observed)
+    write_report([], SECTIONS, ReportPaths(tmp_path))
+    assert seen == [False] * 3
+    assert other_may_write()
+
+
+def unwritable(runs: Path) -> None:
+    """Makes the folder of the report on `quick` one that cannot be made, for root, too."""
+    (runs / "quick" / "report").write_text("a file")
+
+
+def test_a_runs_directory_that_cannot_be_written_still_gets_its_table_and_one_word_on_why(tmp_path: Path) -> None:
+    ladder(tmp_path)
+    unwritable(tmp_path)
+    result = CliRunner().invoke(app, ["report", "quick", "--runs-dir", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "1-2m" in result.stdout
+    assert "Charts and tables" not in result.output
+    [line] = result.stderr.strip().splitlines()
+    assert line == (
+        f"No page was written. {tmp_path}/quick/report: the report cannot be written there: File exists. "
+        "--output DIR writes it elsewhere."
+    )
+
+
+def test_output_takes_the_files_and_an_error_there_is_the_users(tmp_path: Path) -> None:
+    ladder(tmp_path / "runs")
+    asked = ["report", "quick", "--runs-dir", str(tmp_path / "runs"), "--output"]
+    result = CliRunner().invoke(app, [*asked, str(tmp_path / "paper"), "--figures", "svg"])
+    assert result.exit_code == 0, result.output
+    assert f"Charts and tables: {tmp_path}/paper/report.html" in result.stdout
+    assert (tmp_path / "paper" / "figures" / "compute-against-perplexity.svg").is_file()
+    assert not (tmp_path / "runs" / "quick" / "report").exists()
+    (tmp_path / "file").write_text("")
+    failed = CliRunner().invoke(app, [*asked, str(tmp_path / "file")])
+    assert isinstance(failed.exception, OSError)  # main() turns it into exit code 2
+    assert failed.exception.filename == str(tmp_path / "file")
+    assert failed.exception.strerror == "the report cannot be written there: File exists"
+
+
+def test_json_and_output_print_one_document_and_write_the_files(tmp_path: Path) -> None:
+    ladder(tmp_path)
+    output = tmp_path / "out"
+    result = CliRunner().invoke(app, ["report", "--json", "--runs-dir", str(tmp_path), "--output", str(output)])
+    assert result.stdout.startswith("{")
+    assert result.stdout.rstrip().endswith("}")
+    assert (output / "report.html").is_file()

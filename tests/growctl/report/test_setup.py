@@ -1,0 +1,234 @@
+"""What a report says of how its runs were made: environment, commands, schedules, and what each growth did."""
+
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from growctl.ledger.starts import read_starts, record_start
+from growctl.report import setup
+from growctl.runs.find import find_runs
+from growctl.runs.runs import EvaluationPoint, RunReport
+from growctl.runs_dir import RunPaths
+from growctl.text.section import Listing, Section, Table
+from growctl.text.terminal import print_sections
+from stages.metrics import MetricsWriter
+from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
+
+START = {"device": "cpu", "num_devices": 2, "precision": "bf16", "converted": False}
+NOTHING = {"resumed_from": None, "recomputed_step_flops": 0.0, "peak_flops": None, "price_per_device_hour": None}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def cells(section: Section | None) -> list[list[str]]:
+    """The texts of the rows of the first table of a section."""
+    table = next(part for part in section.parts if isinstance(part, Table))
+    return [[cell.text for cell in row] for group in table.groups for row in group.rows]
+
+
+def texts(section: Section | None) -> list[str]:
+    return [part.text for part in section.parts if not isinstance(part, Table)]
+
+
+def attempt(run: Path, stage: str, zero_stage: int) -> None:
+    """An attempt in the training log of a stage."""
+    paths = RunPaths(run).stage(0, stage)
+    paths.directory.mkdir(parents=True)
+    writer = MetricsWriter(paths.metrics, attempt=1)
+    writer.write("start", 0, 1.0, zero_stage=zero_stage, **START, **NOTHING)
+    writer.close()
+
+
+def test_runs_of_one_environment_share_a_row_with_the_versions_that_their_ladder_recorded(runs: Path) -> None:
+    ladder(runs)
+    control(runs, 900, 1.30)
+    attempt(runs / "quick", "0-800k", 2)
+    attempt(runs / "quick-control-tokenformer-scratch-900", "0-2m", 2)
+    record_start(RunPaths(runs / "quick"), ["growctl", "run", "quickstart"])
+    software = read_starts(RunPaths(runs / "quick"))[0].software
+    assert software.keys() == {"python", "growctl", "torch", "deepspeed"}
+    [row] = cells(setup.environment_section(find_runs(runs)))
+    assert row == ["all 2 runs", "cpu", "2", "bf16", "2", *(software[name] for name in setup._SOFTWARE)]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_environments_fit_the_terminal_with_every_word_whole(runs: Path, width: int) -> None:
+    ladder(runs)
+    control(runs, 900, 1.30)
+    attempt(runs / "quick", "0-800k", 2)
+    record_start(RunPaths(runs / "quick"), ["growctl", "run", "quickstart"])
+    found = setup.environment_section(find_runs(runs))
+    assert found is not None
+    output = io.StringIO()
+    print_sections([found], Console(file=output, width=width), details=True)
+    assert max(map(len, output.getvalue().splitlines())) <= width
+    words = output.getvalue().split()
+    assert {"ZeRO", "stage", "precision", "devices", "quick", "bf16", "growctl"} <= set(words)
+    assert ("Python" in words) == (width == 100)
+
+
+def test_what_was_not_recorded_of_an_environment_says_why(runs: Path) -> None:
+    ladder(runs)
+    [table] = setup.environment_section(find_runs(runs)).parts
+    [[_, device, *_, zero, growctl, _, _, _]] = table.groups[0].rows
+    assert (device.text, zero.text, growctl.text) == ("cpu", "-", "-")
+    assert "Only the ledger is here" in zero.why
+    assert "did not record it" in growctl.why
+
+
+def test_runs_that_trained_nothing_have_no_environment(runs: Path) -> None:
+    FakeRun(runs, "new", [SMALL, LARGE])
+    assert setup.environment_section(find_runs(runs)) is None
+
+
+def test_a_command_that_was_given_again_is_listed_once_and_secrets_are_hidden(runs: Path) -> None:
+    ladder(runs)
+    ladder(runs, name="unknown")
+    command = ["growctl", "run", "quickstart", "launch.environment.HF_TOKEN=hf_abcdefghijklm", "samples.prompts=[a b]"]
+    for _ in range(3):
+        record_start(RunPaths(runs / "quick"), command)
+    found = setup.command_section(find_runs(runs), ["growctl", "report", "--runs-dir", "my runs"])
+    listings = [part for part in found.parts if isinstance(part, Listing)]
+    assert [part.text for part in listings] == [
+        "growctl run quickstart 'launch.environment.HF_TOKEN=***' 'samples.prompts=[a b]'",
+        "growctl report --runs-dir 'my runs'",
+    ]
+    assert listings[0].label.startswith("quick, started 2")
+    assert "and 2 more times until" in listings[0].label
+    assert texts(found)[1:4:2] == ["No start was recorded of unknown.", setup._HIDDEN]
+
+
+def test_damaged_lines_of_starts_are_skipped(runs: Path) -> None:
+    ladder(runs)
+    run = RunPaths(runs / "quick")
+    assert read_starts(run) == []
+    run.starts.write_bytes(b'{"at": 1}\n\xff\n[]\n{"at": "x", "command": "no list", "software": {}}\n')
+    record_start(run, ["growctl", "run", "a"])
+    assert [start.command for start in read_starts(run)] == [("growctl", "run", "a")]
+
+
+SCHEDULE = "name: {name}\nseed: {seed}\nstages: [{{name: small, train_steps: 10}}]\n"
+
+
+def test_a_schedule_is_shown_without_the_values_of_its_environment(runs: Path) -> None:
+    ladder(runs)
+    text = SCHEDULE.format(name="quick", seed=0) + "launch: {environment: {WANDB_API_KEY: abc, NCCL_DEBUG: INFO}}\n"
+    RunPaths(runs / "quick").schedule.write_text(text)
+    shown, note = texts(setup.schedule_section(find_runs(runs)))
+    assert "WANDB_API_KEY: '***'" in shown
+    assert "abc" not in shown
+    assert note == setup._HIDDEN
+
+
+def test_a_schedule_that_cannot_be_read_is_left_out(runs: Path) -> None:
+    ladder(runs)
+    RunPaths(runs / "quick").schedule.write_bytes(b"a: [\xff")
+    assert setup.schedule_section(find_runs(runs)) is None
+
+
+@pytest.fixture
+def details(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the manifest of every grown checkpoint says of the growth."""
+    said: dict[str, Any] = {"policy": {"init": "matched", "tau": "ramp"}, "preserves": True}
+    lineage = SimpleNamespace(lineage=SimpleNamespace(details=said))
+    monkeypatch.setattr("growctl.report.setup.read_manifest", lambda directory: lineage)
+    return said
+
+
+def only_run(runs: Path, loss_after: float) -> RunReport:
+    FakeRun(runs, "quick", [SMALL, LARGE]).train(0, 1.42).train(1, 1.28, start=loss_after)
+    [run] = find_runs(runs)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("moved", "preserves", "outcome"),
+    [
+        (0.0, True, "preserved"),
+        (9e-6, True, "preserved"),
+        (2e-5, True, "broke its promise"),
+        (2e-5, False, "moved as declared"),
+        (0.0, False, "preserved"),
+        (2e-5, None, "moved"),
+    ],
+)
+def test_a_growth_is_judged_by_what_its_policy_promises(
+    runs: Path, details: dict[str, Any], moved: float, preserves: bool | None, outcome: str
+) -> None:
+    details["preserves"] = preserves
+    [growth] = setup.growths(only_run(runs, 1.42 + moved))
+    assert growth.outcome == outcome
+    assert (growth.num_parameters_before, growth.num_parameters) == (800_000, 2_400_000)
+    assert growth.jump == pytest.approx(moved, abs=1e-12)
+
+
+def test_a_growth_is_listed_with_its_policy_and_its_losses(runs: Path, details: dict[str, Any]) -> None:
+    run = only_run(runs, 1.42)
+    found = setup.growth_section([run])
+    assert cells(found) == [
+        [
+            *("1-2m", "800k to 2.4M", "matched, ramp", "1.420000", "1.420000", "0"),
+            *("1.4285", "120k", "1.58e12", "preserved"),
+        ]
+    ]
+
+
+def test_a_growth_in_depth_is_listed_with_its_layers_and_where_they_went(runs: Path, details: dict[str, Any]) -> None:
+    details |= {"policy": {"init": "matched", "tau": "ramp", "depth": "interleave"}, "new_layers": 2}
+    run = only_run(runs, 1.42)
+    [growth] = setup.growths(run)
+    assert growth.new_layers == 2
+    [row] = cells(setup.growth_section([run]))
+    assert row[1:3] == ["800k to 2.4M, 2 new layers", "matched, ramp, interleave"]
+    details["new_layers"] = 0
+    [row] = cells(setup.growth_section([run]))
+    assert row[1:3] == ["800k to 2.4M", "matched, ramp"]
+
+
+def test_a_run_that_has_not_grown_yet_has_no_growths(runs: Path) -> None:
+    FakeRun(runs, "new", [SMALL, LARGE]).train(0, 1.42)
+    [run] = find_runs(runs)
+    assert setup.growths(run) == ()
+    assert setup.growth_section([run]) is None
+
+
+def test_without_the_grown_checkpoint_only_the_losses_are_known(runs: Path) -> None:
+    [growth] = setup.growths(only_run(runs, 1.5))
+    assert (growth.preserves, growth.policy, growth.outcome) == (None, {}, "moved")
+
+
+def with_evaluations(run: RunReport, *losses: tuple[int, float]) -> RunReport:
+    """That run with these evaluations after the growth."""
+    (_, first), *later = losses
+    points = (EvaluationPoint("1-2m", "interval", 0.0, loss, math.exp(loss), step=step) for step, loss in later)
+    base, grown = run.stages
+    return replace(run, stages=(base, replace(grown, loss_after_growth=first)), points=tuple(points))
+
+
+@pytest.mark.parametrize(
+    ("losses", "highest", "step"),
+    [
+        ([(0, 1.42), (60, 1.30)], 1.42, 0),
+        ([(0, 1.4205), (60, 1.4209)], 1.4209, 0),
+        ([(0, 1.30)], 1.30, 0),
+        ([(0, 1.42), (60, 1.60), (120, 1.42)], 1.60, 120),
+        ([(0, 2.0), (60, 1.9), (120, 1.5), (180, 1.4), (240, 1.7)], 2.0, 180),
+        ([(0, 1.9), (60, 2.4), (120, 1.3), (180, 2.9)], 2.4, 120),
+        ([(0, 2.0), (60, 1.9), (120, 1.5)], 2.0, None),
+    ],
+)
+def test_the_old_loss_is_reached_again_at_the_first_evaluation_that_is_as_low(
+    runs: Path, losses: list[tuple[int, float]], highest: float, step: int | None
+) -> None:
+    [growth] = setup.growths(with_evaluations(only_run(runs, 1.42), *losses))
+    tokens = None if step is None else step * LARGE.tokens_per_step
+    assert (growth.highest, growth.regained_after_tokens) == (highest, tokens)

@@ -1,0 +1,39 @@
+"""Training, recovery and time of a run that really trained."""
+
+from pathlib import Path
+
+import pytest
+
+from growctl.report.sections import report_sections
+from growctl.report.setup import growths
+from growctl.report.training import recorded, stages_trained
+from growctl.runs.find import find_runs
+from growctl.runs.runs import RunReport
+from growctl.runs_dir import RunPaths
+from model.policy import EXACT_GROWTH
+from stages.metrics import read_metrics
+
+pytestmark = pytest.mark.trains
+
+
+@pytest.fixture(scope="module")
+def run(two_ranks: tuple[Path, Path]) -> RunReport:
+    [found] = find_runs(two_ranks[1], ["tiny"])
+    return found
+
+
+def test_every_log_line_is_drawn_once(run: RunReport) -> None:
+    for index, (stage, figures) in enumerate(zip(run.stages, stages_trained(run), strict=True)):
+        records = read_metrics(RunPaths(run.directory).stage(index, stage.name).metrics)
+        lines = [(r["step"], r["loss"]) for r in records if r["event"] == "train"]
+        found = recorded(run, stage)
+        assert [(line.step, line.loss) for line in found.lines] == lines
+        assert figures.num_lines == len(lines)
+    [growth] = growths(run)
+    assert growth.loss_before == pytest.approx(growth.loss_after, abs=EXACT_GROWTH), "the growth changed nothing"
+
+
+def test_the_report_has_the_sections_after_the_stages(run: RunReport) -> None:
+    keys = [section.key for section in report_sections([run])]
+    assert keys.index("stages") < keys.index("training")
+    assert keys[keys.index("training") + 1] == "growths"

@@ -1,1 +1,0 @@
-"""Tests of a report's files."""
