@@ -185,7 +185,7 @@ def _controls(ladders: Mapping[int, RunReport], runs: Sequence[RunReport]) -> tu
     for run in sorted(runs, key=lambda run: run.name):
         if run.control is not None and run.control_of in names and run.stages:
             seed = names[run.control_of]
-            by_recipe.setdefault(_what(run), {}).setdefault(seed, []).append(run)
+            by_recipe.setdefault(_what(run, ladders[seed]), {}).setdefault(seed, []).append(run)
     arms, notes = [], []
     for by_seed in by_recipe.values():
         counting: dict[int, RunReport] = {}
@@ -217,10 +217,10 @@ def _controls(ladders: Mapping[int, RunReport], runs: Sequence[RunReport]) -> tu
     return tuple(sorted(arms, key=lambda arm: (arm.control or "", arm.num_parameters or 0, arm.name))), notes
 
 
-def _what(control: RunReport) -> str:
-    """Equal for the controls of two seeds that are otherwise alike. Where slopes end stages, each seed has budgets of
-    its own, which only the name of the control tells."""
-    by_slope = control.conditions.get("growth.when") == "slope"
+def _what(control: RunReport, ladder: RunReport) -> str:
+    """Equal for the controls of two seeds that are otherwise alike. Where slopes end the ladder's stages, each seed has
+    budgets of its own, which only the name of the control tells."""
+    by_slope = ladder.conditions.get("growth.when") == "slope"
     return recipe(control, with_steps=not by_slope) + (label(control.recorded_name) if by_slope else "")
 
 

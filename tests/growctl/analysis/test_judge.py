@@ -1,0 +1,34 @@
+"""What a hostile reader tries on the judge, each with the answer that is right."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from growctl.analysis.results import Results, results
+from growctl.runs.find import find_runs
+from tests.growctl.analysis.ladders import LAST, grown, noise, seed_of
+from tests.growctl.invented_runs import SMALL
+
+SEEDS = (0, 1, 2)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def judged(runs: Path) -> Results:
+    return results(find_runs(runs))
+
+
+@pytest.mark.parametrize("kind", ["single-jump", "official-growth"])
+def test_controls_of_a_ladder_that_a_slope_ends_are_one_arm_although_their_steps_differ(runs: Path, kind: str) -> None:
+    for seed in SEEDS:
+        ladder = seed_of(runs, seed, 1.28 + noise(seed), **{"growth.when": "slope"})
+        stages = [SMALL, replace(LAST, num_steps=600 + 10 * seed)]
+        known: dict[str, Any] = {"ladder_id": ladder.entry.run_id, "seed": seed, "growth.when": "fixed"}
+        grown(runs, f"{ladder.entry.name}-control-{kind}", 1.33 + noise(seed, 1), stages, kind=kind, **known)
+    [ladders] = judged(runs).ladders
+    assert [(arm.name, len(arm.losses)) for arm in ladders.arms] == [("ladder", 3), (kind, 3)]
