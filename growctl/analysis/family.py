@@ -55,7 +55,7 @@ def model_arms(group: Group) -> list[Arm]:
             if model.final_loss is not None:
                 by_stage.setdefault(model.stages[-1].name, {})[seed] = model
     return [
-        Arm(name, None, next(iter(runs.values())).stages[-1].num_parameters, runs, {})
+        Arm(name, None, next(iter(runs.values())).stages[-1].num_parameters, runs, group.ladder.absent)
         for name, runs in by_stage.items()
     ]
 
@@ -87,7 +87,7 @@ def _verdict(group: Group, arm: Arm) -> Verdict:
     """The verdict on one finished model, against controls of its size."""
     kinds = (EACH_SIZE, BEST_SCRATCH, f"{group.first.conditions.get('model.family', 'tokenformer')}-scratch")
     own = tuple(each for each in group.controls if each.control in kinds and each.num_parameters == arm.num_parameters)
-    model = replace(group, name=f"{arm.name} of {group.name}", ladder=replace(arm, absent=group.ladder.absent))
+    model = replace(group, name=f"{arm.name} of {group.name}", ladder=arm)
     name = f"training {size_text(arm.num_parameters)} from scratch"
     unknown = "" if own else f"no control has {size_text(arm.num_parameters)}"
     return judge([model], Opponent(name, EACH_SIZE, (own,), unknown=unknown))

@@ -234,7 +234,8 @@ def _why_unknown(group: Group, opponent: Opponent) -> str:
         return opponent.unknown
     for arm in opponent.arms:
         if arm.diverged:
-            return f"{arm.name} diverged with {counted(len(arm.diverged), 'seed')} of {len(group.seeds)}"
+            name = arm.name if arm.control else opponent.name
+            return f"{name} diverged with {counted(len(arm.diverged), 'seed')} of {len(arm.losses | arm.absent)}"
     if not any(arm.losses for arm in opponent.arms):
         whys = (f"{arm.name} ({'; '.join(dict.fromkeys(arm.absent.values()))})" for arm in opponent.arms)
         return f"no control counts: {', '.join(whys)}"

@@ -1,5 +1,6 @@
 """What a hostile reader tries on the judge, each with the answer that is right."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from growctl.analysis.results import Results, results
 from growctl.runs.find import find_runs
-from tests.growctl.analysis.ladders import LAST, grown, noise, seed_of
+from tests.growctl.analysis.ladders import LAST, against, grown, noise, seed_of
 from tests.growctl.invented_runs import SMALL
 
 SEEDS = (0, 1, 2)
@@ -32,3 +33,13 @@ def test_controls_of_a_ladder_that_a_slope_ends_are_one_arm_although_their_steps
         grown(runs, f"{ladder.entry.name}-control-{kind}", 1.33 + noise(seed, 1), stages, kind=kind, **known)
     [ladders] = judged(runs).ladders
     assert [(arm.name, len(arm.losses)) for arm in ladders.arms] == [("ladder", 3), (kind, 3)]
+
+
+def test_no_ladder_loses_to_one_that_diverged_with_a_seed(runs: Path) -> None:
+    for seed in SEEDS:
+        seed_of(runs, seed, 1.34 + noise(seed), "one")
+        rate: dict[str, Any] = {"learning_rate.peak": 0.002}
+        seed_of(runs, seed, math.nan if seed == 2 else 1.28 + noise(seed, 1), "other", **rate)
+    [pair] = judged(runs).pairs
+    assert pair.verdict is not None
+    assert (pair.verdict.outcome, "other diverged with 1 seed of 3" in pair.verdict.claim) == ("unknown", True)
