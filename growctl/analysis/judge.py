@@ -235,7 +235,7 @@ def _why_unknown(group: Group, opponent: Opponent) -> str:
     for arm in opponent.arms:
         if arm.diverged:
             name = arm.name if arm.control else opponent.name
-            return f"{name} diverged with {counted(len(arm.diverged), 'seed')} of {len(arm.losses | arm.absent)}"
+            return f"{name} diverged with {counted(len(arm.diverged), 'seed')} of {len(arm.losses) + len(arm.absent)}"
     if not any(arm.losses for arm in opponent.arms):
         whys = (f"{arm.name} ({'; '.join(dict.fromkeys(arm.absent.values()))})" for arm in opponent.arms)
         return f"no control counts: {', '.join(whys)}"

@@ -217,7 +217,7 @@ def _sweep(name: str, keys: tuple[str, ...], points: Sequence[Group]) -> Sweep:
 
 def _sweep_verdict(sweep: Sweep, points: Sequence[Group]) -> Verdict:
     """The verdict on the best point of a sweep, corrected for having chosen it, against the controls of every point: so
-    an opponent is tuned as hard as the ladder."""
+    an opponent is tuned as hard as the ladder. Of neither side, settings that diverged count, unless a size has no other."""
     best = next((point for point in points if point.name == sweep.best), None)
     if best is None:
         why = f"no point of {len(points)} has a final loss with every seed"
@@ -226,7 +226,10 @@ def _sweep_verdict(sweep: Sweep, points: Sequence[Group]) -> Verdict:
     if not against:
         return next(iter(verdicts(best)), _alone(best))
     ended = [point for point in points if point.ladder.losses]
-    curves = tuple(curve for opponent in against for curve in opponent.curves)
+    everywhere = [curve for opponent in against for curve in opponent.curves]
+    sound = [curve for curve in everywhere if not any(arm.diverged for arm in curve)]
+    sizes = {curve[0].num_parameters for curve in sound}
+    curves = tuple(curve for curve in everywhere if curve in sound or curve[0].num_parameters not in sizes)
     own = next((opponent for opponent in opponents(best) if opponent.kind == against[0].kind), against[0])
     verdict = judge(ended, replace(own, curves=curves), ended.index(best))
     fewer = (
@@ -234,7 +237,9 @@ def _sweep_verdict(sweep: Sweep, points: Sequence[Group]) -> Verdict:
         if len(against) == len(points)
         else (f"Controls were trained at {len(against)} of {len(points)} points: the ladder was tuned harder.",)
     )
-    return replace(verdict, cautions=(*fewer, *verdict.cautions))
+    num_diverged = len(everywhere) - len(curves)
+    left_out = f"Of {len(everywhere)} curves of the opponent, {num_diverged} diverged and do not count."
+    return replace(verdict, cautions=(*fewer, *([left_out] if num_diverged else []), *verdict.cautions))
 
 
 def _pairs(found: Sequence[Group]) -> list[Pair]:

@@ -43,3 +43,19 @@ def test_no_ladder_loses_to_one_that_diverged_with_a_seed(runs: Path) -> None:
     [pair] = judged(runs).pairs
     assert pair.verdict is not None
     assert (pair.verdict.outcome, "other diverged with 1 seed of 3" in pair.verdict.claim) == ("unknown", True)
+
+
+@pytest.mark.parametrize(("diverged_at", "outcome"), [((0.004,), "won"), ((0.001, 0.002, 0.004), "unknown")], ids=str)
+def test_a_setting_at_which_the_opponent_diverged_is_none_that_tuning_would_pick(
+    runs: Path, diverged_at: tuple[float, ...], outcome: str
+) -> None:
+    for peak, final in ((0.001, 1.30), (0.002, 1.28), (0.004, 1.35)):
+        for seed in SEEDS:
+            rate: dict[str, Any] = {"learning_rate.peak": peak}
+            run_set = ("rates", rate | {"seed": seed})
+            ladder = grown(runs, f"rates-{peak:g}-{seed}", final + noise(seed), seed=seed, run_set=run_set, **rate)
+            loss = math.nan if peak in diverged_at else final + 0.06 + noise(seed, 1)
+            against(ladder, {1.0: loss}, **rate)
+    [verdict] = judged(runs).headlines
+    assert verdict.outcome == outcome
+    assert "diverged" in " ".join([verdict.claim, *verdict.cautions])
