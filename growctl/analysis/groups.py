@@ -19,6 +19,7 @@ SCHEDULE = "schedule"
 
 DIVERGED = "diverged"
 UNFINISHED = "not finished"
+UNDECAYED = "no finished model, because its learning rate never decays"
 
 
 class GroupByError(UserError):
@@ -122,8 +123,6 @@ def reason_not_to_count(ladder: RunReport, control: RunReport) -> str | None:
         return f"it belongs to another run of the name {control.control_of}"
     if why := _why_no_loss(control):
         return why
-    if not control.decays:
-        return "its learning rate never decays"
     if control.seed != ladder.seed:
         return f"its seed is {control.seed}, the ladder's {ladder.seed}"
     if why := measured_alike(ladder, control):
@@ -174,7 +173,7 @@ def _why_no_loss(run: RunReport) -> str | None:
         return "of unknown cost, because its ledger lacks rows that its final checkpoint has"
     if run.final_loss is None:
         return DIVERGED if run.finished else UNFINISHED
-    return None
+    return None if run.decays else UNDECAYED
 
 
 def _controls(ladders: Mapping[int, RunReport], runs: Sequence[RunReport]) -> tuple[tuple[Arm, ...], list[str]]:

@@ -9,7 +9,7 @@ import pytest
 
 from growctl.analysis.results import Results, results
 from growctl.runs.find import find_runs
-from tests.growctl.analysis.ladders import LAST, against, grown, noise, seed_of
+from tests.growctl.analysis.ladders import CURVE, LAST, against, grown, noise, seed_of
 from tests.growctl.invented_runs import SMALL
 
 SEEDS = (0, 1, 2)
@@ -59,3 +59,12 @@ def test_a_setting_at_which_the_opponent_diverged_is_none_that_tuning_would_pick
     [verdict] = judged(runs).headlines
     assert verdict.outcome == outcome
     assert "diverged" in " ".join([verdict.claim, *verdict.cautions])
+
+
+def test_a_ladder_that_never_decays_has_no_finished_model_and_so_no_verdict(runs: Path) -> None:
+    for seed in SEEDS:
+        ladder = seed_of(runs, seed, 1.38 + noise(seed), decays=False)
+        against(ladder, {budget: loss + noise(seed, 1) for budget, loss in CURVE.items()})
+    [verdict] = judged(runs).headlines
+    assert verdict.outcome == "unknown"
+    assert verdict.claim == "Not known: quick is no finished model, because its learning rate never decays."
