@@ -3,6 +3,7 @@
 What a ledger records decides, so runs that were started one by one belong together as well as those of `--seeds`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,13 +138,13 @@ def _values(run: RunReport, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _group(members: Sequence[RunReport], runs: Sequence[RunReport], values: Mapping[str, Any] | None) -> Group:
-    """One ladder for each seed: a finished one before an unfinished one, one with controls, the first by name."""
+    """One ladder for each seed: a finished one before an unfinished one, one with controls, the worst."""
     chosen: dict[int, RunReport] = {}
     notes = []
     with_controls = {run.control_of for run in runs}
     for run in sorted(
         members,
-        key=lambda run: (run.final_loss is None, not run.finished, run.name not in with_controls, run.name),
+        key=lambda run: (not run.finished, run.name not in with_controls, -(run.final_loss or math.inf), run.name),
     ):
         first = chosen.setdefault(run.seed, run)
         if first is not run:
@@ -196,7 +197,7 @@ def _controls(ladders: Mapping[int, RunReport], runs: Sequence[RunReport]) -> tu
                 counting[seed] = fair[0]
                 notes += [f"{run.name} repeats {fair[0].name}; the better of the two counts." for run in fair[1:]]
             else:
-                absent[seed] = next(why for why in whys.values() if why)
+                absent[seed] = DIVERGED if DIVERGED in whys.values() else next(why for why in whys.values() if why)
         shown_run = next(iter(by_seed.values()))[0]
         name = label(shown_run.recorded_name)
         absent |= {

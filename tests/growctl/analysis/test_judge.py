@@ -68,3 +68,27 @@ def test_a_ladder_that_never_decays_has_no_finished_model_and_so_no_verdict(runs
     [verdict] = judged(runs).headlines
     assert verdict.outcome == "unknown"
     assert verdict.claim == "Not known: quick is no finished model, because its learning rate never decays."
+
+
+@pytest.mark.parametrize("names", [("first", "second"), ("second", "first")], ids=str)
+@pytest.mark.parametrize(("worse", "claim"), [(1.36, "takes 0.78x"), (math.nan, "the ladder diverged")], ids=str)
+def test_of_ladders_that_repeat_a_seed_the_worst_counts_whatever_its_name(
+    runs: Path, names: tuple[str, str], worse: float, claim: str
+) -> None:
+    for name, final in zip(names, (1.28, worse), strict=True):
+        against(grown(runs, name, final), CURVE)
+    [verdict] = judged(runs).headlines
+    assert claim in verdict.claim
+    assert f"{names[0]} repeats seed 1" in " ".join(verdict.cautions)
+
+
+@pytest.mark.parametrize("names", [("a-", "z-"), ("z-", "a-")], ids=str)
+def test_a_control_that_diverged_once_is_not_hidden_by_its_repetition(runs: Path, names: tuple[str, str]) -> None:
+    for seed in SEEDS:
+        ladder = seed_of(runs, seed, 1.28 + noise(seed))
+        against(ladder, {budget: loss + noise(seed, 1) for budget, loss in CURVE.items()})
+        for prefix, final in zip(names, (math.nan, None), strict=True):
+            [control] = against(ladder, {4.0: final}, runs=runs / "elsewhere")
+            control.path.parent.rename(runs / f"{prefix}{control.entry.name}")
+    [verdict] = judged(runs).headlines
+    assert "diverged with 3 seeds of 3" in verdict.claim
