@@ -48,9 +48,10 @@ def shown(value: Any) -> str:
 def differences(a: RunReport, b: RunReport) -> tuple[Difference, ...]:
     """All conditions of training and measuring in which `a` and `b` differ, by key.
 
-    Launch does not change losses. Datasets are compared by their fingerprints, precision as it was used.
+    Launch does not change losses. Datasets are compared by their fingerprints, precision as it was used. Steps are those
+    of the budget, of the stages alone.
     """
-    values, others = _conditions(a), _conditions(b)
+    values, others = (_conditions(run) | _steps(run) for run in (a, b))
     return tuple(
         Difference(key, values.get(key), others.get(key))
         for key in sorted(values | others)
@@ -67,6 +68,10 @@ def _conditions(run: RunReport) -> dict[str, Any]:
     }
     values |= {"dataset": dataset_name(run)}
     return values | ({"precision": " and ".join(sorted(run.precisions))} if run.precisions else {})
+
+
+def _steps(run: RunReport) -> dict[str, Any]:
+    return {f"stages.{number}.train_steps": stage.planned_steps for number, stage in enumerate(run.stages)}
 
 
 def dataset_name(run: RunReport) -> str:

@@ -92,3 +92,10 @@ def test_a_control_that_diverged_once_is_not_hidden_by_its_repetition(runs: Path
             control.path.parent.rename(runs / f"{prefix}{control.entry.name}")
     [verdict] = judged(runs).headlines
     assert "diverged with 3 seeds of 3" in verdict.claim
+
+
+def test_compare_names_the_steps_in_which_two_ladders_differ(runs: Path) -> None:
+    grown(runs, "short")
+    grown(runs, "long", stages=[SMALL, replace(LAST, num_steps=1200)])
+    [pair] = judged(runs).pairs
+    assert [(each.key, each.a, each.b) for each in pair.differences] == [("stages.1.train_steps", 1200, 600)]
