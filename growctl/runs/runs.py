@@ -220,7 +220,7 @@ class RunReport:
     controls_to_come: tuple[ControlToCome, ...] = ()
     """The controls of a ladder that are not finished. Empty unless growctl/status/controls_to_come.py looked."""
     machines: tuple[tuple[str, int, str], ...] = ()
-    """The device, the number of devices and the precision of its own training, in the order of the work."""
+    """The device, the number of devices and the precision of its training, reused work included, in its order."""
     releases: tuple[StageReport, ...] = ()
     """Branches from the stages that end in finished models, in the order of their stages."""
 

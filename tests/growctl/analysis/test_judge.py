@@ -10,7 +10,7 @@ import pytest
 from growctl.analysis.results import Results, results
 from growctl.runs.find import find_runs
 from tests.growctl.analysis.ladders import CURVE, LAST, against, grown, noise, seed_of
-from tests.growctl.invented_runs import SMALL
+from tests.growctl.invented_runs import SMALL, FakeRun
 
 SEEDS = (0, 1, 2)
 
@@ -99,3 +99,13 @@ def test_compare_names_the_steps_in_which_two_ladders_differ(runs: Path) -> None
     grown(runs, "long", stages=[SMALL, replace(LAST, num_steps=1200)])
     [pair] = judged(runs).pairs
     assert [(each.key, each.a, each.b) for each in pair.differences] == [("stages.1.train_steps", 1200, 600)]
+
+
+def test_time_does_not_compare_with_work_reused_from_another_machine(runs: Path) -> None:
+    ladder = FakeRun(runs, "quick", [SMALL, LAST], machine={"device": "NVIDIA H100 80GB HBM3", "num_devices": 8})
+    ladder.train(0, 1.42, reused_from="elsewhere")
+    ladder.machine = {}
+    against(ladder.train(1, 1.28, start=1.42), CURVE)
+    [verdict] = judged(runs).headlines
+    assert verdict.other_costs == {}
+    assert "8 x NVIDIA H100" in verdict.other_costs_unknown
