@@ -94,7 +94,7 @@ class Opponent:
     missing: tuple[str, ...] = ()
     """What keeps it from being the strictest one, a sentence each."""
     unknown: str = ""
-    """Why it cannot be compared with at all."""
+    """Why nothing can be won against it, or compared with it at all."""
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -132,14 +132,14 @@ def scratch_opponent(group: Group) -> Opponent | None:
     flops = mean_cost(group.ladder, FLOPS)
     sizes = dict.fromkeys(stage.num_parameters for stage in group.first.stages)
     by_size = {size: tuple(arm for arm in arms if arm.num_parameters == size) for size in sizes}
-    covered = {size: some for size, some in by_size.items() if some and (flops is None or _covers(some, flops))}
-    lacking = [short_count(size) for size in sizes if size not in covered]
+    measured = tuple(some for some in by_size.values() if some)
+    lacking = [short_count(size) for size, some in by_size.items() if not some or (flops and not _covers(some, flops))]
     asked = any(arm.control == BEST_SCRATCH for arm in arms)
     if asked and lacking:
         why = f"no control of {' and '.join(lacking)} parameters counts at the ladder's FLOPs yet"
-        return Opponent(_BEST, BEST_SCRATCH, tuple(covered.values()), unknown=why if group.ladder.runs else "")
+        return Opponent(_BEST, BEST_SCRATCH, measured, unknown=why if group.ladder.runs else "")
     if not lacking and len(sizes) > 1:
-        return Opponent(_BEST, BEST_SCRATCH, tuple(covered.values()))
+        return Opponent(_BEST, BEST_SCRATCH, measured)
     last = list(sizes)[-1] if sizes else None
     own = by_size.get(last or 0, ()) or tuple(arms)
     missing = (
@@ -167,6 +167,8 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
         unpriced = base is not None and base.flops is None
         why = "nothing says what the start checkpoint cost (start.flops)" if unpriced else "nothing was spent"
         return replace(unknown, claim=f"Not known: {why}.", cautions=cautions)
+    if opponent.unknown and test.outcome != "lost":
+        return replace(unknown, claim=f"Not known: {opponent.unknown}.", cautions=cautions)
     others, why_no_others = _other_costs(group, counting)
     deciding = _deciding(group, counting[test.curve], test.multiplier.kind)
     flops = [mean_cost(arm, FLOPS) or 0.0 for arm in (deciding, group.ladder)]
@@ -230,13 +232,13 @@ def _why_unknown(group: Group, opponent: Opponent) -> str:
         return f"the ladder diverged with {counted(len(group.ladder.diverged), 'seed')} of {len(group.seeds)}"
     if not group.ladder.losses:
         return f"{group.name} is {'; '.join(dict.fromkeys(group.ladder.absent.values()))}"
-    if opponent.unknown:
-        return opponent.unknown
     for arm in opponent.arms:
         if arm.diverged:
             name = arm.name if arm.control else opponent.name
             return f"{name} diverged with {counted(len(arm.diverged), 'seed')} of {len(arm.losses) + len(arm.absent)}"
     if not any(arm.losses for arm in opponent.arms):
+        if opponent.unknown:
+            return opponent.unknown
         whys = (f"{arm.name} ({'; '.join(dict.fromkeys(arm.absent.values()))})" for arm in opponent.arms)
         return f"no control counts: {', '.join(whys)}"
     return ""

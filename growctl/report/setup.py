@@ -190,7 +190,7 @@ class Environment:
 
 
 def environments(run: RunReport) -> tuple[Environment, ...]:
-    """What a run was trained on, in the order of the work; empty if it has trained nothing itself."""
+    """What a run was trained on, in the order of the work, reused work included; empty before any."""
     ladder = RunPaths(run.directory.with_name(run.control_of) if run.control_of else run.directory)
     versions: dict[str, dict[str, None]] = {}
     for start in read_starts(ladder):

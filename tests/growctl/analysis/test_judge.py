@@ -109,3 +109,11 @@ def test_time_does_not_compare_with_work_reused_from_another_machine(runs: Path)
     [verdict] = judged(runs).headlines
     assert verdict.other_costs == {}
     assert "8 x NVIDIA H100" in verdict.other_costs_unknown
+
+
+def test_a_ladder_that_a_cheaper_control_beats_has_lost_whichever_sizes_are_missing(runs: Path) -> None:
+    for seed in SEEDS:
+        against(seed_of(runs, seed, 1.40 + noise(seed)), {0.5: 1.30 + noise(seed, 1)}, "best-scratch", "1-2m")
+    [verdict] = judged(runs).headlines
+    assert verdict.outcome == "lost"
+    assert "with 0.50x the FLOPs already ended below its loss" in verdict.claim
