@@ -10,7 +10,7 @@ from statistics import fmean
 from growctl.analysis.conditions import BEST_SCRATCH, EACH_SIZE
 from growctl.analysis.costs import FLOPS
 from growctl.analysis.groups import Arm, Group, size_text
-from growctl.analysis.judge import Opponent, Outcome, Verdict, judge
+from growctl.analysis.judge import Opponent, Outcome, Verdict, interval_text, judge
 from growctl.runs.runs import RunReport
 from growctl.text.formatting import scientific
 from stages.counted import counted
@@ -122,9 +122,10 @@ def _claim(made: Family) -> str:
             if model.multiplier is None or model.multiplier.estimate is None
         )
         return f"Not known: {grown}, but not every loss is bracketed from scratch ({whys})."
-    interval = f", 95 % interval {made.low:.2f}x to {made.high:.2f}x" if made.low and made.high else ""
-    need = f"{grown}; from scratch, their losses cost {made.ratio:.2f}x that{interval}"
-    if made.outcome == "unknown":
-        return f"One run of each is a look, not a result: {need}."
-    result = {"won": "Growing won", "lost": "Growing lost"}.get(made.outcome, "Within the noise")
+    interval = f", 95 % interval {ends}" if (ends := interval_text(made.low, made.high)) else ""
+    is_chord = any(model.multiplier and model.multiplier.kind == "chord" for model in made.models)
+    need = f"{grown}; from scratch, their losses cost {'at most ' * is_chord}{made.ratio:.2f}x that{interval}"
+    is_look = made.outcome == "unknown" and min(len(model.seeds) for model in made.models) < 2
+    unknown = "One run of each is a look, not a result" if is_look else "Not known"
+    result = {"won": "Growing won", "lost": "Growing lost", "unknown": unknown}.get(made.outcome, "Within the noise")
     return f"{result}: {need}."

@@ -188,12 +188,11 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
     return replace(verdict, claim=_claim(verdict))
 
 
-def interval_text(multiplier: Multiplier) -> str:
+def interval_text(low: float | None, high: float | None) -> str:
     """`1.14x to 1.80x`, `above 1.14x`, `below 1.80x`, or empty."""
-    low, high = multiplier.low, multiplier.high
-    if low is None and high is None:
-        return ""
     if high is None:
+        if low is None:
+            return ""
         return f"above {low:.2f}x"
     return f"below {high:.2f}x" if low is None else f"{low:.2f}x to {high:.2f}x"
 
@@ -201,9 +200,9 @@ def interval_text(multiplier: Multiplier) -> str:
 def multiplier_text(multiplier: Multiplier) -> str:
     """`1.44x (1.14x to 1.80x)`; `at most 1.44x` off a chord; why it is not known."""
     if multiplier.estimate is None:
-        return interval_text(multiplier) or multiplier.kind
+        return interval_text(multiplier.low, multiplier.high) or multiplier.kind
     at_most = "at most " if multiplier.kind == "chord" else ""
-    interval = interval_text(multiplier)
+    interval = interval_text(multiplier.low, multiplier.high)
     return f"{at_most}{multiplier.estimate:.2f}x" + (f" ({interval})" if interval else "")
 
 
@@ -382,7 +381,7 @@ def _nats(multiplier: Multiplier) -> str:
 
 def _needs(verdict: Verdict, multiplier: Multiplier, who: str) -> str:
     """`to the same loss, training the best size from scratch takes 1.32x the FLOPs, 95 % interval 1.06x to 1.63x`."""
-    interval = interval_text(multiplier)
+    interval = interval_text(multiplier.low, multiplier.high)
     ends = f", 95 % interval {interval}" if interval else ""
     if multiplier.estimate is not None:
         at_most = "at most " if multiplier.kind == "chord" else ""

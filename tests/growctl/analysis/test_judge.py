@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from growctl.analysis.family import Family
 from growctl.analysis.results import Results, results
 from growctl.runs.find import find_runs
-from tests.growctl.analysis.ladders import CURVE, LAST, against, grown, noise, seed_of
+from tests.growctl.analysis.ladders import CURVE, LAST, RELEASE, WORK, against, grown, noise, seed_of
 from tests.growctl.invented_runs import SMALL, FakeRun
 
 SEEDS = (0, 1, 2)
@@ -117,3 +118,37 @@ def test_a_ladder_that_a_cheaper_control_beats_has_lost_whichever_sizes_are_miss
     [verdict] = judged(runs).headlines
     assert verdict.outcome == "lost"
     assert "with 0.50x the FLOPs already ended below its loss" in verdict.claim
+
+
+def family_of(runs: Path, small: dict[float, float]) -> Family:
+    """A family of two finished models, of three seeds, with controls of the small one with these losses."""
+    released = (SMALL.num_steps + RELEASE.num_steps) * SMALL.num_parameters
+    for seed in SEEDS:
+        ladder = seed_of(runs, seed, 1.28 + noise(seed), stages=[SMALL, RELEASE, LAST])
+        curves = {"0-800k": (small, SMALL.num_parameters, released), "1-2m": (CURVE, LAST.num_parameters, WORK)}
+        for name, (curve, parameters, work) in curves.items():
+            losses = {budget: loss + noise(seed, round(budget) + 1) for budget, loss in curve.items()}
+            against(ladder, losses, "scratch-of-each-size", name, parameters, work)
+    [family] = judged(runs).families
+    return family
+
+
+def test_the_price_of_a_family_is_at_most_right_where_one_of_its_parts_is(runs: Path) -> None:
+    family = family_of(runs, {0.5: 1.45, 2.0: 1.34})
+    assert f"their losses cost at most {family.ratio:.2f}x that, 95 % interval {family.low:.2f}x to" in family.claim
+
+
+@pytest.mark.parametrize(
+    ("small", "result", "interval"),
+    [
+        ({0.5: 1.45, 1.0: 1.40, 2.0: 1.379}, "Growing won", "above"),
+        ({0.5: 1.382, 1.0: 1.33, 2.0: 1.28}, "Not known", "below"),
+    ],
+    ids=["won", "unknown"],
+)
+def test_a_family_with_an_open_interval_says_where_it_ends(
+    runs: Path, small: dict[float, float], result: str, interval: str
+) -> None:
+    claim = family_of(runs, small).claim
+    assert claim.startswith(f"{result}: ")
+    assert f", 95 % interval {interval} " in claim
