@@ -338,7 +338,7 @@ def _cautions(group: Group, opponent: Opponent) -> Iterator[str]:
 
 
 def _curve_cautions(curve: Sequence[Arm]) -> Iterator[str]:
-    if len(curve) < FEWEST_BUDGETS:
+    if len(curve) < FEWEST_BUDGETS and curve[0].control:
         yield (
             f"Only {counted(len(curve), 'control budget')}: a curve that can be interpolated needs {FEWEST_BUDGETS} "
             "(`budgets: [0.5, 1, 2]`)."
@@ -359,7 +359,7 @@ def _claim(verdict: Verdict) -> str:
     difference = multiplier.loss_difference
     nats = "" if difference is None else f" At equal FLOPs, {who} ends {_nats(multiplier)}."
     if verdict.outcome in ("won", "lost"):
-        return f"{who[:1].upper()}{who[1:]} {verdict.outcome}: {needs} ({seeds}).{nats}"
+        return f"{'Growing' if who == 'growing' else who} {verdict.outcome}: {needs} ({seeds}).{nats}"
     if verdict.outcome == "within the noise":
         detectable = verdict.detectable_nats
         least = f" These seeds would have shown {detectable:.3f} nats." if detectable is not None else ""

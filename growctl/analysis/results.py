@@ -17,7 +17,7 @@ LADDER = "ladder"
 """The kind of opponent that is another ladder."""
 
 MOST_PAIRS = 10
-"""With more pairs, each ladder is compared with the best one alone."""
+"""With more pairs, each ladder is compared with the best one on its dataset alone."""
 
 
 @dataclass(frozen=True)
@@ -246,8 +246,9 @@ def _pairs(found: Sequence[Group]) -> list[Pair]:
     ended = [group for group in found if group.ladder.losses]
     pairs = [(a, b) for a, b in combinations(ended, 2) if a.first.group is None or a.first.group != b.first.group]
     if len(pairs) > MOST_PAIRS:
-        best = min(ended, key=lambda group: fmean(group.ladder.losses.values()))
-        pairs = [(a, b) for a, b in pairs if best in (a, b)]
+        ordered = sorted(ended, key=lambda group: fmean(group.ladder.losses.values()), reverse=True)
+        best = {group.first.dataset_fingerprint: group.name for group in ordered}.values()
+        pairs = [(a, b) for a, b in pairs if not measured_alike(a.first, b.first) and {a.name, b.name} & {*best}]
     return [_better_told(compare(a, b), compare(b, a)) for a, b in pairs]
 
 

@@ -152,3 +152,22 @@ def test_a_family_with_an_open_interval_says_where_it_ends(
     claim = family_of(runs, small).claim
     assert claim.startswith(f"{result}: ")
     assert f", 95 % interval {interval} " in claim
+
+
+def test_many_ladders_are_each_compared_with_the_best_one_on_the_same_data(runs: Path) -> None:
+    for number in range(5):
+        rate: dict[str, Any] = {"learning_rate.peak": 0.001 * (number + 1)}
+        grown(runs, f"rate-{number}", 1.30 + 0.01 * number, **rate)
+    grown(runs, "bytes", 0.7, data="beef")
+    assert [{pair.first, pair.second} for pair in judged(runs).pairs] == [{"rate-0", f"rate-{n}"} for n in range(1, 5)]
+
+
+def test_ladders_compared_keep_their_names_and_have_no_budgets(runs: Path) -> None:
+    for seed in SEEDS:
+        seed_of(runs, seed, 1.28 + noise(seed), "one")
+        rate: dict[str, Any] = {"learning_rate.peak": 0.002}
+        seed_of(runs, seed, 1.34 + noise(seed, 1), "other", **rate)
+    [pair] = judged(runs).pairs
+    assert pair.verdict is not None
+    assert pair.verdict.claim.startswith("one won: ")
+    assert pair.verdict.cautions == ()
