@@ -99,15 +99,15 @@ def judge(ladders: Sequence[Arm], curves: Sequence[Sequence[Arm]], which: int = 
     best of `curves` explain. The multiplier's interval holds the multipliers that the same test does not reject, so
     that it never contradicts the outcome. An empty curve is a size that was not measured: nothing wins against it.
     """
-    arms, points = list(ladders), list[range]()
-    for curve in curves:
-        kept = distinct([(arm.cost, math.fsum(arm.losses.values()) / len(arm.losses)) for arm in curve])
-        points.append(range(len(arms), len(arms) + len(kept)))
-        arms += [curve[i] for i in kept]
+    arms, points = list(ladders), dict[int, range]()
+    for k in sorted(range(len(curves)), key=lambda k: sorted(map(_order, curves[k]))):  # the simulation has an order
+        kept = distinct([(arm.cost, math.fsum(arm.losses.values()) / len(arm.losses)) for arm in curves[k]])
+        points[k] = range(len(arms), len(arms) + len(kept))
+        arms += [curves[k][i] for i in kept]
     design = design_of(tuple(tuple(sorted(arm.losses)) for arm in arms))
     losses = np.array([[arm.losses[seed] for arm in arms for seed in sorted(arm.losses)]])
     costs, seeds = [arm.cost for arm in arms], tuple(sorted(ladders[which].losses))
-    duels = {k: Duel(design, losses, costs, own, which) for k, own in enumerate(points) if own}
+    duels = {k: Duel(design, losses, costs, own, which) for k, own in points.items() if own}
     if not duels:
         return Test("unknown", Multiplier(None, None, None, "no curve", None, None), None, seeds)
     best = min(duels, key=lambda k: duels[k].need)
@@ -141,6 +141,10 @@ def judge(ladders: Sequence[Arm], curves: Sequence[Sequence[Arm]], which: int = 
     multiplier = Multiplier(estimate, _exp(low), _exp(high), kind, difference, interval)
     deviation = math.sqrt(design.variances(losses)[0])
     return Test(outcome, multiplier, best, seeds, detectable, detectable_multiplier, critical, degrees, deviation)
+
+
+def _order(arm: Arm) -> tuple[float, list[tuple[int, float]]]:
+    return arm.cost, sorted(arm.losses.items())
 
 
 class Noise(NamedTuple):
