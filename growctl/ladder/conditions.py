@@ -85,7 +85,7 @@ def _same(counts: list[int]) -> int | list[int] | None:
 def data_conditions(dataset: "DatasetManifest") -> dict[str, Any]:
     """What tells in which way two datasets of different fingerprints differ: hashes of the tokenizer and of each text.
 
-    Of a mixture, the base weights too, which its texts' hashes include.
+    Of a mixture, the base weights too, which its texts' hashes include, and how often its sources may be read.
 
     The ledger stores the fingerprint itself in a separate column.
     """
@@ -94,6 +94,8 @@ def data_conditions(dataset: "DatasetManifest") -> dict[str, Any]:
     if not dataset.sources:
         return values
     weights = {source.name: source.weight for source in dataset.sources}
+    if limits := {source.name: source.epochs_at_most for source in dataset.sources if source.epochs_at_most}:
+        values["data.epochs_at_most"] = limits  # the fingerprint leaves them out
     return values | {name: _weighted(text, weights) for name, text in texts.items()} | {"data.mixture": weights}
 
 

@@ -37,3 +37,12 @@ def test_mixtures_have_the_same_validation_text_only_if_they_weight_the_same_tex
     assert "data.mixture" not in alone
     hashes = [each["data.validation_text"] for each in (base, conditions(books=1, code=1), conditions(books=1), alone)]
     assert len(set(hashes)) == len(hashes)
+
+
+def test_how_often_a_source_may_be_read_is_a_condition(datasets: dict[str, Path], tmp_path: Path) -> None:
+    def conditions(limit: float | None) -> dict[str, object]:
+        sources = [Ingredient("books", datasets["books"], 3), Ingredient("code", datasets["code"], 1, limit)]
+        return data_conditions(read_dataset_manifest(write_mixture(sources, tmp_path)))
+
+    assert "data.epochs_at_most" not in conditions(None)
+    assert conditions(2.0)["data.epochs_at_most"] == {"code": 2.0}
