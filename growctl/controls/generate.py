@@ -184,8 +184,8 @@ def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePl
         first_step = round(last.train_steps * position / total)
         for step, each in stage_weights(schedule, plan.index):
             if not weights or shares(weights[-1].weights) != shares(each):
-                weights = [known for known in weights if known.first_step < first_step + step]
-                weights.append(FollowedWeights(first_step=first_step + step, weights=each))
+                after = weights[-1].first_step + 1 if weights else 0  # the control's steps are few
+                weights.append(FollowedWeights(first_step=max(first_step + step, after), weights=each))
         position += plan.train_tokens + (started if plan is followed[0] else 0)
     update = (
         {"mixture": weights[0].weights, "followed": None}

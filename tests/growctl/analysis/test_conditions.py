@@ -79,6 +79,21 @@ def test_a_control_that_growctl_generates_differs_only_in_what_its_kind_is_for(k
         assert control_differs(run, other) == ["optimizer.weight_decay (0.1 against 0.5)"]
 
 
+@pytest.mark.parametrize("kind", KINDS[:3])
+def test_a_control_with_few_steps_reads_every_mixture_of_its_ladder(kind: str) -> None:
+    sources = [{"name": name, "source": __file__, "weight": 1.0} for name in ("books", "code")]
+    weights = ({"books": 3.0, "code": 1.0}, {"books": 1.0, "code": 3.0}, {"books": 1.0, "code": 1.0})
+    stages = [
+        {"name": f"s{size}", "attention_tokens": size, "ffn_tokens": 8, "train_steps": steps, "mixture": mixture}
+        for size, steps, mixture in zip((4, 6, 8), (1, 1, 200), weights, strict=True)
+    ]
+    data = {"vocab_size": 300, "mixture": sources}
+    ladder = parse(changed({"data": data, "stages": stages, "controls": [{"kind": kind, "budgets": [0.5]}]}))
+    for plan in plan_controls(ladder):
+        sizes = (1000, 2000, 3000)
+        assert control_differs(run_of(ladder, sizes=sizes), run_of(plan.schedule, kind, sizes[-1:])) == [], plan.name
+
+
 def test_a_control_of_another_shape_or_batch_is_none_of_the_ladders() -> None:
     ladder = parse(changed({"controls": [{"kind": "tokenformer-scratch"}]}))
     [plan] = plan_controls(ladder)
