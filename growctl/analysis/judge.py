@@ -37,10 +37,10 @@ class Side:
     costs: Mapping[str, float]
     """By the key of the currency, for those in which it is known: without evaluations' FLOPs, and without work
     repeated after interruptions."""
-    train_tokens: float
-    """Data tokens that the model has read."""
+    train_tokens: float | None
+    """Data tokens that the model has read; None if it read others before, in a start checkpoint."""
     epochs: float | None
-    """How often it has read the training text; None if the size of the text is not recorded."""
+    """How often it has read the training text; None as above, or if the size of the text is not recorded."""
     evaluation_flops: float
     """Not counted in `flops`."""
     replayed_flops: float
@@ -297,14 +297,14 @@ def _alike(arm: Arm, arms: Sequence[Arm]) -> list[Arm]:
 def _side(arm: Arm, name: str, tried: Sequence[Arm]) -> Side:
     """What an arm spent, in means over its seeds."""
     runs = list(arm.runs.values())
-    tokens = fmean(_tokens(run) for run in runs)
-    epochs = [_tokens(run) / run.training_tokens for run in runs if run.training_tokens]
+    is_whole = not any(run.base for run in runs)
+    epochs = [_tokens(run) / run.training_tokens for run in runs if run.training_tokens and is_whole]
     parts = [run.stages for run in runs]
     return Side(
         name=name,
         num_parameters=arm.num_parameters,
         costs={each.key: cost for each in CURRENCIES if (cost := mean_cost(arm, each)) is not None},
-        train_tokens=tokens,
+        train_tokens=fmean(map(_tokens, runs)) if is_whole else None,
         epochs=fmean(epochs) if len(epochs) == len(runs) else None,
         evaluation_flops=fmean(sum(part.evaluation_flops for part in each) for each in parts),
         replayed_flops=fmean(sum(part.replayed_flops for part in each) for each in parts),

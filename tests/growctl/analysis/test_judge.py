@@ -10,7 +10,7 @@ import pytest
 from growctl.analysis.family import Family
 from growctl.analysis.results import Results, results
 from growctl.runs.find import find_runs
-from tests.growctl.analysis.ladders import CURVE, LAST, RELEASE, WORK, against, grown, noise, seed_of
+from tests.growctl.analysis.ladders import CURVE, LAST, RELEASE, WORK, against, grown, noise, seed_of, start
 from tests.growctl.invented_runs import SMALL, FakeRun
 
 SEEDS = (0, 1, 2)
@@ -171,3 +171,10 @@ def test_ladders_compared_keep_their_names_and_have_no_budgets(runs: Path) -> No
     assert pair.verdict is not None
     assert pair.verdict.claim.startswith("one won: ")
     assert pair.verdict.cautions == ()
+
+
+def test_the_data_tokens_of_a_model_with_a_start_checkpoint_are_not_known(runs: Path) -> None:
+    start(runs)
+    [verdict] = judged(runs).headlines
+    assert verdict.ladder_side and verdict.opponent_side
+    assert (verdict.ladder_side.train_tokens, verdict.opponent_side.train_tokens) == (None, 933_000)
