@@ -48,8 +48,8 @@ def shown(value: Any) -> str:
 def differences(a: RunReport, b: RunReport) -> tuple[Difference, ...]:
     """All conditions of training and measuring in which `a` and `b` differ, by key.
 
-    Launch does not change losses. Datasets are compared by their fingerprints, precision as it was used. Steps are those
-    of the budget, of the stages alone.
+    Launch does not change losses. Datasets are compared by their fingerprints, precision as it was used, stages also by
+    the steps of their budgets.
     """
     values, others = (_conditions(run) | _steps(run) for run in (a, b))
     return tuple(

@@ -217,7 +217,8 @@ def _sweep(name: str, keys: tuple[str, ...], points: Sequence[Group]) -> Sweep:
 
 def _sweep_verdict(sweep: Sweep, points: Sequence[Group]) -> Verdict:
     """The verdict on the best point of a sweep, corrected for having chosen it, against the controls of every point: so
-    an opponent is tuned as hard as the ladder. Of neither side, settings that diverged count, unless a size has no other."""
+    an opponent is tuned as hard as the ladder. Settings that diverged count for neither side, unless a size of the
+    opponent's has no other."""
     best = next((point for point in points if point.name == sweep.best), None)
     if best is None:
         why = f"no point of {len(points)} has a final loss with every seed"

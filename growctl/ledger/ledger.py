@@ -147,8 +147,8 @@ class Ledger:
         return {row[0] for row in self._query("SELECT DISTINCT precision FROM work")} - {UNKNOWN}
 
     def machines(self) -> list[tuple[str, int, str]]:
-        """The device, the number of devices and the precision that the run was trained on and in, in order, by whichever
-        run: reused work has the costs of the machine that did it."""
+        """The device, the number of devices and the precision of all work, in order, also of reused work, which has the
+        costs of the machine that did it."""
         rows = self._query("SELECT device, num_devices, precision FROM work ORDER BY entry")
         return list(dict.fromkeys(map(tuple, rows)))
 

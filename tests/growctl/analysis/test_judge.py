@@ -176,5 +176,6 @@ def test_ladders_compared_keep_their_names_and_have_no_budgets(runs: Path) -> No
 def test_the_data_tokens_of_a_model_with_a_start_checkpoint_are_not_known(runs: Path) -> None:
     start(runs)
     [verdict] = judged(runs).headlines
-    assert verdict.ladder_side and verdict.opponent_side
+    assert verdict.ladder_side
+    assert verdict.opponent_side
     assert (verdict.ladder_side.train_tokens, verdict.opponent_side.train_tokens) == (None, 933_000)

@@ -436,4 +436,5 @@ def test_critical_values_of_the_best_of_several_hold_in_simulation():
 def test_the_order_of_the_curves_decides_nothing():
     curves = [arms([(0.5, 2.9), (1.0, 2.5), (2.0, 2.2)]), arms([(0.25, 4.0), (0.5, 3.0)])]
     there, back = (judge([ladder(2.52)], each) for each in (curves, curves[::-1]))
-    assert dataclasses.replace(back, curve=1 - back.curve) == there
+    assert dataclasses.replace(back, curve=there.curve) == there
+    assert {there.curve, back.curve} == {0, 1}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ledger.ledger import Cost, Ledger, PeakMemory
+from growctl.ledger.ledger import Cost, Ledger, PeakMemory, _shares
 from tests.growctl.ledger.records import BASE, RUN, Metrics, killed_once, rows
 
 NUM_STEPS = 12
@@ -212,3 +212,28 @@ def test_a_share_of_an_unknown_cost_is_unknown_but_no_part_of_it_is_nothing() ->
     assert unknown.share(0.5).money is None
     assert unknown.share(0.0).money == 0.0
     assert (Cost(money=1.0) + unknown).money is None
+
+
+@given(st.data())
+def test_every_step_is_kept_rolled_back_or_replayed_as_the_attempts_went(data: st.DataObject) -> None:
+    """Against a run step by step: each attempt resumes at a checkpoint, and gives up the steps behind it."""
+    rows: list[tuple[int, int, int]] = []
+    resumed: list[tuple[int, bool]] = []
+    holder: dict[int, int] = {}
+    given_up: dict[tuple[int, int], bool] = {}
+    checkpoints = {0}
+    for attempt in range(data.draw(st.integers(1, 6))):
+        step = data.draw(st.sampled_from(sorted(checkpoints))) if attempt else 0
+        if attempt:
+            resumed.append((step, data.draw(st.booleans())))
+            given_up |= {(holder.pop(behind), behind): resumed[-1][1] for behind in [*holder] if behind >= step}
+            checkpoints = {each for each in checkpoints if each <= step}
+        for num_steps in data.draw(st.lists(st.integers(1, 5), max_size=3)):
+            holder |= dict.fromkeys(range(step, step + num_steps), len(rows))
+            rows.append((attempt, step, step + num_steps))
+            step += num_steps
+            checkpoints |= {step} if data.draw(st.booleans()) else set()
+    for row, (attempt, first, last) in enumerate(rows):
+        shares = _shares({"first_step": first, "last_step": last}, resumed[attempt:])  # type: ignore[arg-type]
+        own = [given_up.get((row, step)) for step in range(first, last)]
+        assert (shares.kept, shares.rolled_back) == (own.count(None) / len(own), own.count(True) / len(own))
