@@ -163,12 +163,6 @@ def test_control_characters_and_markup_are_shown_as_what_they_are() -> None:
     assert heading.text == "<script>\\x00\\x1b[2J\\u202e&amp;"
 
 
-def test_growctls_own_words_are_explained_where_they_are_first_used() -> None:
-    parts = (Paragraph("It lost 2 nats here."), Paragraph("It won 3 nats."))
-    found = ParsedPage(render_page("t", [Section("s", "S", parts)])).all("p", class_="plain")
-    assert [p.text for p in found] == ["It lost 2 nats (units of the natural logarithm) here.", "It won 3 nats."]
-
-
 def test_a_page_without_sections_still_has_its_title_and_landmarks() -> None:
     page = ParsedPage(render_page("Nothing yet", []))
     assert [len(page.all(tag)) for tag in ("header", "main", "nav", "footer", "h1", "title")] == [1] * 6
