@@ -29,7 +29,7 @@ _AXES = {
     "gpu_energy": "cumulative energy of the GPUs (kWh)",
     "cpu_energy": "cumulative energy of processors and memory (kWh)",
 }
-"""The axes: one for each currency (growctl/verdicts/costs.py)."""
+"""The axes, by currency (growctl/analysis/costs.py)."""
 
 Costs = Mapping[str, float]
 """What a model cost, by the key of the axis; without the axes on which it is not known."""
@@ -91,18 +91,11 @@ def _chart(
 
 def _stage_costs(run: RunReport) -> dict[str, tuple[Costs, Costs]]:
     """What the model had cost before and after each stage and release, by its name."""
-    before: Costs = {currency.key: 0.0 for currency in CURRENCIES}
-    if run.base:
-        bases = {currency.key: currency.of_base(run.base) for currency in CURRENCIES}
-        before = {key: cost for key, cost in bases.items() if cost is not None} or {"flops": 0.0}
-    costs: dict[str, tuple[Costs, Costs]] = {}
-    for part in (*run.stages, *run.releases):
-        start = before if part.branch_of is None else costs[part.branch_of][1] if part.branch_of in costs else {}
-        own = {currency.key: currency.of_stage(part) for currency in CURRENCIES if currency.key in start}
-        after = {key: start[key] + value for key, value in own.items() if value is not None}
-        costs[part.name] = (start, after)
-        before = before if part.branch_of else after
-    return costs
+
+    def cost(path: Sequence[StageReport]) -> Costs:
+        return {each.key: cost for each in CURRENCIES if (cost := each.of(run, path)) is not None}
+
+    return {part.name: (cost(run.path(part)[:-1]), cost(run.path(part))) for part in run.parts}
 
 
 def _lines(
@@ -126,7 +119,7 @@ def _lines(
     for release in run.releases:
         loss, perplexity = release.validation_loss, release.perplexity
         if loss is not None and perplexity is not None and math.isfinite(perplexity):
-            spent = sum(part.train_tokens for part in run.stages[: _place(run, release.branch_of) + 1])
+            spent = sum(part.train_tokens for part in run.path(release)[:-1])
             end = EvaluationPoint(release.name, "final", release.cumulative_flops, loss, perplexity,
                                   release.bits_per_byte, release.num_steps)  # fmt: skip
             if getattr(end, y) is not None:
@@ -143,10 +136,6 @@ def _kept(points: Sequence[EvaluationPoint], y: str, most: int) -> list[int]:
         number for number, point in enumerate(points) if point.point != "interval" and math.isfinite(values[number])
     ]
     return sorted({*thinned(values, most), *ends})
-
-
-def _place(run: RunReport, name: str | None) -> int:
-    return next((number for number, stage in enumerate(run.stages) if stage.name == name), -1)
 
 
 def _mark(
@@ -240,8 +229,8 @@ def bits_per_byte_section(runs: Sequence[RunReport]) -> Section | None:
 def _row(stage: StageReport) -> tuple[Cell, ...]:
     return (
         Cell(stage.name),
-        Cell(short_count(stage.num_parameters), stage.num_parameters),
-        Cell(scientific(stage.cumulative_flops), stage.cumulative_flops),
-        figure(None if stage.perplexity is None else stage.perplexity, four_digits(stage.perplexity or 0.0)),
+        figure(stage.num_parameters, short_count),
+        figure(stage.cumulative_flops, scientific),
+        figure(stage.perplexity, four_digits),
         figure(stage.bits_per_byte),
     )

@@ -55,7 +55,7 @@ def _row(run: RunReport, part: StageReport) -> tuple[Cell, ...]:
     shares = [value for value in accuracies if value is not None]
     return (
         Cell(f"{run.name}/{part.name}"),
-        Cell(short_count(part.num_parameters), part.num_parameters),
+        figure(part.num_parameters, short_count),
         figure(perplexity, "{:.2f}"),
         *(figure(None if value is None else 100 * value, "{:.1f}") for value in accuracies),
         figure(100 * statistics.fmean(shares) if len(shares) == len(accuracies) else None, "{:.1f}"),
