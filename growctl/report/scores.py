@@ -38,7 +38,7 @@ def section(runs: Sequence[RunReport]) -> Section | None:
     if measured:
         names = ("model", "size", *COLUMNS, "average")
         columns = tuple(Column(name, is_number=name != "model") for name in names)
-        published = [_published_row(model) for model in shipped("paper-pile").models if model.data == "the Pile"]
+        published = [_published_row(model) for model in shipped("paper-pile").rows if model.data == "the Pile"]
         groups = (Rows(tuple(measured)), Rows(tuple(published), "published"))
         parts += [Paragraph("Zero-shot scores", "heading"), Table("zero-shot", columns, groups, PUBLISHED_NOTE)]
     if others := other_scores(runs):
