@@ -10,7 +10,7 @@ from growctl.report.published import Published
 from growctl.runs.data_groups import DataGroup, data_groups, data_warning, mixture_shares
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
-from growctl.text.formatting import duration, four_digits, scientific, short_count
+from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
 from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure
 from stages.counted import counted
 from stages.data.validation_size import small_validation
@@ -111,7 +111,7 @@ def _stage_row(stage: StageReport, shapes: Sequence[str]) -> tuple[Cell, ...]:
         figure(stage.cumulative_flops, scientific),
         figure(stage.device_seconds, duration),
         Cell("unfinished") if is_unfinished else figure(stage.perplexity, four_digits),
-        Cell("0", 0.0) if stage.jump == 0 else figure(stage.jump, "{:+.1e}"),
+        figure(stage.jump, jump_text),
     )
 
 
