@@ -71,7 +71,7 @@ def _chart(
     keys = keys or ["flops"]
     most = share_of_marks(len(runs))
     series = [
-        *(line for is_ladder in (True, False) for run in runs if (run.control is None) == is_ladder
+        *(line for run in sorted(runs, key=lambda run: run.control is not None)
           for line in _lines(run, legend, costs[run.name], keys, y_axis.key, most)),
         *(published for overlay in overlays for published in published_series(overlay)),
     ]  # fmt: skip
@@ -132,10 +132,8 @@ def _lines(
 def _kept(points: Sequence[EvaluationPoint], y: str, most: int) -> list[int]:
     """The points to draw: those with a value, thinned, and the ends of all stages."""
     values = [math.nan if getattr(point, y) is None else getattr(point, y) for point in points]
-    ends = [
-        number for number, point in enumerate(points) if point.point != "interval" and math.isfinite(values[number])
-    ]
-    return sorted({*thinned(values, most), *ends})
+    ends = {number for number, point in enumerate(points) if point.point != "interval"}
+    return sorted({*thinned(values, most), *(number for number in ends if math.isfinite(values[number]))})
 
 
 def _mark(
