@@ -28,7 +28,7 @@ class Family:
     ratio: float | None
     """Price from scratch / `flops`; None unless the losses of all models are bracketed."""
     low: float | None
-    """The 95 % interval of `ratio`: the sums of the models' own ends, which is wide enough however they depend on each
+    """The 95% interval of `ratio`: the sums of the models' own ends, which is wide enough however they depend on each
     other."""
     high: float | None
     outcome: Outcome
@@ -122,7 +122,7 @@ def _claim(made: Family) -> str:
             if model.multiplier is None or model.multiplier.estimate is None
         )
         return f"Not known: {grown}, but not every loss is bracketed from scratch ({whys})."
-    interval = f", 95 % interval {made.low:.2f}x to {made.high:.2f}x" if made.low and made.high else ""
+    interval = f", 95% interval {made.low:.2f}x to {made.high:.2f}x" if made.low and made.high else ""
     need = f"{grown}; from scratch, their losses cost {made.ratio:.2f}x that{interval}"
     if made.outcome == "unknown":
         return f"One run of each is a look, not a result: {need}."

@@ -373,14 +373,14 @@ def _nats(multiplier: Multiplier) -> str:
     ends = ""
     if interval:
         low, high = interval if difference >= 0 else (-interval[1], -interval[0])
-        ends = f" (95 % interval {low:.3f} to {high:.3f})"
+        ends = f" (95% interval {low:.3f} to {high:.3f})"
     return f"{abs(difference):.3f} nats {side}{ends}"
 
 
 def _needs(verdict: Verdict, multiplier: Multiplier, who: str) -> str:
-    """`to the same loss, training the best size from scratch takes 1.32x the FLOPs, 95 % interval 1.06x to 1.63x`."""
+    """`to the same loss, training the best size from scratch takes 1.32x the FLOPs, 95% interval 1.06x to 1.63x`."""
     interval = interval_text(multiplier)
-    ends = f", 95 % interval {interval}" if interval else ""
+    ends = f", 95% interval {interval}" if interval else ""
     if multiplier.estimate is not None:
         at_most = "at most " if multiplier.kind == "chord" else ""
         return f"to the same loss, {verdict.opponent} takes {at_most}{multiplier.estimate:.2f}x the FLOPs{ends}"

@@ -76,7 +76,7 @@ def _sides(verdict: Verdict, ladder: Side, opponent: Side, key: str) -> Table:
     who = "growing" if is_scratch(verdict.kind) else ladder.name
     columns = (Column("", is_number=False), Column(who), Column(opponent.name), Column("for the same loss"))
     tuned = "" if opponent.settings_tried > 1 else "Nobody tuned the opponent: it has the ladder's learning rate. "
-    return Table.of(key, columns, rows, f"{tuned}Evaluations and work repeated after interruptions are FLOPs, too.")
+    return Table.of(key, columns, rows, f"{tuned}What is not counted is in FLOPs.")
 
 
 def _cost_row(verdict: Verdict, ladder: Side, opponent: Side, currency: Currency) -> tuple[Cell, ...] | None:
@@ -86,7 +86,7 @@ def _cost_row(verdict: Verdict, ladder: Side, opponent: Side, currency: Currency
     multiplier = verdict.multiplier if currency is FLOPS else verdict.other_costs.get(currency.key)
     cells = (figure(cost, currency.shown, "Not known.") for cost in costs)
     if multiplier is None:
-        return Cell(currency.name), *cells, Cell("not comparable", why=verdict.other_costs_unknown)
+        return Cell(currency.name), *cells, Cell("not comparable", why=f"{verdict.other_costs_unknown}.")
     return Cell(currency.name), *cells, Cell(multiplier_text(multiplier), multiplier.estimate)
 
 
@@ -221,8 +221,9 @@ def cost_by_stage(runs: Sequence[RunReport]) -> Section | None:
     """What each stage and release cost, alone and from the start on, in every currency; None without stages."""
     known = [each for each in CURRENCIES if any(each.of_stage(part) for run in runs for part in run.parts)]
     columns = [Column("stage", is_number=False)]
-    for currency in known:
-        columns += [Column(f"{currency.name} so far"), Column(f"{currency.name} alone")]
+    for number, currency in enumerate(known):  # a narrow terminal keeps what to compare, in FLOPs at least
+        columns.append(Column(f"{currency.name} so far", drop=1 + len(known) - number if number else 0))
+        columns.append(Column(f"{currency.name} alone", drop=1))
     rows = [Rows(tuple(_stage_costs(run, part, known) for part in run.parts), run.name) for run in runs if run.stages]
     if not known or not rows:
         return None
