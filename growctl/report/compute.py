@@ -9,7 +9,7 @@ from growctl.analysis.costs import CURRENCIES
 from growctl.report.chart import Axis, Chart, Mark, Role, Rule, Series, share_of_marks, thinned
 from growctl.report.legend import Legend
 from growctl.report.published import Published, published_series
-from growctl.runs.data_groups import comparable_groups, data_groups
+from growctl.runs.data_groups import comparable_datasets, data_groups
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.text.formatting import exact, four_digits, scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
@@ -38,11 +38,11 @@ Costs = Mapping[str, float]
 def section(runs: Sequence[RunReport], legend: Legend, overlays: Sequence[Published] = ()) -> Section:
     """A chart for each dataset, because perplexities of two datasets share no axis."""
     groups = data_groups(runs)
-    charts = [_chart(group.runs, legend, overlays) for group in groups] or [_chart((), legend, overlays)]
+    charts = [_chart(members, legend, overlays) for members in groups.values()] or [_chart((), legend, overlays)]
     if len(groups) > 1:
         charts = [
-            replace(chart, key=f"{COMPUTE}-{number}", title=f"{chart.title}, {group.name}")
-            for number, (group, chart) in enumerate(zip(groups, charts, strict=True), 1)
+            replace(chart, key=f"{COMPUTE}-{number}", title=f"{chart.title}, {dataset.name}")
+            for number, (dataset, chart) in enumerate(zip(groups, charts, strict=True), 1)
         ]
     return Section("compute", "Compute against perplexity", tuple(charts), in_terminal=False)
 
@@ -209,17 +209,16 @@ _EXPLAINED = (
 
 def bits_per_byte_section(runs: Sequence[RunReport]) -> Section | None:
     """A table and a chart for each validation text that several datasets share; None if no two datasets share one."""
-    together = [groups for groups in comparable_groups(runs) if len(groups) > 1]
+    groups = data_groups(runs)
+    together = [some for some in comparable_datasets(groups) if len(some) > 1]
     parts: list[Part] = [Paragraph(_EXPLAINED)] if together else []
-    for number, groups in enumerate(together, 1):
-        rows = tuple(
-            Rows(tuple(_row(part) for part in run.parts if part.finished), run.name, group.name)
-            for group in groups
-            for run in group.runs
-        )
+    for number, datasets in enumerate(together, 1):
+        alike = [(dataset.name, run) for dataset in datasets for run in groups[dataset]]
+        rows = (Rows(tuple(_row(part) for part in run.parts if part.finished), run.name, name) for name, run in alike)
         key = f"bits-per-byte-{number}"
-        parts += [Paragraph(" and ".join(group.name for group in groups), "heading"), Table(key, _COLUMNS, rows)]
-        if chart := bits_per_byte_chart([run for group in groups for run in group.runs], key):
+        parts.append(Paragraph(" and ".join(dataset.name for dataset in datasets), "heading"))
+        parts.append(Table(key, _COLUMNS, tuple(rows)))
+        if chart := bits_per_byte_chart([run for _, run in alike], key):
             parts.append(chart)
     return Section("bits-per-byte", "Bits per byte", tuple(parts)) if parts else None
 

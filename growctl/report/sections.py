@@ -7,7 +7,7 @@ from growctl.ledger.entries import Anomaly
 from growctl.report import compute, published, results, scores, setup, training
 from growctl.report.legend import Legend
 from growctl.report.published import Published
-from growctl.runs.data_groups import DataGroup, data_groups, data_warning, mixture_shares
+from growctl.runs.data_groups import data_document, data_groups, mixture_shares
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
@@ -52,16 +52,15 @@ def brief_runs(runs: Sequence[RunReport]) -> frozenset[str]:
     return frozenset()
 
 
-def _by_dataset(key: str, runs: Sequence[RunReport], table: Callable[[str, DataGroup], Sequence[Part]]) -> list[Part]:
+def _by_dataset(
+    key: str, runs: Sequence[RunReport], table: Callable[[str, Sequence[RunReport]], Sequence[Part]]
+) -> Iterator[Part]:
     """The parts for each dataset, below its name if there are several."""
     groups = data_groups(runs)
-    if len(groups) < 2:
-        return [part for group in groups for part in table(key, group)]
-    return [
-        part
-        for number, group in enumerate(groups, 1)
-        for part in (Paragraph(f"Dataset {group.name}", "heading"), *table(f"{key}-{number}", group))
-    ]
+    for number, (dataset, members) in enumerate(groups.items(), 1):
+        if len(groups) > 1:
+            yield Paragraph(f"Dataset {dataset.name}", "heading")
+        yield from table(f"{key}-{number}" if len(groups) > 1 else key, members)
 
 
 _SHAPES: dict[str, Callable[[StageReport], int | None]] = {
@@ -85,13 +84,11 @@ def stage_section(runs: Sequence[RunReport]) -> Section:
     """What each stage of each run cost and how good its model is, with notes below; a table for each dataset."""
     brief = brief_runs(runs)
 
-    def table(key: str, group: DataGroup) -> list[Part]:
-        shown = [
-            name for name, read in _SHAPES.items() if any(len(set(map(read, run.parts))) > 1 for run in group.runs)
-        ]
+    def table(key: str, runs: Sequence[RunReport]) -> list[Part]:
+        shown = [name for name, read in _SHAPES.items() if any(len(set(map(read, run.parts))) > 1 for run in runs)]
         columns = (Column("stage", is_number=False), *(Column(name, drop=4) for name in shown), *_STAGE_COLUMNS)
         rows = []
-        for run in group.runs:
+        for run in runs:
             remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else run.description
             cells = tuple(_stage_row(part, shown) for part in run.parts)
             rows.append(Rows(cells, run.name, remark, tuple(remarks(run)), is_detail=run.name not in brief))
@@ -178,7 +175,7 @@ def _warnings(runs: Sequence[RunReport]) -> Section | None:
     for run in runs:
         if warning := validation_warning(run):
             by_text.setdefault(warning, []).append(run.name)
-    texts = [data_warning(runs)] + [
+    texts = [data_document(runs).warning] + [
         warning if len(names) == len(runs) else f"{', '.join(names)}: {warning}" for warning, names in by_text.items()
     ]
     parts = tuple(Paragraph(text, "warning") for text in texts if text)
@@ -206,15 +203,15 @@ def _sources(runs: Sequence[RunReport]) -> Section | None:
     mixed = [run for run in runs if any(part.by_source for part in run.parts)]
     brief = brief_runs(mixed)
 
-    def table(key: str, group: DataGroup) -> list[Part]:
-        shares = mixture_shares(group.runs[0])
+    def table(key: str, runs: Sequence[RunReport]) -> list[Part]:
+        shares = mixture_shares(runs[0])
         weighted = (
             f"The validation loss is the mean over the sources, weighted by data.mixture ({shares}), at every stage "
             "and in every control, whatever weights they train with."
         )
         rows = [
             Rows(cells, run.name, run.description, is_detail=run.name not in brief)
-            for run in group.runs
+            for run in runs
             if (cells := tuple(row for part in run.parts for row in _source_rows(part)))
         ]
         return [*([Paragraph(weighted)] if shares else []), Table(key, _SOURCE_COLUMNS, tuple(rows))]

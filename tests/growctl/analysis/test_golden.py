@@ -38,8 +38,8 @@ def produced(ladder: str, folder: Path) -> dict[str, str]:
 
 
 def _as_json(out: str) -> str:
-    """A document whose lines can be compared: keys sorted, without what is empty or null, without ids, which are random,
-    and without digits that depend on the processor."""
+    """A document whose lines can be compared: keys sorted, without what is empty, null or random, and without digits
+    that depend on the processor."""
     document = json.loads(out, parse_float=lambda text: float(f"{float(text):.9g}"), object_hook=_filled)
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
