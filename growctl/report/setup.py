@@ -11,10 +11,10 @@ from typing import Any, Literal
 import yaml
 
 from growctl.ledger.starts import read_starts
+from growctl.redaction import REMOVED, Redaction
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import jump_text, scientific, short_count
-from growctl.text.redaction import REMOVED, Redaction
 from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure
 from model.errors import UserError
 from model.policy import EXACT_GROWTH
