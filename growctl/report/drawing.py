@@ -169,7 +169,6 @@ def _marker(look: Look, strength: float) -> dict[str, Any]:
 
 
 def _limits(values: Sequence[float], is_log: bool) -> tuple[float, float]:
-    """The ends of an axis on which all values have room."""
     low, high = min(values), max(values)
     if is_log:
         room = (high / low) ** 0.05 if high > low else 1.5
@@ -194,7 +193,7 @@ def _tick(value: float) -> str:
 
 
 def _draw_rules(axes: Any, chart: Chart, axis: Axis, colours: dict[str, str]) -> None:
-    """The vertical lines, with their labels along them; lines that nearly coincide share a label."""
+    """Lines that nearly coincide share a label."""
     transform, labelled = axes.get_xaxis_transform(), set()
     for rule in chart.rules:
         if not axis.has_place(x := rule.x.get(axis.key)):

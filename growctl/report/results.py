@@ -61,7 +61,6 @@ def _verdict(verdict: Verdict, is_one_of_many: bool, key: str) -> Iterator[Part]
 
 
 def _sides(verdict: Verdict, ladder: Side, opponent: Side, key: str) -> Table:
-    """Both sides, a row for each thing that they spent; the last column answers at equal loss."""
     rows = [row for currency in CURRENCIES if (row := _cost_row(verdict, ladder, opponent, currency))]
     counts = (
         ("data tokens", ladder.train_tokens, opponent.train_tokens, short_count),
@@ -175,10 +174,9 @@ def _pairs(pairs: Sequence[Pair]) -> Section | None:
         if pair.why_not or pair.verdict is None:
             parts.append(Paragraph(f"Not compared: {pair.why_not}."))
             continue
-        parts += [Paragraph(pair.verdict.claim, "strong")]
-        if pair.differences:
-            differing = "; ".join(map(str, pair.differences))
-            parts.append(Paragraph(f"They differ in {differing}.", "note"))
+        differing = "; ".join(map(str, pair.differences))
+        parts.append(Paragraph(pair.verdict.claim, "strong"))
+        parts += [Paragraph(f"They differ in {differing}.", "note")] if differing else []
     return Section("ladders", "Ladders compared", tuple(parts)) if parts else None
 
 

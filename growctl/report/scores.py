@@ -27,8 +27,6 @@ COLUMNS = {
 """The tasks of the paper's table: their names in the published figures, the task and the metric. The paper does not
 name the metrics; these are those of Mamba's table of the same models: accuracy, normalised by the answers' length for
 HellaSwag and ARC-Challenge."""
-_DTYPE = "float32"
-"""The precision that needs no mention."""
 
 
 def section(runs: Sequence[RunReport]) -> Section | None:
@@ -80,7 +78,7 @@ def _comparable(scores: Sequence[ScoreEntry]) -> dict[str, ScoreEntry]:
 
 def _unusual(settings: dict[str, object]) -> dict[str, object]:
     """The settings that make a score incomparable with the paper's."""
-    usual = {"dtype": _DTYPE, "context": settings.get("trained_length", settings.get("context")), "limit": None,
+    usual = {"dtype": "float32", "context": settings.get("trained_length", settings.get("context")), "limit": None,
              "include_path": None, "tokenizer": None}  # fmt: skip
     return {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}
 
@@ -121,7 +119,6 @@ def _label(score: ScoreEntry, others: Sequence[ScoreEntry]) -> str:
 
 
 def _facts(score: ScoreEntry) -> dict[str, str]:
-    """Everything that sets an evaluation apart, as text."""
     named = score.settings | {"version": score.version, "shots": score.num_shots}
     return {
         name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)

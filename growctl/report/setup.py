@@ -161,6 +161,7 @@ def _growth_row(growth: Growth, stage: StageReport) -> tuple[Cell, ...]:
 
 _DROPPED = {"ZeRO stage": 5, "growctl": 4, "torch": 3, "DeepSpeed": 2, "Python": 1}
 """The columns that a narrow terminal leaves out, the one with 1 first."""
+_NOT_RECORDED = "The run did not record it when it started."
 _SOFTWARE = {"growctl": "growctl", "python": "Python", "torch": "torch", "deepspeed": "DeepSpeed"}
 
 
@@ -210,9 +211,8 @@ def environment_section(runs: Sequence[RunReport]) -> Section | None:
         zero = " and ".join(map(str, each.zero_stages))
         rows.append([
             *(Cell(who), Cell(each.device), Cell(str(each.num_devices), each.num_devices), Cell(each.precision)),
-            Cell(zero) if zero else Cell("-", why="Only the ledger is here, which does not record it."),
-            *(Cell(software[name]) if name in software else Cell("-", why="The run did not record it when it started.")
-              for name in _SOFTWARE),
+            Cell(zero or "-", why="" if zero else "Only the ledger is here, which does not record it."),
+            *(Cell(software.get(name, "-"), why="" if name in software else _NOT_RECORDED) for name in _SOFTWARE),
         ])  # fmt: skip
     table = Table.of("environment", columns, rows)
     return Section("environment", "Environment", (table,), in_terminal=False, is_detail=True) if rows else None
@@ -222,7 +222,7 @@ _HIDDEN = f"What looks like a secret, such as a variable in launch.environment, 
 
 
 def _redaction() -> Redaction:
-    """Removes what looks like a secret, and home directories, but no names: runs may be called like their user."""
+    """Leaves names: runs may be called like their user."""
     return replace(Redaction.of(os.environ), users=())
 
 
