@@ -183,7 +183,7 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
         opponent_side=_side(deciding, deciding.name, _alike(deciding, opponent.arms)),
         cautions=(*([ONE_SEED] if len(test.seeds) == 1 else []), *_curve_cautions(counting[test.curve]), *cautions),
     )
-    return replace(verdict, claim=_claim(verdict))
+    return replace(verdict, claim=_claim(verdict, is_strictest=not opponent.missing))
 
 
 def interval_text(multiplier: Multiplier) -> str:
@@ -347,7 +347,7 @@ def _curve_cautions(curve: Sequence[Arm]) -> Iterator[str]:
         yield "A control with more FLOPs ended with a higher loss than one with fewer."
 
 
-def _claim(verdict: Verdict) -> str:
+def _claim(verdict: Verdict, *, is_strictest: bool) -> str:
     """The result in words, as the outcome and the multiplier have it."""
     multiplier = verdict.multiplier
     assert multiplier is not None
@@ -356,6 +356,8 @@ def _claim(verdict: Verdict) -> str:
     needs = _needs(verdict, multiplier, who)
     difference = multiplier.loss_difference
     nats = "" if difference is None else f" At equal FLOPs, {who} ends {_nats(multiplier)}."
+    if verdict.outcome == "won" and not is_strictest:
+        return f"Won only against a weaker opponent than the best size from scratch: {needs} ({seeds}).{nats}"
     if verdict.outcome in ("won", "lost"):
         return f"{who[:1].upper()}{who[1:]} {verdict.outcome}: {needs} ({seeds}).{nats}"
     if verdict.outcome == "within the noise":
