@@ -29,7 +29,7 @@ _AXES = {
     "gpu_energy": "cumulative energy of the GPUs (kWh)",
     "cpu_energy": "cumulative energy of processors and memory (kWh)",
 }
-"""The axes: one for each currency (growctl/verdicts/costs.py)."""
+"""The axes: one for each currency (growctl/analysis/costs.py)."""
 
 Costs = Mapping[str, float]
 """What a model cost, by the key of the axis; without the axes on which it is not known."""

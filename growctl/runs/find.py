@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from growctl.ledger.ledger import LedgerError, NothingRecorded
 from growctl.runs.read import read_run
 from growctl.runs.runs import RunReport
-from growctl.ledger.ledger import LedgerError, NothingRecorded
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.text.suggestion import nearest
 from model.errors import UserError
