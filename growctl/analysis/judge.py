@@ -158,6 +158,7 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
     group = candidates[which]
     unknown = Verdict(group.name, opponent.name, opponent.kind, "unknown", "")
     cautions = (*opponent.missing, *_cautions(group, opponent))
+    is_control = any(arm.control for arm in opponent.arms)
     if why := _why_unknown(group, opponent):
         return replace(unknown, claim=f"Not known: {why}.", cautions=cautions)
     counting = [curve for arms in opponent.curves if (curve := [arm for arm in arms if arm.losses])]
@@ -180,10 +181,14 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
         flops_ratio=flops[0] / flops[1] if flops[1] else None,
         detectable_nats=test.detectable,
         ladder_side=_side(group.ladder, group.name, [each.ladder for each in candidates]),
-        opponent_side=_side(deciding, deciding.name, _alike(deciding, opponent.arms)),
-        cautions=(*([ONE_SEED] if len(test.seeds) == 1 else []), *_curve_cautions(counting[test.curve]), *cautions),
+        opponent_side=_side(deciding, deciding.name if is_control else opponent.name, _alike(deciding, opponent.arms)),
+        cautions=(
+            *([ONE_SEED] if is_control and len(test.seeds) == 1 else []),
+            *(_curve_cautions(counting[test.curve]) if is_control else ()),
+            *cautions,
+        ),
     )
-    return replace(verdict, claim=_claim(verdict))
+    return replace(verdict, claim=_claim(verdict, is_strictest=not opponent.missing))
 
 
 def interval_text(multiplier: Multiplier) -> str:
@@ -347,7 +352,7 @@ def _curve_cautions(curve: Sequence[Arm]) -> Iterator[str]:
         yield "A control with more FLOPs ended with a higher loss than one with fewer."
 
 
-def _claim(verdict: Verdict) -> str:
+def _claim(verdict: Verdict, *, is_strictest: bool) -> str:
     """The result in words, as the outcome and the multiplier have it."""
     multiplier = verdict.multiplier
     assert multiplier is not None
@@ -356,6 +361,8 @@ def _claim(verdict: Verdict) -> str:
     needs = _needs(verdict, multiplier, who)
     difference = multiplier.loss_difference
     nats = "" if difference is None else f" At equal FLOPs, {who} ends {_nats(multiplier)}."
+    if verdict.outcome == "won" and not is_strictest:
+        return f"Won only against a weaker opponent than the best size from scratch: {needs} ({seeds}).{nats}"
     if verdict.outcome in ("won", "lost"):
         return f"{who[:1].upper()}{who[1:]} {verdict.outcome}: {needs} ({seeds}).{nats}"
     if verdict.outcome == "within the noise":

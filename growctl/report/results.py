@@ -74,7 +74,8 @@ def _sides(verdict: Verdict, ladder: Side, opponent: Side, key: str) -> Table:
     ]
     who = "growing" if is_scratch(verdict.kind) else ladder.name
     columns = (Column("", is_number=False), Column(who), Column(opponent.name), Column("for the same loss"))
-    tuned = "" if opponent.settings_tried > 1 else "Nobody tuned the opponent: it has the ladder's learning rate. "
+    is_untuned = is_scratch(verdict.kind) and opponent.settings_tried == 1
+    tuned = "Nobody tuned the opponent: it has the ladder's learning rate. " if is_untuned else ""
     return Table.of(key, columns, rows, f"{tuned}What is not counted is in FLOPs.")
 
 
