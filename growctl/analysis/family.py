@@ -28,7 +28,7 @@ class Family:
     ratio: float | None
     """Price from scratch / `flops`; None unless the losses of all models are bracketed."""
     low: float | None
-    """The 95 % interval of `ratio`: the sums of the models' own ends, which is wide enough however they depend on each
+    """The 95% interval of `ratio`: the sums of the models' own ends, which is wide enough however they depend on each
     other."""
     high: float | None
     outcome: Outcome
@@ -122,7 +122,7 @@ def _claim(made: Family) -> str:
             if model.multiplier is None or model.multiplier.estimate is None
         )
         return f"Not known: {grown}, but not every loss is bracketed from scratch ({whys})."
-    interval = f", 95 % interval {ends}" if (ends := interval_text(made.low, made.high)) else ""
+    interval = f", 95% interval {ends}" if (ends := interval_text(made.low, made.high)) else ""
     is_chord = any(model.multiplier and model.multiplier.kind == "chord" for model in made.models)
     need = f"{grown}; from scratch, their losses cost {'at most ' * is_chord}{made.ratio:.2f}x that{interval}"
     is_look = made.outcome == "unknown" and min(len(model.seeds) for model in made.models) < 2

@@ -158,6 +158,7 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
     group = candidates[which]
     unknown = Verdict(group.name, opponent.name, opponent.kind, "unknown", "")
     cautions = (*opponent.missing, *_cautions(group, opponent))
+    is_control = any(arm.control for arm in opponent.arms)
     if why := _why_unknown(group, opponent):
         return replace(unknown, claim=f"Not known: {why}.", cautions=cautions)
     counting = [curve for arms in opponent.curves if (curve := [arm for arm in arms if arm.losses])]
@@ -182,10 +183,14 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
         flops_ratio=flops[0] / flops[1] if flops[1] else None,
         detectable_nats=test.detectable,
         ladder_side=_side(group.ladder, group.name, [each.ladder for each in candidates]),
-        opponent_side=_side(deciding, deciding.name, _alike(deciding, opponent.arms)),
-        cautions=(*([ONE_SEED] if len(test.seeds) == 1 else []), *_curve_cautions(counting[test.curve]), *cautions),
+        opponent_side=_side(deciding, deciding.name if is_control else opponent.name, _alike(deciding, opponent.arms)),
+        cautions=(
+            *([ONE_SEED] if is_control and len(test.seeds) == 1 else []),
+            *(_curve_cautions(counting[test.curve]) if is_control else ()),
+            *cautions,
+        ),
     )
-    return replace(verdict, claim=_claim(verdict))
+    return replace(verdict, claim=_claim(verdict, is_strictest=not opponent.missing))
 
 
 def interval_text(low: float | None, high: float | None) -> str:
@@ -338,7 +343,7 @@ def _cautions(group: Group, opponent: Opponent) -> Iterator[str]:
 
 
 def _curve_cautions(curve: Sequence[Arm]) -> Iterator[str]:
-    if len(curve) < FEWEST_BUDGETS and curve[0].control:
+    if len(curve) < FEWEST_BUDGETS:
         yield (
             f"Only {counted(len(curve), 'control budget')}: a curve that can be interpolated needs {FEWEST_BUDGETS} "
             "(`budgets: [0.5, 1, 2]`)."
@@ -349,7 +354,7 @@ def _curve_cautions(curve: Sequence[Arm]) -> Iterator[str]:
         yield "A control with more FLOPs ended with a higher loss than one with fewer."
 
 
-def _claim(verdict: Verdict) -> str:
+def _claim(verdict: Verdict, *, is_strictest: bool) -> str:
     """The result in words, as the outcome and the multiplier have it."""
     multiplier = verdict.multiplier
     assert multiplier is not None
@@ -358,6 +363,8 @@ def _claim(verdict: Verdict) -> str:
     needs = _needs(verdict, multiplier, who)
     difference = multiplier.loss_difference
     nats = "" if difference is None else f" At equal FLOPs, {who} ends {_nats(multiplier)}."
+    if verdict.outcome == "won" and not is_strictest:
+        return f"Won only against a weaker opponent than the best size from scratch: {needs} ({seeds}).{nats}"
     if verdict.outcome in ("won", "lost"):
         return f"{'Growing' if who == 'growing' else who} {verdict.outcome}: {needs} ({seeds}).{nats}"
     if verdict.outcome == "within the noise":
@@ -375,14 +382,14 @@ def _nats(multiplier: Multiplier) -> str:
     ends = ""
     if interval:
         low, high = interval if difference >= 0 else (-interval[1], -interval[0])
-        ends = f" (95 % interval {low:.3f} to {high:.3f})"
+        ends = f" (95% interval {low:.3f} to {high:.3f})"
     return f"{abs(difference):.3f} nats {side}{ends}"
 
 
 def _needs(verdict: Verdict, multiplier: Multiplier, who: str) -> str:
-    """`to the same loss, training the best size from scratch takes 1.32x the FLOPs, 95 % interval 1.06x to 1.63x`."""
+    """`to the same loss, training the best size from scratch takes 1.32x the FLOPs, 95% interval 1.06x to 1.63x`."""
     interval = interval_text(multiplier.low, multiplier.high)
-    ends = f", 95 % interval {interval}" if interval else ""
+    ends = f", 95% interval {interval}" if interval else ""
     if multiplier.estimate is not None:
         at_most = "at most " if multiplier.kind == "chord" else ""
         return f"to the same loss, {verdict.opponent} takes {at_most}{multiplier.estimate:.2f}x the FLOPs{ends}"

@@ -52,8 +52,8 @@ def doctor(
     from growctl.doctor.imports import check_imports
     from growctl.doctor.table import print_bundle, print_check, print_summary
     from growctl.documents.output import print_document
+    from growctl.redaction import Redaction
     from growctl.text.console import Terminal
-    from growctl.text.redaction import Redaction
 
     if devices != "auto" and not _COUNT.fullmatch(devices):
         raise _unusable(f"--devices {devices!r}: must be auto, or a whole number above 0")

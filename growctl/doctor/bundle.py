@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 from growctl.bugs import growctl_version
 from growctl.doctor.check import Check
 from growctl.doctor.table import print_check, print_summary
+from growctl.redaction import REMOVED, Redaction
 from growctl.text.console import Terminal
-from growctl.text.redaction import REMOVED, Redaction
 
 SUFFIX = ".zip"
 ALLOWED_VARIABLES = (

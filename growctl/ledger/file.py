@@ -11,10 +11,9 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from heapq import merge
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,7 @@ class BrokenLedger(LedgerError):
         self.why = why
 
 
-_ENCODER = json.JSONEncoder(sort_keys=True, default=repr)
+_ENCODER = json.JSONEncoder(default=repr)
 _CHECKED: dict[Path, tuple[tuple[int, int, int] | None, ...]] = {}
 """The files that were read and found whole, in their state at that time: one command reads a ledger several times."""
 
@@ -169,7 +168,7 @@ class LedgerFile:
         """Appends a row with a value for every column; needs an open transaction. `once`: skips a key that exists."""
         number, before = self._last
         row = {"entry": number + 1, **row}
-        row["sha256"] = _row_hash(before, table, row)
+        row["sha256"] = _row_hash(before, table, [row[name] for name in sorted(row)])
         columns = ", ".join(f'"{name}"' for name in row)  # `group` is a word of SQL
         sql = f"INSERT INTO {table} ({columns}) VALUES (:{', :'.join(row)})"
         with _explained(self.path):
@@ -236,17 +235,22 @@ class LedgerFile:
             _CHECKED[self.path.resolve()] = self._state
 
     def _check_rows(self) -> None:
-        tables = [
-            zip(repeat(table), self._connection.execute(f"SELECT * FROM {table} ORDER BY entry")) for table in TABLES
-        ]
         count = sum(self.query(f"SELECT count(*) FROM {table}")[0][0] for table in TABLES)
         before = ""
-        for number, (table, row) in enumerate(merge(*tables, key=lambda pair: pair[1]["entry"]), 1):
-            if row["entry"] != number:
+        for number, (entry, sha256, table, *values) in enumerate(merge(*map(self._rows, TABLES)), 1):
+            if entry != number:
                 raise BrokenLedger(self.path, f"row {number} of {count} is missing")
-            if _row_hash(before, table, dict(row)) != row["sha256"]:
+            if _row_hash(before, table, values) != sha256:
                 raise BrokenLedger(self.path, f"row {number}, of {table}, does not match its hash")
-            before = row["sha256"]
+            before = sha256
+
+    def _rows(self, table: str) -> sqlite3.Cursor:
+        """The rows of a table as tuples: number, hash, table, and the values that the hash covers."""
+        names = sorted(row["name"] for row in self.query("SELECT name FROM pragma_table_info(:t)", t=table))
+        quoted = ", ".join(f'"{name}"' for name in names if name != "sha256")
+        cursor = self._connection.cursor()
+        cursor.row_factory = None
+        return cursor.execute(f"SELECT entry, sha256, '{table}', {quoted} FROM {table} ORDER BY entry")
 
 
 def _snapshot(source: sqlite3.Connection) -> sqlite3.Connection:
@@ -272,11 +276,10 @@ def move_aside(path: Path) -> Path:
     return target
 
 
-def _row_hash(before: str, table: str, row: dict[str, Any]) -> str:
-    """sha256 over the hash of the previous row and this row's table and values."""
-    values = {name: _as_kept(value) if isinstance(value, float) else value for name, value in row.items()}
-    values.pop("sha256", None)
-    return hashlib.sha256(_ENCODER.encode([before, table, values]).encode()).hexdigest()
+def _row_hash(before: str, table: str, values: Sequence[Any]) -> str:
+    """sha256 over the hash of the previous row and this row's table and values, in the order of their names."""
+    kept = [_as_kept(value) if value.__class__ is float else value for value in values]
+    return hashlib.sha256(_ENCODER.encode([before, table, kept]).encode()).hexdigest()
 
 
 def _as_kept(value: float) -> float | None:

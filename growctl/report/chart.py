@@ -45,8 +45,6 @@ class Mark:
     y: float
     facts: tuple[tuple[str, str], ...] = ()
     """Exact figures to show when a reader points at it: a name and a value each."""
-    interval: tuple[float, float] | None = None
-    """The 95 % interval of `y`."""
     is_end: bool = False
     """Whether it ends a stage or a run: drawn large. The others are measurements on the way."""
 
@@ -145,7 +143,6 @@ _LINES: dict[Role, tuple[float, tuple[float, ...]]] = {
     "plain": (1.5, ()),
 }
 """Width in points, and the lengths of dashes and gaps."""
-_PLAIN_DASHES: tuple[tuple[float, ...], ...] = ((), (8, 3), (8, 3, 2, 3))
 
 
 class Look(NamedTuple):
@@ -164,23 +161,19 @@ def looks(chart: Chart) -> tuple[Look, ...]:
     """How each series of a chart is drawn. Groups get colours in the chart's order, then as they appear."""
     measured = [series for series in chart.series if series.role != "published"]
     places = _places([*chart.groups, *(series.colour_group for series in measured)])
-    by_role = {
-        role: _places([series.colour_group for series in measured if series.role == role]) for role in _MARKERS
-    } | {"published": _places([series.entry for series in chart.series if series.role == "published"])}
-    return tuple(_look(series, places, by_role[series.role]) for series in chart.series)
+    by_role = {role: _places([_family(each) for each in chart.series if each.role == role]) for role in _MARKERS}
+    found = []
+    for series in chart.series:
+        width, dashes = _LINES[series.role]
+        marker = _MARKERS[series.role][by_role[series.role][_family(series)] % 3]
+        colour = GREY if series.role == "published" else COLOURS[places[series.colour_group] % len(COLOURS)]
+        found.append(Look(colour, marker, width, dashes, is_hollow=series.role in ("published", "release")))
+    return tuple(found)
 
 
-def _look(series: Series, places: dict[str, int], places_in_role: dict[str, int]) -> Look:
-    width, dashes = _LINES[series.role]
-    is_published = series.role == "published"
-    place = places_in_role[series.entry if is_published else series.colour_group]
-    marker = _MARKERS[series.role][place % 3]
-    if is_published:
-        return Look(GREY, marker, width, dashes, is_hollow=True)
-    cycle, number = divmod(places[series.colour_group], len(COLOURS))
-    if series.role == "plain":
-        dashes = _PLAIN_DASHES[cycle % 3]
-    return Look(COLOURS[number], marker, width, dashes, series.role == "release")
+def _family(series: Series) -> str:
+    """What shares its marker."""
+    return series.entry if series.role == "published" else series.colour_group
 
 
 def _places(names: Sequence[str]) -> dict[str, int]:

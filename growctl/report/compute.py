@@ -9,7 +9,7 @@ from growctl.analysis.costs import CURRENCIES
 from growctl.report.chart import Axis, Chart, Mark, Role, Rule, Series, share_of_marks, thinned
 from growctl.report.legend import Legend
 from growctl.report.published import Published, published_series
-from growctl.runs.data_groups import comparable_groups, data_groups
+from growctl.runs.data_groups import comparable_datasets, data_groups
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.text.formatting import exact, four_digits, scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
@@ -29,7 +29,7 @@ _AXES = {
     "gpu_energy": "cumulative energy of the GPUs (kWh)",
     "cpu_energy": "cumulative energy of processors and memory (kWh)",
 }
-"""The axes: one for each currency (growctl/verdicts/costs.py)."""
+"""The axes, by currency (growctl/analysis/costs.py)."""
 
 Costs = Mapping[str, float]
 """What a model cost, by the key of the axis; without the axes on which it is not known."""
@@ -38,11 +38,11 @@ Costs = Mapping[str, float]
 def section(runs: Sequence[RunReport], legend: Legend, overlays: Sequence[Published] = ()) -> Section:
     """A chart for each dataset, because perplexities of two datasets share no axis."""
     groups = data_groups(runs)
-    charts = [_chart(group.runs, legend, overlays) for group in groups] or [_chart((), legend, overlays)]
+    charts = [_chart(members, legend, overlays) for members in groups.values()] or [_chart((), legend, overlays)]
     if len(groups) > 1:
         charts = [
-            replace(chart, key=f"{COMPUTE}-{number}", title=f"{chart.title}, {group.name}")
-            for number, (group, chart) in enumerate(zip(groups, charts, strict=True), 1)
+            replace(chart, key=f"{COMPUTE}-{number}", title=f"{chart.title}, {dataset.name}")
+            for number, (dataset, chart) in enumerate(zip(groups, charts, strict=True), 1)
         ]
     return Section("compute", "Compute against perplexity", tuple(charts), in_terminal=False)
 
@@ -71,7 +71,7 @@ def _chart(
     keys = keys or ["flops"]
     most = share_of_marks(len(runs))
     series = [
-        *(line for is_ladder in (True, False) for run in runs if (run.control is None) == is_ladder
+        *(line for run in sorted(runs, key=lambda run: run.control is not None)
           for line in _lines(run, legend, costs[run.name], keys, y_axis.key, most)),
         *(published for overlay in overlays for published in published_series(overlay)),
     ]  # fmt: skip
@@ -91,18 +91,11 @@ def _chart(
 
 def _stage_costs(run: RunReport) -> dict[str, tuple[Costs, Costs]]:
     """What the model had cost before and after each stage and release, by its name."""
-    before: Costs = {currency.key: 0.0 for currency in CURRENCIES}
-    if run.base:
-        bases = {currency.key: currency.of_base(run.base) for currency in CURRENCIES}
-        before = {key: cost for key, cost in bases.items() if cost is not None} or {"flops": 0.0}
-    costs: dict[str, tuple[Costs, Costs]] = {}
-    for part in (*run.stages, *run.releases):
-        start = before if part.branch_of is None else costs[part.branch_of][1] if part.branch_of in costs else {}
-        own = {currency.key: currency.of_stage(part) for currency in CURRENCIES if currency.key in start}
-        after = {key: start[key] + value for key, value in own.items() if value is not None}
-        costs[part.name] = (start, after)
-        before = before if part.branch_of else after
-    return costs
+
+    def cost(path: Sequence[StageReport]) -> Costs:
+        return {each.key: cost for each in CURRENCIES if (cost := each.of(run, path)) is not None}
+
+    return {part.name: (cost(run.path(part)[:-1]), cost(run.path(part))) for part in run.parts}
 
 
 def _lines(
@@ -126,7 +119,7 @@ def _lines(
     for release in run.releases:
         loss, perplexity = release.validation_loss, release.perplexity
         if loss is not None and perplexity is not None and math.isfinite(perplexity):
-            spent = sum(part.train_tokens for part in run.stages[: _place(run, release.branch_of) + 1])
+            spent = sum(part.train_tokens for part in run.path(release)[:-1])
             end = EvaluationPoint(release.name, "final", release.cumulative_flops, loss, perplexity,
                                   release.bits_per_byte, release.num_steps)  # fmt: skip
             if getattr(end, y) is not None:
@@ -139,14 +132,8 @@ def _lines(
 def _kept(points: Sequence[EvaluationPoint], y: str, most: int) -> list[int]:
     """The points to draw: those with a value, thinned, and the ends of all stages."""
     values = [math.nan if getattr(point, y) is None else getattr(point, y) for point in points]
-    ends = [
-        number for number, point in enumerate(points) if point.point != "interval" and math.isfinite(values[number])
-    ]
-    return sorted({*thinned(values, most), *ends})
-
-
-def _place(run: RunReport, name: str | None) -> int:
-    return next((number for number, stage in enumerate(run.stages) if stage.name == name), -1)
+    ends = {number for number, point in enumerate(points) if point.point != "interval"}
+    return sorted({*thinned(values, most), *(number for number in ends if math.isfinite(values[number]))})
 
 
 def _mark(
@@ -222,17 +209,16 @@ _EXPLAINED = (
 
 def bits_per_byte_section(runs: Sequence[RunReport]) -> Section | None:
     """A table and a chart for each validation text that several datasets share; None if no two datasets share one."""
-    together = [groups for groups in comparable_groups(runs) if len(groups) > 1]
+    groups = data_groups(runs)
+    together = [some for some in comparable_datasets(groups) if len(some) > 1]
     parts: list[Part] = [Paragraph(_EXPLAINED)] if together else []
-    for number, groups in enumerate(together, 1):
-        rows = tuple(
-            Rows(tuple(_row(part) for part in run.parts if part.finished), run.name, group.name)
-            for group in groups
-            for run in group.runs
-        )
+    for number, datasets in enumerate(together, 1):
+        alike = [(dataset.name, run) for dataset in datasets for run in groups[dataset]]
+        rows = (Rows(tuple(_row(part) for part in run.parts if part.finished), run.name, name) for name, run in alike)
         key = f"bits-per-byte-{number}"
-        parts += [Paragraph(" and ".join(group.name for group in groups), "heading"), Table(key, _COLUMNS, rows)]
-        if chart := bits_per_byte_chart([run for group in groups for run in group.runs], key):
+        parts.append(Paragraph(" and ".join(dataset.name for dataset in datasets), "heading"))
+        parts.append(Table(key, _COLUMNS, tuple(rows)))
+        if chart := bits_per_byte_chart([run for _, run in alike], key):
             parts.append(chart)
     return Section("bits-per-byte", "Bits per byte", tuple(parts)) if parts else None
 
@@ -240,8 +226,8 @@ def bits_per_byte_section(runs: Sequence[RunReport]) -> Section | None:
 def _row(stage: StageReport) -> tuple[Cell, ...]:
     return (
         Cell(stage.name),
-        Cell(short_count(stage.num_parameters), stage.num_parameters),
-        Cell(scientific(stage.cumulative_flops), stage.cumulative_flops),
-        figure(None if stage.perplexity is None else stage.perplexity, four_digits(stage.perplexity or 0.0)),
+        figure(stage.num_parameters, short_count),
+        figure(stage.cumulative_flops, scientific),
+        figure(stage.perplexity, four_digits),
         figure(stage.bits_per_byte),
     )

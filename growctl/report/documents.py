@@ -97,15 +97,13 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
 
 
 def for_spreadsheet(value: Any) -> Any:
-    """A cell of a CSV file: text that a spreadsheet would read as a formula gets an apostrophe in front. A block is
-    JSON, or empty."""
-    if isinstance(value, list):
-        value = " ".join(value)
+    """A cell of a CSV file. Text that a spreadsheet would read as a formula gets an apostrophe; a block is JSON."""
     if isinstance(value, dict):
         value = json.dumps(value) if value else None
-    if not isinstance(value, str):
-        return value
-    text = visible(value)  # a bare carriage return would start a new line
+    text = " ".join(value) if isinstance(value, list) else value
+    if not isinstance(text, str):
+        return text
+    text = visible(text)  # a bare carriage return would start a new line
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
@@ -115,11 +113,8 @@ _LONGEST_NAME, _MOST_TITLES = 100, 3
 
 
 def report_folder(runs: Sequence[RunReport], runs_dir: Path, are_all: bool) -> ReportPaths:
-    """Where the report on `runs` goes: one ladder's with its controls into the ladder's directory, that on several
-    into a folder named for them. `are_all`: nobody named runs, so these are all of `runs_dir`.
-
-    The report on a set of runs keeps its folder when the set grows; runs asked for by name have one of their own.
-    """
+    """Where the report on `runs` goes: that on one ladder into its directory, that on several into a folder named for
+    them. `are_all`: nobody named runs; the report on a set then keeps its folder when the set grows."""
     ladders = {run.name for run in runs if run.control is None}
     subjects = [run for run in runs if run.control is None or run.control_of not in ladders]
     if len(subjects) == 1:
@@ -130,7 +125,7 @@ def report_folder(runs: Sequence[RunReport], runs_dir: Path, are_all: bool) -> R
 
 
 def report_title(runs: Sequence[RunReport]) -> str:
-    """The title of the report on `runs`: what their ladders are called, sets of runs by the name of the set."""
+    """The title of the report on `runs`."""
     ladders = [run.group or run.name for run in runs if run.control is None] or [run.name for run in runs]
     names = list(dict.fromkeys(ladders))
     left_out = len(names) - _MOST_TITLES

@@ -69,18 +69,8 @@ _NO_DATE: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date"
 def _settings(style: str, salt: str = "growctl") -> Iterator[None]:
     """matplotlib's settings for a style. Equal charts make equal files, with fonts that journals accept."""
     given = _STYLES[style]
-    settings: dict[Any, Any] = {
-        "pdf.fonttype": 42,
-        "svg.fonttype": "path",
-        "svg.hashsalt": salt,
-        "font.size": given.font,
-    }
-    settings |= {
-        "font.size": given.font,
-        "legend.fontsize": given.font * 0.9,
-        "axes.linewidth": 0.8 * given.strength,
-        **given.settings,
-    }
+    settings: dict[Any, Any] = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": salt}
+    settings |= {"font.size": given.font, "axes.linewidth": 0.8 * given.strength, **given.settings}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in a script that no font here has
         yield
@@ -168,8 +158,6 @@ def _draw_series(
     for mark, place in zip(marks, places, strict=True):
         if mark.is_end or not series.is_joined or series.role == "published":
             axes.plot(*place, **_marker(look, strength), zorder=above + 5)
-            if mark.interval:
-                axes.vlines(place[0], *mark.interval, color=colour, linewidth=1.2 * strength, zorder=above + 4)
     dots = [place for mark, place in zip(marks, places, strict=True) if not mark.is_end]
     if series.is_joined and not series.hides_dots and dots:
         axes.plot(*zip(*dots, strict=True), "o", color=colour, ms=2.6 * strength, mew=0, zorder=above)
@@ -181,7 +169,6 @@ def _marker(look: Look, strength: float) -> dict[str, Any]:
 
 
 def _limits(values: Sequence[float], is_log: bool) -> tuple[float, float]:
-    """The ends of an axis on which all values have room."""
     low, high = min(values), max(values)
     if is_log:
         room = (high / low) ** 0.05 if high > low else 1.5
@@ -206,7 +193,7 @@ def _tick(value: float) -> str:
 
 
 def _draw_rules(axes: Any, chart: Chart, axis: Axis, colours: dict[str, str]) -> None:
-    """The vertical lines, with their labels along them; lines that nearly coincide share a label."""
+    """Lines that nearly coincide share a label."""
     transform, labelled = axes.get_xaxis_transform(), set()
     for rule in chart.rules:
         if not axis.has_place(x := rule.x.get(axis.key)):
@@ -217,9 +204,8 @@ def _draw_rules(axes: Any, chart: Chart, axis: Axis, colours: dict[str, str]) ->
         if 0 <= place <= 20 and place not in labelled:
             labelled.add(place)
             text = textwrap.shorten(_literal(rule.label), 30, placeholder="...")
-            axes.text(
-                x, 0.99, text, rotation=90, ha="right", va="top", fontsize="small", color=INK, transform=transform
-            )
+            how: dict[str, Any] = {"rotation": 90, "ha": "right", "va": "top", "fontsize": "small", "color": INK}
+            axes.text(x, 0.99, text, **how, transform=transform)
 
 
 def _draw_legend(figure: Figure, drawn: Sequence[tuple[Series, Look]], sizes: _Style) -> None:
@@ -227,10 +213,9 @@ def _draw_legend(figure: Figure, drawn: Sequence[tuple[Series, Look]], sizes: _S
     entries: dict[str, Line2D] = {}
     for series, look in drawn:
         line = {"color": look.colour.light, "linewidth": look.width * sizes.strength if series.is_joined else 0}
-        has_marker = not series.is_joined or not series.marks or any(mark.is_end for mark in series.marks)
-        marker = _marker(look, sizes.strength) if has_marker or series.role == "published" else {}
+        marker = _marker(look, sizes.strength)
         entries[series.entry] = Line2D([], [], **(marker | line | {"ls": (0, look.dashes) if look.dashes else "-"}))
-    if len(entries) < 1:
+    if not entries:
         return
     size = sizes.font * 0.9
     characters = int(sizes.width * 72 / size / 0.56)
@@ -295,18 +280,12 @@ def _plotly(chart: Chart) -> dict[str, Any]:
         mode = "lines+markers" if series.is_joined else "markers"
         dash = ",".join(f"{length}px" for length in look.dashes) or "solid"
         name, entry = str(escape(visible(series.name))), str(escape(visible(series.entry)))
-        trace: dict[str, Any] = {
-            "type": "scatter",
-            "mode": mode,
-            "x": places[chart.x_axes[0].key][-1],
-            "y": [mark.y for mark in marks],
-        }
+        symbol = _SYMBOLS[look.marker] + ("-open" if look.is_hollow else "")
+        trace: dict[str, Any] = {"type": "scatter", "mode": mode, "y": [mark.y for mark in marks]}
+        trace |= {"x": places[chart.x_axes[0].key][-1], "marker": {"size": sizes, "symbol": symbol}}
         trace |= {"name": entry, "legendgroup": entry, "showlegend": entry not in named, "meta": list(look.colour)}
         trace |= {"text": facts, "hovertemplate": f"{name}<br>%{{text}}<extra></extra>"}
-        symbol = _SYMBOLS[look.marker] + ("-open" if look.is_hollow else "")
-        traces.append(
-            trace | {"line": {"dash": dash, "width": look.width}, "marker": {"size": sizes, "symbol": symbol}}
-        )
+        traces.append(trace | {"line": {"dash": dash, "width": look.width}})
         named.add(entry)
 
     def scale(axis: Axis) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Legend:
             first = run.base or (run.stages[0] if run.stages else None)
             group += f", ladder from {short_count(first.num_parameters)}" if first else ", ladder"
         elif len(set(self.ladders.values())) == 1:
-            group = kind_and_size(run)
+            group = _kind_and_size(run)
         alike = self.members[self.group(run)]
         seeds = len({(each.control_of, each.name if each.control is None else "") for each in alike})
         unfinished = sum(not each.finished for each in alike)
@@ -55,10 +55,9 @@ class Legend:
 
 
 def _group(run: RunReport, ladders: Mapping[str, str]) -> str:
-    return ladders[run.name] if run.control is None else f"{ladders[run.name]}: {kind_and_size(run)}"
+    return ladders[run.name] if run.control is None else f"{ladders[run.name]}: {_kind_and_size(run)}"
 
 
-def kind_and_size(control: RunReport) -> str:
-    """The kind of a control, and its size."""
+def _kind_and_size(control: RunReport) -> str:
     size = f", {short_count(control.stages[-1].num_parameters)}" if control.stages else ""
     return f"{control.control}{size}"

@@ -17,6 +17,7 @@ for (const table of document.querySelectorAll(".wide table")) {
     return sign * Math.sign(a - b);
   };
   headers.forEach((header, column) => {
+    if (header.textContent === "") return;  // a button needs a name
     const button = document.createElement("button");
     button.type = "button";
     button.append(...header.childNodes);

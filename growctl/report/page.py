@@ -14,7 +14,6 @@ from growctl.bugs import growctl_version
 from growctl.report.chart import COLOURS, GREY, Chart
 from growctl.report.drawing import Picture, picture
 from growctl.text.escaping import visible
-from growctl.text.first_use import FirstUse
 from growctl.text.section import Listing, Paragraph, Part, Section, Table
 
 HEADLINE = "headline"
@@ -35,7 +34,6 @@ def render_page(title: str, sections: Sequence[Section]) -> str:
         script=Markup(script),
         headline=next((section for section in sections if section.key == HEADLINE), None),
         sections=[section for section in sections if section.key != HEADLINE],
-        explained=FirstUse().explained,
         version=growctl_version(),
     )  # fmt: skip
 

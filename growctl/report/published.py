@@ -1,7 +1,6 @@
 """Published figures, to be drawn beside measured ones. No comparison, headline or verdict reads them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,63 +44,46 @@ class Shape(Strict):
         return TransformerConfig(ffn_size=4 * self.hidden, **shape)
 
 
-class _Row(Strict):
-    """A published model. Its costs are those of its own training alone, without those of the model it grew from."""
+class PublishedModel(Strict):
+    """A model as someone else published it. In a file, costs are those of its own training alone; `load_overlay` adds
+    those of the model that it grew from, and FLOPs that were not published."""
 
     model: Text
     series: Text
+    """Models of one series are joined by a line."""
     size: Text | None = None
     data: Text | None = None
+    """What it was trained and measured on; None: the data of the file."""
     grown_from: Text | None = None
     shape: Text | None = None
     tokens: Positive | None = None
+    """Data tokens of its own training, without those of the model it was grown from."""
     perplexity: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
     flops: Positive | None = None
     device_hours: Positive | None = None
     money: Positive | None = None
     scores: dict[str, Positive] = {}
+    flops_computed: bool = False
+    """Whether growctl computed the FLOPs, or those of a model that it grew from, from the shape and the tokens."""
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """The costs that are known, by the key of their axis."""
+        costs = {"flops": self.flops, "device_hours": self.device_hours, "money": self.money}
+        return {key: cost for key, cost in costs.items() if cost is not None}
 
 
-class _File(Strict):
+class Published(Strict):
+    """Figures that others published and growctl did not measure."""
+
     title: Text
     source: Text
+    """The publication, with the number or name of the table or figure."""
     data: Text
-    rows: Annotated[list[_Row], Field(min_length=1)]
+    rows: Annotated[list[PublishedModel], Field(min_length=1)]
     context: PositiveInt | None = None
     shapes: dict[str, Shape] = {}
     notes: list[Text] = []
-
-
-@dataclass(frozen=True)
-class PublishedModel:
-    """A model as someone else published it."""
-
-    model: str
-    series: str
-    """Models of one series are joined by a line."""
-    size: str | None
-    data: str
-    """What it was trained and measured on."""
-    grown_from: str | None
-    tokens: float | None
-    """Data tokens of its own training, without those of the model it was grown from."""
-    perplexity: float | None
-    costs: dict[str, float]
-    """From the first model on: `flops`, `device_hours` and `money`, as far as known."""
-    flops_computed: bool
-    """Whether growctl computed the FLOPs, or those of a model that it grew from, from the shape and the tokens."""
-    scores: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Published:
-    """Figures that others published and growctl did not measure."""
-
-    title: str
-    source: str
-    """The publication, with the number or name of the table or figure."""
-    models: tuple[PublishedModel, ...]
-    notes: tuple[str, ...]
 
 
 def overlay_names() -> list[str]:
@@ -134,11 +116,13 @@ def _load(path: Path) -> Published:
     except (*UNREADABLE, OSError) as error:
         raise UserError(f"{path}: cannot be read: {why_unreadable(error)}") from error
     if not isinstance(data, dict):
-        raise UserError(f"{path}: has no published figures; such a file has the keys {', '.join(_File.model_fields)}")
+        raise UserError(
+            f"{path}: has no published figures; such a file has the keys {', '.join(Published.model_fields)}"
+        )
     try:
-        file = _File.model_validate(data)
+        file = Published.model_validate(data)
     except ValidationError as error:
-        raise UserError(f"{path}: {several(describe(error, _File))}") from error
+        raise UserError(f"{path}: {several(describe(error, Published))}") from error
     models: dict[str, PublishedModel] = {}
     for index, row in enumerate(file.rows):
         if row.model in models:
@@ -149,23 +133,22 @@ def _load(path: Path) -> Published:
                 raise UserError(f"{path}: rows.{index}.{key} = {value!r}: must be {what}{did_you_mean(value, names)}")
         if row.shape and file.context is None:
             raise UserError(f"{path}: context: is missing; FLOPs follow from a shape and a context")
-        models[row.model] = _model(row, file, models.get(row.grown_from or ""))
-    return Published(file.title, file.source, tuple(models.values()), tuple(file.notes))
+        models[row.model] = _from_the_first(row, file, models.get(row.grown_from or ""))
+    return file.model_copy(update={"rows": list(models.values())})
 
 
-def _model(row: _Row, file: _File, before: PublishedModel | None) -> PublishedModel:
-    """A row as a model whose costs count from the first model on."""
-    costs = {key: value for key in ("flops", "device_hours", "money") if (value := getattr(row, key)) is not None}
-    computed = row.flops is None and row.shape is not None and row.tokens is not None
+def _from_the_first(row: PublishedModel, file: Published, before: PublishedModel | None) -> PublishedModel:
+    """A row with costs that count from the first model on."""
+    costs = row.costs
+    computed = row.flops is None and bool(row.shape and row.tokens)
     if row.flops is None and row.shape and row.tokens and file.context:
         costs["flops"] = row.tokens * training_flops_per_token(file.shapes[row.shape].config(), file.context).total
     if before:
+        computed |= before.flops_computed
         costs = {key: value + before.costs[key] for key, value in costs.items() if key in before.costs}
-    return PublishedModel(
-        **row.model_dump(include={"model", "series", "size", "grown_from", "tokens", "perplexity", "scores"}),
-        data=row.data or file.data,
-        costs=costs,
-        flops_computed="flops" in costs and (computed or bool(before and before.flops_computed)),
+    every = {key: costs.get(key) for key in ("flops", "device_hours", "money")}
+    return row.model_copy(
+        update=every | {"data": row.data or file.data, "flops_computed": computed and "flops" in costs}
     )
 
 
@@ -179,9 +162,9 @@ _NOTE = (
 def published_series(overlay: Published) -> tuple[Series, ...]:
     """The models that have a perplexity and a cost, by series; a growth starts at its base."""
     found = []
-    for name in dict.fromkeys(model.series for model in overlay.models):
-        models = [model for model in overlay.models if model.series == name]
-        models = [model for model in overlay.models if model.model == models[0].grown_from] + models
+    for name in dict.fromkeys(model.series for model in overlay.rows):
+        models = [model for model in overlay.rows if model.series == name]
+        models = [model for model in overlay.rows if model.model == models[0].grown_from] + models
         marks = tuple(_mark(overlay, model) for model in models if model.costs and model.perplexity)
         if marks:
             group = f"published: {overlay.title}"
@@ -194,7 +177,7 @@ def _mark(overlay: Published, model: PublishedModel) -> Mark:
     for key, cost in model.costs.items():
         how = f", {_COMPUTED}" if key == "flops" and model.flops_computed else ""
         facts.append((key.replace("flops", "FLOPs").replace("_", " "), f"{exact(cost)}{how}"))
-    facts += [("data", model.data), ("source", overlay.source)]
+    facts += [("data", model.data or ""), ("source", overlay.source)]
     return Mark(model.costs, model.perplexity or 0.0, tuple(facts), is_end=True)
 
 
@@ -205,10 +188,10 @@ def section(overlays: Sequence[Published]) -> Section | None:
     for number, overlay in enumerate(overlays, 1):
         parts += [Paragraph(f"{overlay.title} (published)", "heading"), Paragraph(f"Source: {overlay.source}.")]
         groups = [
-            Rows(tuple(_row(model) for model in overlay.models if model.series == name), name, "published")
-            for name in dict.fromkeys(model.series for model in overlay.models)
+            Rows(tuple(_row(model) for model in overlay.rows if model.series == name), name, "published")
+            for name in dict.fromkeys(model.series for model in overlay.rows)
         ]
-        computed = any(model.flops_computed for model in overlay.models)
+        computed = any(model.flops_computed for model in overlay.rows)
         parts.append(
             Table(f"published-{number}", columns, tuple(groups), f"FLOPs are {_COMPUTED}." if computed else "")
         )
@@ -217,11 +200,10 @@ def section(overlays: Sequence[Published]) -> Section | None:
 
 
 def _row(model: PublishedModel) -> tuple[Cell, ...]:
-    tokens, flops = model.tokens, model.costs.get("flops")
     unknown = "Neither the FLOPs nor the shape and the tokens were published."
     return (
         Cell(model.model),
-        Cell("-", why="Not published.") if tokens is None else Cell(short_count(tokens), tokens),
-        Cell("-", why=unknown) if flops is None else Cell(scientific(flops), flops),
+        figure(model.tokens, short_count, "Not published."),
+        figure(model.flops, scientific, unknown),
         figure(model.perplexity, "{:.4g}", "Not published."),
     )

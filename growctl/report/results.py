@@ -11,35 +11,12 @@ from growctl.analysis.family import Family
 from growctl.analysis.groups import seeds_text, values_text
 from growctl.analysis.judge import Side, Verdict, multiplier_text
 from growctl.analysis.results import ArmLosses, Ladders, Pair, Results, Sweep
-from growctl.runs.runs import RunReport
+from growctl.runs.runs import RunReport, StageReport
 from growctl.text.formatting import scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
 
 MOST_SCREENS = 3
 """With more results than this, each gets its sentence alone."""
-
-
-METHOD = (
-    ("What counts",
-     "Only finished models count, whose learning rate has decayed, measured on the same text, context and precision. "
-     "A control counts only if every key of its resolved schedule is the ladder's, except its shape; settings of the "
-     "launch do not change losses. A model costs what its start checkpoint, every stage and reused work cost, with "
-     "what rollbacks after its own anomalies gave up. Work repeated after interruptions from outside is shown apart."),
-    ("For the same loss",
-     "Between the measured costs of a control, a power law of the cost gives the loss; nothing is extrapolated. With "
-     "two budgets the figure is a chord, and so at most right. The interval holds every multiplier at which curve and "
-     "ladder differ by less than the noise between seeds explains, pooled over all runs compared. It is open where it "
-     "leaves the measured budgets."),
-    ("Won, lost, within the noise",
-     "Won: every size from scratch needs more, beyond the noise. Lost: one needs less. The choice of the best of "
-     "several sizes, and of the best point of a sweep, is corrected for. One seed gives no verdict, and neither do "
-     "seeds of which one diverged. docs/judge.md shows by simulation how often that is right."),
-    ("Time, money and energy",
-     "They compare only between runs on the same devices, as many of them, launched alike."),
-    ("The price of several sizes",
-     "It is the cost of all stages and releases, against the sum of what the loss of each finished model costs from "
-     "scratch at its own size."),
-)  # fmt: skip
 
 
 def sections(results: Results) -> list[Section]:
@@ -84,33 +61,32 @@ def _verdict(verdict: Verdict, is_one_of_many: bool, key: str) -> Iterator[Part]
 
 
 def _sides(verdict: Verdict, ladder: Side, opponent: Side, key: str) -> Table:
-    """Both sides, a row for each thing that they spent; the last column answers at equal loss."""
     rows = [row for currency in CURRENCIES if (row := _cost_row(verdict, ladder, opponent, currency))]
     counts = (
         ("data tokens", ladder.train_tokens, opponent.train_tokens, short_count),
-        ("epochs", ladder.epochs, opponent.epochs, "{:.3g}".format),
-        ("settings tried", ladder.settings_tried, opponent.settings_tried, str),
+        ("epochs", ladder.epochs, opponent.epochs, "{:.3g}"),
+        ("settings tried", ladder.settings_tried, opponent.settings_tried, "{}"),
         ("not counted: evaluations", ladder.evaluation_flops, opponent.evaluation_flops, scientific),
         ("not counted: repeated", ladder.replayed_flops, opponent.replayed_flops, scientific),
     )
-    for name, own, its, form in counts:
-        if own or its:
-            cells = (Cell("-") if value is None else Cell(form(value), value) for value in (own, its))
-            rows.append((Cell(name), *cells, Cell("")))
+    rows += [
+        (Cell(name), figure(own, shown), figure(its, shown), Cell("")) for name, own, its, shown in counts if own or its
+    ]
     who = "growing" if is_scratch(verdict.kind) else ladder.name
     columns = (Column("", is_number=False), Column(who), Column(opponent.name), Column("for the same loss"))
-    tuned = "" if opponent.settings_tried > 1 else "Nobody tuned the opponent: it has the ladder's learning rate. "
-    return Table.of(key, columns, rows, f"{tuned}Evaluations and work repeated after interruptions are FLOPs, too.")
+    is_untuned = is_scratch(verdict.kind) and opponent.settings_tried == 1
+    tuned = "Nobody tuned the opponent: it has the ladder's learning rate. " if is_untuned else ""
+    return Table.of(key, columns, rows, f"{tuned}What is not counted is in FLOPs.")
 
 
 def _cost_row(verdict: Verdict, ladder: Side, opponent: Side, currency: Currency) -> tuple[Cell, ...] | None:
     costs = [side.costs.get(currency.key) for side in (ladder, opponent)]
-    if not any(costs) and currency not in (FLOPS,):
+    if not any(costs) and currency is not FLOPS:
         return None
     multiplier = verdict.multiplier if currency is FLOPS else verdict.other_costs.get(currency.key)
-    cells = (Cell("-", why="Not known.") if cost is None else Cell(currency.shown(cost), cost) for cost in costs)
+    cells = (figure(cost, currency.shown, "Not known.") for cost in costs)
     if multiplier is None:
-        return Cell(currency.name), *cells, Cell("not comparable", why=verdict.other_costs_unknown)
+        return Cell(currency.name), *cells, Cell("not comparable", why=f"{verdict.other_costs_unknown}.")
     return Cell(currency.name), *cells, Cell(multiplier_text(multiplier), multiplier.estimate)
 
 
@@ -129,12 +105,9 @@ def _families(families: Sequence[Family]) -> Section | None:
     parts: list[Part] = []
     for family in families:
         parts += [Paragraph(f"{family.ladder}: {len(family.models)} finished models", "heading")]
-        parts += [Paragraph(family.claim, "strong"), *(_model(model) for model in family.models)]
+        models = (Paragraph(f"{model.ladder}: {model.claim}") for model in family.models)
+        parts += [Paragraph(family.claim, "strong"), *models]
     return Section("family", "The price of several sizes", tuple(parts)) if parts else None
-
-
-def _model(verdict: Verdict) -> Paragraph:
-    return Paragraph(f"{verdict.ladder}: {verdict.claim}")
 
 
 def _seeds(ladders: Sequence[Ladders]) -> Section | None:
@@ -152,13 +125,9 @@ def _seeds(ladders: Sequence[Ladders]) -> Section | None:
 
 
 def _arm(arm: ArmLosses, seeds: Sequence[int]) -> tuple[Cell, ...]:
-    flops = Cell("-") if arm.flops is None else Cell(scientific(arm.flops), arm.flops)
-    by_seed = (figure(arm.losses.get(seed), why=_absent(arm, seed)) for seed in seeds)
-    return Cell(arm.name), flops, figure(arm.mean), *by_seed
-
-
-def _absent(arm: ArmLosses, seed: int) -> str:
-    return f"{arm.name} of seed {seed} does not count: {arm.absent[seed]}." if seed in arm.absent else ""
+    whys = {seed: f"{arm.name} of seed {seed} does not count: {why}." for seed, why in arm.absent.items()}
+    by_seed = (figure(arm.losses.get(seed), why=whys.get(seed, "")) for seed in seeds)
+    return Cell(arm.name), figure(arm.flops, scientific), figure(arm.mean), *by_seed
 
 
 def _sweeps(sweeps: Sequence[Sweep]) -> Section | None:
@@ -181,12 +150,9 @@ def _sweeps(sweeps: Sequence[Sweep]) -> Section | None:
 
 def _point(point: Ladders, arm: ArmLosses) -> tuple[Cell, ...]:
     values = (Cell(shown(value)) for value in point.values.values())
-    return *values, Cell(point.name), *_arm(arm, ())[1:], _count(arm)
-
-
-def _count(arm: ArmLosses) -> Cell:
     why = "; ".join(f"seed {seed}: {why}" for seed, why in arm.absent.items())
-    return Cell(f"{len(arm.losses)} of {len(arm.losses) + len(arm.absent)}", len(arm.losses), why)
+    seeds = Cell(f"{len(arm.losses)} of {len(arm.losses) + len(arm.absent)}", len(arm.losses), why)
+    return *values, Cell(point.name), *_arm(arm, ())[1:], seeds
 
 
 def _best(sweep: Sweep) -> Iterator[Paragraph]:
@@ -209,10 +175,9 @@ def _pairs(pairs: Sequence[Pair]) -> Section | None:
         if pair.why_not or pair.verdict is None:
             parts.append(Paragraph(f"Not compared: {pair.why_not}."))
             continue
-        parts += [Paragraph(pair.verdict.claim, "strong")]
-        if pair.differences:
-            differing = "; ".join(map(str, pair.differences))
-            parts.append(Paragraph(f"They differ in {differing}.", "note"))
+        differing = "; ".join(map(str, pair.differences))
+        parts.append(Paragraph(pair.verdict.claim, "strong"))
+        parts += [Paragraph(f"They differ in {differing}.", "note")] if differing else []
     return Section("ladders", "Ladders compared", tuple(parts)) if parts else None
 
 
@@ -240,7 +205,7 @@ def _figures(a: RunReport, b: RunReport, pair: Pair) -> Section:
         costs = [currency.of(run, run.stages) for run in (a, b)]
         if any(costs):
             ratio = costs[1] / costs[0] if costs[0] and costs[1] else None
-            cells = (Cell("-") if cost is None else Cell(currency.shown(cost), cost) for cost in costs)
+            cells = (figure(cost, currency.shown) for cost in costs)
             rows.append((Cell(currency.name), *cells, figure(ratio, "{:.2f}x")))
     return Section("figures", "Losses and costs", (Table.of("figures", columns, rows),))
 
@@ -255,21 +220,16 @@ def cost_by_stage(runs: Sequence[RunReport]) -> Section | None:
     """What each stage and release cost, alone and from the start on, in every currency; None without stages."""
     known = [each for each in CURRENCIES if any(each.of_stage(part) for run in runs for part in run.parts)]
     columns = [Column("stage", is_number=False)]
-    for currency in known:
-        columns += [Column(f"{currency.name} so far"), Column(f"{currency.name} alone")]
-    rows = [Rows(tuple(_stage_rows(run, known)), run.name) for run in runs if run.stages]
+    for number, currency in enumerate(known):  # a narrow terminal keeps what to compare, in FLOPs at least
+        columns.append(Column(f"{currency.name} so far", drop=1 + len(known) - number if number else 0))
+        columns.append(Column(f"{currency.name} alone", drop=1))
+    rows = [Rows(tuple(_stage_costs(run, part, known) for part in run.parts), run.name) for run in runs if run.stages]
     if not known or not rows:
         return None
     table = Table("cost-by-stage", tuple(columns), tuple(rows), _BY_STAGE)
     return Section("cost-by-stage", "Cost by stage", (table,), in_terminal=False, is_detail=True)
 
 
-def _stage_rows(run: RunReport, currencies: Sequence[Currency]) -> Iterator[tuple[Cell, ...]]:
-    for number, stage in enumerate(run.stages, 1):
-        trunk = run.stages[:number]
-        for path in (trunk, *((*trunk, each) for each in run.releases if each.branch_of == stage.name)):
-            costs = [cost for each in currencies for cost in (each.of(run, path), each.of_stage(path[-1]))]
-            forms = [each.shown for each in currencies for _ in range(2)]
-            pairs = zip(forms, costs, strict=True)
-            cells = (Cell("-") if cost is None else Cell(form(cost), cost) for form, cost in pairs)
-            yield Cell(path[-1].name), *cells
+def _stage_costs(run: RunReport, part: StageReport, currencies: Sequence[Currency]) -> tuple[Cell, ...]:
+    costs = ((each.shown, cost) for each in currencies for cost in (each.of(run, run.path(part)), each.of_stage(part)))
+    return Cell(part.name), *(figure(cost, shown) for shown, cost in costs)

@@ -27,8 +27,6 @@ COLUMNS = {
 """The tasks of the paper's table: their names in the published figures, the task and the metric. The paper does not
 name the metrics; these are those of Mamba's table of the same models: accuracy, normalised by the answers' length for
 HellaSwag and ARC-Challenge."""
-_DTYPE = "float32"
-"""The precision that needs no mention."""
 
 
 def section(runs: Sequence[RunReport]) -> Section | None:
@@ -38,7 +36,7 @@ def section(runs: Sequence[RunReport]) -> Section | None:
     if measured:
         names = ("model", "size", *COLUMNS, "average")
         columns = tuple(Column(name, is_number=name != "model") for name in names)
-        published = [_published_row(model) for model in shipped("paper-pile").models if model.data == "the Pile"]
+        published = [_published_row(model) for model in shipped("paper-pile").rows if model.data == "the Pile"]
         groups = (Rows(tuple(measured)), Rows(tuple(published), "published"))
         parts += [Paragraph("Zero-shot scores", "heading"), Table("zero-shot", columns, groups, PUBLISHED_NOTE)]
     if others := other_scores(runs):
@@ -55,7 +53,7 @@ def _row(run: RunReport, part: StageReport) -> tuple[Cell, ...]:
     shares = [value for value in accuracies if value is not None]
     return (
         Cell(f"{run.name}/{part.name}"),
-        Cell(short_count(part.num_parameters), part.num_parameters),
+        figure(part.num_parameters, short_count),
         figure(perplexity, "{:.2f}"),
         *(figure(None if value is None else 100 * value, "{:.1f}") for value in accuracies),
         figure(100 * statistics.fmean(shares) if len(shares) == len(accuracies) else None, "{:.1f}"),
@@ -80,7 +78,7 @@ def _comparable(scores: Sequence[ScoreEntry]) -> dict[str, ScoreEntry]:
 
 def _unusual(settings: dict[str, object]) -> dict[str, object]:
     """The settings that make a score incomparable with the paper's."""
-    usual = {"dtype": _DTYPE, "context": settings.get("trained_length", settings.get("context")), "limit": None,
+    usual = {"dtype": "float32", "context": settings.get("trained_length", settings.get("context")), "limit": None,
              "include_path": None, "tokenizer": None}  # fmt: skip
     return {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}
 
@@ -121,7 +119,6 @@ def _label(score: ScoreEntry, others: Sequence[ScoreEntry]) -> str:
 
 
 def _facts(score: ScoreEntry) -> dict[str, str]:
-    """Everything that sets an evaluation apart, as text."""
     named = score.settings | {"version": score.version, "shots": score.num_shots}
     return {
         name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -7,10 +7,10 @@ from growctl.ledger.entries import Anomaly
 from growctl.report import compute, published, results, scores, setup, training
 from growctl.report.legend import Legend
 from growctl.report.published import Published
-from growctl.runs.data_groups import DataGroup, data_groups, data_warning, mixture_shares
+from growctl.runs.data_groups import data_document, data_groups, mixture_shares
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
-from growctl.text.formatting import duration, four_digits, scientific, short_count
+from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
 from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure
 from stages.counted import counted
 from stages.data.validation_size import small_validation
@@ -52,16 +52,15 @@ def brief_runs(runs: Sequence[RunReport]) -> frozenset[str]:
     return frozenset()
 
 
-def _by_dataset(key: str, runs: Sequence[RunReport], table: Callable[[str, DataGroup], Sequence[Part]]) -> list[Part]:
+def _by_dataset(
+    key: str, runs: Sequence[RunReport], table: Callable[[str, Sequence[RunReport]], Sequence[Part]]
+) -> Iterator[Part]:
     """The parts for each dataset, below its name if there are several."""
     groups = data_groups(runs)
-    if len(groups) < 2:
-        return [part for group in groups for part in table(key, group)]
-    return [
-        part
-        for number, group in enumerate(groups, 1)
-        for part in (Paragraph(f"Dataset {group.name}", "heading"), *table(f"{key}-{number}", group))
-    ]
+    for number, (dataset, members) in enumerate(groups.items(), 1):
+        if len(groups) > 1:
+            yield Paragraph(f"Dataset {dataset.name}", "heading")
+        yield from table(f"{key}-{number}" if len(groups) > 1 else key, members)
 
 
 _SHAPES: dict[str, Callable[[StageReport], int | None]] = {
@@ -85,44 +84,36 @@ def stage_section(runs: Sequence[RunReport]) -> Section:
     """What each stage of each run cost and how good its model is, with notes below; a table for each dataset."""
     brief = brief_runs(runs)
 
-    def table(key: str, group: DataGroup) -> list[Part]:
-        shown = [
-            name for name, read in _SHAPES.items() if any(len(set(map(read, run.parts))) > 1 for run in group.runs)
-        ]
+    def table(key: str, runs: Sequence[RunReport]) -> list[Part]:
+        shown = [name for name, read in _SHAPES.items() if any(len(set(map(read, run.parts))) > 1 for run in runs)]
         columns = (Column("stage", is_number=False), *(Column(name, drop=4) for name in shown), *_STAGE_COLUMNS)
         rows = []
-        for run in group.runs:
+        for run in runs:
             remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else run.description
             cells = tuple(_stage_row(part, shown) for part in run.parts)
-            rows.append(Rows(cells, run.name, remark, tuple(_remarks(run)), is_detail=run.name not in brief))
+            rows.append(Rows(cells, run.name, remark, tuple(remarks(run)), is_detail=run.name not in brief))
         return [Table(key, columns, tuple(rows))]
 
     return Section("stages", "Stages", tuple(_by_dataset("stages", runs, table)))
 
 
 def _stage_row(stage: StageReport, shapes: Sequence[str]) -> tuple[Cell, ...]:
-    perplexity = Cell("-") if stage.perplexity is None else Cell(four_digits(stage.perplexity), stage.perplexity)
-    if not stage.finished and stage.train_tokens:
-        perplexity = Cell("unfinished")
+    is_unfinished = stage.train_tokens and not stage.finished
     return (
         Cell(stage.name),
         *(figure(_SHAPES[name](stage), "{:,}") for name in shapes),
-        Cell(short_count(stage.num_parameters), stage.num_parameters),
-        Cell(short_count(stage.train_tokens), stage.train_tokens),
-        Cell(scientific(stage.flops), stage.flops),
-        Cell(scientific(stage.cumulative_flops), stage.cumulative_flops),
-        Cell(duration(stage.device_seconds), stage.device_seconds),
-        perplexity,
-        Cell("0", 0.0) if stage.jump == 0 else figure(stage.jump, "{:+.1e}"),
+        figure(stage.num_parameters, short_count),
+        figure(stage.train_tokens, short_count),
+        figure(stage.flops, scientific),
+        figure(stage.cumulative_flops, scientific),
+        figure(stage.device_seconds, duration),
+        Cell("unfinished") if is_unfinished else figure(stage.perplexity, four_digits),
+        figure(stage.jump, jump_text),
     )
 
 
-def remarks(run: RunReport) -> list[str]:
+def remarks(run: RunReport) -> Iterator[str]:
     """The notes below a run's stages: its start checkpoint, contexts, and reused, replayed and recomputed work."""
-    return list(_remarks(run))
-
-
-def _remarks(run: RunReport) -> Iterator[str]:
     if run.base:
         whose = f"trained in run {run.base.run}" if run.base.run else run.base.path
         size = f"{short_count(run.base.num_parameters)} parameters, {whose}"
@@ -184,7 +175,7 @@ def _warnings(runs: Sequence[RunReport]) -> Section | None:
     for run in runs:
         if warning := validation_warning(run):
             by_text.setdefault(warning, []).append(run.name)
-    texts = [data_warning(runs)] + [
+    texts = [data_document(runs).warning] + [
         warning if len(names) == len(runs) else f"{', '.join(names)}: {warning}" for warning, names in by_text.items()
     ]
     parts = tuple(Paragraph(text, "warning") for text in texts if text)
@@ -212,15 +203,15 @@ def _sources(runs: Sequence[RunReport]) -> Section | None:
     mixed = [run for run in runs if any(part.by_source for part in run.parts)]
     brief = brief_runs(mixed)
 
-    def table(key: str, group: DataGroup) -> list[Part]:
-        shares = mixture_shares(group.runs[0])
+    def table(key: str, runs: Sequence[RunReport]) -> list[Part]:
+        shares = mixture_shares(runs[0])
         weighted = (
             f"The validation loss is the mean over the sources, weighted by data.mixture ({shares}), at every stage "
             "and in every control, whatever weights they train with."
         )
         rows = [
             Rows(cells, run.name, run.description, is_detail=run.name not in brief)
-            for run in group.runs
+            for run in runs
             if (cells := tuple(row for part in run.parts for row in _source_rows(part)))
         ]
         return [*([Paragraph(weighted)] if shares else []), Table(key, _SOURCE_COLUMNS, tuple(rows))]
@@ -235,7 +226,7 @@ def _source_rows(stage: StageReport) -> Iterator[tuple[Cell, ...]]:
         yield (
             Cell(stage.name if stage.finished else f"{stage.name} (unfinished)"),
             Cell(name),
-            Cell(short_count(source.train_tokens), source.train_tokens),
+            figure(source.train_tokens, short_count),
             figure(source.train_tokens / total if total else None, "{:.1%}"),
             figure(source.epochs, "{:.3g}"),
             figure(source.loss),
@@ -278,35 +269,32 @@ def _samples(runs: Sequence[RunReport]) -> Section | None:
     return Section("samples", heading, tuple(parts), in_terminal=False, is_detail=True) if parts else None
 
 
-_COUNTED = (
+_METHOD = (
     ("FLOPs",
-     "They count the matrix products of training, computed from the model's structure. A multiply-add counts as 2, and "
-     "the backward pass costs twice the forward pass. Attention counts as the full T x T, although the causal mask "
-     "needs only half. Element-wise operations are not counted."),
+     "The matrix products of training, from the model's structure: a multiply-add counts as 2, attention as the full "
+     "T x T, and the backward pass as twice the forward pass."),
     ("Cumulative cost",
-     "It includes every stage so far: the first size is not free. It also includes the checkpoint that a run started "
-     "from, if its cost is known. FLOPs that were spent again after an interruption are shown separately, for ladders "
-     "and controls alike, because they do not depend on the training method. Evaluations are recorded, but are not "
-     "part of the cost."),
+     "Every stage so far, and the start checkpoint if its cost is known. Evaluations and work repeated after "
+     "interruptions are shown apart, for ladders and controls alike."),
     ("Device time",
-     "It is wall time times devices, from the start of each attempt. It includes start-up, evaluation, replayed steps "
-     "and failed attempts."),
+     "Wall time times devices, with start-up, evaluations, replayed steps and failed attempts."),
     ("Perplexity",
-     "It is measured at the end of a stage, on the validation data, in fp32 from the master weights. The jump is the "
-     "change in loss that the growth itself causes, in nats per token (a nat is a unit of the natural logarithm): 0 if "
-     "it preserves the function."),
-    *results.METHOD,
+     "Measured at the end of a stage on the validation data, in fp32 from the master weights. The jump is the change "
+     "in loss that the growth itself causes, in nats per token: 0 if it preserves the function."),
+    ("The result",
+     "Only finished models count, whose learning rate has decayed, and only controls whose resolved schedule is the "
+     "ladder's, except its shape. docs/judge.md has the method, and how often it is right."),
+    ("Time, money and energy",
+     "They compare only between runs on the same devices, as many of them, launched alike."),
     ("Releases",
      "A release is a branch from a stage's end on which the learning rate decays, so that its size is a finished model "
-     "too. Its cumulative cost is that of the stages up to its own, and of the branch."),
+     "too. It costs the stages up to its own, and the branch."),
     ("The chart of compute against perplexity",
-     "Large marks are the ends of stages and runs, and diamonds those of releases. Lines and small dots are "
-     "evaluations during training, before the learning rate has decayed: a full run with that budget would reach a "
-     "lower loss."),
+     "Large marks are the ends of stages and runs, and diamonds those of releases. Small dots are evaluations before "
+     "the learning rate has decayed: a full run with that budget would reach a lower loss."),
 )  # fmt: skip
 
 
 def _method() -> Section:
-    """What each figure is, and how it is computed."""
-    parts = [part for name, text in _COUNTED for part in (Paragraph(name, "heading"), Paragraph(text))]
+    parts = [part for name, text in _METHOD for part in (Paragraph(name, "heading"), Paragraph(text))]
     return Section("method", "How the figures are computed", tuple(parts), in_terminal=False, is_detail=True)

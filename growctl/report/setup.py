@@ -11,10 +11,10 @@ from typing import Any, Literal
 import yaml
 
 from growctl.ledger.starts import read_starts
+from growctl.redaction import REMOVED, Redaction
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import RunPaths
-from growctl.text.formatting import scientific, short_count
-from growctl.text.redaction import REMOVED, Redaction
+from growctl.text.formatting import jump_text, scientific, short_count
 from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure
 from model.errors import UserError
 from model.policy import EXACT_GROWTH
@@ -37,26 +37,20 @@ _WHY: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Growth:
-    """One growth, and what it did to the validation loss, in nats per token."""
+    """One growth, and what it did to the validation loss, beside what its stage has of it: losses and jump."""
 
     stage: str
     """The stage that trains the grown model."""
     num_parameters_before: int
-    num_parameters: int
     new_layers: int | None
     """Layers that a tokenformer gained; None if the checkpoint is not here."""
     policy: dict[str, Any]
     """As the manifest of the grown checkpoint has it; empty if that is not here."""
     preserves: bool | None
     """Whether the policy promises to preserve the function; None if the checkpoint is not here."""
-    loss_before: float | None
-    """At the end of the stage before, or of the start checkpoint."""
-    loss_after: float | None
-    """At step 0, before any update."""
-    jump: float | None
     outcome: Outcome
     highest: float | None
-    """The highest loss from there on, until the old one was reached again."""
+    """The highest loss from step 0 on, in nats per token, until the old one was reached again."""
     regained_after_tokens: int | None
     """Data tokens of the stage up to the first evaluation that had the old loss again, within 0.001 nats; 0 if none was
     above it, None if it was not reached so far."""
@@ -77,13 +71,9 @@ def growths(run: RunReport) -> tuple[Growth, ...]:
             Growth(
                 stage=stage.name,
                 num_parameters_before=before,
-                num_parameters=after,
                 new_layers=details.get("new_layers"),
                 policy=details.get("policy") or {key: details[key] for key in ("operator",) if key in details},
                 preserves=details.get("preserves"),
-                loss_before=stage.loss_before_growth,
-                loss_after=stage.loss_after_growth,
-                jump=stage.jump,
                 outcome=_outcome(stage.jump, details.get("preserves")),
                 highest=highest,
                 regained_after_tokens=None if step is None else step * stage.tokens_per_step,
@@ -115,7 +105,6 @@ def _outcome(jump: float | None, preserves: bool | None) -> Outcome:
 
 
 def _details(initial: Path) -> dict[str, Any]:
-    """What the manifest of a grown checkpoint says of the growth; empty if it is missing or damaged."""
     try:
         return read_manifest(initial).lineage.details
     except (UserError, OSError):
@@ -138,28 +127,29 @@ _ABOUT = (
 
 def growth_section(runs: Sequence[RunReport]) -> Section | None:
     """The growths of all runs; None without a growth."""
-    happened = {run.name: growths(run) for run in runs}
-    groups = tuple(Rows(tuple(map(_growth_row, found)), name) for name, found in happened.items() if found)
-    if not groups:
-        return None
-    table = Table("growths", _GROWTH_COLUMNS, groups, _ABOUT)
-    return Section("growths", "What each growth did to the loss", (table,), in_terminal=False)
+    groups = []
+    for run in runs:
+        stages = {stage.name: stage for stage in run.stages}
+        rows = tuple(_growth_row(growth, stages[growth.stage]) for growth in growths(run))
+        groups += [Rows(rows, run.name)] if rows else []
+    table = Table("growths", _GROWTH_COLUMNS, tuple(groups), _ABOUT)
+    return Section("growths", "What each growth did to the loss", (table,), in_terminal=False) if groups else None
 
 
-def _growth_row(growth: Growth) -> tuple[Cell, ...]:
+def _growth_row(growth: Growth, stage: StageReport) -> tuple[Cell, ...]:
     keys = ("init", "tau", "operator", *(("depth",) if growth.new_layers else ()))
     policy = ", ".join(str(growth.policy[key]) for key in keys if key in growth.policy)
-    sizes = f"{short_count(growth.num_parameters_before)} to {short_count(growth.num_parameters)}"
+    sizes = f"{short_count(growth.num_parameters_before)} to {short_count(stage.num_parameters)}"
     sizes += f", {counted(growth.new_layers, 'new layer')}" if growth.new_layers else ""
     tokens, flops = growth.regained_after_tokens, growth.regained_after_flops
     never = "" if growth.highest is None else "not yet"
     return (
         Cell(growth.stage),
-        Cell(sizes, growth.num_parameters),
+        Cell(sizes, stage.num_parameters),
         Cell(policy or "-", why="" if policy else "Its checkpoint is not here."),
-        figure(growth.loss_before, "{:.6f}"),
-        figure(growth.loss_after, "{:.6f}"),
-        Cell("0", 0.0) if growth.jump == 0 else figure(growth.jump, "{:+.1e}"),
+        figure(stage.loss_before_growth, "{:.6f}"),
+        figure(stage.loss_after_growth, "{:.6f}"),
+        figure(stage.jump, jump_text),
         figure(growth.highest),
         *(
             Cell(never or "-") if value is None else Cell("at once" if not value else shown(value), value)
@@ -171,6 +161,7 @@ def _growth_row(growth: Growth) -> tuple[Cell, ...]:
 
 _DROPPED = {"ZeRO stage": 5, "growctl": 4, "torch": 3, "DeepSpeed": 2, "Python": 1}
 """The columns that a narrow terminal leaves out, the one with 1 first."""
+_NOT_RECORDED = "The run did not record it when it started."
 _SOFTWARE = {"growctl": "growctl", "python": "Python", "torch": "torch", "deepspeed": "DeepSpeed"}
 
 
@@ -220,9 +211,8 @@ def environment_section(runs: Sequence[RunReport]) -> Section | None:
         zero = " and ".join(map(str, each.zero_stages))
         rows.append([
             *(Cell(who), Cell(each.device), Cell(str(each.num_devices), each.num_devices), Cell(each.precision)),
-            Cell(zero) if zero else Cell("-", why="Only the ledger is here, which does not record it."),
-            *(Cell(software[name]) if name in software else Cell("-", why="The run did not record it when it started.")
-              for name in _SOFTWARE),
+            Cell(zero or "-", why="" if zero else "Only the ledger is here, which does not record it."),
+            *(Cell(software.get(name, "-"), why="" if name in software else _NOT_RECORDED) for name in _SOFTWARE),
         ])  # fmt: skip
     table = Table.of("environment", columns, rows)
     return Section("environment", "Environment", (table,), in_terminal=False, is_detail=True) if rows else None
@@ -232,7 +222,7 @@ _HIDDEN = f"What looks like a secret, such as a variable in launch.environment, 
 
 
 def _redaction() -> Redaction:
-    """Removes what looks like a secret, and home directories, but no names: runs may be called like their user."""
+    """Leaves names: runs may be called like their user."""
     return replace(Redaction.of(os.environ), users=())
 
 
@@ -269,7 +259,6 @@ def schedule_section(runs: Sequence[RunReport]) -> Section | None:
 
 
 def _schedule(run: Path) -> str | None:
-    """The schedule of a run without secrets; None if there is none to read."""
     try:
         text = read_text(RunPaths(run).schedule, "schedule")
         data = parse(text, "schedule")

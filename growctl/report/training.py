@@ -6,9 +6,8 @@ that run, if it still exists. Damaged and missing files leave gaps, and a note f
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,15 +82,13 @@ def recorded(run: RunReport, part: StageReport) -> Recorded:
 def _recorded(stage: StagePaths, followed: frozenset[Path]) -> Recorded:
     """`followed`: directories that are being read, which take over from this one."""
     try:
-        state = stage.metrics.stat()
-        return _read(stage, (state.st_size, state.st_mtime_ns), followed)
+        return _read(stage, followed)
     except OSError as error:
         exists = stage.metrics.exists()
         return Recorded(notes=(f"{stage.metrics} cannot be read: {error.strerror or error}.",) if exists else ())
 
 
-@lru_cache(maxsize=256)
-def _read(stage: StagePaths, _: tuple[int, int], followed: frozenset[Path]) -> Recorded:
+def _read(stage: StagePaths, followed: frozenset[Path]) -> Recorded:
     lines: list[Line] = []
     notes: list[str] = []
     peak, unreadable = math.nan, 0
@@ -168,7 +165,8 @@ def stages_trained(run: RunReport) -> tuple[StageTraining, ...]:
 def _trained(part: StageReport, found: Recorded) -> StageTraining:
     rates = found.column("learning_rate")
     norms, speeds = (_finite(found.column(name)) for name in ("gradient_norm", "tokens_per_second"))
-    mfu = _finite(_mfu(part, found))
+    flops_per_token = part.step_flops / max(1, part.tokens_per_step)
+    mfu = _finite(found.column("tokens_per_second") * flops_per_token / found.column("peak_flops"))
     smoothed = found.smoothed_loss()
     before = found.lines[-found.window - 1].step if len(found.lines) > found.window else 0
     return StageTraining(
@@ -190,11 +188,6 @@ def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[np.isfinite(values)]
 
 
-def _mfu(part: StageReport, found: Recorded) -> NDArray[np.float64]:
-    flops_per_token = part.step_flops / max(1, part.tokens_per_step)
-    return found.column("tokens_per_second") * flops_per_token / found.column("peak_flops")
-
-
 _COLUMNS = (
     Column("stage", is_number=False),
     Column("training loss at the end"),
@@ -214,11 +207,12 @@ _SMOOTHED = (
 
 def sections(runs: Sequence[RunReport], legend: Legend) -> Iterator[Section]:
     """The training of the ladders, and that of the controls for those who ask."""
-    trained = {run.name: stages_trained(run) for run in runs}
+    drawn = {run.name: tuple(_drawn(run)) for run in runs}
+    trained = {name: [_trained(each.part, each.recorded) for each in parts] for name, parts in drawn.items()}
     for key, heading, is_ladder in (("training", "Training", True), ("controls", "Training of the controls", False)):
         some = [run for run in runs if (run.control is None) == is_ladder and any(p.train_tokens for p in run.parts)]
         logged = [run for run in some if any(stage.num_lines for stage in trained[run.name])]
-        parts: list[Part] = [*_charts(logged, legend, key)]
+        parts: list[Part] = [*_charts(logged, drawn, legend, key)]
         if logged:
             rows = [Rows(tuple(map(_row, trained[run.name])), run.name, run.description) for run in logged]
             parts.append(Table(key, _COLUMNS, tuple(rows), _SMOOTHED))
@@ -260,16 +254,16 @@ class _Drawn:
 
 
 def _drawn(run: RunReport) -> Iterator[_Drawn]:
-    """The stages of a run, and the releases, each with its place."""
     tokens = 0
     for part in run.parts:
         yield _Drawn(part, recorded(run, part), tokens, part.cumulative_flops - part.flops)
         tokens += 0 if part.branch_of else part.train_tokens
 
 
-def _charts(runs: Sequence[RunReport], legend: Legend, key: str) -> Iterator[Chart]:
+def _charts(
+    runs: Sequence[RunReport], drawn: Mapping[str, Sequence[_Drawn]], legend: Legend, key: str
+) -> Iterator[Chart]:
     """A chart for each question; none for what no run has recorded."""
-    drawn = {run.name: list(_drawn(run)) for run in runs}
     rules: dict[tuple[str, float], Rule] = {}
     for run in runs:
         for stage in drawn[run.name]:
@@ -278,8 +272,8 @@ def _charts(runs: Sequence[RunReport], legend: Legend, key: str) -> Iterator[Cha
                 rules.setdefault((label, stage.first_tokens), Rule(stage.place(0), label, legend.group(run)))
 
     def lines(values: Callable[[_Drawn], NDArray[np.float64]], shown: str) -> list[Series]:
-        wanted = [(run, [part for part in drawn[run.name] if not part.part.branch_of], "") for run in runs]
-        wanted += [(run, [part], ", releases") for run in runs for part in drawn[run.name] if part.part.branch_of]
+        wanted = [(run, [each for each in drawn[run.name] if not each.part.branch_of], "") for run in runs]
+        wanted += [(run, [each], ", releases") for run in runs for each in drawn[run.name] if each.part.branch_of]
         found: dict[tuple[str, tuple[float, ...]], Series] = {}
         for run, parts, what in wanted:
             marks = _curve(parts, values, share_of_marks(len(wanted)), shown)
@@ -314,15 +308,16 @@ def _curve(
     ys = np.concatenate([np.empty(0), *(values(part) for part in parts)])
     owners = [(part, line.step) for part in parts for line in part.recorded.lines]
     places = thinned(ys, most)
-    marks = []
-    for place in places:
+
+    def mark(place: int) -> Mark:
         part, step = owners[place]
         facts = (("value", shown.format(ys[place])), ("step", f"{step:,.0f} of {part.part.name}"))
-        marks.append(Mark(part.place(step), float(ys[place]), facts, is_end=place == places[-1]))
-    return tuple(marks)
+        return Mark(part.place(step), float(ys[place]), facts, is_end=place == places[-1])
+
+    return tuple(map(mark, places))
 
 
-def _validation(runs: Sequence[RunReport], drawn: dict[str, list[_Drawn]], legend: Legend) -> Iterator[Series]:
+def _validation(runs: Sequence[RunReport], drawn: Mapping[str, Sequence[_Drawn]], legend: Legend) -> Iterator[Series]:
     """The validation losses of each run, as dots."""
     for run in runs:
         by_name = {part.part.name: part for part in drawn[run.name]}

@@ -1,13 +1,15 @@
 """Finds the runs of a report, each ladder with its controls and without copies."""
 
-from collections.abc import Collection, Iterable, Sequence
+import gc
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from growctl.ledger.ledger import LedgerError, NothingRecorded
 from growctl.runs.read import read_run
 from growctl.runs.runs import RunReport
-from growctl.ledger.ledger import LedgerError, NothingRecorded
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.text.suggestion import nearest
 from model.errors import UserError
@@ -28,11 +30,12 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
     paths = find_ledgers(runs_dir)
     runs: dict[str, RunReport] = {}
     unreadable: dict[str, LedgerError] = {}
-    for name, path in paths.items():
-        try:
-            runs[name] = read_run(path)
-        except LedgerError as error:
-            unreadable[name] = error
+    with _no_garbage_collection():
+        for name, path in paths.items():
+            try:
+                runs[name] = read_run(path)
+            except LedgerError as error:
+                unreadable[name] = error
     sets = _sets(runs.values())
     _check_known(names, [*paths, *sets], runs_dir)
     names = [member for name in names for member in ([name] if name in paths else sets[name])]
@@ -52,6 +55,18 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
         controls.sort(key=lambda other: (runs[other].control, runs[other].cumulative_flops))
         found |= {member: runs[member] for member in (name, *controls) if member not in found}
     return list(found.values())
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Pauses Python's search for cycles, which looks at every row again and again and finds nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def find_ledgers(runs_dir: Path, names: Sequence[str] = ()) -> dict[str, Path]:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from growctl.runs.runs import EvaluationPoint, RunReport, StageReport, Work
 from growctl.ledger.ledger import (
     Anomaly,
     Cost,
@@ -13,6 +12,7 @@ from growctl.ledger.ledger import (
     ScoreEntry,
     StageEntry,
 )
+from growctl.runs.runs import EvaluationPoint, RunReport, StageReport, Work
 from growctl.runs_dir import CONTROLS_LEFT_OUT, IMPORTED, RunPaths
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest
 from stages.generate.text_samples import TextSample, read_samples

@@ -231,6 +231,12 @@ class RunReport:
         pairs = ((stage, released.get(stage.name)) for stage in self.stages)
         return tuple(part for pair in pairs for part in pair if part)
 
+    def path(self, part: StageReport) -> tuple[StageReport, ...]:
+        """The stages that the model of a stage or a release has gone through, `part` last."""
+        names = [stage.name for stage in self.stages]
+        before = self.stages[: names.index(part.branch_of or part.name) + 1]
+        return (*before, part) if part.branch_of else before
+
     @property
     def finished(self) -> bool:
         """Whether every stage of the schedule is finished."""

@@ -25,6 +25,11 @@ def four_digits(value: float) -> str:
     return f"{value:#.4g}".rstrip(".")
 
 
+def jump_text(value: float) -> str:
+    """0.00012 -> '+1.2e-04', 0 -> '0': for changes in loss."""
+    return f"{value:+.1e}" if value else "0"
+
+
 def exact(value: float) -> str:
     """1234567890000 -> '1.23456789e12': up to nine digits and an exponent, for FLOPs."""
     digits, exponent = f"{value:.8e}".split("e")

@@ -1,6 +1,6 @@
 """What a command says, as data: each topic is a section, and the terminal, plain lines and a page show it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -39,9 +39,11 @@ class Cell:
     """Why it is empty or unusual, in a sentence."""
 
 
-def figure(value: float | None, form: str = "{:.4f}", why: str = "") -> Cell:
-    """A cell with a number in a format, or `-` for an unknown one, which `why` explains."""
-    return Cell("-", why=why) if value is None else Cell(form.format(value), value)
+def figure(value: float | None, shown: str | Callable[[float], str] = "{:.4f}", why: str = "") -> Cell:
+    """A cell with a number, `shown` by a format or a function, or `-` for an unknown one, which `why` explains."""
+    if value is None:
+        return Cell("-", why=why)
+    return Cell(shown.format(value) if isinstance(shown, str) else shown(value), value)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from growctl.text.colours import FAINT, WARNING
-from growctl.text.first_use import FirstUse
 from growctl.text.name_cell import NameCell
 from growctl.text.section import Cell, Column, Listing, Paragraph, Rows, Section, Table, for_terminal
 
@@ -22,15 +21,14 @@ _LEAST_TEXT = 12
 
 
 def print_sections(sections: Sequence[Section], console: Console, *, details: bool = False) -> None:
-    """Prints the sections that belong in the terminal, each with its heading. Words are explained at first use."""
-    words = FirstUse()
+    """Prints the sections that belong in the terminal, each with its heading."""
     for number, section in enumerate(for_terminal(sections, details=details)):
         if number:
             console.print()
         console.print(Text(section.heading, "bold"))
         for part in section.parts:
             if isinstance(part, Paragraph):
-                _print_paragraph(part, console, words)
+                _print_paragraph(part, console)
             elif isinstance(part, Table):
                 _print_table(part, console)
             elif isinstance(part, Listing):
@@ -42,8 +40,8 @@ def _print(what: RenderableType, console: Console, indent: int = _INDENT) -> Non
     console.print(Padding(what, (0, 0, 0, indent)))
 
 
-def _print_paragraph(paragraph: Paragraph, console: Console, words: FirstUse) -> None:
-    text = words.explained(paragraph.text)
+def _print_paragraph(paragraph: Paragraph, console: Console) -> None:
+    text = paragraph.text
     if paragraph.tone == "heading":
         console.print()
         console.print(Text(text, "bold"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from growctl.report.chart import Chart
 from growctl.report.sections import report_sections
-from growctl.runs.data_groups import comparable_groups, data_groups, data_warning, what_compares
+from growctl.runs.data_groups import comparable_datasets, data_document, data_groups
 from growctl.runs.find import find_runs
 from growctl.text.section import Section, Table
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
@@ -22,14 +22,11 @@ from tests.growctl.runs import run_here
 def test_every_run_is_in_one_group_and_runs_share_a_group_if_losses_compare_them(fields: list[dict[str, Any]]) -> None:
     runs = [run(f"run-{number}", **some) for number, some in enumerate(fields)]
     groups = data_groups(runs)
-    assert sorted(each.name for group in groups for each in group.runs) == sorted(each.name for each in runs)
-    for group in groups:
-        assert {what_compares(group.runs[0], each) for each in group.runs} == {"loss"}
-    assert sum(map(len, comparable_groups(runs))) == len(groups)
-    assert (data_warning(runs) is None) == (len(groups) == 1)
-    for a in runs:
-        for b in runs:
-            assert what_compares(a, b) == what_compares(b, a)
+    assert sorted(name for dataset in groups for name in dataset.runs) == sorted(each.name for each in runs)
+    for dataset, members in groups.items():
+        assert {each.dataset_fingerprint for each in members} == {dataset.fingerprint}
+    assert sum(map(len, comparable_datasets(groups))) == len(groups)
+    assert (data_document(runs).warning is None) == (len(groups) == 1)
 
 
 def trained(runs: Path, name: str, data: str, text: str | None, loss: float) -> None:

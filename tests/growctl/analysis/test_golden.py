@@ -16,6 +16,7 @@ from tests.growctl.analysis.ladders import LADDERS
 from tests.growctl.runs import run_here
 
 GOLDEN = Path(__file__).parent / "golden"
+IDS = ("run_id", "ladder_id")
 DETAILS = ("costs", "several_seeds")
 """The ladders of which the details say more than the first screens of all others."""
 
@@ -38,14 +39,14 @@ def produced(ladder: str, folder: Path) -> dict[str, str]:
 
 
 def _as_json(out: str) -> str:
-    """A document whose lines can be compared: keys sorted, without what is empty or null, and no digits that depend on
-    the processor."""
+    """A document whose lines can be compared: keys sorted, without random ids and what is empty or null, and no digits
+    that depend on the processor."""
     document = json.loads(out, parse_float=lambda text: float(f"{float(text):.9g}"), object_hook=_filled)
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 
 def _filled(block: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in block.items() if value not in (None, "", [], {})}
+    return {key: value for key, value in block.items() if key not in IDS and value not in (None, "", [], {})}
 
 
 @pytest.mark.slow

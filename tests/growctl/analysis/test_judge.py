@@ -135,7 +135,7 @@ def family_of(runs: Path, small: dict[float, float]) -> Family:
 
 def test_the_price_of_a_family_is_at_most_right_where_one_of_its_parts_is(runs: Path) -> None:
     family = family_of(runs, {0.5: 1.45, 2.0: 1.34})
-    assert f"their losses cost at most {family.ratio:.2f}x that, 95 % interval {family.low:.2f}x to" in family.claim
+    assert f"their losses cost at most {family.ratio:.2f}x that, 95% interval {family.low:.2f}x to" in family.claim
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_family_with_an_open_interval_says_where_it_ends(
 ) -> None:
     claim = family_of(runs, small).claim
     assert claim.startswith(f"{result}: ")
-    assert f", 95 % interval {interval} " in claim
+    assert f", 95% interval {interval} " in claim
 
 
 def test_many_ladders_are_each_compared_with_the_best_one_on_the_same_data(runs: Path) -> None:

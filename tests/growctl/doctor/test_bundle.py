@@ -13,7 +13,7 @@ import yaml
 from growctl.cli import machine as commands
 from growctl.doctor import bundle, diagnosis, imports, run_texts
 from growctl.doctor.check import Check
-from growctl.text.redaction import REMOVED, Redaction
+from growctl.redaction import REMOVED, Redaction
 from model.errors import UserError
 from tests.growctl.invented_runs import FakeRun, stage_of
 

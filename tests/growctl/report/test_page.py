@@ -31,7 +31,7 @@ def sections(text: str = "some text") -> list[Section]:
         ),
         caption=text,
     )
-    marks = (Mark({"flops": 1e9}, 3.0, ((text, text),)), Mark({"flops": 2e9}, 2.0, interval=(1.5, 2.5), is_end=True))
+    marks = (Mark({"flops": 1e9}, 3.0, ((text, text),)), Mark({"flops": 2e9}, 2.0, is_end=True))
     axes, rules = (Axis("flops", text, is_log=True),), (Rule({"flops": 1.5e9}, text),)
     chart = Chart("curve", text, text, axes, Axis("loss", text), (Series(text, marks, "ladder"),), rules)
     return [
@@ -161,12 +161,6 @@ def test_control_characters_and_markup_are_shown_as_what_they_are() -> None:
     text = "<script>\0\x1b[2J\u202e&amp;"
     [heading] = ParsedPage(render_page(text, [])).all("h1")
     assert heading.text == "<script>\\x00\\x1b[2J\\u202e&amp;"
-
-
-def test_growctls_own_words_are_explained_where_they_are_first_used() -> None:
-    parts = (Paragraph("It lost 2 nats here."), Paragraph("It won 3 nats."))
-    found = ParsedPage(render_page("t", [Section("s", "S", parts)])).all("p", class_="plain")
-    assert [p.text for p in found] == ["It lost 2 nats (units of the natural logarithm) here.", "It won 3 nats."]
 
 
 def test_a_page_without_sections_still_has_its_title_and_landmarks() -> None:

@@ -39,7 +39,7 @@ def test_every_shipped_file_loads_and_names_its_source(name: str) -> None:
 
 
 def test_the_papers_table_is_copied_as_published() -> None:
-    found = {row.model: row.perplexity for row in load_overlay("paper-openwebtext").models}
+    found = {row.model: row.perplexity for row in load_overlay("paper-openwebtext").rows}
     assert len(found) == 17
     assert found["Tokenformer 1.4B after 60B"] == 11.60
     assert found["Tokenformer 354M after 15B"] == 14.58
@@ -57,7 +57,7 @@ def test_the_shapes_have_the_published_numbers_of_parameters(shape: str, million
 
 
 def test_flops_that_were_not_published_follow_from_shape_and_tokens_and_count_the_base() -> None:
-    models = {model.model: model for model in load_overlay("readme-openwebtext2").models}
+    models = {model.model: model for model in load_overlay("readme-openwebtext2").rows}
     config = TransformerConfig(num_layers=24, hidden_size=1536, ffn_size=6144, num_heads=16, vocab_size=50304)
     per_token = training_flops_per_token(config, 1024).total
     scratch = models["TransFormer-757M, 60k steps"].costs["flops"]

@@ -1,6 +1,7 @@
 """Runs and reports of one runs directory at the same time, in real processes."""
 
 import csv
+import gc
 import json
 import subprocess
 import sys
@@ -140,3 +141,15 @@ def test_a_run_that_is_only_just_starting_does_not_stop_the_report_on_the_others
     (tmp_path / "still/ledger.db").unlink()
     with pytest.raises(RunNotFoundError, match=r"there are no runs in .* yet"):
         find_runs(tmp_path)
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_reading_ledgers_leaves_the_garbage_collector_as_it_was(tmp_path: Path, was_on: bool) -> None:
+    ladder(tmp_path)
+    set_to = {True: gc.enable, False: gc.disable}
+    set_to[was_on]()
+    try:
+        find_runs(tmp_path)
+        assert gc.isenabled() == was_on
+    finally:
+        gc.enable()

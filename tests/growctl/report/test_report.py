@@ -80,7 +80,7 @@ def test_the_cost_of_the_start_checkpoint_is_part_of_cumulative_flops_and_said_i
     assert float(row["base_flops"]) == 7e12
     what = "400k parameters, trained in run first, stage small"
     line = f"Start checkpoint: 7.00e12 FLOPs, counted in FLOPs so far ({what})."
-    assert remarks(run) == [line]
+    assert list(remarks(run)) == [line]
     assert line in page_of([run])
 
 
@@ -88,7 +88,7 @@ def test_a_start_checkpoint_of_unknown_cost_is_said_to_be_not_counted(runs: Path
     started(runs, None, loss_tokens=99)
     [run] = find_runs(runs)
     assert run.cumulative_flops == run.stages[0].flops
-    assert "Its cost is not known and not counted; start.flops can give it." in remarks(run)[0]
+    assert "Its cost is not known and not counted; start.flops can give it." in next(remarks(run))
     assert run.stages[0].jump is None, "the start checkpoint's loss was measured on other tokens"
     [row] = csv.DictReader(io.StringIO(stages_csv([run])))
     assert row["base_flops"] == ""
@@ -293,8 +293,8 @@ def test_losses_at_other_contexts_than_the_last_stages_are_shown_beside_the_comp
     report = run_report("ladder", 2.0)
     first, last = report.stages
     stages = (replace(first, sequence_length=256, own_context_loss=3.1), replace(last, sequence_length=1024))
-    assert remarks(replace(report, stages=stages)) == [
+    assert list(remarks(replace(report, stages=stages))) == [
         "Losses are measured at the last stage's context, 1,024 tokens. At a stage's own context: 3.1000 for s1000 at "
         "256 (nats per token)."
     ]
-    assert remarks(replace(report, stages=(replace(first, sequence_length=1024), stages[1]))) == []
+    assert list(remarks(replace(report, stages=(replace(first, sequence_length=1024), stages[1])))) == []

@@ -31,7 +31,7 @@ def run_of(runs: Path, name: str, validation: tuple[int, int] | None) -> None:
 def printed(runs: Path) -> str:
     out = io.StringIO()
     print_sections(report_sections(find_runs(runs)), Console(file=out, width=100))
-    return " ".join(out.getvalue().split()).replace(" (units of the natural logarithm)", "")
+    return " ".join(out.getvalue().split())
 
 
 def test_a_small_validation_set_is_reported_once_on_the_screen_in_the_page_and_for_each_run_as_json(

@@ -118,7 +118,7 @@ def test_the_report_says_it(tmp_path: Path) -> None:
     FakeRun(tmp_path, "tiny", [stage_of("small", 10**6, 10)]).train(0, 3.0)
     RunPaths(tmp_path / "tiny").no_controls.touch()
     [ladder] = find_runs(tmp_path)
-    assert remarks(ladder) == ["Controls were left out: --no-controls."]
+    assert list(remarks(ladder)) == ["Controls were left out: --no-controls."]
 
 
 def test_the_line_has_the_time_of_the_run_like_its_other_lines(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,8 +60,11 @@ def test_every_stage_and_control_writes_text_on_the_screen_and_in_the_report(fin
     assert len(list(runs.glob("tiny-control-*/stages/*/samples.json"))) == 2
     assert len(re.findall(r" writes:\n    def", out)) == 4
     documents = json.loads(run_here("report", "tiny", "--runs-dir", runs, "--json")[0])["runs"]
-    samples = [sample for document in documents for sample in document["samples"]]
-    assert [sample["stage"] for sample in samples] == ["small", "large", "large", "large"]
+    stages = [stage for document in documents for stage in document["stages"]]
+    assert [(stage["name"], len(stage["samples"])) for stage in stages] == [
+        (name, 1) for name in ("small", "large", "large", "large")
+    ]
+    samples = [sample for stage in stages for sample in stage["samples"]]
     assert all(sample["prompt"] == "def " for sample in samples)
 
 

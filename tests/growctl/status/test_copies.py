@@ -155,7 +155,7 @@ def finished(tmp_path: Path) -> HandMade:
         made.finishes(stage, steps)
         made.books(stage)
     assert only(tmp_path / "whole").state == "finished"
-    assert remarks(find_runs(tmp_path / "whole")[0]) == []
+    assert list(remarks(find_runs(tmp_path / "whole")[0])) == []
     return made
 
 
@@ -211,7 +211,7 @@ def test_the_report_says_which_result_is_missing(finished: HandMade, lost: str) 
     path = finished.stage("1-large") / lost
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     [run] = find_runs(finished.directory.parent)
-    assert remarks(run) == [
+    assert list(remarks(run)) == [
         f"Incomplete: {path} is missing. If this is a copy, copy the run again. The figures of the stage are from the "
         "ledger."
     ]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from growctl.redaction import REMOVED, Redaction, is_secret
 from growctl.schedule.files import shipped_schedules
-from growctl.text.redaction import REMOVED, Redaction, is_secret
 from tests.workers import REPOSITORY
 
 ADA = Redaction(secrets=("s3cr3t-value",), homes=("/home/ada", "/mnt/homes/ada"), users=("ada", "Ada Lovelace"))

@@ -1,0 +1,1 @@
+"""Runs as their ledgers and metrics record them: reading them, finding them, and which of them share data."""
