@@ -20,7 +20,7 @@ SCHEDULE = "schedule"
 
 DIVERGED = "diverged"
 UNFINISHED = "not finished"
-UNDECAYED = "no finished model, because its learning rate never decays"
+UNDECAYED = "no finished model: its learning rate never decays"
 
 
 class GroupByError(UserError):

@@ -68,7 +68,7 @@ def test_a_ladder_that_never_decays_has_no_finished_model_and_so_no_verdict(runs
         against(ladder, {budget: loss + noise(seed, 1) for budget, loss in CURVE.items()})
     [verdict] = judged(runs).headlines
     assert verdict.outcome == "unknown"
-    assert verdict.claim == "Not known: quick is no finished model, because its learning rate never decays."
+    assert verdict.claim == "Not known: quick is no finished model: its learning rate never decays."
 
 
 @pytest.mark.parametrize("names", [("first", "second"), ("second", "first")], ids=str)
