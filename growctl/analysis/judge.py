@@ -25,6 +25,10 @@ EQUAL_COST = 0.02
 FEWEST_BUDGETS = 3
 """With fewer budgets, no power law can be read off a curve of controls."""
 
+STRONGEST = (
+    "The strongest opponent is missing: the best size from scratch. `controls: [{kind: best-scratch, budgets: "
+    "[0.5, 1, 2]}]` trains it."
+)
 ONE_SEED = "`growctl run SCHEDULE --seeds 0,1,2` trains more seeds, each with its controls."
 
 
@@ -118,7 +122,9 @@ def opponents(group: Group) -> list[Opponent]:
         Opponent(_NAMES[kind](arms[0]) if (kind := arms[0].control or "") in _NAMES else kind, kind, (tuple(arms),))
         for arms in others.values()
     ]
-    return ([from_scratch] if from_scratch else []) + named
+    if from_scratch is None:
+        return [replace(opponent, missing=(STRONGEST,)) for opponent in named]
+    return [from_scratch, *named]
 
 
 def scratch_opponent(group: Group) -> Opponent | None:
@@ -142,14 +148,7 @@ def scratch_opponent(group: Group) -> Opponent | None:
         return Opponent(_BEST, BEST_SCRATCH, measured)
     last = list(sizes)[-1] if sizes else None
     own = by_size.get(last or 0, ()) or tuple(arms)
-    missing = (
-        ()
-        if len(sizes) < 2
-        else (
-            "The strongest opponent is missing: the best size from scratch. `controls: [{kind: best-scratch, budgets: "
-            "[0.5, 1, 2]}]` trains it.",
-        )
-    )
+    missing = (STRONGEST,) if len(sizes) > 1 else ()
     return Opponent(f"training {size_text(own[0].num_parameters)} from scratch", own[0].control or "", (own,), missing)
 
 

@@ -94,7 +94,8 @@ def _notes(
         if not part.cost_is_whole:
             yield (
                 f"The ledger's rows of {part.name} do not sum up to the FLOPs in the manifest of its final checkpoint: "
-                "rows are missing, so its cost is not known. Remove ledger.db and run the schedule again to rebuild it."
+                "rows are missing, so its cost is not known. Run the schedule again to book them; if they stay "
+                "missing, remove ledger.db before."
             )
     if run.control is None and paths.no_controls.exists():
         yield f"{CONTROLS_LEFT_OUT.capitalize()}."
