@@ -30,9 +30,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from benchmarks.machine import machine
-from stages.data.corpus import DataSpec, open_corpus
+from stages.corpus.corpus import open_corpus
+from stages.corpus.prepare import prepare
 from stages.data.dataset import read_dataset_manifest
-from stages.data.prepare import prepare
+from stages.data.spec import DataSpec
 
 FILES = 4
 BATCH_DOCUMENTS = 1000

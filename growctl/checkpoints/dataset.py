@@ -5,7 +5,8 @@ from pathlib import Path
 from growctl.runs_dir import RunsPaths
 from model.errors import UserError
 from stages.checkpoint.manifest import read_manifest
-from stages.data.dataset import DataError, verify_dataset
+from stages.data.dataset import verify_dataset
+from stages.data.errors import DataError
 
 
 def dataset_of(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:

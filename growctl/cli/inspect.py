@@ -140,7 +140,7 @@ def _dataset(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
     """The dataset whose validation split is the text."""
     from growctl.checkpoints.dataset import dataset_of
     from model.errors import UserError
-    from stages.data.dataset import DataError
+    from stages.data.errors import DataError
 
     try:
         return dataset_of(checkpoint, given, runs_dir)

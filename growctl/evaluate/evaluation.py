@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from growctl.evaluate.settings import Windows
     from stages.checkpoint.pretrained import Pretrained
-    from stages.data.corpus import SplitName
+    from stages.data.spec import SplitName
     from stages.evaluate.replicas import Replicas
 
 

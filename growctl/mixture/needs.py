@@ -13,9 +13,9 @@ from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunsPaths
 from growctl.schema.blocks import Schedule
 from growctl.schema.data_block import DataBlock
-from stages.data.corpus import DataSpec
-from stages.data.prepared import prepared_datasets
-from stages.data.source_errors import DataError
+from stages.corpus.prepared import prepared_datasets
+from stages.data.errors import DataError
+from stages.data.spec import DataSpec
 
 if TYPE_CHECKING:
     from stages.data.dataset import DatasetManifest
@@ -126,9 +126,5 @@ def _mixture(
 
 def _prepared_tokens(spec: DataSpec, runs_dir: Path | None) -> int | None:
     """The training tokens of the newest prepared dataset; None if there is none."""
-    for _, document in prepared_datasets(spec, RunsPaths(runs_dir).datasets) if runs_dir else ():
-        try:
-            return int(document["splits"]["train"]["num_tokens"])
-        except (ValueError, LookupError, TypeError, OverflowError):
-            continue  # damaged: `prepare` sets it aside with a message
-    return None
+    datasets = prepared_datasets(spec, RunsPaths(runs_dir).datasets) if runs_dir else ()
+    return next((manifest.splits["train"].num_tokens for _, manifest in datasets), None)

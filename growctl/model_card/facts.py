@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from growctl.checkpoints.facts import CheckpointFacts
 from growctl.checkpoints.table import cost_rows, fact_rows, generation_rows, lineage_lines, source_rows
 from growctl.runs_dir import RunPaths
-from stages.data.location import LOCAL_SCHEMES
+from stages.corpus.location import LOCAL_SCHEMES
 
 if TYPE_CHECKING:
     from stages.huggingface.card import CardFacts

@@ -5,8 +5,7 @@ from typing import Literal
 
 from growctl.run.screen import Screen
 from growctl.schema.blocks import Schedule
-from stages.data.local_tasks import run_locally
-from stages.data.tasks import Execute
+from stages.corpus.tasks import Execute, run_locally
 
 ExecutorName = Literal["local", "slurm", "ray"]
 

@@ -8,10 +8,8 @@ from typing import Any
 
 from growctl.whole_file import replace_file
 from model.errors import Failure, UserError
-from stages.data.corpus import DataError
-from stages.data.progress import Meter
-from stages.data.source_errors import Interrupted
-from stages.data.tasks import Tasks
+from stages.corpus.tasks import Meter, Tasks
+from stages.data.errors import DataError, Interrupted
 
 POLL_SECONDS = 1.0
 JOBS = "jobs"

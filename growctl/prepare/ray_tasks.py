@@ -9,9 +9,8 @@ from typing import Any
 
 from growctl.prepare.far_tasks import TaskPart, new_folder, wait_for_records
 from model.errors import UserError
-from stages.data.progress import Meter
-from stages.data.source_errors import DataError
-from stages.data.tasks import Execute, Tasks
+from stages.corpus.tasks import Execute, Meter, Tasks
+from stages.data.errors import DataError
 
 
 class ExecutorError(UserError):

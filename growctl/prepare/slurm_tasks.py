@@ -23,10 +23,9 @@ from growctl.run.screen import Screen
 from growctl.schema.launch_block import LaunchBlock
 from model.errors import Failure
 from stages.checkpoint.files import write_file
+from stages.corpus.tasks import Execute, Meter, Tasks
 from stages.counted import counted
-from stages.data.progress import Meter
-from stages.data.source_errors import DataError
-from stages.data.tasks import Execute, Tasks
+from stages.data.errors import DataError
 
 MOST_JOBS = 1000
 """The most jobs of one array: SLURM's default MaxArraySize is 1001."""

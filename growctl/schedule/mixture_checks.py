@@ -8,7 +8,7 @@ from growctl.schema.blocks import Schedule
 from growctl.schema.data_block import DataBlock
 from growctl.schema.mixture_block import FollowedWeights
 from growctl.text.suggestion import did_you_mean
-from stages.data.corpus import SourceSpec
+from stages.data.spec import SourceSpec
 
 _OF_A_SOURCE = (*(key for key in SourceSpec.model_fields if key != "source"), "approximate_tokens")
 """The keys of `data` that describe its source. The sources of a mixture have their own."""

@@ -8,15 +8,8 @@ from pydantic.json_schema import SkipJsonSchema
 from growctl.schema.example import example
 from growctl.schema.mixture_block import MOST_SOURCES, MixtureBlock, WhenExhausted
 from growctl.schema.quantities import Count, Duration, Size, Vocabulary
-from stages.data.corpus import (
-    DEFAULT_CACHE_BYTES,
-    DEFAULT_RETRY_SECONDS,
-    DEFAULT_VOCAB_SIZE,
-    DataSpec,
-    SourceSpec,
-    texts_hash,
-)
-from stages.data.location import one_spelling
+from stages.corpus.location import in_one_spelling, one_spelling, texts_hash
+from stages.data.spec import DEFAULT_CACHE_BYTES, DEFAULT_RETRY_SECONDS, DEFAULT_VOCAB_SIZE, DataSpec, SourceSpec
 from stages.spec import Packing
 
 
@@ -99,9 +92,9 @@ class DataBlock(DataSpec):
     def in_one_spelling(self) -> Self:
         """The same block with the spelling of local paths that all names of the same files share."""
         if not self.mixture:
-            return super().in_one_spelling()
+            return in_one_spelling(self)
         mixture = [each.model_copy(update={"source": one_spelling(each.source)}) for each in self.mixture]
-        tokenizer = self.specs[0].in_one_spelling().tokenizer
+        tokenizer = in_one_spelling(self.specs[0]).tokenizer
         return self.model_copy(update={"mixture": mixture, "tokenizer": tokenizer})
 
     @property

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt
 from growctl.schema.example import example
 from growctl.schema.launch_block import Block
 from growctl.schema.quantities import Count
-from stages.data.corpus import SourceName, SourceSpec
+from stages.data.spec import SourceName, SourceSpec
 
 MOST_SOURCES = 256
 WhenExhausted = Literal["stop", "others"]

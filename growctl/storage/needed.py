@@ -20,7 +20,7 @@ from growctl.schema.blocks import Schedule
 from growctl.schema.data_block import DataBlock
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
-from stages.data.prepared import prepared_datasets
+from stages.corpus.prepared import prepared_datasets
 from stages.process.holder import Holder, read_holder
 from stages.stage_dir import MIXTURE_PREFIX
 from stages.train.training_history import history_at_start
@@ -183,4 +183,4 @@ def _with_sources(directory: Path, names: set[str], mixtures: dict[str, set[str]
 def _sources_by_mixture(runs_dir: Path) -> dict[str, set[str]]:
     """The names of the datasets that each mixture in a runs directory is made of, by the mixture's name."""
     found = mixtures_in(RunsPaths(runs_dir).datasets)
-    return {path.name: {Path(entry["directory"]).name for entry in document["sources"]} for path, document in found}
+    return {path.name: {Path(entry.directory).name for entry in manifest.sources} for path, manifest in found}

@@ -17,8 +17,9 @@ from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.staging import is_being_written
 from stages.checkpoint.verify import verify_checkpoint
-from stages.data.dataset import DataError, read_dataset_manifest
-from stages.data.remote_reading import CACHE_NAME
+from stages.data.dataset import read_dataset_manifest
+from stages.data.errors import DataError
+from stages.data.remote import CACHE_NAME
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths, converted_directory, is_set_aside, is_unfinished
 

@@ -18,9 +18,9 @@ import orjson
 from tokenizers import Tokenizer
 
 from model.errors import UserError
-from stages.data.cutting import BYTE_ORDER_MARK
-from stages.data.sample_order import Int64Array
-from stages.data.source_errors import DataError, reading
+from stages.corpus.records import BYTE_ORDER_MARK
+from stages.data.errors import DataError, reading
+from stages.data.tokens import Int64Array
 
 PIECE_CHARACTERS = 256 * 1024
 """About this much of a document is tokenised at a time."""

@@ -18,7 +18,7 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from model.errors import UserError
 from stages.counted import plural
-from stages.data.source_errors import reason
+from stages.data.errors import reason
 
 BOOTSTRAP_ITERATIONS = 1000
 """Samples for the standard error of metrics without a formula, such as the perplexity of LAMBADA."""

@@ -8,8 +8,7 @@ from growctl.ladder.mixture_spans import mixture_spans
 from growctl.runs.read import read_run
 from growctl.schedule.load import load_schedule
 from stages.checkpoint.manifest import read_manifest
-from stages.data.mixed_samples import MixedSamples
-from stages.data.samples import open_samples
+from stages.data.samples import MixedSamples, open_samples
 from stages.spec import TrainSpec
 from stages.train.training_history import TrainingHistory
 from tests.growctl.mixture.mixed import SCHEDULE, write_schedule, write_texts

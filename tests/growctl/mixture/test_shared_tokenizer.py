@@ -12,7 +12,7 @@ from growctl.mixture.sources import prepare_data, prepared_data
 from growctl.schedule.load import load_schedule
 from growctl.schema.data_block import DataBlock
 from stages.data.dataset import read_dataset_manifest, verify_dataset
-from stages.data.source_errors import DataError
+from stages.data.errors import DataError
 from tests.growctl.mixture.mixed import mixed_schedule, write_texts
 
 NO_WEIGHTS = ("~stages.1.mixture", "~stages.2.mixture")

@@ -16,7 +16,7 @@ from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from growctl.storage.needed import DatasetUse
 from stages.data.dataset import read_dataset_manifest, verify_dataset
-from stages.data.source_errors import DataError
+from stages.data.errors import DataError
 from tests.growctl.mixture.mixed import write_schedule, write_texts
 from tests.growctl.runs import run_here
 

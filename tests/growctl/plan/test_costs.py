@@ -28,7 +28,7 @@ from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from growctl.schema.known_devices import DEVICES
 from stages.checkpoint.retention import outdated
-from stages.data.corpus import DataSpec
+from stages.data.spec import DataSpec
 from tests.growctl.ladders import ladder
 from tests.growctl.plan.manifests import write_dataset
 

@@ -12,7 +12,7 @@ from growctl.run.requests import RunError, RunRequest, check_batch
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
-from stages.data.remote_reading import RemoteReading
+from stages.data.remote import RemoteReading
 from tests.growctl.ladders import ladder
 from tests.growctl.plan.manifests import write_dataset
 from tests.growctl.runs import run_here

@@ -10,9 +10,9 @@ from growctl.ledger.ledger import Ledger
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import load_schedule
 from growctl.verify.integrity import Found, check, find_targets
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.data.dataset import read_dataset_manifest
-from stages.data.mixture_dataset import Ingredient, write_mixture
-from stages.data.remote_reading import CACHE_NAME
+from stages.data.remote import CACHE_NAME
 from tests.growctl.runs import run_here, write_schedule
 from tests.stages.checkpoints import write_checkpoint
 from tests.stages.data.test_dataset import write_dataset
