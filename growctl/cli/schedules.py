@@ -4,9 +4,7 @@ Slow modules are imported on use.
 """
 
 import shlex
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -62,9 +60,6 @@ def init(
             help="Whether the growths add layers as well as parameter tokens, or tokens alone.",
         ),
     ] = False,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", "-i", help="Ask for each of these, with a line of explanation.")
-    ] = False,
 ) -> None:
     """Write a commented schedule for a model of a given size: stages, tokens, batch, learning rate, controls.
 
@@ -77,19 +72,9 @@ def init(
     from growctl.draft.wish import make_wish
     from model.errors import UserError
 
-    if file is not None and file != STANDARD_OUTPUT:
-        new_file(file)  # before any question
-    if interactive:
-        from growctl.cli.questions import asked_wish
-
-        with redirect_stdout(sys.stderr):  # standard output may be the schedule
-            wish = asked_wish(
-                params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth
-            )
-    elif params is None:
-        raise UserError("--params: is missing; give the parameters of the last size (--params 350M), or --interactive")
-    else:
-        wish = make_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth)
+    if params is None:
+        raise UserError("--params: is missing; give the parameters of the last size, for example --params 350M")
+    wish = make_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth)
     name = default_file(wish) if file in (None, STANDARD_OUTPUT) else str(file)
     path = None if file == STANDARD_OUTPUT else new_file(name)
     result = drafted(wish, Path(name).stem)
