@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
-from growctl.checkpoints.dataset import dataset_of
-from growctl.checkpoints.find import find_checkpoint
+from growctl.checkpoints import dataset_of, find_checkpoint
 from growctl.cli.pretrained import open_pretrained
 from growctl.inspect.inspection import Subject, TextChoice, inspect_checkpoints
 from model.config import PATTENTIONS

@@ -106,13 +106,12 @@ def expand(
 
     Example: growctl expand quickstart --add-layers 2 --depth interleave --output deeper
     """
-    from growctl.checkpoints.dataset import dataset_of
-    from growctl.checkpoints.find import find_checkpoint
-    from growctl.checkpoints.room import check_expansion
+    from growctl.checkpoints import dataset_of, find_checkpoint
     from growctl.ladder.sizes import Growth
     from growctl.run.temporary_conversion import as_parameters
+    from growctl.runs.room import check_expansion
+    from growctl.runs.verify_table import print_comparison
     from growctl.text.console import Terminal
-    from growctl.verify.table import print_comparison
     from model.errors import UserError
     from model.policy import grow_config
     from stages.checkpoint.manifest import read_manifest
@@ -153,7 +152,7 @@ def expand(
     if as_json:
         from growctl.cli.written import ExpandDocument
         from growctl.documents.output import print_document
-        from growctl.verify.document import comparison_entry
+        from growctl.runs.verify_document import comparison_entry
 
         entry = comparison_entry(source, output, dataset, comparison) if dataset and comparison else None
         print_document(ExpandDocument(path=output, parent=lineage.parent or "", **lineage.details, comparison=entry))
@@ -177,9 +176,9 @@ def shrink(
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
-    from growctl.checkpoints.find import find_checkpoint
-    from growctl.checkpoints.room import check_copies
+    from growctl.checkpoints import find_checkpoint
     from growctl.run.temporary_conversion import as_parameters
+    from growctl.runs.room import check_copies
     from stages.checkpoint.manifest import read_manifest
     from stages.grow.expand import shrink as shrink_checkpoint
 
@@ -203,11 +202,11 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
 
     Example: growctl show quickstart
     """
-    from growctl.checkpoints.document import show_document
-    from growctl.checkpoints.facts import read_facts
-    from growctl.checkpoints.find import find_checkpoint
-    from growctl.checkpoints.table import print_facts
+    from growctl.checkpoints import find_checkpoint
     from growctl.documents.output import print_document
+    from growctl.runs.show import read_facts
+    from growctl.runs.show_document import show_document
+    from growctl.runs.show_table import print_facts
     from growctl.text.console import Terminal
 
     facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell), runs_dir)

@@ -196,7 +196,7 @@ def _refuse_options(to: str, options: dict[str, dict[str, Any]]) -> None:
 def _export_official(
     checkpoint: str, output: Path, file_format: Literal["bin", "safetensors"], runs_dir: Path, as_json: bool
 ) -> None:
-    from growctl.checkpoints.find import find_checkpoint
+    from growctl.checkpoints import find_checkpoint
     from growctl.run.temporary_conversion import as_parameters
     from stages.official.exporting import export_official
 

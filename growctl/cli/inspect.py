@@ -72,7 +72,7 @@ def inspect(
 
     Example: growctl inspect with-softmax with-gelu --against softmax,linear --text novel.txt
     """
-    from growctl.checkpoints.find import find_checkpoint
+    from growctl.checkpoints import find_checkpoint
     from growctl.cli.pretrained import open_pretrained
     from growctl.documents.output import print_document
     from growctl.inspect.document import inspect_document
@@ -138,7 +138,7 @@ def _write_page(inspection: "Inspection", output: Path) -> Path:
 
 def _dataset(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
     """The dataset whose validation split is the text."""
-    from growctl.checkpoints.dataset import dataset_of
+    from growctl.checkpoints import dataset_of
     from model.errors import UserError
     from stages.data.dataset import DataError
 

@@ -130,7 +130,7 @@ def status(
     Example: growctl status quickstart
     """
     from growctl.documents.output import print_document
-    from growctl.status.runs import find_status, status_document
+    from growctl.runs.status import find_status, status_document
     from growctl.text.console import Terminal
 
     found = find_status(runs_dir, runs or [])
@@ -138,7 +138,7 @@ def status(
     if as_json:
         print_document(document)
         return
-    from growctl.status.table import print_commands, print_details, print_runs
+    from growctl.runs.status_table import print_commands, print_details, print_runs
 
     console = Terminal(highlight=False)
     if not found:

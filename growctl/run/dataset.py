@@ -11,8 +11,8 @@ from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
 from growctl.mixture.needs import exhausted_run, sizes_of
 from growctl.mixture.sources import changed_texts, prepare_data
 from growctl.plan.datasets import DatasetSizes, dataset_warnings
-from growctl.run.requests import RunError
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from growctl.checkpoints.find import find_checkpoint, find_in_run, find_named
+from growctl.checkpoints import find_checkpoint, find_in_run, find_named
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schema.start_block import BaseBlock, StartBlock
 from model.errors import UserError

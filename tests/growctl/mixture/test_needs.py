@@ -12,8 +12,8 @@ from growctl.mixture.needs import exhausted, mixture_parts
 from growctl.plan.costs import plan_costs
 from growctl.plan.warnings import plan_warnings
 from growctl.run.dataset import RunDataset
-from growctl.run.requests import RunError
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
 from growctl.schedule.load import load_schedule, parse_schedule
 from growctl.schema.blocks import Schedule
 from growctl.text.console import Terminal

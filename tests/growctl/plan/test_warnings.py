@@ -8,7 +8,8 @@ import pytest
 from growctl.launch.ranks import planned_crowding
 from growctl.plan.costs import Measurements, plan_costs
 from growctl.plan.warnings import plan_notes, plan_warnings
-from growctl.run.requests import RunError, RunRequest, check_batch
+from growctl.run.requests import RunRequest, check_batch
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule

@@ -14,8 +14,9 @@ from growctl.ladder.train_spec import worker_spec
 from growctl.plan.costs import plan_costs
 from growctl.plan.warnings import plan_notes
 from growctl.run.dataset import RunDataset
-from growctl.run.requests import RunError, schedule_yaml
+from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.dataset_facts import counted_on
 from growctl.schedule.load import ScheduleError, load_resolved, load_schedule
