@@ -3,16 +3,14 @@
 import io
 from collections.abc import Callable
 
-import matplotlib
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from growctl.inspect.inspection import Inspection, Subject
-from growctl.report.drawing import INK, page_svg
 from growctl.text.escaping import visible
 from stages.inspect.facts import Layer
 
+INK = "#30353d"
 _COLORS = {"l2_norm_gelu": "#0072b2", "gelu_l2_norm": "#009e73", "softmax": "#d55e00", "linear": "#7f7f7f"}
 _MARKERS = "osDvP*^X"
 
@@ -53,12 +51,6 @@ def png(inspection: Inspection) -> bytes:
     buffer = io.BytesIO()
     draw(inspection).savefig(buffer, format="png")
     return buffer.getvalue()
-
-
-def svg(inspection: Inspection) -> Markup:
-    """The picture as an `<svg>` element to embed in a page."""
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        return page_svg(draw(inspection), "depth")
 
 
 def _draw_layers(axes: Axes, number: int, subject: Subject, quantity: Callable[[Layer], float | None]) -> None:

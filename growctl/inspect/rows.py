@@ -1,4 +1,4 @@
-"""The tables of an inspection as text, for the terminal and the page alike. Models are numbered in their order."""
+"""The tables of an inspection as text. Models are numbered in their order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple

@@ -28,7 +28,7 @@ BEFORE_SHOWN = 48
 """Characters of a context before the token."""
 
 DEAD_SHOWN = 12
-"""Lines of dead tokens; the page and the JSON document have all."""
+"""Lines of dead tokens; the JSON document has all."""
 
 
 def print_inspection(inspection: Inspection, console: "Console") -> None:
@@ -57,7 +57,7 @@ def print_inspection(inspection: Inspection, console: "Console") -> None:
         for line in lines[: DEAD_SHOWN + 1]:
             console.print(line)
         if len(lines) > DEAD_SHOWN + 1:
-            console.print(f"... and {len(lines) - DEAD_SHOWN - 1} lines more (--json and --output have all)")
+            console.print(f"... and {len(lines) - DEAD_SHOWN - 1} lines more (--json has all)")
         console.print()
         for head, contexts in use_lines(subject, MOST_USED_SHOWN):
             console.print(head)

@@ -1,9 +1,7 @@
 """`growctl inspect`: the table, the page and the JSON document, and what it rejects."""
 
-import errno
 import json
 import math
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,6 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from growctl.inspect import inspection
-from growctl.inspect import page as pages
 from model.config import TransformerConfig
 from model.errors import Failure, UserError
 from tests.growctl.runs import run_here
@@ -112,7 +109,6 @@ def test_the_table_fits_80_columns_and_states_what_may_be_compared(place, call):
         "untrained Transformer of",
         "Weights trained under one score function mean nothing under another",
         "x its even share",
-        "For a page with a picture, give --output DIR",
     ):
         assert sentence in words
     assert "l2-gelu" not in words, "only linear was asked for"
@@ -174,50 +170,15 @@ def test_a_tokenizer_with_fewer_ids_than_the_dataset_is_rejected(place, tmp_path
         typer.main.get_command(app).main([str(argument) for argument in arguments], standalone_mode=False)
 
 
-@pytest.mark.slow
-def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):
-    (tmp_path / "seen").mkdir()
-    (tmp_path / "seen/inspection.html").write_text("an older page")
-    out = call(place / "softmax", "--text", place / "text.txt", "--output", "seen")
-    assert "Page and picture: seen/inspection.html" in out
-    assert sorted(path.name for path in (tmp_path / "seen").iterdir()) == ["inspection.html", "inspection.png"]
-    assert (tmp_path / "seen/inspection.png").read_bytes().startswith(b"\x89PNG")
-    page = (tmp_path / "seen/inspection.html").read_text()
-    assert page.count("<script") == 1, "that of the page itself"
-    assert not re.search(r"(src|href)=\"(?!#)", page)
-    assert "<b>" not in page, "the text has <b>"
-    assert "&lt;" in page
-    assert "color-scheme: light dark" in page
+def test_the_picture_is_a_png(place, call, tmp_path):
+    call(place / "softmax", place / "transformer", "--text", place / "text.txt", "--picture", "seen.png")
+    assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_unusable_output_is_reported_before_anything_is_measured(place, call, monkeypatch):
+def test_an_unusable_picture_is_reported_before_anything_is_measured(place, call, monkeypatch):
     monkeypatch.setattr(inspection, "inspect_checkpoints", lambda *_: pytest.fail("it measured"))
-    with pytest.raises(UserError, match="--output"):
-        call(place / "softmax", "--text", place / "text.txt", "--output", place / "text.txt/deep/er")
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_what_was_measured_is_printed_although_the_page_cannot_be_written(place, call, monkeypatch, capsys, as_json):
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(pages, "write_page", fail)
-    arguments = (
-        "inspect",
-        place / "softmax",
-        "--text",
-        place / "text.txt",
-        "--output",
-        "seen",
-        "--against",
-        "none",
-        *FEW,
-    )
-    given = [str(argument) for argument in arguments] + ["--json"] * as_json
-    with pytest.raises(Failure, match=r"--output seen: .*No space left on device"):
-        typer.main.get_command(app).main(given, standalone_mode=False)
-    out = capsys.readouterr().out
-    assert json.loads(out)["models"] if as_json else "4 windows of 12 tokens" in out
+    with pytest.raises(UserError, match="--picture"):
+        call(place / "softmax", "--text", place / "text.txt", "--picture", place / "text.txt")
 
 
 @pytest.mark.parametrize(
@@ -231,12 +192,6 @@ def test_what_was_measured_is_printed_although_the_page_cannot_be_written(place,
         ),
         (["l2_norm_gelu", "--text", "l2_norm_gelu/manifest.json", "--against", "sofmax"], "did you mean 'softmax'"),
         (["transformer", "--text", "text.txt", "--against", "softmax"], "every checkpoint is a Transformer"),
-        (["l2_norm_gelu", "--text", "text.txt", "--output", "text.txt"], "--output text.txt is a file"),
-        (
-            ["l2_norm_gelu", "--text", "text.txt", "--output", "text.txt/deep/er"],
-            "--output text.txt/deep/er: .*directory",
-        ),
-        (["l2_norm_gelu", "--text", "text.txt", "--output", "x" * 300], "--output x+: .*too long"),
         (["l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
         (["unknown", "l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
         (["l2_norm_gelu", "wider", "--text", "text.txt"], "wider has a vocabulary of 300, but l2_norm_gelu one of 261"),
