@@ -34,15 +34,6 @@ def inspect(
         Path | None,
         typer.Option(help="A dataset whose validation split to measure on.", metavar="DIR", show_default=False),
     ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            help="Untrained models of the same size to compare with: l2_norm_gelu, gelu_l2_norm, softmax, linear (a "
-            "Transformer), separated by commas, or none (default: all).",
-            metavar="NAMES",
-            show_default=False,
-        ),
-    ] = None,
     sequences: Annotated[int, typer.Option(help="Maximum number of windows of text.", min=1)] = 64,
     context: Annotated[
         int | None,
@@ -61,11 +52,11 @@ def inspect(
 ) -> None:
     """Look inside models on real text: gradients, activations, scores, and what each parameter token is used for.
 
-    Several checkpoints are compared with each other, and with untrained models under every score function.
+    Several checkpoints are compared with each other.
 
     Example: growctl inspect quickstart --picture inspection.png
 
-    Example: growctl inspect with-softmax with-gelu --against softmax,linear --text novel.txt
+    Example: growctl inspect with-softmax with-gelu --text novel.txt
     """
     from growctl.checkpoints.find import find_checkpoint
     from growctl.cli.evaluate import write_new
@@ -92,7 +83,6 @@ def inspect(
         inspection = inspect_checkpoints(
             found,
             choice,
-            against,
             lambda path: open_pretrained(str(path), runs_dir, tell, tokenizer=tokenizer, device=device),
             lambda name, done, total: on_progress(done, total, name),
         )
