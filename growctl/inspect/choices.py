@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, get_args
 
-from growctl.controls.equal_size import equal_size_transformer
+from growctl.ladder.equal_size import equal_size_transformer
 from growctl.text.suggestion import did_you_mean
 from model.config import ScoreFunction, TokenformerConfig, TransformerConfig
 from model.errors import UserError
