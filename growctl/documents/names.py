@@ -25,7 +25,7 @@ COMMANDS = {
     "inspect": "growctl.inspect.document:InspectDocument",
     "ledger-export": "growctl.ledger_exchange.export:LedgerExportDocument",
     "ledger-import": "growctl.ledger_exchange.importing:LedgerImportDocument",
-    "plan": "growctl.plan.document:PlanDocument",
+    "plan": "growctl.ladder.plan_document:PlanDocument",
     "prepare": "growctl.run.prepared:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",
     "runs": "growctl.storage.stored_runs:Storage",
@@ -33,7 +33,7 @@ COMMANDS = {
     "shrink": "growctl.cli.written:ShrinkDocument",
     "status": "growctl.status.runs:StatusDocument",
     "sweep": "growctl.sweep.document:SweepDocument",
-    "validate": "growctl.controls.brief:ValidateDocument",
+    "validate": "growctl.ladder.brief:ValidateDocument",
     "verify": "growctl.verify.document:VerifyDocument",
 }
 """What commands print with --json: {command, with - for spaces: its type as MODULE:NAME}."""

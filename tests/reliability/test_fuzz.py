@@ -23,8 +23,8 @@ from rich.console import Console
 from growctl.checkpoints.document import show_document
 from growctl.checkpoints.facts import read_facts
 from growctl.checkpoints.table import print_facts
-from growctl.controls.generate import plan_controls
 from growctl.documents.output import plain
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.hostfile import read_hostfile
 from growctl.launch.machines import LaunchError
