@@ -25,7 +25,7 @@ from benchmarks.machine import machine
 from growctl.checkpoints.dataset import dataset_of
 from growctl.checkpoints.find import find_checkpoint
 from growctl.cli.pretrained import open_pretrained
-from growctl.controls.equal_size import equal_size_transformer
+from growctl.ladder.equal_size import equal_size_transformer
 from growctl.runs_dir import RunPaths
 from model.config import (
     PATTENTIONS,
