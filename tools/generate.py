@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from growctl.plan.costs import RunCost, plan_costs
+from growctl.ladder.costs import RunCost, plan_costs
 from growctl.schedule.load import load_schedule, shipped_schedules
 from growctl.text.formatting import byte_count, scientific, short_count
 from tools import file_tables, formats, growth_axes, inspection, judge, keys, performance

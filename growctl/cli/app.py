@@ -198,21 +198,21 @@ def plan(
 
     Example: growctl plan pile_1.4b launch.devices=8 launch.hardware.device=h100 launch.hardware.mfu=0.4
     """
-    from growctl.plan.costs import plan_costs
-    from growctl.plan.table import print_plan
+    from growctl.ladder.costs import plan_costs
+    from growctl.ladder.plan_table import print_plan
     from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
     costs = plan_costs(loaded, runs_dir)
     if measure:
-        from growctl.plan.time_steps import measure_sizes
+        from growctl.ladder.measure import measure_sizes
 
         progress = Terminal(stderr=True, highlight=False)
         costs = plan_costs(loaded, runs_dir, measure_sizes(costs, lambda line: progress.print(line, soft_wrap=True)))
     if as_json:
         from growctl.documents.output import print_document
-        from growctl.plan.document import plan_document
+        from growctl.ladder.plan_document import plan_document
 
         print_document(plan_document(loaded, costs))
     else:
@@ -239,8 +239,8 @@ def prepare(
 
     Example: growctl prepare quickstart
     """
+    from growctl.ladder.datasets import DatasetSizes, dataset_warnings
     from growctl.mixture.sources import prepare_data
-    from growctl.plan.datasets import DatasetSizes, dataset_warnings
     from growctl.prepare.executors import execute_on
     from growctl.run.screen import make_screen
     from growctl.runs_dir import RunsPaths

@@ -102,10 +102,10 @@ def validate(
 
     Example: growctl validate quickstart stages.0.train_tokens=200k
     """
-    from growctl.controls.brief import CheckedSchedule, ValidateDocument, checked
     from growctl.documents.output import print_document
+    from growctl.ladder.brief import CheckedSchedule, ValidateDocument, checked
+    from growctl.ladder.datasets import dataset_warnings, prepared_sizes
     from growctl.launch.ranks import planned_crowding
-    from growctl.plan.datasets import dataset_warnings, prepared_sizes
     from growctl.schedule.load import ScheduleError, check_text, load_schedule
     from growctl.trackers.kinds import missing_package
 
@@ -184,7 +184,7 @@ def schema(
 
 def _say_drafted(result: "Drafted", path: Path | None) -> None:
     """Says what a draft holds and what to do next. On standard error if the draft itself is on standard output."""
-    from growctl.plan.costs import Total
+    from growctl.ladder.costs import Total
     from growctl.text.formatting import scientific, short_count
 
     ladder = result.costs.ladder

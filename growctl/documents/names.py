@@ -25,7 +25,7 @@ COMMANDS = {
     "inspect": "growctl.inspect.document:InspectDocument",
     "ledger-export": "growctl.ledger_exchange.export:LedgerExportDocument",
     "ledger-import": "growctl.ledger_exchange.importing:LedgerImportDocument",
-    "plan": "growctl.plan.document:PlanDocument",
+    "plan": "growctl.ladder.plan_document:PlanDocument",
     "prepare": "growctl.run.prepared:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",
     "runs": "growctl.runs.storage:Storage",
@@ -33,7 +33,7 @@ COMMANDS = {
     "shrink": "growctl.cli.written:ShrinkDocument",
     "status": "growctl.runs.status:StatusDocument",
     "sweep": "growctl.run.set_document:SweepDocument",
-    "validate": "growctl.controls.brief:ValidateDocument",
+    "validate": "growctl.ladder.brief:ValidateDocument",
     "verify": "growctl.runs.verify_document:VerifyDocument",
 }
 """What commands print with --json: {command, with - for spaces: its type as MODULE:NAME}."""

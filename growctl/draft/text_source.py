@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from growctl.draft.sizes import NEOX_VOCABULARY, Shape, Vocabularies
-from growctl.plan.warnings import MOST_EPOCHS
+from growctl.ladder.warnings import MOST_EPOCHS
 from growctl.schedule.errors import shown
 from growctl.schedule.files import SHIPPED, choices
 from growctl.schema.quantities import parse_count

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from growctl.ladder.budgets import evaluation_length, longest_context
 from growctl.ladder.stage_plans import StagePlan
+from growctl.schema.batches import evaluation_length, longest_context
 from growctl.schema.blocks import Schedule
 from stages.spec import SlopeTrigger, TrainSpec
 

@@ -2,9 +2,9 @@
 
 import os
 
-from growctl.ladder.budgets import StageBatch, batch_key, stage_batch
 from growctl.launch.devices import Devices
 from growctl.launch.resolve import planned_devices
+from growctl.schema.batches import StageBatch, batch_key, stage_batch
 from growctl.schema.blocks import Schedule
 from stages.counted import counted
 

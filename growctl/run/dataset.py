@@ -6,14 +6,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from growctl.ladder.budgets import longest_context
+from growctl.ladder.datasets import DatasetSizes, dataset_warnings
+from growctl.ladder.mixture_needs import exhausted_run, sizes_of
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
-from growctl.mixture.needs import exhausted_run, sizes_of
 from growctl.mixture.sources import changed_texts, prepare_data
-from growctl.plan.datasets import DatasetSizes, dataset_warnings
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.schema.batches import longest_context
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count
 from stages.checkpoint.directory import set_aside

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from growctl.controls.generate import plan_controls
-from growctl.controls.renamed import in_their_folders
+from growctl.ladder.control_folders import in_their_folders
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines

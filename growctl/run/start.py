@@ -7,11 +7,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from growctl.ladder.budgets import evaluation_length, longest_context
 from growctl.ladder.stage_plans import StagePlan
 from growctl.ledger.ledger import BaseEntry
 from growctl.run.resume import convert
 from growctl.runs.directory import RunError
+from growctl.schema.batches import evaluation_length, longest_context
 from growctl.schema.blocks import Schedule
 from growctl.schema.start_block import BaseBlock
 from stages.checkpoint.directory import link_checkpoint

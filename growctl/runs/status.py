@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from growctl.controls.generate import plan_controls
-from growctl.controls.renamed import further_controls, in_their_folders, renamed_controls
+from growctl.ladder.control_folders import further_controls, in_their_folders, renamed_controls
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from growctl.ladder.budgets import batch_key, contexts, longest_context, stage_batch
+from growctl.schema.batches import batch_key, contexts, longest_context, stage_batch
 from growctl.schema.blocks import Schedule
 
 

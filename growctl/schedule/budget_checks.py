@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
-from growctl.ladder.budgets import stage_batch, stage_steps, step_flops
+from growctl.ladder.budgets import stage_steps, step_flops
 from growctl.ladder.sizes import stage_models
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.schedule.errors import shown
+from growctl.schema.batches import stage_batch
 from growctl.schema.blocks import Schedule, StageBlock
 from growctl.schema.quantities import MOST_COUNTED
 from growctl.text.formatting import scientific, short_count

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from growctl.controls.generate import plan_controls
 from growctl.ladder.budgets import stage_steps
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.releases import finished_models, has_decayed, reason_not_to_release
 from growctl.ladder.sizes import StageModels, growth_before, is_grown, layer_tokens, num_layers, stage_models
 from growctl.ladder.stage_plans import plan_stages, total_flops

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from growctl.ladder.budgets import contexts
 from growctl.mixture.sources import given_vocabulary
 from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.schema.batches import contexts
 from growctl.schema.blocks import Schedule
 from growctl.schema.data_block import DataBlock
 from model.errors import UserError

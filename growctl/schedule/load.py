@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from growctl.mixture.needs import exhausted_run, known_sizes
+from growctl.ladder.mixture_needs import exhausted_run, known_sizes
 from growctl.mixture.sources import missing_data
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.checks import RUN_NAME, check_combinations, check_controls

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from growctl.ladder.budgets import stage_batch
 from growctl.ladder.mixture_spans import stage_weights
 from growctl.ladder.sizes import growth_before, is_grown, num_layers, tokens_so_far
 from growctl.schedule.errors import shown
+from growctl.schema.batches import stage_batch
 from growctl.schema.blocks import Schedule
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from growctl.cli import app, report
 from growctl.cli.dry_run import _launch
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
 from growctl.launch.devices import Devices
 from growctl.launch.hostfile import hostfile_machines, read_hostfile
 from growctl.launch.local import Local

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.mixture_spans import mixture_spans, planned_spans, stage_shares
 from growctl.ladder.stage_plans import plan_stages
 from growctl.run.changed_schedule import first_difference, shared_training

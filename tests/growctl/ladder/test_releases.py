@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.releases import has_decayed, paths_of, plan_run, with_releases
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.ladder.train_spec import slope_trigger

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from growctl.plan.table import print_plan
+from growctl.ladder.plan_table import print_plan
 from growctl.schedule.load import load_schedule
 from tests.workers import REPOSITORY
 

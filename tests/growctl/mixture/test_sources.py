@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from growctl.ladder.datasets import DatasetSizes, dataset_warnings
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.mixture.sources import changed_texts, missing_data, prepare_data, prepared_data
-from growctl.plan.datasets import DatasetSizes, dataset_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.runs.needed import DatasetUse
 from growctl.schedule.load import load_schedule

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
 from growctl.run.changed_schedule import first_difference, shared_training
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import load_schedule

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from growctl.controls.renamed import renamed_controls
+from growctl.ladder.control_folders import renamed_controls
 from growctl.ledger.ledger import Ledger
 from growctl.report.sections import remarks
 from growctl.runs.find import find_runs

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
 from growctl.launch.start_ranks import STARTED
 from growctl.runs.find import RunNotFoundError
 from growctl.runs.stages import StageStatus

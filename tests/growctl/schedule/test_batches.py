@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from growctl.ladder.budgets import StageBatch, longest_context, stage_batch
 from growctl.launch.ranks import uneven_batch
+from growctl.schema.batches import StageBatch, longest_context, stage_batch
 from tests.growctl.schedules import changed, message_of, parse
 
 SMALL, LARGE = "stages.0", "stages.1"

@@ -9,10 +9,10 @@ import fsspec
 import pytest
 from rich.console import Console
 
+from growctl.ladder.costs import plan_costs
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
-from growctl.plan.costs import plan_costs
-from growctl.plan.warnings import plan_notes
+from growctl.ladder.warnings import plan_notes
 from growctl.run.dataset import RunDataset
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.plan.document import plan_document
+from growctl.ladder.plan_document import plan_document
 from growctl.schedule.load import ScheduleError
 from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, message_of, parse
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from growctl.controls.caveats import schedule_caveats
-from growctl.controls.generate import plan_controls
+from growctl.ladder.caveats import schedule_caveats
+from growctl.ladder.controls import plan_controls
+from growctl.ladder.costs import plan_costs
+from growctl.ladder.plan_document import plan_document
 from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.plan.costs import plan_costs
-from growctl.plan.document import plan_document
-from growctl.plan.warnings import plan_warnings
+from growctl.ladder.warnings import plan_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.run.start import Start
 from growctl.schedule.load import ScheduleError, load_resolved, load_schedule
@@ -24,7 +24,7 @@ from stages.data.corpus import DataSpec
 from stages.data.dataset import read_dataset_manifest
 from stages.grow.expand import expand
 from tests.growctl.bases import COST, base_config, load_started, write_base
-from tests.growctl.plan.manifests import write_dataset
+from tests.growctl.ladder.manifests import write_dataset
 from tests.growctl.schedules import message_of
 
 GROWS = ("stages.0.attention_tokens=5", "stages.0.ffn_tokens=12", "stages.1.ffn_tokens=12")

@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
-from growctl.launch.resolve import planned_devices
-from growctl.plan.costs import (
+from growctl.ladder.costs import (
     HEADROOM,
     MeasuredSteps,
     Measurements,
@@ -22,15 +19,18 @@ from growctl.plan.costs import (
     planned_micro_batch,
     stage_memory,
 )
-from growctl.plan.datasets import DatasetSizes
+from growctl.ladder.datasets import DatasetSizes
+from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.train_spec import worker_spec
+from growctl.launch.resolve import planned_devices
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from growctl.schema.known_devices import DEVICES
 from stages.checkpoint.retention import outdated
 from stages.data.corpus import DataSpec
+from tests.growctl.ladder.manifests import write_dataset
 from tests.growctl.ladders import ladder
-from tests.growctl.plan.manifests import write_dataset
 
 GPU = {"flops": "1T", "mfu": 0.5, "memory": "1GB", "price_per_device_hour": 2.0}
 TRAINING = {"sequence_length": 16, "batch_size": 48}
@@ -305,6 +305,6 @@ def test_a_release_reads_the_text_that_the_next_stage_reads(monkeypatch: pytest.
     sizes = DatasetSizes(
         training_tokens=48 * 16 * 100, validation_documents=99, validation_tokens=99_999, vocab_size=300
     )
-    monkeypatch.setattr("growctl.plan.costs.prepared_sizes", lambda *_: sizes)
+    monkeypatch.setattr("growctl.ladder.costs.prepared_sizes", lambda *_: sizes)
     epochs = [cost.epochs for cost in plan_costs(launched().model_copy(update={"releases": "all"})).ladder.parts]
     assert epochs == pytest.approx([0.2, 0.22, 0.5, 0.53, 1.0])

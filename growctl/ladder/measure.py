@@ -8,14 +8,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from growctl.ladder.budgets import shared_batch
+from growctl.ladder.costs import MeasuredSize, MeasuredSteps, Measurements, PlanCosts, RunCost, StageCost
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.devices import local_devices
 from growctl.launch.local import local_launch
 from growctl.launch.resolve import schedule_devices_here
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
-from growctl.plan.costs import MeasuredSize, MeasuredSteps, Measurements, PlanCosts, RunCost, StageCost
+from growctl.schema.batches import shared_batch
 from growctl.schema.blocks import Schedule
 from stages.probe.measured_steps import RESULT
 from stages.spec import TrainSpec

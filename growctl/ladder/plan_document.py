@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from growctl.mixture.needs import MixturePart
-from growctl.plan.costs import MeasuredSteps, PlanCosts, RunCost, StageCost, Total, everything, plan_costs
-from growctl.plan.start_line import StartEntry, start_entry
-from growctl.plan.warnings import plan_notes, plan_warnings
+from growctl.ladder.costs import MeasuredSteps, PlanCosts, RunCost, StageCost, Total, everything, plan_costs
+from growctl.ladder.mixture_needs import MixturePart
+from growctl.ladder.start_line import StartEntry, start_entry
+from growctl.ladder.warnings import plan_notes, plan_warnings
 from growctl.schema.blocks import Schedule
 from model.flops import Flops
 from stages.engine.device_memory import Memory

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.controls.generate import plan_controls
 from growctl.documents.output import plain
+from growctl.ladder.controls import plan_controls
+from growctl.ladder.costs import MeasuredSteps, Measurements, PlanCosts, plan_costs
+from growctl.ladder.plan_document import plan_document
+from growctl.ladder.plan_table import MOST_NAME, print_plan
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.plan.costs import MeasuredSteps, Measurements, PlanCosts, plan_costs
-from growctl.plan.document import plan_document
-from growctl.plan.table import MOST_NAME, print_plan
 from growctl.schedule.load import load_schedule, shipped_schedules
 from growctl.schema.blocks import Schedule
 from tests.growctl.documents.schemas import assert_follows_schema

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
+from growctl.ladder.costs import Measurements, plan_costs
+from growctl.ladder.warnings import plan_notes, plan_warnings
 from growctl.launch.ranks import planned_crowding
-from growctl.plan.costs import Measurements, plan_costs
-from growctl.plan.warnings import plan_notes, plan_warnings
 from growctl.run.requests import RunRequest, check_batch
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.load import load_schedule
 from growctl.schema.blocks import Schedule
 from stages.data.remote_reading import RemoteReading
+from tests.growctl.ladder.manifests import write_dataset
 from tests.growctl.ladders import ladder
-from tests.growctl.plan.manifests import write_dataset
 from tests.growctl.runs import run_here
 from tests.growctl.schedules import TEXT, file_of
 

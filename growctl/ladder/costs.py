@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
-from growctl.controls.generate import plan_controls
-from growctl.ladder.budgets import evaluation_length
+from growctl.ladder.controls import plan_controls
+from growctl.ladder.datasets import DatasetSizes, prepared_sizes
+from growctl.ladder.mixture_needs import MixturePart, exhausted, known_sizes, mixture_parts
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.launch.devices import Devices
 from growctl.launch.resolve import planned_devices
-from growctl.mixture.needs import MixturePart, exhausted, known_sizes, mixture_parts
 from growctl.mixture.sources import missing_source_text
-from growctl.plan.datasets import DatasetSizes, prepared_sizes
+from growctl.schema.batches import evaluation_length
 from growctl.schema.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops

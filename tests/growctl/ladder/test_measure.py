@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from growctl.ladder import measure
+from growctl.ladder.costs import plan_costs
+from growctl.ladder.measure import measure_sizes
 from growctl.launch.devices import Devices
 from growctl.launch.machines import Launch
-from growctl.plan import time_steps
-from growctl.plan.costs import plan_costs
-from growctl.plan.time_steps import measure_sizes
 from growctl.schema.blocks import Schedule
 from stages.probe.measured_steps import RESULT
 from stages.spec import TrainSpec
@@ -66,7 +66,7 @@ def specs_of(
         (spec.parent / RESULT).write_text(json.dumps(found | {"device": "CPU"}))
         return Launch(["true"], {})
 
-    monkeypatch.setattr(time_steps, "local_launch", launch)
+    monkeypatch.setattr(measure, "local_launch", launch)
     measured = measure_sizes(plan_costs(schedule), lines.append)
     assert measured.where.endswith(" x CPU")
     assert measured.failures == ()
@@ -101,7 +101,7 @@ def test_a_single_micro_batch_is_timed_alone_and_a_clusters_plan_uses_local_devi
     whole = ladder((20,), launch={"devices": 1})
     [(spec, num_devices, _)] = specs_of(whole, monkeypatch)[0]
     assert (spec.batch_size, spec.micro_batch_size, num_devices) == (8, 8, 1)
-    monkeypatch.setattr(time_steps, "local_devices", lambda *_: Devices(2, "cpu", fast_bf16=False))
+    monkeypatch.setattr(measure, "local_devices", lambda *_: Devices(2, "cpu", fast_bf16=False))
     cluster = ladder((20,), launch={"cluster": "slurm", "devices": 8})
     [(spec, num_devices, _)] = specs_of(cluster, monkeypatch)[0]
     assert (spec.batch_size, spec.micro_batch_size, num_devices) == (2, 1, 2)
@@ -110,4 +110,4 @@ def test_a_single_micro_batch_is_timed_alone_and_a_clusters_plan_uses_local_devi
 
 
 def test_results_are_read_from_the_workers_file() -> None:
-    assert time_steps.RESULT == RESULT
+    assert measure.RESULT == RESULT

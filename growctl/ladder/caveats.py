@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.rate_fit import misfits
 from growctl.ladder.sizes import stage_model
 from growctl.ladder.stage_plans import plan_stages

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from growctl.controls.generate import ControlPlan
+from growctl.ladder.controls import ControlPlan
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
 from growctl.runs_dir import CONTROL_INFIX, RunPaths, RunsPaths
 

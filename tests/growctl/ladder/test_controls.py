@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.controls.generate import control_name, plan_controls
+from growctl.ladder.controls import control_name, plan_controls
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule import checks
 from growctl.schedule.checks import check_combinations, check_controls

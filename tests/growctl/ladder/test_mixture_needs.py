@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from growctl.ladder.costs import plan_costs
+from growctl.ladder.mixture_needs import exhausted, mixture_parts
 from growctl.ladder.stage_plans import plan_stages
-from growctl.mixture.needs import exhausted, mixture_parts
-from growctl.plan.costs import plan_costs
-from growctl.plan.warnings import plan_warnings
+from growctl.ladder.warnings import plan_warnings
 from growctl.run.dataset import RunDataset
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from growctl.ladder.budgets import evaluation_length, longest_context
 from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
+from growctl.schema.batches import evaluation_length, longest_context
 from growctl.schema.blocks import Schedule
 from growctl.schema.data_block import DataBlock
 from growctl.text.formatting import byte_count

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from growctl.controls.generate import plan_controls
-from growctl.ladder.budgets import longest_context
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.mixture_spans import planned_spans
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunsPaths
+from growctl.schema.batches import longest_context
 from growctl.schema.blocks import Schedule
 from growctl.schema.data_block import DataBlock
 from stages.data.corpus import DataSpec

@@ -9,10 +9,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from growctl.ladder.costs import PlanCosts, StageCost, Total, everything, plan_costs
 from growctl.ladder.stage_plans import StagePlan
-from growctl.plan.costs import PlanCosts, StageCost, Total, everything, plan_costs
-from growctl.plan.start_line import start_line
-from growctl.plan.warnings import plan_notes, plan_warnings
+from growctl.ladder.start_line import start_line
+from growctl.ladder.warnings import plan_notes, plan_warnings
 from growctl.schema.blocks import Schedule
 from growctl.text.colours import FAINT, WARNING
 from growctl.text.first_use import FirstUse

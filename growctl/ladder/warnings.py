@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from growctl.controls.caveats import schedule_caveats
-from growctl.ladder.budgets import contexts, stage_batch
+from growctl.ladder.caveats import schedule_caveats
+from growctl.ladder.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_memory
+from growctl.ladder.datasets import dataset_warnings
 from growctl.ladder.short_stages import short_stage_warnings
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.launch.ranks import crowded_cores, uneven_batch
-from growctl.plan.costs import HEADROOM, PlanCosts, RunCost, StageCost, stage_memory
-from growctl.plan.datasets import dataset_warnings
+from growctl.schema.batches import contexts, stage_batch
 from growctl.schema.blocks import Schedule
 from growctl.text.formatting import byte_count, short_count
 from model.transformer_sizes import stack_tokens

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.controls.caveats import control_caveats, schedule_caveats
-from growctl.controls.generate import plan_controls
+from growctl.ladder.caveats import control_caveats, schedule_caveats
+from growctl.ladder.controls import plan_controls
+from growctl.ladder.costs import plan_costs
 from growctl.ladder.stage_plans import plan_stages
-from growctl.plan.costs import plan_costs
-from growctl.plan.warnings import plan_warnings
+from growctl.ladder.warnings import plan_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.load import load_schedule, shipped_schedules
 from growctl.schema.blocks import Schedule
