@@ -63,11 +63,11 @@ def verify(
 
     Example: growctl verify --integrity runs
     """
-    from growctl.checkpoints import dataset_of, find_checkpoint
-    from growctl.documents.output import print_document
+    from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.runs.verify_document import VerifyDocument, comparison_entry
     from growctl.runs.verify_table import print_comparison
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
     from model.errors import UserError
 
     if new is None and not integrity:

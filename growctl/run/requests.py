@@ -11,11 +11,11 @@ from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
 from growctl.launch.ranks import uneven_batch
 from growctl.ledger.starts import record_start
-from growctl.mixture.sources import missing_data
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
 from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set, steps_done, write_run_set
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.sources import missing_data
 from growctl.text.suggestion import did_you_mean
 from growctl.trackers.kinds import missing_package
 from model.errors import Failure

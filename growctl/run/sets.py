@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from growctl.ladder.load import load_schedule
 from growctl.launch.resolve import machines_of
 from growctl.run.changed_schedule import first_difference
 from growctl.run.grid import Point
@@ -10,7 +11,6 @@ from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.run.set_names import run_names
 from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set
 from growctl.runs_dir import RunPaths
-from growctl.schedule.load import load_schedule
 
 
 def set_requests(

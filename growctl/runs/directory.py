@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from growctl.ladder.load import ScheduleError, load_resolved
 from growctl.runs_dir import RunPaths
-from growctl.schedule.load import ScheduleError, load_resolved
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from model.errors import UserError
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import CheckpointError, read_manifest

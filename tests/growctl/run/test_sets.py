@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from growctl.ladder.load import load_schedule
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
 from growctl.run.entries import run_entry
@@ -19,7 +20,6 @@ from growctl.runs.directory import RunSet, read_run_set
 from growctl.runs.find import find_runs
 from growctl.runs.status import find_status
 from growctl.runs_dir import RunPaths
-from growctl.schedule.load import load_schedule
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
 from tests.growctl.runs.hand_made import HandMade, printed

@@ -16,8 +16,8 @@ from growctl.runs.clean import remove
 from growctl.runs.clean_document import clean_document
 from growctl.runs.directory import own_schedule
 from growctl.runs.removable import Cleanup, find_removable
-from growctl.schema.start_block import StartBlock
-from growctl.start.describe import describe_start
+from growctl.schedule.describe_start import describe_start
+from growctl.schedule.start_block import StartBlock
 from model.errors import UserError
 from stages.checkpoint.manifest import manifest_hash
 from stages.checkpoint.verify import verify_checkpoint

@@ -16,12 +16,12 @@ import yaml
 from rich.console import Console
 
 from growctl.ladder.controls import plan_controls
+from growctl.ladder.load import load_schedule
 from growctl.launch.start_ranks import STARTED
 from growctl.runs.find import RunNotFoundError
 from growctl.runs.stages import StageStatus
 from growctl.runs.status import RunStatus, being_prepared, find_status
 from growctl.runs.status_table import print_runs
-from growctl.schedule.load import load_schedule
 from tests.growctl.cli.test_validate import IDENTITY
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here
 from tests.growctl.runs.hand_made import KILLED, LAUNCHED, HandMade, only, printed, stages_of
