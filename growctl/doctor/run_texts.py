@@ -14,8 +14,8 @@ from growctl.doctor.bundle import ALLOWED_VARIABLES, as_json
 from growctl.ledger.file import TABLES
 from growctl.redaction import REMOVED, is_harmless
 from growctl.run.screen import WRITES
+from growctl.runs.status import run_directories
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.status.runs import run_directories
 from growctl.text.formatting import INDENT
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
