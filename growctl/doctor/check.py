@@ -4,7 +4,6 @@ import errno
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -29,15 +28,6 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """The file for a bug report that `growctl doctor --bundle` wrote."""
-
-    file: Path
-    contents: tuple[str, ...]
-    """The names of the texts in it."""
-
-
-@dataclass(frozen=True)
 class DoctorDocument:
     """The checks of a machine, as `growctl doctor --json` prints them."""
 
@@ -45,8 +35,6 @@ class DoctorDocument:
     """Whether no check failed. Warnings do not count."""
 
     checks: tuple[Check, ...]
-    bundle: Bundle | None = None
-    """Null without `--bundle`."""
 
 
 @dataclass(frozen=True)

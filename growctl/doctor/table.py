@@ -7,9 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from growctl.doctor.check import Bundle, Check
+from growctl.doctor.check import Check
 from growctl.text.colours import BAD, GOOD, WARNING
-from growctl.text.escaping import visible
 
 _STYLES = {"ok": GOOD, "warning": WARNING, "failed": f"bold {BAD}"}
 
@@ -33,14 +32,3 @@ def print_summary(checks: Sequence[Check], console: Console) -> None:
     console.print(f"\n{states['ok']} ok, {warnings}, {states['failed']} failed")
     if checks[0].state == "failed" and len(checks) == 1:
         console.print("Fix this first; growctl doctor can then run the other checks.")
-
-
-def print_bundle(bundle: Bundle, console: Console) -> None:
-    """Prints what a bundle holds, and that the user should look before sending it."""
-    console.print(f"\n{visible(str(bundle.file))} holds:", soft_wrap=True, markup=False)
-    for name in bundle.contents:
-        console.print(f"  {visible(name)}", soft_wrap=True, markup=False)
-    console.print(
-        "Look through it before you send it: secrets, your user name and your home directory are replaced, but growctl "
-        "cannot know everything that is private to you."
-    )
