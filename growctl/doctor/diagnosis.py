@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from growctl.doctor import clock, machine, mounts, software
+from growctl.doctor import machine, software
 from growctl.doctor.check import Check, carried_out, run_command
 from growctl.launch.devices import MOST_CPU_RANKS, gpus_possible, local_devices
 from growctl.launch.local import local_environment, local_launch
@@ -44,7 +44,6 @@ def diagnose(runs_dir: Path, devices: Devices, on_start: Callable[[str], None]) 
 
     Leaves no files behind, except the log of a failed all-reduce.
     """
-    started = clock.read_clocks()
     yield carried_out("Python", _python)
     on_start("torch and DeepSpeed")
     facts = _machine_facts()
@@ -62,14 +61,11 @@ def diagnose(runs_dir: Path, devices: Devices, on_start: Callable[[str], None]) 
         yield carried_out("disk space", partial(machine.disk_space, runs_dir))
         yield carried_out("disk speed", partial(machine.disk_speed, runs_dir))
         yield carried_out("file system", partial(machine.file_system, runs_dir))
-    yield carried_out("runs mount", partial(mounts.runs_mount, runs_dir))
-    yield carried_out("home mount", lambda: mounts.home_mount(Path.home(), os.environ))
     yield carried_out("open files", lambda: machine.open_files(*resource.getrlimit(resource.RLIMIT_NOFILE)))
     yield carried_out("shared memory", partial(_shared_memory, facts))
     yield from software.cluster_programs(os.environ)
     on_start("all-reduce, with real ranks")
     yield carried_out("all-reduce", partial(all_reduce, devices))
-    yield carried_out("clock", partial(_clock, runs_dir, started))
 
 
 def all_reduce(wanted: Devices, num_bytes: int = ALL_REDUCE_BYTES, patience: float = ALL_REDUCE_SECONDS) -> Check:
@@ -180,15 +176,6 @@ def _devices(facts: MachineFacts | str) -> Check:
     if isinstance(facts, str):
         return Check("devices", "failed", f"unknown: {facts}", "see torch")
     return machine.devices(facts, len(os.sched_getaffinity(0)), machine.cpu_quota())
-
-
-def _clock(runs_dir: Path, started: clock.Reading) -> Check:
-    try:
-        with machine.scratch(runs_dir) as folder:
-            lag = clock.file_lag(folder)
-    except OSError:  # the check of the runs directory reports it
-        lag = None
-    return clock.judged(started, clock.read_clocks(), lag, clock.is_synchronised())
 
 
 def _shared_memory(facts: MachineFacts | str) -> Check:
