@@ -27,48 +27,29 @@ def doctor(
 
     Example: growctl doctor --devices 2
     """
-    from growctl.doctor.check import Check, DoctorDocument, carried_out
-    from growctl.doctor.imports import check_imports
-    from growctl.doctor.table import print_check, print_summary
+    from growctl.doctor.check import DoctorDocument, carried_out, check_imports, doctor_section
     from growctl.documents.output import print_document
     from growctl.text.console import Terminal
+    from growctl.text.terminal import print_sections
 
     if devices != "auto" and not _COUNT.fullmatch(devices):
-        raise _unusable(f"--devices {devices!r}: must be auto, or a whole number above 0")
-    ranks: Literal["auto"] | int = "auto" if devices == "auto" else int(devices)
-    console = Terminal(highlight=False)
-    checks: list[Check] = []
-
-    def done(check: Check) -> None:
-        checks.append(check)
-        if not as_json:
-            print_check(check, console)
-
-    # A spinner and lines on one terminal must come from one console.
-    spinner = console if console.is_terminal and not as_json else Terminal(stderr=True)
-    with spinner.status("imports") as progress:
-        imports = carried_out("imports", check_imports)
-        if imports.state == "failed":  # the other checks would import the wrong modules
-            done(imports)
-        else:
+        # No UserError: another package may shadow the one that defines it.
+        say(f"growctl: --devices {devices!r}: must be auto, or a whole number above 0", error=True)
+        raise typer.Exit(2)
+    with Terminal(stderr=True).status("imports") as progress:
+        checks = [carried_out("imports", check_imports)]
+        if checks[0].level != "failed":  # else the other checks would import the wrong modules
             from growctl.doctor.diagnosis import diagnose
 
-            done(imports)
-            for check in diagnose(runs_dir, ranks, progress.update):
-                done(check)
-    failed = any(check.state == "failed" for check in checks)
+            ranks: Literal["auto"] | int = "auto" if devices == "auto" else int(devices)
+            checks += diagnose(runs_dir, ranks, progress.update)
+    document = DoctorDocument(all(check.level != "failed" for check in checks), tuple(checks))
     if as_json:
-        print_document(DoctorDocument(not failed, tuple(checks)))
+        print_document(document)
     else:
-        print_summary(checks, console)
-    if failed:
+        print_sections([doctor_section(document)], Terminal(highlight=False))
+    if not document.ok:
         raise typer.Exit(1)
-
-
-def _unusable(message: str) -> typer.Exit:
-    """Prints the message of unusable input. No UserError: another package may shadow the one that defines it."""
-    say(f"growctl: {message}", error=True)
-    return typer.Exit(2)
 
 
 def status(

@@ -145,6 +145,8 @@ OTHER_ERRORS = {
     "Stopped",  # a signal; growctl.cli.app turns it into a message of its own
     "_TimeIsUp",  # caught in the file that raises it, as is the next
     "_TooMuch",
+    "Problem",  # of doctor, which must start even if another package hides UserError's, as is the next
+    "CommandFailed",
 }
 """The exceptions of growctl that are neither errors of the user nor failures."""
 
