@@ -28,8 +28,8 @@ def doctor(
     Example: growctl doctor --devices 2
     """
     from growctl.doctor.check import DoctorDocument, carried_out, check_imports, doctor_section
-    from growctl.documents.output import print_document
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
     from growctl.text.terminal import print_sections
 
     if devices != "auto" and not _COUNT.fullmatch(devices):
@@ -63,9 +63,9 @@ def status(
 
     Example: growctl status quickstart
     """
-    from growctl.documents.output import print_document
     from growctl.status.runs import find_status, status_document
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
 
     found = find_status(runs_dir, runs or [])
     document = status_document(runs_dir, found)

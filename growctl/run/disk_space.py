@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from growctl.ladder.costs import stage_checkpoint_bytes
 from growctl.ladder.releases import paths_of
 from growctl.launch.devices import Devices
-from growctl.plan.costs import stage_checkpoint_bytes
 from growctl.run.lock import find_holder
 from growctl.run.requests import RunError, RunRequest, left_to_train
 from growctl.runs_dir import RunPaths

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from growctl.ladder.costs import planned_micro_batch
 from growctl.ladder.data_position import first_sample, position_after
 from growctl.ladder.mixture_spans import mixture_spans
 from growctl.ladder.releases import paths_of, plan_release, plan_run, with_releases
@@ -19,7 +20,6 @@ from growctl.ledger.books import StageBooks
 from growctl.ledger.file import move_aside
 from growctl.ledger.ledger import BrokenLedger, Ledger
 from growctl.ledger.scores import read_scores
-from growctl.plan.costs import planned_micro_batch
 from growctl.run.attempt import Attempt, Outcome, pause_after
 from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.entries import run_entry, stage_entry

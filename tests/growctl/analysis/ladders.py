@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.releases import plan_run
 from growctl.ledger.ledger import BaseEntry, StageEntry
 from growctl.ledger_exchange.importing import import_ledgers

@@ -19,19 +19,19 @@ from rich.console import Console
 from growctl.cli.dry_run import dry_run_text
 from growctl.doctor import diagnosis
 from growctl.doctor.check import Problem
+from growctl.ladder.costs import plan_costs, stage_checkpoint_bytes
+from growctl.ladder.measure import _devices_here
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch import devices, resolve
 from growctl.launch.devices import GPU_FILES, MOST_CPU_RANKS, Devices, gpus_here, local_devices
 from growctl.launch.local import Local
 from growctl.launch.machines import LaunchError
 from growctl.launch.resolve import machines_of, planned_devices, run_devices
-from growctl.plan.costs import plan_costs, stage_checkpoint_bytes
-from growctl.plan.time_steps import _devices_here
 from growctl.run.disk_space import remaining_bytes
 from growctl.run.requests import LadderRequest
 from growctl.run.runner import Execution
 from growctl.run.screen import Screen
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from stages.engine.devices import visible_gpus
 from stages.engine.engine import choose_precision
 from stages.engine.precision import cpu_is_fast_at_bf16, resolve_precision
