@@ -63,7 +63,7 @@ def status(
 
     Example: growctl status quickstart
     """
-    from growctl.status.runs import find_status, status_document
+    from growctl.runs.status import find_status, status_document
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
 
@@ -72,7 +72,7 @@ def status(
     if as_json:
         print_document(document)
         return
-    from growctl.status.table import print_commands, print_details, print_runs
+    from growctl.runs.status_table import print_commands, print_details, print_runs
 
     console = Terminal(highlight=False)
     if not found:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from growctl.analysis.costs import CURRENCIES
+from growctl.analysis.data_groups import comparable_datasets, data_groups
 from growctl.report.chart import Axis, Chart, Mark, Role, Rule, Series, share_of_marks, thinned
 from growctl.report.legend import Legend
 from growctl.report.published import Published, published_series
-from growctl.runs.data_groups import comparable_datasets, data_groups
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.text.formatting import exact, four_digits, scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure

@@ -14,13 +14,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from growctl.analysis.data_groups import DataDocument, data_document
 from growctl.analysis.results import Results, results
 from growctl.report.chart import FIGURE_FORMATS, Chart, FigureFormat, FigureStyle
 from growctl.report.published import Published
 from growctl.report.sections import validation_warning
 from growctl.report.setup import Environment, Growth, environments, growths
 from growctl.report.training import StageTraining, stages_trained
-from growctl.runs.data_groups import DataDocument, data_document
 from growctl.runs.runs import RunReport
 from growctl.runs_dir import ReportPaths, RunPaths, RunsPaths
 from growctl.text.documents import plain

@@ -18,7 +18,7 @@ from tests.workers import REPOSITORY
 
 BROKEN_COMMAND = """
 import sys
-import growctl.status.runs as runs
+import growctl.runs.status as runs
 from growctl.cli.app import main
 
 runs.find_status = lambda *_: list(zip([1], [1, 2], strict=True))

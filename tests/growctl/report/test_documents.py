@@ -11,8 +11,8 @@ from growctl.cli.app import app
 from growctl.report.chart import Axis, Chart, Mark, Series
 from growctl.report.documents import read_figure_formats, report_folder, write_report
 from growctl.runs.find import find_runs
+from growctl.runs.status import run_directories
 from growctl.runs_dir import ReportPaths, RunsPaths
-from growctl.status.runs import run_directories
 from growctl.text.section import Cell, Column, Section, Table
 from growctl.whole_file import replace_file
 from model.errors import UserError
