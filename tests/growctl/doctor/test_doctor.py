@@ -373,8 +373,8 @@ def test_devices_are_counted_by_kind_with_memory_and_precision():
     cores = len(os.sched_getaffinity(0))
     words = f"CPU X, {cores} core", "16 GiB of memory, no fast bf16, so it trains in fp32"
     assert_says(lambda: machine.devices(facts()), "ok", *words)
-    words = "2 x GPU Y, 80 GiB, compute capability 9.0, bf16 is"
-    assert_says(lambda: machine.devices(facts(devices=(GPU, GPU))), "ok", words)
+    two = facts(devices=(GPU, GPU))
+    assert_says(lambda: machine.devices(two), "ok", "2 x GPU Y, 80 GiB, compute capability 9.0, bf16 is")
 
 
 def test_a_container_with_less_cpu_time_than_cores_is_a_warning(tmp_path, monkeypatch):
