@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from growctl.checkpoints.facts import CheckpointFacts
-from growctl.checkpoints.table import cost_rows, fact_rows, generation_rows, lineage_lines, source_rows
+from growctl.runs.show import CheckpointFacts
+from growctl.runs.show_table import cost_rows, fact_rows, generation_rows, lineage_lines, source_rows
 from growctl.runs_dir import RunPaths
 from stages.data.location import LOCAL_SCHEMES
 

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from growctl.ladder.datasets import DatasetSizes, dataset_warnings
 from growctl.ladder.mixture_needs import exhausted_run, sizes_of
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
-from growctl.run.requests import RunError
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.batches import longest_context
 from growctl.schedule.blocks import Schedule

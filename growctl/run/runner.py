@@ -25,13 +25,14 @@ from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.entries import run_entry, stage_entry
 from growctl.run.growing import grow, growth_message
 from growctl.run.history import StageHistory
-from growctl.run.lock import hold
-from growctl.run.requests import RunFailed, RunRequest, schedule_yaml, steps_done
+from growctl.run.requests import RunFailed, RunRequest, schedule_yaml
 from growctl.run.resume import World, checkpoint_to_resume, newest_own
 from growctl.run.reuse import reuse
 from growctl.run.screen import Screen
 from growctl.run.stage_samples import write_new_samples
 from growctl.run.start import Start, started_from
+from growctl.runs.directory import steps_done
+from growctl.runs.lock import hold
 from growctl.runs_dir import RunsPaths
 from growctl.trackers.protocol import TrackedRun
 from growctl.trackers.tracking import Tracking

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from growctl.ladder.stage_plans import StagePlan
 from growctl.ledger.ledger import BaseEntry
-from growctl.run.requests import RunError
 from growctl.run.resume import convert
+from growctl.runs.directory import RunError
 from growctl.schedule.batches import evaluation_length, longest_context
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.start_block import BaseBlock

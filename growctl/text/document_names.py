@@ -11,7 +11,7 @@ FILES = {
 """Files of a run: {name: (what it is, its type as MODULE:NAME)}."""
 
 COMMANDS = {
-    "clean": "growctl.storage.document:CleanDocument",
+    "clean": "growctl.runs.clean_document:CleanDocument",
     "compare": "growctl.analysis.results:Pair",
     "data-export": "growctl.data_exchange.export:DataExportDocument",
     "data-import": "growctl.data_exchange.importing:DataImportDocument",
@@ -28,13 +28,13 @@ COMMANDS = {
     "plan": "growctl.ladder.plan_document:PlanDocument",
     "prepare": "growctl.run.prepared:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",
-    "runs": "growctl.storage.stored_runs:Storage",
-    "show": "growctl.checkpoints.document:ShowDocument",
+    "runs": "growctl.runs.storage:Storage",
+    "show": "growctl.runs.show_document:ShowDocument",
     "shrink": "growctl.cli.written:ShrinkDocument",
-    "status": "growctl.status.runs:StatusDocument",
-    "sweep": "growctl.sweep.document:SweepDocument",
+    "status": "growctl.runs.status:StatusDocument",
+    "sweep": "growctl.run.set_document:SweepDocument",
     "validate": "growctl.ladder.brief:ValidateDocument",
-    "verify": "growctl.verify.document:VerifyDocument",
+    "verify": "growctl.runs.verify_document:VerifyDocument",
 }
 """What commands print with --json: {command, with - for spaces: its type as MODULE:NAME}."""
 

@@ -20,9 +20,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from growctl.checkpoints.document import show_document
-from growctl.checkpoints.facts import read_facts
-from growctl.checkpoints.table import print_facts
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import ScheduleError, load_schedule, parse_schedule
 from growctl.ladder.stage_plans import plan_stages
@@ -33,7 +30,10 @@ from growctl.report.documents import report_document
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
 from growctl.runs.read import read_run
-from growctl.status.runs import find_status
+from growctl.runs.show import read_facts
+from growctl.runs.show_document import show_document
+from growctl.runs.show_table import print_facts
+from growctl.runs.status import find_status
 from growctl.text.console import Terminal
 from growctl.text.documents import plain
 from model.config import num_parameters

@@ -16,8 +16,9 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.ladder.warnings import plan_notes
 from growctl.run.dataset import RunDataset
-from growctl.run.requests import RunError, schedule_yaml
+from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from stages.data.attended_tokens import mean_attended_tokens
