@@ -7,7 +7,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from growctl.ladder.budgets import longest_context
-from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
+from growctl.ledger.entries import RunEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.mixture.needs import exhausted_run, sizes_of
 from growctl.mixture.sources import changed_texts, prepare_data
 from growctl.plan.datasets import DatasetSizes, dataset_warnings

@@ -10,7 +10,7 @@ from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
 from growctl.launch.ranks import uneven_batch
-from growctl.ledger.starts import record_start
+from growctl.ledger.lines import record_start
 from growctl.mixture.sources import missing_data
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
 from growctl.run.run_set import RunSet, read_run_set, write_run_set

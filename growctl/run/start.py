@@ -9,7 +9,7 @@ from pathlib import Path
 
 from growctl.ladder.budgets import evaluation_length, longest_context
 from growctl.ladder.stage_plans import StagePlan
-from growctl.ledger.ledger import BaseEntry
+from growctl.ledger.entries import BaseEntry
 from growctl.run.requests import RunError
 from growctl.run.resume import convert
 from growctl.schema.blocks import Schedule

@@ -16,7 +16,9 @@ from growctl.controls.generate import plan_controls
 from growctl.controls.renamed import further_controls, in_their_folders, renamed_controls
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
-from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
+from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.run.requests import steps_done
 from growctl.run.run_set import RunSet, read_run_set
 from growctl.runs.find import RunNotFoundError
@@ -363,7 +365,14 @@ def _ledger(
     try:
         with Ledger.open(path, read_only=True) as ledger:
             run, stages = ledger.run(), ledger.stages()
-            booked = {stage.name: ledger.booked_at(stage.name) for stage in stages}
+            booked = {
+                stage.name: {
+                    work.last_step: work.recorded_at
+                    for work in ledger.work(stage.name)
+                    if work.closed_by in ("checkpoint", "end")
+                }
+                for stage in stages
+            }
             ended = {stage.name for stage in stages if ledger.finished(stage.name)}
         ladder = [stage.name for stage in stages if not stage.branch_of]
         names = [*([run.control_of] if run.control else []), *ladder]

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
-from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.mixture.sources import mixtures_in, prepared_data
 from growctl.run.lock import find_holder
 from growctl.run.requests import own_schedule

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from growctl.ledger.starts import read_starts
+from growctl.ledger.lines import read_starts
 from growctl.run.requests import LadderRequest
 from growctl.run.run_set import RunSet
 from growctl.runs_dir import RunPaths
