@@ -7,10 +7,10 @@ from pathlib import Path
 
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
+from growctl.ladder.start_line import start_line
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
-from growctl.plan.start_line import start_line
 from growctl.queue.arrays import bundles
 from growctl.queue.submit import AlreadySubmitted, Chain, Job, job_executor, nothing_to_submit, script
 from growctl.run.history import StageHistory

@@ -29,9 +29,9 @@ def export_huggingface(
 ) -> None:
     """Exports the checkpoint that the user names, and prints what was written and whether it was checked."""
     max_shard_bytes = _size(max_shard_size)
-    from growctl.checkpoints.facts import read_facts
     from growctl.cli.pretrained import open_pretrained
     from growctl.model_card.facts import card_facts
+    from growctl.runs.show import read_facts
     from stages.huggingface.card import model_card
     from stages.huggingface.export import export_huggingface as export_folder
 
@@ -51,7 +51,7 @@ def export_huggingface(
         )
     if as_json:
         from growctl.cli.written import HuggingFaceDocument
-        from growctl.documents.output import print_document
+        from growctl.text.documents import print_document
 
         print_document(HuggingFaceDocument.of(export, source, output))
         return
@@ -66,7 +66,7 @@ def export_huggingface(
 
 def _size(text: str) -> int:
     """`text` such as 5GB in bytes. Raises UserError if it is no size."""
-    from growctl.schema.quantities import parse_size
+    from growctl.schedule.quantities import parse_size
     from model.errors import UserError
 
     try:

@@ -29,9 +29,9 @@ def export_ledger(
 
     Example: growctl ledger export quickstart --output quickstart-costs.csv
     """
-    from growctl.documents.output import print_document
     from growctl.ledger.exchange import export_ledgers
     from growctl.runs.find import find_ledgers
+    from growctl.text.documents import print_document
     from stages.checkpoint.directory import check_new
     from stages.counted import counted
 
@@ -60,8 +60,8 @@ def import_ledger(
 
     Example: growctl ledger import /mnt/cluster/runs --prefix cluster-
     """
-    from growctl.documents.output import print_document
     from growctl.ledger.exchange import import_ledgers
+    from growctl.text.documents import print_document
 
     document = import_ledgers(sources, runs_dir, prefix)
     if as_json:

@@ -4,9 +4,7 @@ Slow modules are imported on use.
 """
 
 import shlex
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -16,7 +14,7 @@ import typer
 
 from growctl.cli.completion import complete_document
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
-from growctl.documents.names import SCHEDULE
+from growctl.text.document_names import SCHEDULE
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -62,9 +60,6 @@ def init(
             help="Whether the growths add layers as well as parameter tokens, or tokens alone.",
         ),
     ] = False,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", "-i", help="Ask for each of these, with a line of explanation.")
-    ] = False,
 ) -> None:
     """Write a commented schedule for a model of a given size: stages, tokens, batch, learning rate, controls.
 
@@ -77,19 +72,9 @@ def init(
     from growctl.draft.wish import make_wish
     from model.errors import UserError
 
-    if file is not None and file != STANDARD_OUTPUT:
-        new_file(file)  # before any question
-    if interactive:
-        from growctl.cli.questions import asked_wish
-
-        with redirect_stdout(sys.stderr):  # standard output may be the schedule
-            wish = asked_wish(
-                params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth
-            )
-    elif params is None:
-        raise UserError("--params: is missing; give the parameters of the last size (--params 350M), or --interactive")
-    else:
-        wish = make_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth)
+    if params is None:
+        raise UserError("--params: is missing; give the parameters of the last size, for example --params 350M")
+    wish = make_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth)
     name = default_file(wish) if file in (None, STANDARD_OUTPUT) else str(file)
     path = None if file == STANDARD_OUTPUT else new_file(name)
     result = drafted(wish, Path(name).stem)
@@ -117,11 +102,11 @@ def validate(
 
     Example: growctl validate quickstart stages.0.train_tokens=200k
     """
-    from growctl.controls.brief import CheckedSchedule, ValidateDocument, checked
-    from growctl.documents.output import print_document
+    from growctl.ladder.brief import CheckedSchedule, ValidateDocument, checked
+    from growctl.ladder.datasets import dataset_warnings, prepared_sizes
+    from growctl.ladder.load import ScheduleError, check_text, load_schedule
     from growctl.launch.ranks import planned_crowding
-    from growctl.plan.datasets import dataset_warnings, prepared_sizes
-    from growctl.schedule.load import ScheduleError, check_text, load_schedule
+    from growctl.text.documents import print_document
     from growctl.trackers.kinds import missing_package
 
     files, overrides = _files_and_overrides(files)
@@ -190,8 +175,8 @@ def schema(
 
     Example: growctl schema status
     """
-    from growctl.documents.json_schema import document_schema_text
     from growctl.schedule.json_schema import schema_text
+    from growctl.text.document_schema import document_schema_text
 
     name = "-".join(document or [SCHEDULE])  # `schema import official` as the command is written
     print(schema_text() if name == SCHEDULE else document_schema_text(name), end="")
@@ -199,7 +184,7 @@ def schema(
 
 def _say_drafted(result: "Drafted", path: Path | None) -> None:
     """Says what a draft holds and what to do next. On standard error if the draft itself is on standard output."""
-    from growctl.plan.costs import Total
+    from growctl.ladder.costs import Total
     from growctl.text.formatting import scientific, short_count
 
     ladder = result.costs.ladder

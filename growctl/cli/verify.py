@@ -12,7 +12,7 @@ from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, RunsD
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
-    from growctl.verify.integrity import Found
+    from growctl.runs.verify import Found
     from stages.grow.comparison import Comparison
 
 Data = Annotated[
@@ -63,12 +63,11 @@ def verify(
 
     Example: growctl verify --integrity runs
     """
-    from growctl.checkpoints.dataset import dataset_of
-    from growctl.checkpoints.find import find_checkpoint
-    from growctl.documents.output import print_document
+    from growctl.find_checkpoint import dataset_of, find_checkpoint
+    from growctl.runs.verify_document import VerifyDocument, comparison_entry
+    from growctl.runs.verify_table import print_comparison
     from growctl.text.console import Terminal
-    from growctl.verify.document import VerifyDocument, comparison_entry
-    from growctl.verify.table import print_comparison
+    from growctl.text.documents import print_document
     from model.errors import UserError
 
     if new is None and not integrity:
@@ -94,8 +93,8 @@ def _integrity(paths: list[Path], as_json: bool) -> list["Found"]:
     """Re-reads everything at `paths` and returns what it found; prints each finding at once unless `as_json`."""
     from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+    from growctl.runs.verify import check, find_targets
     from growctl.text.console import Terminal
-    from growctl.verify.integrity import check, find_targets
 
     console = Terminal(stderr=True)
     columns = TextColumn("{task.description}", markup=False), DownloadColumn(), TransferSpeedColumn()

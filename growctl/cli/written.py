@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from growctl.verify.document import ComparisonEntry
+from growctl.runs.verify_document import ComparisonEntry
 from model.policy import GrowthPolicy
 from stages.checkpoint.text_facts import TextFacts
 

@@ -1,36 +1,11 @@
 """What `growctl inspect --json` prints."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from growctl.inspect.inspection import Inspection, Subject, Text
 from growctl.inspect.rows import NOTES
-from growctl.inspect.training import TrainingNorms
 from model.config import ScoreFunction
 from stages.inspect.facts import DEAD_BELOW, THRESHOLDS, GradientNorm, Layer
-
-
-@dataclass(frozen=True)
-class TrainingEntry:
-    """The gradient norms that a checkpoint's training recorded, before clipping."""
-
-    median: float
-    largest_over_median: float | None
-    """None if the median is 0."""
-
-    step_to_step: float | None
-    """The median factor, up or down, between one log line and the next: 1 means that norms do not change."""
-
-    num_rejected: int
-    """Updates that the anomaly guard rejected."""
-
-    norms: tuple[tuple[int, float], ...]
-    """[steps done since the run's start, norm of that step's gradient] of every log line."""
-
-    @classmethod
-    def of(cls, norms: TrainingNorms) -> "TrainingEntry":
-        """The entry of the norms of a training."""
-        return cls(norms.median, norms.largest_ratio, norms.step_ratio, norms.num_rejected, norms.norms)
 
 
 @dataclass(frozen=True)
@@ -38,9 +13,8 @@ class ModelEntry:
     """One model on the text."""
 
     name: str
-    """The checkpoint as the user named it, or a description."""
+    """The checkpoint as the user named it."""
 
-    kind: Literal["checkpoint", "untrained"]
     scores: str
     """How its scores are computed, in words."""
 
@@ -61,19 +35,15 @@ class ModelEntry:
     num_dead: int
     """Dead parameter tokens of all layers."""
 
-    training: TrainingEntry | None
-    """None if its training recorded nothing."""
-
     layers: tuple[Layer, ...]
     """In the order of the forward pass."""
 
     @classmethod
     def of(cls, subject: Subject) -> "ModelEntry":
         """The entry of a model."""
-        facts, norms = subject.facts, subject.training
+        facts = subject.facts
         return cls(
             name=subject.name,
-            kind=subject.kind,
             scores=subject.scores,
             family=facts.family,
             score_function=facts.score_function,
@@ -82,7 +52,6 @@ class ModelEntry:
             gradient=facts.gradient,
             depth_ratio=facts.depth_ratio,
             num_dead=facts.num_dead,
-            training=TrainingEntry.of(norms) if norms else None,
             layers=facts.layers,
         )
 

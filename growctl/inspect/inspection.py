@@ -1,14 +1,11 @@
-"""Inspects checkpoints, and untrained models to compare them with, on the same text."""
+"""Inspects checkpoints on the same text."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from growctl.inspect.choices import LINEAR, Untrained, untrained_models
-from growctl.inspect.training import TrainingNorms, training_norms
-from growctl.text.formatting import short_count
 from model.config import TokenformerConfig
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import Manifest, read_manifest
@@ -54,28 +51,20 @@ class Subject:
     """One model that was inspected."""
 
     name: str
-    """The checkpoint as the user named it, or a description."""
+    """The checkpoint as the user named it."""
 
-    kind: Literal["checkpoint", "untrained"]
     scores: str
     """The score function, or `linear`."""
 
     facts: Inspected
-    training: TrainingNorms | None = None
-    """None also if the checkpoint lies outside a run."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Everything that was measured: checkpoints in the user's order, then untrained models."""
+    """Everything that was measured, in the user's order."""
 
     text: Text
     subjects: tuple[Subject, ...]
-
-    @property
-    def checkpoints(self) -> tuple[Subject, ...]:
-        """The trained models alone."""
-        return tuple(subject for subject in self.subjects if subject.kind == "checkpoint")
 
 
 Open = Callable[[Path], "AbstractContextManager[Pretrained]"]
@@ -85,11 +74,10 @@ Open = Callable[[Path], "AbstractContextManager[Pretrained]"]
 def inspect_checkpoints(
     checkpoints: Sequence[tuple[str, Path]],
     choice: TextChoice,
-    against: str | None,
     open_model: Open,
     progress: Callable[[str, int, int], None],
 ) -> Inspection:
-    """Measures the checkpoints (name, directory), then untrained models of the size of the first.
+    """Measures the checkpoints (name, directory).
 
     One model is in memory at a time. `progress(name, batches done, batches of all models)` is called before each batch.
     Raises UserError for unusable choices, before anything is measured.
@@ -97,23 +85,17 @@ def inspect_checkpoints(
     from stages.evaluate.documents import text_files
 
     manifests = [read_manifest(path) for _, path in checkpoints]
-    untrained = untrained_models([manifest.model for manifest in manifests], against)
     _check_tokenizers(checkpoints, manifests)
     files = text_files(choice.texts)
     choice = choice if choice.context else replace(choice, context=_shortest_context(manifests, choice.dataset))
-    num_models = len(checkpoints) + len(untrained)
     bench: _Bench | None = None
     subjects: list[Subject] = []
     for (name, path), manifest in zip(checkpoints, manifests, strict=True):
         with open_model(path) as opened:
-            bench = bench or _Bench(choice, files, opened, num_models, progress)
+            bench = bench or _Bench(choice, files, opened, len(checkpoints), progress)
             facts = bench.measure(opened.model, name)
-        norms = training_norms(path, manifest.step)
-        subjects.append(Subject(name, "checkpoint", _scores(manifest.model), facts, norms))
+        subjects.append(Subject(name, _scores(manifest.model), facts))
     assert bench is not None
-    for model in untrained:
-        facts = bench.measure_untrained(model, manifests[0].seed)
-        subjects.append(Subject(_name(model, facts), "untrained", model.scores, facts))
     return Inspection(bench.text, tuple(subjects))
 
 
@@ -172,20 +154,9 @@ class _Bench:
         except Failure as error:
             raise Failure(f"{name}: {error}") from error
 
-    def measure_untrained(self, model: Untrained, seed: int) -> Inspected:
-        """Builds and measures an untrained model on the same device."""
-        from model.initialization import build_model
-
-        return self.measure(build_model(model.config, seed=seed, device=self._device), f"untrained, {model.scores}")
-
-
-def _name(model: Untrained, facts: Inspected) -> str:
-    family = "Transformer" if model.scores == LINEAR else "Tokenformer"
-    return f"untrained {family} of {short_count(facts.num_parameters)}"
-
 
 def _scores(config: object) -> str:
-    return config.score_function if isinstance(config, TokenformerConfig) else LINEAR
+    return config.score_function if isinstance(config, TokenformerConfig) else "linear"
 
 
 def _check_tokenizers(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> None:

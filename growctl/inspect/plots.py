@@ -1,18 +1,16 @@
-"""Draws an inspection: gradients and activations by depth, gradient norms of training, and scores."""
+"""Draws an inspection: gradients and activations by depth."""
 
 import io
 from collections.abc import Callable
 
-import matplotlib
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from growctl.inspect.inspection import Inspection, Subject
-from growctl.report.drawing import INK, page_svg
 from growctl.text.escaping import visible
 from stages.inspect.facts import Layer
 
+INK = "#30353d"
 _COLORS = {"l2_norm_gelu": "#0072b2", "gelu_l2_norm": "#009e73", "softmax": "#d55e00", "linear": "#7f7f7f"}
 _MARKERS = "osDvP*^X"
 
@@ -24,26 +22,14 @@ _PANELS: dict[str, Callable[[Layer], float | None]] = {
 
 
 def draw(inspection: Inspection) -> Figure:
-    """The picture as a figure of 1500 x 1200 pixels.
-
-    Solid lines are checkpoints, dashed lines are untrained models. In three panels, every dot is a layer, in the order
-    of the forward pass. The fourth shows gradient norms during training, if they are known.
-    """
-    figure = Figure(figsize=(10.0, 8.0), dpi=150, layout="constrained")
-    grid = figure.subplots(2, 2)
-    axes = list(grid.flat)
-    for panel, (title, quantity) in zip(axes, _PANELS.items(), strict=False):
+    """The picture as a figure of 2250 x 750 pixels. Every dot is a layer, in the order of the forward pass."""
+    figure = Figure(figsize=(15.0, 5.0), dpi=150, layout="constrained")
+    panels = figure.subplots(1, len(_PANELS))
+    for panel, (title, quantity) in zip(panels, _PANELS.items(), strict=True):
         for number, subject in enumerate(inspection.subjects, 1):
             _draw_layers(panel, number, subject, quantity)
         _frame(panel, title, "depth (share of the layers)")
-    for number, subject in enumerate(inspection.subjects, 1):
-        if subject.training:
-            steps, norms = zip(*subject.training.norms, strict=True)
-            axes[3].plot(steps, norms, color=_color(subject), linewidth=1.0, alpha=0.8, label=_label(number, subject))
-    _frame(axes[3], "gradient norm during training", "steps")
-    if not axes[3].lines:
-        axes[3].text(0.5, 0.5, "not recorded", transform=axes[3].transAxes, ha="center", color=INK)
-    handles, labels = axes[0].get_legend_handles_labels()
+    handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower left", ncols=2, fontsize=8, labelcolor=INK, frameon=False)
     return figure
 
@@ -55,12 +41,6 @@ def png(inspection: Inspection) -> bytes:
     return buffer.getvalue()
 
 
-def svg(inspection: Inspection) -> Markup:
-    """The picture as an `<svg>` element to embed in a page."""
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        return page_svg(draw(inspection), "depth")
-
-
 def _draw_layers(axes: Axes, number: int, subject: Subject, quantity: Callable[[Layer], float | None]) -> None:
     count = len(subject.facts.layers)
     points = [
@@ -68,15 +48,14 @@ def _draw_layers(axes: Axes, number: int, subject: Subject, quantity: Callable[[
         for place, layer in enumerate(subject.facts.layers)
         if (value := quantity(layer)) is not None and value > 0
     ]
-    trained = subject.kind == "checkpoint"
     axes.plot(
         *(zip(*points, strict=True) if points else ([], [])),
         _MARKERS[(number - 1) % len(_MARKERS)],
-        linestyle="-" if trained else "--",
+        linestyle="-",
         color=_color(subject),
-        markersize=4 if trained else 3,
-        linewidth=1.4 if trained else 0.8,
-        alpha=0.9 if trained else 0.6,
+        markersize=4,
+        linewidth=1.4,
+        alpha=0.9,
         label=_label(number, subject),
     )
 

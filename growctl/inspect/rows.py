@@ -1,4 +1,4 @@
-"""The tables of an inspection as text, for the terminal and the page alike. Models are numbered in their order."""
+"""The tables of an inspection as text. Models are numbered in their order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -26,9 +26,6 @@ NOTES = (
     "Only compare like with like. Weights trained under one score function mean nothing under another, so no "
     "checkpoint is run under a score function that it was not trained with.",
     "Checkpoints may be compared with each other if they ran the same schedule but for the score function.",
-    "Untrained models have the size of the first Tokenformer checkpoint, one generation, the published tau and the "
-    "checkpoint's seed. Compare them with each other: they show what a score function does before any training. "
-    "'linear' is a Transformer with about as many parameters, so its width and depth differ.",
 )
 
 
@@ -47,20 +44,6 @@ def model_rows(inspection: Inspection) -> Grid:
         )
     headings = ("", "model", "scores", "size", "loss", "gradient\nnorm", "spread", "depth\nratio", "kurto-\nsis")
     return Grid("models on this text", headings, rows)
-
-
-def training_rows(inspection: Inspection) -> Grid | None:
-    """The gradient norms that the runs recorded; None if there are none."""
-    rows = [
-        (
-            *(str(number), subject.name, subject.scores, str(len(norms.norms)), _number(norms.median)),
-            *(_number(norms.largest_ratio), _number(norms.step_ratio), str(norms.num_rejected)),
-        )
-        for number, subject in enumerate(inspection.subjects, 1)
-        if (norms := subject.training)
-    ]
-    headings = ("", "model", "scores", "log\nlines", "median\nnorm", "largest /\nmedian", "step\nto step")
-    return Grid("gradient norms during training", (*headings, "rejected"), rows) if rows else None
 
 
 QUANTITIES: dict[str, Callable[[Layer], float | None]] = {
@@ -195,8 +178,7 @@ def _mean(subject: Subject, name: str, quantity: Callable[[Layer], float | None]
 
 
 def _short(subject: Subject) -> str:
-    short = {"l2_norm_gelu": "l2-gelu", "gelu_l2_norm": "gelu-l2"}.get(subject.scores, subject.scores)
-    return short if subject.kind == "checkpoint" else f"{short}\nnew"
+    return {"l2_norm_gelu": "l2-gelu", "gelu_l2_norm": "gelu-l2"}.get(subject.scores, subject.scores)
 
 
 def _number(value: float | None) -> str:

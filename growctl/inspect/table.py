@@ -12,7 +12,6 @@ from growctl.inspect.rows import (
     layer_rows,
     model_rows,
     score_rows,
-    training_rows,
     use_lines,
 )
 from growctl.text.colours import FAINT
@@ -28,7 +27,7 @@ BEFORE_SHOWN = 48
 """Characters of a context before the token."""
 
 DEAD_SHOWN = 12
-"""Lines of dead tokens; the page and the JSON document have all."""
+"""Lines of dead tokens; the JSON document has all."""
 
 
 def print_inspection(inspection: Inspection, console: "Console") -> None:
@@ -41,11 +40,9 @@ def print_inspection(inspection: Inspection, console: "Console") -> None:
         f"{counted(batches, 'batch', 'batches')} of {text.batch_size}"
     )
     _print(model_rows(inspection), console)
-    if (training := training_rows(inspection)) is not None:
-        _print(training, console)
     for grid in comparison_rows(inspection):
         _print(grid, console)
-    for number, subject in enumerate(inspection.checkpoints, 1):
+    for number, subject in enumerate(inspection.subjects, 1):
         _print(layer_rows(number, subject), console)
         scores, generations = score_rows(number, subject), generation_rows(number, subject)
         if scores is None or generations is None:
@@ -57,7 +54,7 @@ def print_inspection(inspection: Inspection, console: "Console") -> None:
         for line in lines[: DEAD_SHOWN + 1]:
             console.print(line)
         if len(lines) > DEAD_SHOWN + 1:
-            console.print(f"... and {len(lines) - DEAD_SHOWN - 1} lines more (--json and --output have all)")
+            console.print(f"... and {len(lines) - DEAD_SHOWN - 1} lines more (--json has all)")
         console.print()
         for head, contexts in use_lines(subject, MOST_USED_SHOWN):
             console.print(head)

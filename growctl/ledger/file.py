@@ -62,7 +62,6 @@ _TYPES = {bool: "INTEGER", int: "INTEGER", float: "REAL", str: "TEXT", Flops: "F
 _JSON = "TEXT AS JSON"
 
 
-@cache
 def _layout(record: type) -> dict[str, tuple[str, bool]]:
     """The stored fields of a record: their type in SQL, FLOPS or _JSON, and whether they may be null."""
     hints = get_type_hints(record)
@@ -75,10 +74,13 @@ def _layout(record: type) -> dict[str, tuple[str, bool]]:
     return layout
 
 
+_LAYOUTS = {record: _layout(record) for record in _NAMES}
+
+
 def _columns(record: type) -> str:
     """The columns of a record, for SQL. FLOPs have a column for each part."""
     columns = []
-    for name, (kind, nullable) in _layout(record).items():
+    for name, (kind, nullable) in _LAYOUTS[record].items():
         names = [f"{name}_{part.name}" for part in fields(Flops)] if kind == "FLOPS" else [name]
         sql = {"FLOPS": "REAL", _JSON: "TEXT"}.get(kind, kind) + ("" if nullable else " NOT NULL")
         columns += [f'"{column}" {sql}' for column in names]  # `group` is a word of SQL
@@ -88,7 +90,7 @@ def _columns(record: type) -> str:
 def to_row(entry: Any) -> dict[str, Any]:
     """The columns and values of a record."""
     row: dict[str, Any] = {}
-    for name, (kind, _) in _layout(type(entry)).items():
+    for name, (kind, _) in _LAYOUTS[type(entry)].items():
         value = getattr(entry, name)
         if kind == "FLOPS":
             row |= {f"{name}_{part}": number for part, number in asdict(value).items()}
@@ -102,17 +104,18 @@ def to_row(entry: Any) -> dict[str, Any]:
 def from_row(record: type[Entry], row: sqlite3.Row, **derived: Any) -> Entry:
     """The record in a row, with its `derived` fields."""
     values: dict[str, Any] = {}
-    for name, (kind, _) in _layout(record).items():
+    for name, (kind, _) in _LAYOUTS[record].items():
         if kind == "FLOPS":
             values[name] = {part.name: row[f"{name}_{part.name}"] for part in fields(Flops)}
         else:
             values[name] = json.loads(row[name]) if kind == _JSON and row[name] is not None else row[name]
-    return _adapter(record).validate_python(values | derived)  # type: ignore[no-any-return]
+    entry: Entry = _adapter(_NAMES[record]).validate_python(values | derived)
+    return entry
 
 
 @cache
-def _adapter(record: type) -> TypeAdapter[Any]:
-    return TypeAdapter(record)
+def _adapter(table: str) -> TypeAdapter[Any]:
+    return TypeAdapter(TABLES[table][0])
 
 
 _SCHEMA = [

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from growctl.checkpoints.facts import CheckpointFacts
-from growctl.checkpoints.table import cost_rows, fact_rows, generation_rows, lineage_lines, source_rows
+from growctl.runs.show import CheckpointFacts
+from growctl.runs.show_table import cost_rows, fact_rows, generation_rows, lineage_lines, source_rows
 from growctl.runs_dir import RunPaths
 from stages.data.location import LOCAL_SCHEMES
 
@@ -64,7 +64,7 @@ def _public_part(part: str) -> str:
 def _verdicts(checkpoint: Path) -> list[tuple[str, tuple[str, ...]]]:
     """The verdicts of the report of the run that the checkpoint is in; none if it is in no run with a ledger."""
     from growctl.analysis.results import results
-    from growctl.ledger.ledger import LedgerError
+    from growctl.ledger.file import LedgerError
     from growctl.runs.find import find_runs
 
     above = checkpoint.resolve().parents

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from growctl.analysis.data_groups import data_document, data_groups, mixture_shares
 from growctl.analysis.results import results as judge
 from growctl.ledger.entries import AnomalyEntry
 from growctl.report import compute, published, results, scores, setup, training
 from growctl.report.legend import Legend
 from growctl.report.published import Published
-from growctl.runs.data_groups import data_document, data_groups, mixture_shares
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count

@@ -1,6 +1,6 @@
 """What the ledger records of a run before any work: the run itself, and its stages and releases."""
 
-from growctl.controls.caveats import control_caveats, decays
+from growctl.ladder.caveats import control_caveats, decays
 from growctl.ladder.conditions import comparison_conditions, data_conditions
 from growctl.ladder.releases import has_decayed
 from growctl.ladder.stage_plans import StagePlan

@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from growctl.run.screen import Screen
+from growctl.runs.stages import Segment, payers
 from growctl.runs_dir import RunsPaths
 from growctl.text.formatting import scientific
 from stages.checkpoint.directory import finish_directory, whole_directory
@@ -83,17 +84,6 @@ class Found:
         with suppress(OSError, ValidationError):
             return TrainSpec.model_validate_json(self.stage.spec.read_bytes()).trunk_step == self.steps
         return False
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Steps of a stage that one run paid for."""
-
-    first_step: int
-    last_step: float
-    """Infinite while the run that trains them goes on."""
-
-    paid_by: str
 
 
 def reuse(spec: TrainSpec, training: TrainingHistory, own: int, sources: Sequence[Path], screen: Screen) -> bool:
@@ -227,24 +217,6 @@ def _record(found: Found, spec: TrainSpec, own: int, whole: bool) -> None:
         writer.write("end", found.steps, 0.0)
     writer.sync()
     writer.close()
-
-
-def payers(records: Sequence[Record], run: str) -> list[Segment]:
-    """Who paid for which steps of the stage that wrote `records`: `run` itself, or the runs that it reused."""
-    segments: list[Segment] = []
-    attempt, step = 0, 0
-    for record in records:
-        if record["event"] not in ("start", "reused"):
-            continue
-        if record["attempt"] != attempt:
-            attempt, step = record["attempt"], record["resumed_from"] or 0
-            segments = [
-                Segment(s.first_step, min(s.last_step, step), s.paid_by) for s in segments if s.first_step < step
-            ]
-        last = record["step"] if record["event"] == "reused" else math.inf
-        segments.append(Segment(step, last, record["run"] if record["event"] == "reused" else run))
-        step = record["step"]
-    return segments
 
 
 def kept_evaluations(records: Sequence[Record]) -> list[Record]:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from growctl.ladder.costs import planned_micro_batch
 from growctl.ladder.data_position import first_sample, position_after
 from growctl.ladder.mixture_spans import mixture_spans
 from growctl.ladder.releases import paths_of, plan_release, plan_run, with_releases
@@ -19,19 +20,19 @@ from growctl.ledger.books import StageBooks
 from growctl.ledger.file import BrokenLedger, move_aside
 from growctl.ledger.ledger import Ledger
 from growctl.ledger.lines import read_scores
-from growctl.plan.costs import planned_micro_batch
 from growctl.run.attempt import Attempt, Outcome, pause_after
 from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.entries import run_entry, stage_entry
 from growctl.run.growing import grow, growth_message
 from growctl.run.history import StageHistory
-from growctl.run.lock import hold
-from growctl.run.requests import RunFailed, RunRequest, schedule_yaml, steps_done
+from growctl.run.requests import RunFailed, RunRequest, schedule_yaml
 from growctl.run.resume import World, checkpoint_to_resume, newest_own
 from growctl.run.reuse import reuse
 from growctl.run.screen import Screen
 from growctl.run.stage_samples import write_new_samples
 from growctl.run.start import Start, started_from
+from growctl.runs.directory import steps_done
+from growctl.runs.lock import hold
 from growctl.runs_dir import RunsPaths
 from growctl.trackers.protocol import TrackedRun
 from growctl.trackers.tracking import Tracking

@@ -202,7 +202,7 @@ class RunReport:
     seed: int = 0
     """The seed of the weights and of the order of the data."""
     controls_to_come: tuple[ControlToCome, ...] = ()
-    """The controls of a ladder that are not finished. Empty unless growctl/status/controls_to_come.py looked."""
+    """The controls of a ladder that are not finished. Empty unless with_controls_to_come looked."""
     machines: tuple[tuple[str, int, str], ...] = ()
     """The device, the number of devices and the precision of its training, reused work included, in its order."""
     releases: tuple[StageReport, ...] = ()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from growctl.verify.integrity import check, find_targets
+from growctl.runs.verify import check, find_targets
 from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.verify import verify_checkpoint
 from stages.data.dataset import verify_dataset

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from growctl.controls.generate import plan_controls
 from growctl.ladder.conditions import comparison_conditions
+from growctl.ladder.controls import plan_controls
+from growctl.ladder.costs import plan_costs
+from growctl.ladder.plan_document import plan_document
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
-from growctl.plan.costs import plan_costs
-from growctl.plan.document import plan_document
 from growctl.run.changed_schedule import shared_training
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
-from growctl.schema.blocks import Schedule
 from model.flops import forward_flops_per_token, training_flops_per_token
 from stages.spec import TrainSpec
 from tests.growctl.ladders import ladder
