@@ -17,9 +17,9 @@ from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import run_devices
 from growctl.ledger.books import StageBooks
-from growctl.ledger.file import move_aside
-from growctl.ledger.ledger import BrokenLedger, Ledger
-from growctl.ledger.scores import read_scores
+from growctl.ledger.file import BrokenLedger, move_aside
+from growctl.ledger.ledger import Ledger
+from growctl.ledger.lines import read_scores
 from growctl.run.attempt import Attempt, Outcome, pause_after
 from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.entries import run_entry, stage_entry

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from growctl.ladder.stage_plans import StagePlan
-from growctl.ledger.ledger import BaseEntry
+from growctl.ledger.entries import BaseEntry
 from growctl.run.resume import convert
 from growctl.runs.directory import RunError
 from growctl.schedule.batches import evaluation_length, longest_context

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
-from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.runs.directory import own_schedule
 from growctl.runs.lock import find_holder
 from growctl.runs_dir import RunPaths, RunsPaths
