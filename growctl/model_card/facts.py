@@ -62,7 +62,7 @@ def _public_part(part: str) -> str:
 def _verdicts(checkpoint: Path) -> list[tuple[str, tuple[str, ...]]]:
     """The verdicts of the report of the run that the checkpoint is in; none if it is in no run with a ledger."""
     from growctl.analysis.results import results
-    from growctl.ledger.ledger import LedgerError
+    from growctl.ledger.file import LedgerError
     from growctl.runs.find import find_runs
 
     above = checkpoint.resolve().parents

@@ -8,7 +8,9 @@ from pydantic import ValidationError
 
 from growctl.ladder.datasets import DatasetSizes, dataset_warnings
 from growctl.ladder.mixture_needs import exhausted_run, sizes_of
-from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
+from growctl.ledger.entries import RunEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths

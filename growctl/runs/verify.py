@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.runs.directory import RunError, own_schedule
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.text.formatting import policy_words, short_count

@@ -6,7 +6,7 @@ SCHEDULE = "schedule"
 FILES = {
     "metrics": ("a line of metrics.jsonl", "stages.metrics_lines:Line"),
     "samples": ("samples.json", "stages.generate.text_samples:TextSamples"),
-    "scores": ("a line of scores.jsonl", "growctl.ledger.scores:ScoreEntry"),
+    "scores": ("a line of scores.jsonl", "growctl.ledger.entries:ScoreEntry"),
 }
 """Files of a run: {name: (what it is, its type as MODULE:NAME)}."""
 
@@ -23,8 +23,8 @@ COMMANDS = {
     "generate": "growctl.generate.document:GenerateDocument",
     "import-official": "growctl.cli.written:ImportDocument",
     "inspect": "growctl.inspect.document:InspectDocument",
-    "ledger-export": "growctl.ledger_exchange.export:LedgerExportDocument",
-    "ledger-import": "growctl.ledger_exchange.importing:LedgerImportDocument",
+    "ledger-export": "growctl.ledger.exchange:LedgerExportDocument",
+    "ledger-import": "growctl.ledger.exchange:LedgerImportDocument",
     "plan": "growctl.ladder.plan_document:PlanDocument",
     "prepare": "growctl.run.prepared:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",

@@ -25,7 +25,8 @@ from growctl.ladder.load import ScheduleError, load_schedule, parse_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.hostfile import read_hostfile
 from growctl.launch.machines import LaunchError
-from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
