@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from growctl.ledger.ledger import Ledger
-from growctl.runs.storage import Share, measure_storage
-from growctl.runs.storage_table import print_storage
+from growctl.runs.storage import Share, measure_storage, section
+from growctl.text.terminal import print_sections
 from model.errors import UserError
 from tests.growctl.invented_runs import FakeRun, control, ladder
 from tests.growctl.runs.stored import WEIGHTS, dataset, finished_run, linked_copy, save
@@ -16,7 +16,7 @@ from tests.growctl.runs.stored import WEIGHTS, dataset, finished_run, linked_cop
 
 def printed(storage) -> str:
     out = io.StringIO()
-    print_storage(storage, Console(file=out, width=80, highlight=False))
+    print_sections([section(storage)], Console(file=out, width=80, highlight=False))
     return out.getvalue()
 
 
