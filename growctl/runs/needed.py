@@ -110,7 +110,7 @@ def _start(directory: Path) -> Path | None:
 
 def _new_model(schedule: Schedule) -> str:
     """The hash of the untrained model of a schedule's first stage."""
-    unused = {"directory": "", "keys": "", "dataset": "", "initial": None, "resume": None}
+    unused = {"directory": "", "dataset": "", "initial": None, "resume": None}
     spec = worker_spec(
         schedule, plan_stages(schedule)[0], attempt=1, samples_seen=0, micro_batch_size=1, launched_at=0.0, **unused
     )
