@@ -36,17 +36,8 @@ FIRST_SECONDS = 600.0
 WRITES = "writes:"
 """Ends the line above a text that a stage's model wrote. Each line of the text is indented, or empty."""
 
-HEADINGS = (
-    "stage",
-    "size",
-    "progress",
-    "steps",
-    "training\nloss",
-    "validation\nloss",
-    "tokens/s",
-    "FLOPs\nso far",
-    "left",
-)
+LOSSES = ("training\nloss", "validation\nloss")
+HEADINGS = ("stage", "size", "progress", "steps", *LOSSES, "tokens/s", "FLOPs\nso far", "left")
 """The columns of the stages. The second line of a heading is below the first."""
 
 DROPPED = ("tokens/s", "FLOPs\nso far", "size", "progress", *LOSSES, "steps")
