@@ -29,12 +29,12 @@ COMMANDS = {
     "prepare": "growctl.run.prepared:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",
     "runs": "growctl.runs.storage:Storage",
-    "show": "growctl.runs.show_document:ShowDocument",
+    "show": "growctl.runs.show:CheckpointFacts",
     "shrink": "growctl.cli.written:ShrinkDocument",
     "status": "growctl.runs.status:StatusDocument",
     "sweep": "growctl.run.set_document:SweepDocument",
     "validate": "growctl.ladder.brief:ValidateDocument",
-    "verify": "growctl.runs.verify_document:VerifyDocument",
+    "verify": "growctl.runs.verify:VerifyDocument",
 }
 """What commands print with --json: {command, with - for spaces: its type as MODULE:NAME}."""
 
