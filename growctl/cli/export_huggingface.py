@@ -1,6 +1,5 @@
 """What `growctl export --to huggingface` does and prints. Slow modules are imported on use."""
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -37,8 +36,7 @@ def export_huggingface(
 
     with open_pretrained(checkpoint, runs_dir, _tell, tokenizer=tokenizer, device="cpu") as pretrained:
         source = pretrained.directory
-        known = dataclasses.replace(read_facts(source, runs_dir), manifest=pretrained.manifest)
-        facts = card_facts(known, output.absolute().name)
+        facts = card_facts(read_facts(source, runs_dir, pretrained.manifest), output.absolute().name)
         export = export_folder(
             pretrained,
             output,

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from growctl.ledger.scores import ScoreEntry, positions_of
+from growctl.ledger.entries import ScoreEntry, positions_of
 from growctl.report.published import PublishedModel, load_overlay
 from growctl.runs.runs import RunReport, StageReport
 from growctl.text.formatting import short_count

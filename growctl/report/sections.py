@@ -1,11 +1,11 @@
 """All that a report says, topic by topic, in the order in which a reader wants it."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from growctl.analysis.data_groups import data_document, data_groups, mixture_shares
 from growctl.analysis.results import results as judge
-from growctl.ledger.entries import Anomaly, SourceEvaluation
+from growctl.ledger.entries import AnomalyEntry
 from growctl.report import compute, published, results, scores, setup, training
 from growctl.report.legend import Legend
 from growctl.report.published import Published
@@ -178,23 +178,23 @@ class _SourceRow(NamedTuple):
 
     stage: StageReport
     name: str
-    source: SourceEvaluation
+    source: Mapping[str, Any]
 
     @property
     def share(self) -> float | None:
         """The part of the stage's tokens."""
-        total = sum(source.train_tokens for source in self.stage.by_source.values())
-        return self.source.train_tokens / total if total else None
+        total = sum(source["trained_tokens"] for source in self.stage.by_source.values())
+        return self.source["trained_tokens"] / total if total else None
 
 
 _SOURCE_COLUMNS = (
     Column("stage", False, cell=lambda row: Cell(row.stage.name + ("" if row.stage.finished else " (unfinished)"))),
     Column("source", False, cell=lambda row: Cell(row.name)),
-    Column("tokens", cell=lambda row: figure(row.source.train_tokens, short_count)),
+    Column("tokens", cell=lambda row: figure(row.source["trained_tokens"], short_count)),
     Column("share", drop=1, cell=lambda row: figure(row.share, "{:.1%}")),
-    Column("epochs so far", cell=lambda row: figure(row.source.epochs, "{:.3g}")),
-    Column("validation loss", cell=lambda row: figure(row.source.loss)),
-    Column("bits per byte", drop=2, cell=lambda row: figure(row.source.bits_per_byte)),
+    Column("epochs so far", cell=lambda row: figure(row.source["epochs"], "{:.3g}")),
+    Column("validation loss", cell=lambda row: figure(row.source["loss"])),
+    Column("bits per byte", drop=2, cell=lambda row: figure(row.source["bits_per_byte"])),
 )
 _SOURCES = (
     "Tokens are those that the stage trained on; data that a rollback skipped does not count. Epochs count from the "
@@ -236,7 +236,7 @@ def _anomalies(runs: Sequence[RunReport]) -> Section | None:
     return Section("anomalies", "Training anomalies", tuple(parts)) if parts else None
 
 
-def _anomaly(stage: str, anomaly: Anomaly) -> str:
+def _anomaly(stage: str, anomaly: AnomalyEntry) -> str:
     what = {"non_finite": "a non-finite value", "spike": "a spike"}.get(anomaly.kind, anomaly.kind)
     done = {"skip": "skipped", "rollback": "rolled back", "stop": "stopped"}.get(anomaly.action, anomaly.action)
     if anomaly.value is not None and anomaly.threshold is not None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from growctl.ledger.starts import read_starts
+from growctl.ledger.lines import read_starts
 from growctl.redaction import REMOVED, redacted_data, redacted_override
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import RunPaths
