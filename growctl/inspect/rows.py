@@ -6,7 +6,7 @@ from typing import NamedTuple
 from growctl.inspect.inspection import Inspection, Subject
 from growctl.text.formatting import short_count
 from model.config import PATTENTIONS
-from stages.inspect.facts import DEAD_BELOW, Layer, Scores, generations_of
+from stages.inspect.facts import DEAD_BELOW, Layer, Scores
 
 MOST_COLUMNS = 8
 """Models side by side in one table."""
