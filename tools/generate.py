@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from growctl.ladder.costs import RunCost, plan_costs
-from growctl.schedule.load import load_schedule, shipped_schedules
+from growctl.ladder.load import load_schedule, shipped_schedules
 from growctl.text.formatting import byte_count, scientific, short_count
 from tools import file_tables, formats, growth_axes, inspection, judge, keys, performance
 from tools.pages import REPOSITORY, filled

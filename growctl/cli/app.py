@@ -119,10 +119,10 @@ def run(
 
     Example: growctl run quickstart --seeds 0,1,2
     """
+    from growctl.ladder.load import check_runs_dir, load_schedule
     from growctl.run.requests import LadderRequest, reuse_sources
     from growctl.run.screen import Screen, make_screen
     from growctl.runs_dir import CONTROLS_LEFT_OUT
-    from growctl.schedule.load import check_runs_dir, load_schedule
     from growctl.text.console import Terminal
 
     check_name(name)
@@ -199,8 +199,8 @@ def plan(
     Example: growctl plan pile_1.4b launch.devices=8 launch.hardware.device=h100 launch.hardware.mfu=0.4
     """
     from growctl.ladder.costs import plan_costs
+    from growctl.ladder.load import load_schedule
     from growctl.ladder.plan_table import print_plan
-    from growctl.schedule.load import load_schedule
     from growctl.text.console import Terminal
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
@@ -211,8 +211,8 @@ def plan(
         progress = Terminal(stderr=True, highlight=False)
         costs = plan_costs(loaded, runs_dir, measure_sizes(costs, lambda line: progress.print(line, soft_wrap=True)))
     if as_json:
-        from growctl.documents.output import print_document
         from growctl.ladder.plan_document import plan_document
+        from growctl.text.documents import print_document
 
         print_document(plan_document(loaded, costs))
     else:
@@ -240,11 +240,11 @@ def prepare(
     Example: growctl prepare quickstart
     """
     from growctl.ladder.datasets import DatasetSizes, dataset_warnings
-    from growctl.mixture.sources import prepare_data
+    from growctl.ladder.load import load_schedule
     from growctl.prepare.executors import execute_on
     from growctl.run.screen import make_screen
     from growctl.runs_dir import RunsPaths
-    from growctl.schedule.load import load_schedule
+    from growctl.schedule.sources import prepare_data
     from growctl.text.console import Terminal
     from stages.counted import counted
     from stages.data.dataset import read_dataset_manifest
@@ -265,8 +265,8 @@ def prepare(
     manifest = read_dataset_manifest(path)
     warnings += dataset_warnings(loaded, DatasetSizes.of(manifest, path))
     if as_json:
-        from growctl.documents.output import print_document
         from growctl.run.prepared import PrepareDocument
+        from growctl.text.documents import print_document
 
         print_document(PrepareDocument(path, manifest, tuple(warnings)))
     else:

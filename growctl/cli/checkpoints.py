@@ -107,8 +107,8 @@ def expand(
     Example: growctl expand quickstart --add-layers 2 --depth interleave --output deeper
     """
     from growctl.checkpoints.dataset import dataset_of
-    from growctl.checkpoints.find import find_checkpoint
     from growctl.checkpoints.room import check_expansion
+    from growctl.find_checkpoint import find_checkpoint
     from growctl.ladder.sizes import Growth
     from growctl.run.temporary_conversion import as_parameters
     from growctl.text.console import Terminal
@@ -152,7 +152,7 @@ def expand(
         comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
     if as_json:
         from growctl.cli.written import ExpandDocument
-        from growctl.documents.output import print_document
+        from growctl.text.documents import print_document
         from growctl.verify.document import comparison_entry
 
         entry = comparison_entry(source, output, dataset, comparison) if dataset and comparison else None
@@ -177,8 +177,8 @@ def shrink(
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
-    from growctl.checkpoints.find import find_checkpoint
     from growctl.checkpoints.room import check_copies
+    from growctl.find_checkpoint import find_checkpoint
     from growctl.run.temporary_conversion import as_parameters
     from stages.checkpoint.manifest import read_manifest
     from stages.grow.expand import shrink as shrink_checkpoint
@@ -189,7 +189,7 @@ def shrink(
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     if as_json:
         from growctl.cli.written import ShrinkDocument
-        from growctl.documents.output import print_document
+        from growctl.text.documents import print_document
 
         print_document(ShrinkDocument(path=output, parent=manifest.lineage.parent or "", **manifest.lineage.details))
     else:
@@ -205,10 +205,10 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
     """
     from growctl.checkpoints.document import show_document
     from growctl.checkpoints.facts import read_facts
-    from growctl.checkpoints.find import find_checkpoint
     from growctl.checkpoints.table import print_facts
-    from growctl.documents.output import print_document
+    from growctl.find_checkpoint import find_checkpoint
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
 
     facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell), runs_dir)
     if as_json:

@@ -124,7 +124,6 @@ def evaluate(
 
     Example: growctl eval my-run --text book.txt --contexts 1024,4096,16384 --rope-scaling yarn --picture long.png
     """
-    from growctl.documents.output import plain, print_document
     from growctl.evaluate.evaluation import Evaluation
     from growctl.evaluate.record import record
     from growctl.evaluate.settings import (
@@ -136,6 +135,7 @@ def evaluate(
         require_one_device,
     )
     from growctl.text.console import Terminal
+    from growctl.text.documents import plain, print_document
 
     text = text or None
     split_given = split if text or tasks is not None else split or data

@@ -84,7 +84,7 @@ def import_official(
     text, details = manifest.text, manifest.lineage.details
     if as_json:
         from growctl.cli.written import ImportDocument
-        from growctl.documents.output import print_document
+        from growctl.text.documents import print_document
 
         print_document(ImportDocument(path=output, **details, text=text))
         return
@@ -196,7 +196,7 @@ def _refuse_options(to: str, options: dict[str, dict[str, Any]]) -> None:
 def _export_official(
     checkpoint: str, output: Path, file_format: Literal["bin", "safetensors"], runs_dir: Path, as_json: bool
 ) -> None:
-    from growctl.checkpoints.find import find_checkpoint
+    from growctl.find_checkpoint import find_checkpoint
     from growctl.run.temporary_conversion import as_parameters
     from stages.official.exporting import export_official
 
@@ -205,7 +205,7 @@ def _export_official(
         files = export_official(parameters, output, file_format=file_format, on_progress=on_progress)
     if as_json:
         from growctl.cli.written import HashedFile, OfficialDocument
-        from growctl.documents.output import print_document
+        from growctl.text.documents import print_document
 
         entries = {name: HashedFile(entry.bytes, entry.sha256) for name, entry in files.items()}
         print_document(OfficialDocument(path=output, checkpoint=source, files=entries))

@@ -51,7 +51,7 @@ def export_huggingface(
         )
     if as_json:
         from growctl.cli.written import HuggingFaceDocument
-        from growctl.documents.output import print_document
+        from growctl.text.documents import print_document
 
         print_document(HuggingFaceDocument.of(export, source, output))
         return
@@ -66,7 +66,7 @@ def export_huggingface(
 
 def _size(text: str) -> int:
     """`text` such as 5GB in bytes. Raises UserError if it is no size."""
-    from growctl.schema.quantities import parse_size
+    from growctl.schedule.quantities import parse_size
     from model.errors import UserError
 
     try:

@@ -108,8 +108,8 @@ def generate(
         if interactive:
             _converse(pretrained, settings)
         elif as_json:
-            from growctl.documents.output import print_document
             from growctl.generate.document import generate_document
+            from growctl.text.documents import print_document
 
             made = _generate(pretrained, text, settings)
             print_document(generate_document(pretrained.directory, made, settings))

@@ -58,15 +58,15 @@ def inspect(
 
     Example: growctl inspect with-softmax with-gelu --text novel.txt
     """
-    from growctl.checkpoints.find import find_checkpoint
     from growctl.cli.evaluate import write_new
     from growctl.cli.pretrained import open_pretrained
-    from growctl.documents.output import print_document
     from growctl.evaluate.settings import new_file
+    from growctl.find_checkpoint import find_checkpoint
     from growctl.inspect.document import inspect_document
     from growctl.inspect.inspection import TextChoice, inspect_checkpoints
     from growctl.inspect.table import print_inspection
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
     from model.errors import UserError
     from stages.stage_dir import TOKENIZER_NAME
 

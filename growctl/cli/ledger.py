@@ -30,8 +30,8 @@ def export_ledger(
 
     Example: growctl ledger export quickstart --to parquet --output quickstart-ledger
     """
-    from growctl.documents.output import print_document
     from growctl.ledger_exchange.export import export_ledgers
+    from growctl.text.documents import print_document
     from stages.checkpoint.directory import check_new
     from stages.counted import counted
 
@@ -61,8 +61,8 @@ def import_ledger(
 
     Example: growctl ledger import /mnt/cluster/runs --prefix cluster-
     """
-    from growctl.documents.output import print_document
     from growctl.ledger_exchange.importing import import_ledgers
+    from growctl.text.documents import print_document
 
     document = import_ledgers(sources, runs_dir, prefix)
     if as_json:

@@ -51,9 +51,9 @@ def doctor(
     from growctl.doctor.check import Bundle, Check, DoctorDocument, carried_out
     from growctl.doctor.imports import check_imports
     from growctl.doctor.table import print_bundle, print_check, print_summary
-    from growctl.documents.output import print_document
     from growctl.redaction import Redaction
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
 
     if devices != "auto" and not _COUNT.fullmatch(devices):
         raise _unusable(f"--devices {devices!r}: must be auto, or a whole number above 0")
@@ -129,9 +129,9 @@ def status(
 
     Example: growctl status quickstart
     """
-    from growctl.documents.output import print_document
     from growctl.status.runs import find_status, status_document
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
 
     found = find_status(runs_dir, runs or [])
     document = status_document(runs_dir, found)

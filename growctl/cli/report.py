@@ -88,12 +88,12 @@ def report(
 
     Example: growctl report quickstart --overlay paper-openwebtext
     """
-    from growctl.documents.output import print_document
     from growctl.report.documents import read_figure_formats, report_document, report_folder, write_report
     from growctl.report.published import load_overlay
     from growctl.runs.find import find_runs
     from growctl.status.controls_to_come import with_controls_to_come
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
     from model.errors import UserError
 
     console = Terminal()

@@ -14,7 +14,7 @@ import typer
 
 from growctl.cli.completion import complete_document
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
-from growctl.documents.names import SCHEDULE
+from growctl.text.document_names import SCHEDULE
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -102,11 +102,11 @@ def validate(
 
     Example: growctl validate quickstart stages.0.train_tokens=200k
     """
-    from growctl.documents.output import print_document
     from growctl.ladder.brief import CheckedSchedule, ValidateDocument, checked
     from growctl.ladder.datasets import dataset_warnings, prepared_sizes
+    from growctl.ladder.load import ScheduleError, check_text, load_schedule
     from growctl.launch.ranks import planned_crowding
-    from growctl.schedule.load import ScheduleError, check_text, load_schedule
+    from growctl.text.documents import print_document
     from growctl.trackers.kinds import missing_package
 
     files, overrides = _files_and_overrides(files)
@@ -175,8 +175,8 @@ def schema(
 
     Example: growctl schema status
     """
-    from growctl.documents.json_schema import document_schema_text
     from growctl.schedule.json_schema import schema_text
+    from growctl.text.document_schema import document_schema_text
 
     name = "-".join(document or [SCHEDULE])  # `schema import official` as the command is written
     print(schema_text() if name == SCHEDULE else document_schema_text(name), end="")

@@ -21,10 +21,10 @@ def runs(
 
     Example: growctl runs
     """
-    from growctl.documents.output import print_document
     from growctl.storage.stored_runs import measure_storage
     from growctl.storage.table import print_storage
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
 
     storage = measure_storage(runs_dir, names or [])
     if as_json:
@@ -57,12 +57,12 @@ def clean(
 
     Example: growctl clean quickstart
     """
-    from growctl.documents.output import print_document
     from growctl.storage.clean import remove
     from growctl.storage.document import clean_document
     from growctl.storage.removable import find_removable
     from growctl.storage.table import print_cleanup, print_removed
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
 
     cleanup = find_removable(runs_dir, names or [], trunks=trunks)
     document = clean_document(cleanup) if as_json else None

@@ -80,7 +80,6 @@ def train_requests(
     requests: Sequence["LadderRequest"], runs_dir: Path, dry_run: bool = False, as_json: bool = False
 ) -> None:
     """Trains the runs of a set and prints how they ended, or only lists them. Raises RunFailed if one failed."""
-    from growctl.documents.output import print_document
     from growctl.run.requests import RunFailed
     from growctl.run.screen import make_screen
     from growctl.sweep.document import sweep_document
@@ -88,6 +87,7 @@ def train_requests(
     from growctl.sweep.table import print_outcomes
     from growctl.sweep.train import train_set
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
 
     if dry_run and as_json:
         print_document(sweep_document(requests, {}))

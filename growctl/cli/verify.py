@@ -64,9 +64,9 @@ def verify(
     Example: growctl verify --integrity runs
     """
     from growctl.checkpoints.dataset import dataset_of
-    from growctl.checkpoints.find import find_checkpoint
-    from growctl.documents.output import print_document
+    from growctl.find_checkpoint import find_checkpoint
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
     from growctl.verify.document import VerifyDocument, comparison_entry
     from growctl.verify.table import print_comparison
     from model.errors import UserError

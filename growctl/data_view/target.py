@@ -7,15 +7,15 @@ from pathlib import Path
 
 from growctl.data_view.document import StagePasses
 from growctl.ladder.data_position import stage_positions
+from growctl.ladder.load import load_schedule
 from growctl.ladder.mixture_needs import MixturePart, mixture_parts, sizes_of
 from growctl.ladder.mixture_spans import mixture_spans
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
-from growctl.mixture.sources import prepared_data
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.load import load_schedule
-from growctl.schema.batches import longest_context
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import longest_context
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.sources import prepared_data
 from model.errors import UserError
 from stages.data.corpus import DataSpec
 from stages.data.dataset import DatasetManifest, data_parts, read_dataset_manifest, verify_dataset

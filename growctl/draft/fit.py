@@ -9,13 +9,13 @@ from growctl.draft.recipe import SHARDINGS, Draft, Sharding, make_draft, with_sh
 from growctl.draft.wish import Wish
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import HEADROOM, PlanCosts, device_memory, plan_costs, stage_devices, stage_memory
+from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.warnings import plan_warnings
 from growctl.launch.devices import gpus_here
 from growctl.launch.machines import LaunchError
 from growctl.launch.resolve import planned_devices
-from growctl.schedule.load import load_schedule
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import short_count
 from model.errors import UserError
 

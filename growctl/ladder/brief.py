@@ -7,8 +7,8 @@ from growctl.ladder.budgets import stage_steps
 from growctl.ladder.caveats import schedule_caveats
 from growctl.ladder.short_stages import short_stage_warnings
 from growctl.ladder.sizes import stage_models
-from growctl.schema.batches import stage_batch
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import stage_batch
+from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import short_count
 from model.config import num_parameters
 from stages.counted import counted

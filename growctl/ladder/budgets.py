@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 
 from growctl.ladder.sizes import attending, stage_models
-from growctl.schema.batches import stage_batch
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import stage_batch
+from growctl.schedule.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops, training_flops_per_token
 

@@ -6,7 +6,7 @@ from growctl.ladder.controls import plan_controls
 from growctl.ladder.rate_fit import misfits
 from growctl.ladder.sizes import stage_model
 from growctl.ladder.stage_plans import plan_stages
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from model.config import num_parameters
 
 EQUAL_SIZE = 0.05

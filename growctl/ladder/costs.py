@@ -16,9 +16,9 @@ from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.launch.devices import Devices
 from growctl.launch.resolve import planned_devices
-from growctl.mixture.sources import missing_source_text
-from growctl.schema.batches import evaluation_length
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import evaluation_length
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.sources import missing_source_text
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops
 from model.precision import Precision

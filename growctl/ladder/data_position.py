@@ -8,7 +8,7 @@ longer context than the stage before may skip part of a window; nothing is read 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from growctl.schema.batches import StageBatch
+from growctl.schedule.batches import StageBatch
 
 if TYPE_CHECKING:
     from stages.checkpoint.manifest import Manifest

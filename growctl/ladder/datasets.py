@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schema.batches import evaluation_length, longest_context
-from growctl.schema.blocks import Schedule
-from growctl.schema.data_block import DataBlock
+from growctl.schedule.batches import evaluation_length, longest_context
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.data_block import DataBlock
 from growctl.text.formatting import byte_count
 from stages.data.corpus import DataSpec
 from stages.data.prepared import given_dataset, prepared_datasets

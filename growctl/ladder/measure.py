@@ -15,8 +15,8 @@ from growctl.launch.local import local_launch
 from growctl.launch.resolve import schedule_devices_here
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
-from growctl.schema.batches import shared_batch
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import shared_batch
+from growctl.schedule.blocks import Schedule
 from stages.probe.measured_steps import RESULT
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths

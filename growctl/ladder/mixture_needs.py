@@ -10,9 +10,9 @@ from growctl.ladder.mixture_spans import planned_spans
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schema.batches import longest_context
-from growctl.schema.blocks import Schedule
-from growctl.schema.data_block import DataBlock
+from growctl.schedule.batches import longest_context
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.data_block import DataBlock
 from stages.data.corpus import DataSpec
 from stages.data.prepared import prepared_datasets
 from stages.data.source_errors import DataError

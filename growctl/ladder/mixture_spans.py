@@ -9,9 +9,9 @@ from fractions import Fraction
 
 from growctl.ladder.data_position import first_sample
 from growctl.ladder.stage_plans import StagePlan
-from growctl.schema.batches import longest_context, stage_batch
-from growctl.schema.blocks import Schedule
-from growctl.schema.mixture_block import shares
+from growctl.schedule.batches import longest_context, stage_batch
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.mixture_block import shares
 from stages.spec import MixtureSpan
 
 

@@ -6,7 +6,7 @@ from growctl.ladder.costs import MeasuredSteps, PlanCosts, RunCost, StageCost, T
 from growctl.ladder.mixture_needs import MixturePart
 from growctl.ladder.start_line import StartEntry, start_entry
 from growctl.ladder.warnings import plan_notes, plan_warnings
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from model.flops import Flops
 from stages.engine.device_memory import Memory
 

@@ -13,7 +13,7 @@ from growctl.ladder.costs import PlanCosts, StageCost, Total, everything, plan_c
 from growctl.ladder.stage_plans import StagePlan
 from growctl.ladder.start_line import start_line
 from growctl.ladder.warnings import plan_notes, plan_warnings
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from growctl.text.colours import FAINT, WARNING
 from growctl.text.first_use import FirstUse
 from growctl.text.formatting import byte_count, duration, scientific, short_count

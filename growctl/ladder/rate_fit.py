@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import floor
 
 from growctl.ladder.stage_plans import plan_stages
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from stages.counted import counted
 
 MOSTLY = 0.5

@@ -10,7 +10,7 @@ from dataclasses import replace
 from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunPaths
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from model.flops import Flops
 from stages.counted import counted
 from stages.spec import GenerationRule, LearningRate

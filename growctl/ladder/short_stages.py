@@ -5,7 +5,7 @@ from itertools import chain
 
 from growctl.ladder.rate_fit import misfits
 from growctl.ladder.stage_plans import plan_stages
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 
 
 def short_stage_warnings(schedule: Schedule) -> list[str]:

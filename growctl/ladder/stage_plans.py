@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from growctl.ladder.budgets import batch_scale, stage_steps, step_flops
 from growctl.ladder.data_position import first_sample, stage_positions
 from growctl.ladder.sizes import Growth, attending, growth_before, is_grown, stage_models, tau_after_growth
-from growctl.schema.batches import StageBatch, stage_batch
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import StageBatch, stage_batch
+from growctl.schedule.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token
 from model.policy import has_unfinished_ramps

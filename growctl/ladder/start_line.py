@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from growctl.ladder.sizes import is_grown, stage_model
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import scientific, short_count
 from model.config import num_parameters
 

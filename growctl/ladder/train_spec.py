@@ -3,8 +3,8 @@
 from typing import Any
 
 from growctl.ladder.stage_plans import StagePlan
-from growctl.schema.batches import evaluation_length, longest_context
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import evaluation_length, longest_context
+from growctl.schedule.blocks import Schedule
 from stages.spec import SlopeTrigger, TrainSpec
 
 

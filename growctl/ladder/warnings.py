@@ -10,8 +10,8 @@ from growctl.ladder.datasets import dataset_warnings
 from growctl.ladder.short_stages import short_stage_warnings
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.launch.ranks import crowded_cores, uneven_batch
-from growctl.schema.batches import contexts, stage_batch
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import contexts, stage_batch
+from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import byte_count, short_count
 from model.transformer_sizes import stack_tokens
 from stages.counted import plural

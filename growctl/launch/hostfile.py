@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
-from growctl.schema.launch_block import HostfileBlock, LaunchBlock
+from growctl.schedule.launch_block import HostfileBlock, LaunchBlock
 from stages.counted import counted
 from stages.process.lifeline import VARIABLE
 from stages.stage_dir import StagePaths

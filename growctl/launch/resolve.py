@@ -5,8 +5,8 @@ from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.local import Local
 from growctl.launch.machines import LaunchError, Machines
 from growctl.launch.slurm_machines import SlurmMachines
-from growctl.schema.batches import shared_batch
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import shared_batch
+from growctl.schedule.blocks import Schedule
 from stages.counted import counted
 from stages.engine.precision import cpu_is_fast_at_bf16
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from growctl.ledger.entries import Anomaly, Evaluation, StageEntry
 from growctl.ledger.file import LedgerFile
-from growctl.schema.known_devices import peak_flops
+from growctl.schedule.known_devices import peak_flops
 from stages.metrics import Record
 
 UNKNOWN = "unknown"

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from growctl.run.screen import Screen
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from stages.data.local_tasks import run_locally
 from stages.data.tasks import Execute
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from growctl.ladder.stage_plans import StagePlan
 from growctl.progress.stage import StageProgress
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 
 
 class Ahead(NamedTuple):

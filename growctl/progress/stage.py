@@ -3,8 +3,8 @@
 from typing import Literal
 
 from growctl.ladder.stage_plans import StagePlan
-from growctl.schema.known_devices import peak_flops
-from growctl.schema.launch_block import HardwareBlock
+from growctl.schedule.known_devices import peak_flops
+from growctl.schedule.launch_block import HardwareBlock
 from model.config import TokenformerConfig
 from stages.metrics import Record
 from stages.spec import progress_at

@@ -41,7 +41,7 @@ from growctl.run.requests import (
 )
 from growctl.run.screen import Screen
 from growctl.runs_dir import RunPaths
-from growctl.schema.launch_block import LaunchBlock
+from growctl.schedule.launch_block import LaunchBlock
 from stages.checkpoint.files import write_file
 from stages.counted import counted
 

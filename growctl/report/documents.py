@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from growctl.analysis.results import Results, results
-from growctl.documents.output import plain
 from growctl.report.chart import FIGURE_FORMATS, Chart, FigureFormat, FigureStyle
 from growctl.report.published import Published
 from growctl.report.sections import validation_warning
@@ -24,6 +23,7 @@ from growctl.report.training import StageTraining, stages_trained
 from growctl.runs.data_groups import DataDocument, data_document
 from growctl.runs.runs import RunReport
 from growctl.runs_dir import ReportPaths, RunPaths, RunsPaths
+from growctl.text.documents import plain
 from growctl.text.escaping import visible
 from growctl.text.section import Section
 from growctl.whole_file import TEMPORARY, replace_file

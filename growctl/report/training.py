@@ -18,7 +18,7 @@ from growctl.report.chart import Axis, Chart, Mark, Role, Rule, Series, share_of
 from growctl.report.legend import Legend
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import RunPaths
-from growctl.schema.known_devices import peak_flops
+from growctl.schedule.known_devices import peak_flops
 from growctl.text.formatting import short_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
 from stages.counted import counted

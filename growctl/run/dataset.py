@@ -9,12 +9,12 @@ from pydantic import ValidationError
 from growctl.ladder.datasets import DatasetSizes, dataset_warnings
 from growctl.ladder.mixture_needs import exhausted_run, sizes_of
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
-from growctl.mixture.sources import changed_texts, prepare_data
 from growctl.run.requests import RunError
 from growctl.run.screen import Screen
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schema.batches import longest_context
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import longest_context
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.sources import changed_texts, prepare_data
 from growctl.text.formatting import byte_count
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest

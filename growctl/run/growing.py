@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from growctl.ladder.stage_plans import StagePlan
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from model.config import TransformerConfig
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import Manifest, read_manifest

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from growctl.ladder.control_folders import in_their_folders
 from growctl.ladder.controls import plan_controls
+from growctl.ladder.load import ScheduleError, load_resolved
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
 from growctl.launch.ranks import uneven_batch
 from growctl.ledger.starts import record_start
-from growctl.mixture.sources import missing_data
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
 from growctl.run.run_set import RunSet, read_run_set, write_run_set
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.load import ScheduleError, load_resolved
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.sources import missing_data
 from growctl.text.suggestion import did_you_mean
 from growctl.trackers.kinds import missing_package
 from model.errors import Failure, UserError

@@ -15,7 +15,7 @@ from growctl.progress.facts import line
 from growctl.progress.ladder import LadderProgress
 from growctl.progress.stage import StageProgress
 from growctl.progress.view import View
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from growctl.text.console import Verbatim
 from growctl.text.first_use import FirstUse
 from growctl.text.formatting import byte_count, duration, indented, scientific, short_count, wrapped

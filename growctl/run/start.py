@@ -11,9 +11,9 @@ from growctl.ladder.stage_plans import StagePlan
 from growctl.ledger.ledger import BaseEntry
 from growctl.run.requests import RunError
 from growctl.run.resume import convert
-from growctl.schema.batches import evaluation_length, longest_context
-from growctl.schema.blocks import Schedule
-from growctl.schema.start_block import BaseBlock
+from growctl.schedule.batches import evaluation_length, longest_context
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.start_block import BaseBlock
 from stages.checkpoint.directory import link_checkpoint
 from stages.checkpoint.manifest import manifest_hash, read_manifest
 from stages.checkpoint.signatures import check_origin

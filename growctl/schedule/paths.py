@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from growctl.runs_dir import RunPaths
+from growctl.schedule.launch_block import HostfileBlock
 from growctl.schedule.reading import read_plain
-from growctl.schema.launch_block import HostfileBlock
 from model.errors import UserError
 from stages.data.hub import is_path, local_tokenizer
 from stages.data.location import LOCAL_SCHEMES, local_path, missing_source

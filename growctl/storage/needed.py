@@ -12,12 +12,12 @@ from pathlib import Path
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.ledger.ledger import Ledger, LedgerError
-from growctl.mixture.sources import mixtures_in, prepared_data
 from growctl.run.lock import find_holder
 from growctl.run.requests import own_schedule
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schema.blocks import Schedule
-from growctl.schema.data_block import DataBlock
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.data_block import DataBlock
+from growctl.schedule.sources import mixtures_in, prepared_data
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
 from stages.data.prepared import prepared_datasets

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 LONGEST_NAME = 100
-"""The most characters of a run's name (RUN_NAME in growctl/schedule/checks.py)."""
+"""The most characters of a run's name (RUN_NAME in growctl/ladder/checks.py)."""
 
 _LONGEST_VALUE = 32
 _DIGEST = 8

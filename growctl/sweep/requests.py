@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from growctl.ladder.load import load_schedule
 from growctl.launch.resolve import machines_of
 from growctl.run.changed_schedule import first_difference
 from growctl.run.requests import LadderRequest, RunError, RunRequest, left_to_train, own_schedule
 from growctl.run.run_set import RunSet, read_run_set
 from growctl.runs_dir import RunPaths
-from growctl.schedule.load import load_schedule
 from growctl.sweep.grid import Point
 from growctl.sweep.names import run_names
 

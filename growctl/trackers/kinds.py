@@ -26,7 +26,7 @@ KINDS = {
     "mlflow": Kind("growctl.trackers.mlflow:MLflow", ("mlflow", "sqlalchemy", "alembic"), ("MLFLOW_TRACKING_URI",)),
     "trackio": Kind("growctl.trackers.trackio:Trackio", ("trackio",), ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")),
 }
-"""In the order of the schedule's allowed values (growctl/schema/blocks.py)."""
+"""In the order of the schedule's allowed values (growctl/schedule/blocks.py)."""
 
 OFFLINE_MODES = ("", "offline", "dryrun", "disabled")
 """Values of WANDB_MODE, which is a mode and not an address, that send nothing."""

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from growctl.ladder.stage_plans import StagePlan
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from growctl.trackers.feed import Feed
 from growctl.trackers.kinds import KINDS, where
 from growctl.trackers.process import Memory

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks.score_functions import FUNCTIONS, OVERRIDES, row, run_names, training_norms, untrained
-from growctl.schedule.load import load_schedule
+from growctl.ladder.load import load_schedule
 from model.config import PATTENTIONS, num_parameters
 from model.initialization import build_model
 from model.policy import grow_config

@@ -20,7 +20,7 @@ import typer.main
 
 from growctl.cli.app import main
 from stages.metrics import read_metrics
-from tests.growctl.documents.schemas import assert_printed_as_documented
+from tests.growctl.text.schemas import assert_printed_as_documented
 from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.workers import BUG, HANG_SECONDS, PRINT_TRACEBACKS, REPOSITORY, TrainingGuard
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from growctl.ladder.load import load_schedule
 from growctl.launch.resolve import machines_of, run_devices
 from growctl.run.disk_space import check_space, remaining_bytes
 from growctl.run.requests import LadderRequest, RunError
-from growctl.schedule.load import load_schedule
 from stages.checkpoint import disk_full
 from stages.checkpoint.directory import begin_directory
 from stages.checkpoint.disk_full import (

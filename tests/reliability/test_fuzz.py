@@ -23,8 +23,8 @@ from rich.console import Console
 from growctl.checkpoints.document import show_document
 from growctl.checkpoints.facts import read_facts
 from growctl.checkpoints.table import print_facts
-from growctl.documents.output import plain
 from growctl.ladder.controls import plan_controls
+from growctl.ladder.load import ScheduleError, load_schedule, parse_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.hostfile import read_hostfile
 from growctl.launch.machines import LaunchError
@@ -33,9 +33,9 @@ from growctl.report.documents import report_document
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
 from growctl.runs.read import read_run
-from growctl.schedule.load import ScheduleError, load_schedule, parse_schedule
 from growctl.status.runs import find_status
 from growctl.text.console import Terminal
+from growctl.text.documents import plain
 from model.config import num_parameters
 from model.flops import Flops
 from stages.checkpoint.directory import newest_checkpoint
@@ -51,11 +51,11 @@ from stages.data.training_samples import TrainingSamples
 from stages.metrics import read_metrics
 from stages.token_files.find import open_token_files
 from stages.token_files.mapped import TokenFileError
-from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.ladders import ladder
 from tests.growctl.ledger.records import BASE as STAGE
 from tests.growctl.ledger.records import GROWN, RUN, killed_once
 from tests.growctl.schedules import BASE, TEXT
+from tests.growctl.text.schemas import assert_follows_schema
 from tests.stages.checkpoints import small_config
 from tests.stages.test_metrics import EVENTS, with_crc
 from tests.stages.token_files.definition import write_datatrove_files, write_megatron_files

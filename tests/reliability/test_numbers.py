@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.devices import Devices
 from growctl.launch.local import Local
@@ -18,7 +19,6 @@ from growctl.run.entries import stage_entry
 from growctl.run.requests import RunFailed, RunRequest
 from growctl.run.runner import Execution
 from growctl.run.screen import Screen
-from growctl.schedule.load import load_schedule
 from stages.checkpoint.manifest import read_manifest
 from stages.metrics import MetricsWriter, Record, read_metrics
 from tests.growctl.runs import FAULTS, SCHEDULE, final_hashes, finish, kill, losses, wait_until, write_schedule

@@ -15,8 +15,8 @@ from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.verify import verify_checkpoint
 from stages.grow import expand as expand_module
 from stages.grow.expand import expand, expand_transformer
-from tests.growctl.documents.schemas import assert_printed_as_documented
 from tests.growctl.runs import run_here
+from tests.growctl.text.schemas import assert_printed_as_documented
 from tests.stages.grow.test_compare import TRANSFORMER, alter, kill_generation, prepare_text, rewrite, write_trained
 
 FEW = ("--sequences", "2", "--context", "16")

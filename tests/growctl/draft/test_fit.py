@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from growctl.draft.fit import drafted
 from growctl.draft.wish import Wish
 from growctl.ladder.costs import plan_costs
+from growctl.ladder.load import load_schedule
 from growctl.ladder.warnings import plan_warnings
 from growctl.launch.ranks import crowded_cores
-from growctl.schedule.load import load_schedule
 from model.errors import UserError
 from tests.growctl.draft.wishes import bases, parameters
 from tests.growctl.schedules import file_of

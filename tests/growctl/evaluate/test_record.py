@@ -15,9 +15,9 @@ from growctl.runs.read import newest_scores
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import hash_file
 from stages.checkpoint.manifest import manifest_hash
-from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import run_here
+from tests.growctl.text.schemas import assert_follows_schema
 from tests.pretrained import write_pretrained
 
 SCORES: list[dict[str, Any]] = [{"task": "piqa", "metric": "acc", "filter": "none", "value": 0.5, "num_samples": 10}]

@@ -12,8 +12,8 @@ from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.run.changed_schedule import shared_training
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
-from growctl.schema.blocks import Schedule
 from model.flops import forward_flops_per_token, training_flops_per_token
 from stages.spec import TrainSpec
 from tests.growctl.ladders import ladder

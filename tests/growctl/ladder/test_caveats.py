@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from growctl.ladder.caveats import control_caveats, schedule_caveats
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import plan_costs
+from growctl.ladder.load import load_schedule, shipped_schedules
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.warnings import plan_warnings
 from growctl.run.requests import schedule_yaml
-from growctl.schedule.load import load_schedule, shipped_schedules
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from model.config import num_parameters
 from tests.growctl.ladders import ladder
 from tests.growctl.runs import run_here

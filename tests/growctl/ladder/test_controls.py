@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from growctl.ladder import checks
+from growctl.ladder.checks import check_combinations, check_controls
 from growctl.ladder.controls import control_name, plan_controls
+from growctl.ladder.load import ScheduleError, parse_schedule
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.schedule import checks
-from growctl.schedule.checks import check_combinations, check_controls
-from growctl.schedule.load import ScheduleError, parse_schedule
-from growctl.schema.blocks import ControlBlock, Schedule
+from growctl.schedule.blocks import ControlBlock, Schedule
 from model.policy import GrowthPolicy
 
 EVERY_KIND = ("tokenformer-scratch", "transformer-scratch", "best-scratch", "single-jump", "official-growth")

@@ -20,13 +20,13 @@ from growctl.ladder.costs import (
     stage_memory,
 )
 from growctl.ladder.datasets import DatasetSizes
+from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.launch.resolve import planned_devices
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.load import load_schedule
-from growctl.schema.blocks import Schedule
-from growctl.schema.known_devices import DEVICES
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.known_devices import DEVICES
 from stages.checkpoint.retention import outdated
 from stages.data.corpus import DataSpec
 from tests.growctl.ladder.manifests import write_dataset

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.ladder.data_position import stage_positions
-from growctl.schema.batches import StageBatch
+from growctl.schedule.batches import StageBatch
 from stages.data.training_samples import TrainingSamples
 from tests.stages.data.test_dataset import write_dataset
 

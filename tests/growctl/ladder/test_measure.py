@@ -10,7 +10,7 @@ from growctl.ladder.costs import plan_costs
 from growctl.ladder.measure import measure_sizes
 from growctl.launch.devices import Devices
 from growctl.launch.machines import Launch
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from stages.probe.measured_steps import RESULT
 from stages.spec import TrainSpec
 from tests.growctl.ladders import ladder

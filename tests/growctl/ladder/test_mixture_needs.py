@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from growctl.ladder.costs import plan_costs
+from growctl.ladder.load import load_schedule, parse_schedule
 from growctl.ladder.mixture_needs import exhausted, mixture_parts
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.warnings import plan_warnings
 from growctl.run.dataset import RunDataset
 from growctl.run.requests import RunError
 from growctl.run.screen import Screen
-from growctl.schedule.load import load_schedule, parse_schedule
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from growctl.text.console import Terminal
-from tests.growctl.mixture.mixed import mixed_schedule, write_schedule, write_texts
+from tests.growctl.mixed import mixed_schedule, write_schedule, write_texts
 from tests.growctl.runs import run_here
 
 SIZES = {"books": 1600, "code": 160}

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ladder.controls import plan_controls
+from growctl.ladder.load import parse_schedule
 from growctl.ladder.mixture_spans import mixture_spans, planned_spans, stage_shares
 from growctl.ladder.stage_plans import plan_stages
 from growctl.run.changed_schedule import first_difference, shared_training
-from growctl.schedule.load import parse_schedule
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from stages.spec import MixtureSpan
-from tests.growctl.mixture.mixed import SCHEDULE, mixed_schedule
+from tests.growctl.mixed import SCHEDULE, mixed_schedule
 
 BASE, BOOKS, CODE = {"books": 3.0, "code": 1.0}, {"books": 1.0}, {"books": 1.0, "code": 3.0}
 

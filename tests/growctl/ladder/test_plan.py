@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.documents.output import plain
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import MeasuredSteps, Measurements, PlanCosts, plan_costs
+from growctl.ladder.load import load_schedule, shipped_schedules
 from growctl.ladder.plan_document import plan_document
 from growctl.ladder.plan_table import MOST_NAME, print_plan
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.schedule.load import load_schedule, shipped_schedules
-from growctl.schema.blocks import Schedule
-from tests.growctl.documents.schemas import assert_follows_schema
+from growctl.schedule.blocks import Schedule
+from growctl.text.documents import plain
 from tests.growctl.ladders import ladder
+from tests.growctl.text.schemas import assert_follows_schema
 
 TOKENS_PER_STEP = 8 * 16
 CLUSTER = ["launch=slurm", "launch.hardware.price_per_device_hour=2.5", "launch.slurm.gpus=true"]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from growctl.ladder.load import load_schedule, shipped_schedules
 from growctl.ladder.short_stages import short_stage_warnings
-from growctl.schedule.load import load_schedule, shipped_schedules
 from tests.growctl.ladders import ladder
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from growctl.ladder.costs import Measurements, plan_costs
+from growctl.ladder.load import load_schedule
 from growctl.ladder.warnings import plan_notes, plan_warnings
 from growctl.launch.ranks import planned_crowding
 from growctl.run.requests import RunError, RunRequest, check_batch
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.load import load_schedule
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from stages.data.remote_reading import RemoteReading
 from tests.growctl.ladder.manifests import write_dataset
 from tests.growctl.ladders import ladder

@@ -30,7 +30,7 @@ from growctl.run.disk_space import remaining_bytes
 from growctl.run.requests import LadderRequest
 from growctl.run.runner import Execution
 from growctl.run.screen import Screen
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from stages.engine.devices import visible_gpus
 from stages.engine.engine import choose_precision
 from stages.engine.precision import cpu_is_fast_at_bf16, resolve_precision

@@ -4,10 +4,10 @@ import sys
 import time
 from typing import Any
 
+from growctl.ladder.load import parse_schedule
 from growctl.ladder.releases import plan_run
 from growctl.run.screen import LiveScreen
-from growctl.schedule.load import parse_schedule
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from growctl.text.console import Terminal
 from tests.growctl.ladders import ladder
 

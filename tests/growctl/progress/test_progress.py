@@ -13,9 +13,9 @@ from growctl.progress.ladder import LadderProgress
 from growctl.progress.stage_table import stage_table
 from growctl.run import screen as screen_module
 from growctl.run.screen import Screen, make_screen
-from growctl.schema.blocks import Schedule
-from growctl.schema.known_devices import DEVICES, known_device, peak_flops
-from growctl.schema.launch_block import HardwareBlock
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.known_devices import DEVICES, known_device, peak_flops
+from growctl.schedule.launch_block import HardwareBlock
 from stages.metrics import Record
 from tests.growctl.ladders import ladder
 

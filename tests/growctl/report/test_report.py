@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.documents.output import plain
 from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
 from growctl.report.documents import report_document, stages_csv, write_report
 from growctl.report.sections import remarks, report_sections
@@ -18,14 +17,15 @@ from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.runs.read import read_run
 from growctl.runs_dir import ReportPaths
 from growctl.text.console import Terminal
+from growctl.text.documents import plain
 from growctl.text.formatting import scientific, short_count
 from growctl.text.terminal import print_sections
 from stages.generate.text_samples import TextRequest, TextSample, TextSamples
-from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
 from tests.growctl.report.invented_reports import run_report
 from tests.growctl.report.parsed import ParsedPage
 from tests.growctl.report.rendered import page_of
+from tests.growctl.text.schemas import assert_follows_schema
 
 
 @pytest.fixture

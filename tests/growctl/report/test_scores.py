@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger, ScoreEntry
 from growctl.report.documents import report_document
 from growctl.report.scores import COLUMNS, other_scores, section
 from growctl.report.sections import report_sections
 from growctl.runs.find import find_runs
 from growctl.runs.runs import RunReport
+from growctl.text.documents import plain
 from growctl.text.section import Table
 from growctl.text.terminal import print_sections
 from tests.growctl.invented_runs import FakeRun, stage_of

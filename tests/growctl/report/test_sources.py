@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from growctl.documents.output import plain
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.sections import report_sections
 from growctl.runs.find import find_runs
+from growctl.text.documents import plain
 from growctl.text.section import Table
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
 from tests.growctl.report.test_validation import printed

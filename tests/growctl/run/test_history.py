@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import stages.metrics
+from growctl.ladder.load import load_schedule
 from growctl.launch.devices import Devices
 from growctl.launch.local import Local
 from growctl.ledger import books as ledger_books
@@ -23,7 +24,6 @@ from growctl.run.requests import RunRequest
 from growctl.run.runner import Execution
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
-from growctl.schedule.load import load_schedule
 from stages.metrics import MetricsWriter, Record, read_metrics
 from tests.growctl.runs import SCHEDULE, write_schedule
 from tests.stages.checkpoints import write_checkpoint

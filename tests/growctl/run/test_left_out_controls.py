@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from growctl.analysis.results import results
+from growctl.ladder.load import load_schedule
 from growctl.report.sections import remarks
 from growctl.run.requests import LadderRequest
 from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths
-from growctl.schedule.load import load_schedule
 from growctl.status import runs as status_runs
 from growctl.status.controls_to_come import with_controls_to_come
 from growctl.status.runs import find_status

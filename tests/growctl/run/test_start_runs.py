@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.report.setup import growths
 from growctl.run.start import Start, started_from
 from growctl.runs.find import find_runs
-from growctl.schedule.load import load_schedule
 from model.config import TokenformerConfig
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import manifest_hash, read_manifest

@@ -11,12 +11,12 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from growctl.ladder.controls import plan_controls
+from growctl.ladder.load import ScheduleError
 from growctl.ladder.plan_document import plan_document
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import slope_trigger
-from growctl.schedule.load import ScheduleError
-from growctl.schema.blocks import Schedule
-from growctl.schema.growth_block import FreezeForBlock, GrowthBlock, RewarmupBlock
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.growth_block import FreezeForBlock, GrowthBlock, RewarmupBlock
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.initialization import build_model
 from model.policy import GrowthPolicy, Preset

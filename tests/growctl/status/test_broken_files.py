@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import growctl.status.runs
 import growctl.status.stages
-from growctl.documents.output import plain
 from growctl.status.runs import RunStatus, find_status, status_document
-from tests.growctl.documents.schemas import assert_follows_schema
+from growctl.text.documents import plain
 from tests.growctl.runs import CONTROL, SCHEDULE
 from tests.growctl.status.hand_made import HandMade, only, printed, stages_of
+from tests.growctl.text.schemas import assert_follows_schema
 
 
 def everything_made(runs_dir: Path) -> HandMade:

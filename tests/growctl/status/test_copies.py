@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.control_folders import renamed_controls
+from growctl.ladder.load import ScheduleError, load_schedule
 from growctl.ledger.ledger import Ledger
 from growctl.report.sections import remarks
 from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths
-from growctl.schedule.load import ScheduleError, load_schedule
 from growctl.status.runs import RunStatus, find_status
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here
 from tests.growctl.status.hand_made import HandMade, only, printed

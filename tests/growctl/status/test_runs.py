@@ -16,9 +16,9 @@ import yaml
 from rich.console import Console
 
 from growctl.ladder.controls import plan_controls
+from growctl.ladder.load import load_schedule
 from growctl.launch.start_ranks import STARTED
 from growctl.runs.find import RunNotFoundError
-from growctl.schedule.load import load_schedule
 from growctl.status.runs import RunStatus, being_prepared, find_status
 from growctl.status.stages import StageStatus
 from growctl.status.table import print_runs

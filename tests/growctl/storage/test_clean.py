@@ -12,8 +12,8 @@ import pytest
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import own_schedule
-from growctl.schema.start_block import StartBlock
-from growctl.start.describe import describe_start
+from growctl.schedule.describe_start import describe_start
+from growctl.schedule.start_block import StartBlock
 from growctl.storage import clean
 from growctl.storage.clean import remove
 from growctl.storage.document import clean_document

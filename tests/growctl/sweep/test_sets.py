@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from growctl.ladder.load import load_schedule
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
 from growctl.run.entries import run_entry
@@ -18,7 +19,6 @@ from growctl.run.run_set import RunSet, read_run_set
 from growctl.run.signals import Stopped
 from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths
-from growctl.schedule.load import load_schedule
 from growctl.status.runs import find_status
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule

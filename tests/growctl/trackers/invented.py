@@ -10,7 +10,7 @@ import pytest
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from growctl.trackers import tracking
 from growctl.trackers.kinds import KINDS, Kind
 from growctl.trackers.process import serve

@@ -39,7 +39,7 @@ def test_the_second_trackers_package_is_named_too(without_wandb) -> None:
 def test_every_tracker_has_an_extra_of_its_name_with_its_packages() -> None:
     import tomllib
 
-    from growctl.schema.blocks import TRACKERS
+    from growctl.schedule.blocks import TRACKERS
     from tests.workers import REPOSITORY
 
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]

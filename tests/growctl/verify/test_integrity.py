@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from growctl.ladder.load import load_schedule
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import schedule_yaml
-from growctl.schedule.load import load_schedule
 from growctl.verify.integrity import Found, check, find_targets
 from stages.data.dataset import read_dataset_manifest
 from stages.data.mixture_dataset import Ingredient, write_mixture
