@@ -30,7 +30,7 @@ def export_huggingface(
     """Exports the checkpoint that the user names, and prints what was written and whether it was checked."""
     max_shard_bytes = _size(max_shard_size)
     from growctl.checkpoints.facts import read_facts
-    from growctl.cli.pretrained import open_pretrained
+    from growctl.evaluate.pretrained import open_pretrained
     from growctl.model_card.facts import card_facts
     from stages.huggingface.card import model_card
     from stages.huggingface.export import export_huggingface as export_folder

@@ -183,9 +183,16 @@ def _watch_layers(model: LanguageModel, watches: dict[LayerKey, _Watch]) -> Iter
 def _watch_mlp(first: nn.Module, second: nn.Module, watch: _Watch) -> Iterator[RemovableHandle]:
     """Measures the output of `second`, and the gradients there and at the input of `first`."""
     at_output: list[Tensor] = []
+
+    def behind(_: nn.Module, grad_in: Any, grad_out: Any) -> None:
+        at_output.append(grad_out[0])
+
+    def before(_: nn.Module, grad_in: Any, grad_out: Any) -> None:
+        watch.gain.add(grad_in[0], at_output.pop())
+
     yield second.register_forward_hook(watch.forward)
-    yield second.register_full_backward_hook(lambda _, grad_in, grad_out: at_output.append(grad_out[0]))
-    yield first.register_full_backward_hook(lambda _, grad_in, grad_out: watch.gain.add(grad_in[0], at_output.pop()))
+    yield second.register_full_backward_hook(behind)
+    yield first.register_full_backward_hook(before)
 
 
 def _watch_joint(linear: nn.Module, watches: list[_Watch]) -> Iterator[RemovableHandle]:
