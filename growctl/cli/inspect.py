@@ -55,12 +55,11 @@ def inspect(
 
     Example: growctl inspect with-softmax with-gelu --text novel.txt
     """
-    from growctl.checkpoints.dataset import dataset_of
     from growctl.cli.evaluate import check_new_file, write_new_file
     from growctl.evaluate.inspection import TextChoice, inspect_checkpoints
     from growctl.evaluate.inspection_tables import inspection_sections
     from growctl.evaluate.pretrained import tell
-    from growctl.find_checkpoint import find_checkpoint
+    from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
     from growctl.text.terminal import print_sections

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from growctl.ledger.scores import position_metric
+from growctl.ledger.entries import position_metric
 from growctl.text.documents import plain
 from growctl.text.formatting import byte_count
 from growctl.text.progress import progress_bar
@@ -259,7 +259,7 @@ class Evaluator:
 
     def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> SplitDocument:
         """The loss on a split of a dataset, in the trainer's windows."""
-        from growctl.checkpoints.dataset import dataset_of
+        from growctl.find_checkpoint import dataset_of
         from stages.evaluate.text import dataset_loss
 
         started, context = time.monotonic(), self._window()

@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from growctl.checkpoints.dataset import dataset_of
-from growctl.find_checkpoint import find_checkpoint
+from growctl.find_checkpoint import dataset_of, find_checkpoint
 from growctl.run.temporary_conversion import as_parameters
 from growctl.text.escaping import say
 from model.errors import UserError

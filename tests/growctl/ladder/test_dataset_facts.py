@@ -16,8 +16,9 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.ladder.warnings import plan_notes
 from growctl.run.dataset import RunDataset
-from growctl.run.requests import RunError, schedule_yaml
+from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from stages.data.attended_tokens import mean_attended_tokens
@@ -69,7 +70,6 @@ def test_afterwards_plan_and_worker_count_the_tokens_attended_to(tmp_path: Path)
     assert f"a token attends to {expected:.1f} of 16 tokens on average" in notes(tmp_path, MASKED)
     where: dict[str, Any] = {
         "directory": "d",
-        "keys": "k",
         "dataset": "d",
         "initial": None,
         "resume": None,
