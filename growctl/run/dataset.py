@@ -142,7 +142,7 @@ class RunDataset:
         self._check_lasts(dataset, manifest)
         EvaluationWindows(dataset, "validation", length)
         for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest, dataset)):
-            self.screen.message(f"warning: {self.screen.explained(warning)}")
+            self.screen.message(f"warning: {warning}")
         return self._told_of_size(dataset)
 
     def pack(self, dataset: Path) -> None:

@@ -392,7 +392,7 @@ class Execution:
         """Prints a message if a growth moved the validation loss."""
         if record.get("point") == "after_growth" and plan.is_grown:
             before = self._loss_before(plan, record["num_tokens"])
-            if message := growth_message(plan, self.stage(plan), before, record["loss"], self.screen.explained):
+            if message := growth_message(plan, self.stage(plan), before, record["loss"]):
                 self.screen.message(message)
 
     def _loss_before(self, plan: StagePlan, num_tokens: int) -> float | None:
