@@ -140,11 +140,6 @@ def being_prepared(runs_dir: Path) -> list[str]:
     return [name for name, lock in RunsPaths(runs_dir).dataset_locks().items() if is_held(lock)]
 
 
-def status_document(runs_dir: Path, runs: Sequence[RunStatus]) -> StatusDocument:
-    """`runs`, and the datasets that are being prepared."""
-    return StatusDocument(runs_dir, tuple(being_prepared(runs_dir)), tuple(runs))
-
-
 def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     """The run in `directory`, even if its files are damaged, and the controls that its schedule generates."""
     notes: list[str] = []
