@@ -7,13 +7,12 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from growctl.ladder.budgets import first_sample, position_after
 from growctl.ladder.costs import planned_micro_batch
-from growctl.ladder.data_position import first_sample, position_after
-from growctl.ladder.mixture_spans import mixture_spans
+from growctl.ladder.mixtures import mixture_spans
 from growctl.ladder.releases import paths_of, plan_release, plan_run, with_releases
 from growctl.ladder.sizes import attending
-from growctl.ladder.stage_plans import StagePlan, plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.stage_plans import StagePlan, plan_stages, worker_spec
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import run_devices
 from growctl.ledger.books import StageBooks

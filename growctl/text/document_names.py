@@ -25,7 +25,7 @@ COMMANDS = {
     "inspect": "growctl.inspect.document:InspectDocument",
     "ledger-export": "growctl.ledger_exchange.export:LedgerExportDocument",
     "ledger-import": "growctl.ledger_exchange.importing:LedgerImportDocument",
-    "plan": "growctl.ladder.plan_document:PlanDocument",
+    "plan": "growctl.ladder.costs:Plan",
     "prepare": "growctl.run.prepared:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",
     "runs": "growctl.storage.stored_runs:Storage",

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import SHIPPED, find_schedule, load_schedule, shipped_schedules
-from growctl.ladder.plan_document import plan_document
+from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.files import GROUPS, choices
 from model.config import TokenformerConfig, num_parameters
@@ -45,7 +45,7 @@ def test_every_shipped_schedule_loads_and_plans_by_its_short_and_its_long_name(
     monkeypatch.chdir(tmp_path)
     loaded = load_schedule(name)
     assert loaded.name == Path(name).name
-    assert plan_document(loaded).total.flops > 0
+    assert make_plan(loaded).total.flops > 0
     path = SHIPPED / f"{name}.yaml"
     assert load_schedule(str(path)) == loaded
     for reference in (name, f"{name}.yaml", f"schedules/{name}", f"schedules/{name}.yaml", str(path)):
