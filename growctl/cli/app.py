@@ -131,8 +131,8 @@ def run(
         check_runs_dir(schedule, runs_dir, name)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     if seeds is not None:
-        from growctl.sweep.grid import seed_grid
-        from growctl.sweep.requests import set_requests
+        from growctl.run.grid import seed_grid
+        from growctl.run.sets import set_requests
 
         points = seed_grid(seeds, overrides or [])
         requests = set_requests(
@@ -276,7 +276,7 @@ def prepare(
         if manifest.skipped.total:
             say(f"skipped: {manifest.skipped}")
         for warning in warnings:
-            screen.message(f"warning: {screen.explained(warning)}")
+            screen.message(f"warning: {warning}")
         say(str(path))
 
 

@@ -106,13 +106,13 @@ def expand(
 
     Example: growctl expand quickstart --add-layers 2 --depth interleave --output deeper
     """
-    from growctl.checkpoints.dataset import dataset_of
-    from growctl.checkpoints.room import check_expansion
-    from growctl.find_checkpoint import find_checkpoint
+    from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.ladder.sizes import Growth
     from growctl.run.temporary_conversion import as_parameters
+    from growctl.runs.room import check_expansion
+    from growctl.runs.verify import section
     from growctl.text.console import Terminal
-    from growctl.verify.table import print_comparison
+    from growctl.text.terminal import print_sections
     from model.errors import UserError
     from model.policy import grow_config
     from stages.checkpoint.manifest import read_manifest
@@ -153,15 +153,14 @@ def expand(
     if as_json:
         from growctl.cli.written import ExpandDocument
         from growctl.text.documents import print_document
-        from growctl.verify.document import comparison_entry
 
-        entry = comparison_entry(source, output, dataset, comparison) if dataset and comparison else None
-        print_document(ExpandDocument(path=output, parent=lineage.parent or "", **lineage.details, comparison=entry))
+        parent = lineage.parent or ""
+        print_document(ExpandDocument(path=output, parent=parent, **lineage.details, comparison=comparison))
     else:
         _say_expanded(output, lineage, growth)
-        if dataset and comparison:
+        if comparison:
             print()
-            print_comparison(source, output, dataset, comparison, Terminal())
+            print_sections([section(comparison)], Terminal())
     if comparison and comparison.breaks_promise:
         raise typer.Exit(1)
 
@@ -177,9 +176,9 @@ def shrink(
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
-    from growctl.checkpoints.room import check_copies
     from growctl.find_checkpoint import find_checkpoint
     from growctl.run.temporary_conversion import as_parameters
+    from growctl.runs.room import check_copies
     from stages.checkpoint.manifest import read_manifest
     from stages.grow.expand import shrink as shrink_checkpoint
 
@@ -203,18 +202,17 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
 
     Example: growctl show quickstart
     """
-    from growctl.checkpoints.document import show_document
-    from growctl.checkpoints.facts import read_facts
-    from growctl.checkpoints.table import print_facts
     from growctl.find_checkpoint import find_checkpoint
+    from growctl.runs.show import read_facts, section
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
+    from growctl.text.terminal import print_sections
 
     facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell), runs_dir)
     if as_json:
-        print_document(show_document(facts))
+        print_document(facts)
     else:
-        print_facts(facts, Terminal(highlight=False))
+        print_sections([section(facts)], Terminal(highlight=False))
 
 
 def _new_tokens(

@@ -98,7 +98,7 @@ def inspect(
 
 def _dataset(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
     """The dataset whose validation split is the text."""
-    from growctl.checkpoints.dataset import dataset_of
+    from growctl.find_checkpoint import dataset_of
     from model.errors import UserError
     from stages.data.dataset import DataError
 

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from growctl.checkpoints.dataset import dataset_of
-from growctl.find_checkpoint import find_checkpoint
+from growctl.find_checkpoint import dataset_of, find_checkpoint
 from growctl.run.temporary_conversion import as_parameters
 from model.errors import UserError
 from stages.checkpoint.files import hash_file

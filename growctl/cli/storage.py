@@ -21,8 +21,8 @@ def runs(
 
     Example: growctl runs
     """
-    from growctl.storage.stored_runs import measure_storage
-    from growctl.storage.table import print_storage
+    from growctl.runs.storage import measure_storage
+    from growctl.runs.storage_table import print_storage
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
 
@@ -57,10 +57,10 @@ def clean(
 
     Example: growctl clean quickstart
     """
-    from growctl.storage.clean import remove
-    from growctl.storage.document import clean_document
-    from growctl.storage.removable import find_removable
-    from growctl.storage.table import print_cleanup, print_removed
+    from growctl.runs.clean import remove
+    from growctl.runs.clean_document import clean_document
+    from growctl.runs.removable import find_removable
+    from growctl.runs.storage_table import print_cleanup, print_removed
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
 

@@ -62,9 +62,9 @@ def sweep(
 
     Example: growctl sweep quickstart learning_rate.peak=2e-3,4e-3,8e-3 seed=0,1,2 --dry-run
     """
+    from growctl.run.grid import grid
     from growctl.run.requests import reuse_sources
-    from growctl.sweep.grid import grid
-    from growctl.sweep.requests import set_requests
+    from growctl.run.sets import set_requests
 
     check_name(name)
     points = grid(overrides or [], large=yes)
@@ -80,12 +80,13 @@ def train_requests(
     requests: Sequence["LadderRequest"], runs_dir: Path, dry_run: bool = False, as_json: bool = False
 ) -> None:
     """Trains the runs of a set and prints how they ended, or only lists them. Raises RunFailed if one failed."""
+    from growctl.queue.arrays import submit_set
     from growctl.run.requests import RunFailed
     from growctl.run.screen import make_screen
-    from growctl.sweep.document import sweep_document
-    from growctl.sweep.outcomes import outcomes
-    from growctl.sweep.table import print_outcomes
-    from growctl.sweep.train import train_set
+    from growctl.run.set_document import sweep_document
+    from growctl.run.set_outcomes import outcomes
+    from growctl.run.set_table import print_outcomes
+    from growctl.run.set_train import train_set
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
 
@@ -96,7 +97,7 @@ def train_requests(
         _list(requests)
         return
     with make_screen(Terminal(stderr=as_json)) as screen:
-        failures = train_set(requests, screen)
+        failures = train_set(requests, screen, submit_set)
     if as_json:
         print_document(sweep_document(requests, failures))
     else:
@@ -114,7 +115,7 @@ def train_requests(
 
 def _list(requests: Sequence["LadderRequest"]) -> None:
     from growctl.cli.dry_run import submissions_text
-    from growctl.sweep.table import print_costs
+    from growctl.run.set_table import print_costs
     from growctl.text.console import Terminal
 
     print_costs(requests, Terminal(highlight=False))

@@ -86,8 +86,8 @@ class Evaluation:
 
     def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> Outcome:
         """The loss on a split of a dataset, in the trainer's windows."""
-        from growctl.checkpoints.dataset import dataset_of
         from growctl.evaluate.tables import print_text, text_scores
+        from growctl.find_checkpoint import dataset_of
         from stages.evaluate.text import dataset_loss
 
         dataset = dataset_of(self.opened.directory, data, runs_dir)

@@ -4,7 +4,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from growctl.ledger.scores import position_metric
+from growctl.ledger.entries import position_metric
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -80,7 +80,6 @@ def _spec(schedule: Schedule, stage: StageCost, num_devices: int, folder: str) -
         stage.plan,
         attempt=1,
         directory=folder,
-        keys="",
         dataset="",
         initial=None,
         resume=None,

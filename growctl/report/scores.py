@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from growctl.ledger.scores import ScoreEntry, positions_of
-from growctl.report.published import PublishedModel, shipped
+from growctl.ledger.entries import ScoreEntry, positions_of
+from growctl.report.published import PublishedModel, load_overlay
 from growctl.runs.runs import RunReport, StageReport
 from growctl.text.formatting import short_count
 from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table, figure
@@ -36,7 +36,7 @@ def section(runs: Sequence[RunReport]) -> Section | None:
     if measured:
         names = ("model", "size", *COLUMNS, "average")
         columns = tuple(Column(name, is_number=name != "model") for name in names)
-        published = [_published_row(model) for model in shipped("paper-pile").rows if model.data == "the Pile"]
+        published = [_published_row(model) for model in load_overlay("paper-pile").rows if model.data == "the Pile"]
         groups = (Rows(tuple(measured)), Rows(tuple(published), "published"))
         parts += [Paragraph("Zero-shot scores", "heading"), Table("zero-shot", columns, groups, PUBLISHED_NOTE)]
     if others := other_scores(runs):

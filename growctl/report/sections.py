@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from growctl.analysis.data_groups import data_document, data_groups, mixture_shares
 from growctl.analysis.results import results as judge
-from growctl.ledger.entries import Anomaly
+from growctl.ledger.entries import AnomalyEntry
 from growctl.report import compute, published, results, scores, setup, training
 from growctl.report.legend import Legend
 from growctl.report.published import Published
-from growctl.runs.data_groups import data_document, data_groups, mixture_shares
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
@@ -221,16 +221,16 @@ def _sources(runs: Sequence[RunReport]) -> Section | None:
 
 
 def _source_rows(stage: StageReport) -> Iterator[tuple[Cell, ...]]:
-    total = sum(source.train_tokens for source in stage.by_source.values())
+    total = sum(source["trained_tokens"] for source in stage.by_source.values())
     for name, source in stage.by_source.items():
         yield (
             Cell(stage.name if stage.finished else f"{stage.name} (unfinished)"),
             Cell(name),
-            figure(source.train_tokens, short_count),
-            figure(source.train_tokens / total if total else None, "{:.1%}"),
-            figure(source.epochs, "{:.3g}"),
-            figure(source.loss),
-            figure(source.bits_per_byte),
+            figure(source["trained_tokens"], short_count),
+            figure(source["trained_tokens"] / total if total else None, "{:.1%}"),
+            figure(source["epochs"], "{:.3g}"),
+            figure(source["loss"]),
+            figure(source["bits_per_byte"]),
         )
 
 
@@ -245,7 +245,7 @@ def _anomalies(runs: Sequence[RunReport]) -> Section | None:
     return Section("anomalies", "Training anomalies", tuple(parts)) if parts else None
 
 
-def _anomaly(stage: str, anomaly: Anomaly) -> str:
+def _anomaly(stage: str, anomaly: AnomalyEntry) -> str:
     what = {"non_finite": "a non-finite value", "spike": "a spike"}.get(anomaly.kind, anomaly.kind)
     done = {"skip": "skipped", "rollback": "rolled back", "stop": "stopped"}.get(anomaly.action, anomaly.action)
     if anomaly.value is not None and anomaly.threshold is not None:

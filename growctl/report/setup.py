@@ -1,17 +1,16 @@
 """How the runs of a report were made: what each growth did, environments, schedules and commands."""
 
-import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from growctl.ledger.starts import read_starts
-from growctl.redaction import REMOVED, Redaction
+from growctl.ledger.lines import read_starts
+from growctl.redaction import REMOVED, redacted_data, redacted_override
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import jump_text, scientific, short_count
@@ -221,17 +220,11 @@ def environment_section(runs: Sequence[RunReport]) -> Section | None:
 _HIDDEN = f"What looks like a secret, such as a variable in launch.environment, is replaced by {REMOVED}."
 
 
-def _redaction() -> Redaction:
-    """Leaves names: runs may be called like their user."""
-    return replace(Redaction.of(os.environ), users=())
-
-
 def command_section(runs: Sequence[RunReport], report: Sequence[str] = ()) -> Section | None:
     """The commands of each ladder, each once, and the command `report`; None if none is known."""
-    redact = _redaction()
 
-    def shown(command: Sequence[str]) -> str:  # the report shows prompts elsewhere anyway
-        return shlex.join([word if word.startswith("samples.prompts") else redact(word) for word in command])
+    def shown(command: Sequence[str]) -> str:
+        return shlex.join(map(redacted_override, command))
 
     parts: list[Listing | Paragraph] = []
     for ladder in (run for run in runs if run.control is None):
@@ -264,5 +257,5 @@ def _schedule(run: Path) -> str | None:
         data = parse(text, "schedule")
     except (OSError, UserError, *UNREADABLE):
         return None
-    clean = _redaction().of_data(data)
+    clean = redacted_data(data)
     return text if clean == data else str(yaml.safe_dump(clean, sort_keys=False))

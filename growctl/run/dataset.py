@@ -8,9 +8,11 @@ from pydantic import ValidationError
 
 from growctl.ladder.datasets import dataset_warnings, prepared_sizes, sizes_in
 from growctl.ladder.mixtures import exhausted_run
-from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
-from growctl.run.requests import RunError
+from growctl.ledger.entries import RunEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.batches import longest_context
 from growctl.schedule.blocks import Schedule
@@ -140,7 +142,7 @@ class RunDataset:
         self._check_lasts(dataset, manifest)
         EvaluationWindows(dataset, "validation", length)
         for warning in dataset_warnings(self.schedule, prepared_sizes(self.schedule.data, self.runs.directory)):
-            self.screen.message(f"warning: {self.screen.explained(warning)}")
+            self.screen.message(f"warning: {warning}")
         return self._told_of_size(dataset)
 
     def pack(self, dataset: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from growctl.ladder.costs import stage_checkpoint_bytes
 from growctl.ladder.releases import paths_of
 from growctl.launch.devices import Devices
-from growctl.run.lock import find_holder
-from growctl.run.requests import RunError, RunRequest, left_to_train
+from growctl.run.requests import RunRequest, left_to_train
+from growctl.runs.directory import RunError
+from growctl.runs.lock import find_holder
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import byte_count
 from stages.checkpoint.disk_full import existing_path, free_bytes

@@ -6,25 +6,19 @@ from pathlib import Path
 
 from growctl.ladder.control_folders import in_their_folders
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import ScheduleError, load_resolved
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
 from growctl.launch.ranks import uneven_batch
-from growctl.ledger.starts import record_start
+from growctl.ledger.lines import record_start
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
-from growctl.run.run_set import RunSet, read_run_set, write_run_set
+from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set, steps_done, write_run_set
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.sources import missing_data
 from growctl.text.suggestion import did_you_mean
 from growctl.trackers.kinds import missing_package
-from model.errors import Failure, UserError
-from stages.checkpoint.manifest import CheckpointError, read_manifest
-
-
-class RunError(UserError):
-    """The run cannot be started or resumed as requested. The user can fix it; exit code 2."""
+from model.errors import Failure
 
 
 class RunFailed(Failure):
@@ -221,20 +215,6 @@ def stage_index(schedule: Schedule, name: str) -> int:
     return names.index(name)
 
 
-def steps_done(schedule: Schedule, directory: Path) -> list[int]:
-    """The number of steps of each finished stage, oldest first."""
-    steps: list[int] = []
-    for index, stage in enumerate(schedule.stages):
-        final = RunPaths(directory).stage(index, stage.name).final
-        if not final.exists():
-            break
-        try:
-            steps.append(read_manifest(final).step)
-        except CheckpointError:
-            break  # the runner sets it aside, with a message, when it reaches this stage
-    return steps
-
-
 def left_to_train(schedule: Schedule, directory: Path) -> list[StagePlan]:
     """The stages and releases that the run in `directory` has not finished, in the order in which it trains them."""
     done = steps_done(schedule, directory)
@@ -243,14 +223,6 @@ def left_to_train(schedule: Schedule, directory: Path) -> list[StagePlan]:
         return plan.index < len(done) and (not plan.branch_of or paths_of(RunPaths(directory), plan).final.exists())
 
     return [plan for plan in plan_run(schedule, done) if not over(plan)]
-
-
-def own_schedule(path: Path) -> Schedule:
-    """The schedule that a run keeps in the file `path`; raises RunError if it cannot be read."""
-    try:
-        return load_resolved(path)
-    except (ScheduleError, OSError) as error:
-        raise RunError(f"{path}, the run's own schedule, cannot be read: {error}") from error
 
 
 def check_batch(request: RunRequest, devices: int) -> None:

@@ -6,12 +6,12 @@ SCHEDULE = "schedule"
 FILES = {
     "metrics": ("a line of metrics.jsonl", "stages.metrics_lines:Line"),
     "samples": ("samples.json", "stages.generate.text_samples:TextSamples"),
-    "scores": ("a line of scores.jsonl", "growctl.ledger.scores:ScoreEntry"),
+    "scores": ("a line of scores.jsonl", "growctl.ledger.entries:ScoreEntry"),
 }
 """Files of a run: {name: (what it is, its type as MODULE:NAME)}."""
 
 COMMANDS = {
-    "clean": "growctl.storage.document:CleanDocument",
+    "clean": "growctl.runs.clean_document:CleanDocument",
     "compare": "growctl.analysis.results:Pair",
     "data-export": "growctl.data_exchange.export:DataExportDocument",
     "data-import": "growctl.data_exchange.importing:DataImportDocument",
@@ -23,18 +23,18 @@ COMMANDS = {
     "generate": "growctl.generate.document:GenerateDocument",
     "import-official": "growctl.cli.written:ImportDocument",
     "inspect": "growctl.inspect.document:InspectDocument",
-    "ledger-export": "growctl.ledger_exchange.export:LedgerExportDocument",
-    "ledger-import": "growctl.ledger_exchange.importing:LedgerImportDocument",
+    "ledger-export": "growctl.ledger.exchange:LedgerExportDocument",
+    "ledger-import": "growctl.ledger.exchange:LedgerImportDocument",
     "plan": "growctl.ladder.costs:Plan",
     "prepare": "growctl.run.prepared:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",
-    "runs": "growctl.storage.stored_runs:Storage",
-    "show": "growctl.checkpoints.document:ShowDocument",
+    "runs": "growctl.runs.storage:Storage",
+    "show": "growctl.runs.show:CheckpointFacts",
     "shrink": "growctl.cli.written:ShrinkDocument",
-    "status": "growctl.status.runs:StatusDocument",
-    "sweep": "growctl.sweep.document:SweepDocument",
+    "status": "growctl.runs.status:StatusDocument",
+    "sweep": "growctl.run.set_document:SweepDocument",
     "validate": "growctl.ladder.brief:ValidateDocument",
-    "verify": "growctl.verify.document:VerifyDocument",
+    "verify": "growctl.runs.verify:VerifyDocument",
 }
 """What commands print with --json: {command, with - for spaces: its type as MODULE:NAME}."""
 

@@ -12,7 +12,6 @@ from typing import Any
 
 NOT_IN_DOCUMENTS = {
     "RunReport": ("directory", "points", "precisions"),
-    "StageReport": ("work",),
     "StageCost": ("plan",),
     "RunCost": ("schedule", "used_up"),
     "Plan": ("devices", "device_memory_bytes", "training_tokens", "dataset", "missing", "measurements"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Tone = Literal["plain", "heading", "strong", "note", "warning"]
+CellTone = Literal["plain", "strong", "good", "warning", "bad", "faint"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Cell:
     """The exact figure, to sort by; None for text and for unknown figures."""
     why: str = ""
     """Why it is empty or unusual, in a sentence."""
+    tone: CellTone = "plain"
+    """The colour of a state, such as `bad` of a run that failed."""
 
 
 def figure(value: float | None, shown: str | Callable[[float], str] = "{:.4f}", why: str = "") -> Cell:
@@ -92,11 +95,18 @@ class Listing:
     """Whether a reader may want to copy and run it."""
 
 
+@dataclass(frozen=True)
+class Facts:
+    """Labels with what they name, one to a line. A row without a label continues the one before."""
+
+    rows: tuple[tuple[str, str], ...]
+
+
 class Drawn:
     """A part that only a page shows: a chart (growctl/report/chart.py)."""
 
 
-Part = Paragraph | Table | Listing | Drawn
+Part = Paragraph | Table | Listing | Facts | Drawn
 
 
 @dataclass(frozen=True)
@@ -106,6 +116,7 @@ class Section:
     key: str
     """Its name in links, such as `equal-loss`."""
     heading: str
+    """Empty: only its parts are shown."""
     parts: tuple[Part, ...]
     in_terminal: bool = True
     """Whether the terminal shows it without `--details`; a page shows every section."""

@@ -12,7 +12,8 @@ import torch
 from growctl.ladder.load import load_schedule
 from growctl.launch.resolve import machines_of, run_devices
 from growctl.run.disk_space import check_space, remaining_bytes
-from growctl.run.requests import LadderRequest, RunError
+from growctl.run.requests import LadderRequest
+from growctl.runs.directory import RunError
 from stages.checkpoint import disk_full
 from stages.checkpoint.directory import begin_directory
 from stages.checkpoint.disk_full import (

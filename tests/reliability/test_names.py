@@ -26,11 +26,12 @@ from growctl.launch.hostfile import hostfile_machines, read_hostfile
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, plain_path
 from growctl.launch.workers import Workers
-from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.ledger import Ledger
 from growctl.queue.submit import check_slurm, job_executor, plan_jobs
 from growctl.run.requests import LadderRequest
 from growctl.runs.find import RunNotFoundError, find_runs
-from growctl.status.runs import find_status
+from growctl.runs.status import find_status
 from model.flops import Flops
 from stages.data.prepare import _name
 from tests.growctl.schedules import BASE, changed, parse

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from growctl.analysis.data_groups import comparable_datasets, data_document, data_groups
 from growctl.report.chart import Chart
 from growctl.report.sections import report_sections
-from growctl.runs.data_groups import comparable_datasets, data_document, data_groups
 from growctl.runs.find import find_runs
 from growctl.text.section import Section, Table
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun

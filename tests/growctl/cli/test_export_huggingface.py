@@ -11,9 +11,9 @@ from model.config import num_parameters
 from stages.checkpoint.lineage import extended
 from stages.checkpoint.text_facts import TextFacts
 from stages.huggingface import same_logits
-from tests.growctl.checkpoints.test_show import COST, rewrite_lineage
 from tests.growctl.invented_runs import control, ladder
 from tests.growctl.runs import UNUSABLE_INPUT, run_here
+from tests.growctl.runs.test_show import COST, rewrite_lineage
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 from tests.stages.checkpoints import write_checkpoint
 

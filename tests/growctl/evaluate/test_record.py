@@ -8,9 +8,11 @@ import pytest
 
 from growctl.evaluate import record as recording
 from growctl.evaluate.record import place_of, record
-from growctl.ledger.ledger import Ledger, LedgerError, ScoreEntry
-from growctl.ledger.scores import append_scores, read_scores
-from growctl.run.lock import hold
+from growctl.ledger.entries import ScoreEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
+from growctl.ledger.lines import append_scores, read_scores
+from growctl.runs.lock import hold
 from growctl.runs.read import newest_scores
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import hash_file

@@ -94,8 +94,9 @@ def test_a_learning_rate_without_steps_to_warm_up_or_decay_in_is_reported(
     [("evaluation", "the loss is only measured at the end"), ("checkpoint", "a stop loses the whole stage")],
 )
 def test_an_interval_beyond_a_stage_is_reported(key: str, then: str) -> None:
-    assert schedule_caveats(ladder(**{key: {"every": 19}})) == []
-    assert schedule_caveats(ladder(**{key: {"every": 40}})) == [
+    short, long = ({key: {"every": every}} for every in (19, 40))
+    assert schedule_caveats(ladder((20, 30, 50), **short)) == []
+    assert schedule_caveats(ladder((20, 30, 50), **long)) == [
         f"{key}.every = 40: is beyond the end of stage-0 (20 steps), stage-1 (30 steps), so {then}; set it to 5."
     ]
     assert schedule_caveats(ladder((1, 30, 50))) == [], "a stage of one step needs no interval"

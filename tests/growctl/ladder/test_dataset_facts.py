@@ -14,8 +14,9 @@ from growctl.ladder.load import ScheduleError, load_resolved, load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.run.dataset import RunDataset
-from growctl.run.requests import RunError, schedule_yaml
+from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from stages.data.attended_tokens import mean_attended_tokens
@@ -67,7 +68,6 @@ def test_afterwards_plan_and_worker_count_the_tokens_attended_to(tmp_path: Path)
     assert f"a token attends to {expected:.1f} of 16 tokens on average" in notes(tmp_path, MASKED)
     where: dict[str, Any] = {
         "directory": "d",
-        "keys": "k",
         "dataset": "d",
         "initial": None,
         "resume": None,

@@ -12,8 +12,8 @@ from growctl.ladder.mixtures import exhausted, mixture_parts
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
 from growctl.run.dataset import RunDataset
-from growctl.run.requests import RunError
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
 from growctl.schedule.blocks import Schedule
 from growctl.text.console import Terminal
 from tests.growctl.mixed import mixed_schedule, write_schedule, write_texts

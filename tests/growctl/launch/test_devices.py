@@ -18,6 +18,7 @@ from rich.console import Console
 
 from growctl.cli.dry_run import dry_run_text
 from growctl.doctor import diagnosis
+from growctl.doctor.check import Problem
 from growctl.ladder.costs import stage_checkpoint_bytes
 from growctl.ladder.measure import _devices_here
 from growctl.ladder.plan import make_plan
@@ -282,8 +283,9 @@ def test_a_failing_torch_stops_a_run_with_the_reason(other_machine, script, reas
     with pytest.raises(LaunchError, match=f"torch cannot list this machine's GPUs: .*{reason}"):
         machines_of(ladder())
     assert reason in (planned_devices(ladder()).note or "")
-    check = diagnosis.all_reduce("auto")
-    assert (check.state, check.fix) == ("failed", "see torch and devices")
+    with pytest.raises(Problem, match=reason) as problem:
+        diagnosis.all_reduce("auto")
+    assert problem.value.fix == "see torch and devices"
 
 
 def test_a_failing_torch_is_asked_only_once(other_machine):

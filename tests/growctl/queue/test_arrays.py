@@ -10,13 +10,13 @@ import pytest
 from growctl.queue import slurm_job
 from growctl.queue.arrays import Bundle, bundles
 from growctl.queue.submit import Chain
+from growctl.run.grid import grid
+from growctl.run.sets import set_requests
+from growctl.runs.status import find_status
 from growctl.runs_dir import RunPaths
-from growctl.status.runs import find_status
-from growctl.sweep.grid import grid
-from growctl.sweep.requests import set_requests
 from stages.checkpoint.files import write_file
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
-from tests.growctl.status.hand_made import HandMade
+from tests.growctl.runs.hand_made import HandMade
 
 LAUNCH = (
     *("launch.cluster=slurm", "launch.nodes=[1,2]", "launch.devices=1", "launch.slurm.gpus=false"),

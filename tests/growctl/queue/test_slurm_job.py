@@ -18,7 +18,8 @@ from growctl.launch.resolve import machines_of
 from growctl.queue import slurm_job as job_module
 from growctl.queue.slurm_job import JobPart
 from growctl.queue.submit import _check_no_jobs, check_slurm, plan_jobs
-from growctl.run.requests import LadderRequest, RunError, RunFailed
+from growctl.run.requests import LadderRequest, RunFailed
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths
 from growctl.schedule.launch_block import LaunchBlock
 from model.errors import Failure

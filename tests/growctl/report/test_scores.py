@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.ledger.ledger import Ledger, ScoreEntry
+from growctl.ledger.entries import ScoreEntry
+from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
 from growctl.report.scores import COLUMNS, other_scores, section
 from growctl.report.sections import report_sections

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.ledger.starts import read_starts, record_start
+from growctl.ledger.lines import read_starts, record_start
 from growctl.report import setup
 from growctl.runs.find import find_runs
 from growctl.runs.runs import EvaluationPoint, RunReport

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from growctl.report.training import Recorded, _recorded
+from growctl.report.training import Recorded, read_recorded
 from stages.stage_dir import StagePaths
 from tests.growctl.report.metrics_files import trained, write_metrics
 
@@ -15,7 +15,7 @@ def start(attempt: int, resumed_from: int | None = None) -> dict[str, object]:
 
 def read(folder: Path, *records: dict[str, object]) -> Recorded:
     write_metrics(StagePaths(folder), records)
-    return _recorded(StagePaths(folder), frozenset())
+    return read_recorded(StagePaths(folder))
 
 
 def test_replayed_steps_are_read_once_as_the_last_attempt_did_them(tmp_path: Path) -> None:
@@ -43,16 +43,16 @@ def test_damaged_lines_are_left_out_with_a_note_and_a_torn_last_line_without(tmp
     path = write_metrics(StagePaths(tmp_path), [start(1), *trained(1, [10, 20, 30])])
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join((lines[0], lines[1], lines[2].replace(b"20", b"21"), b"\xff\n", lines[3], lines[2][:40])))
-    found = _recorded(StagePaths(tmp_path), frozenset())
+    found = read_recorded(StagePaths(tmp_path))
     assert list(found.column("step")) == [10, 30]
     assert found.notes == (f"{path}: 2 lines could not be read.",)
 
 
 def test_missing_and_unreadable_files_are_no_failure(tmp_path: Path) -> None:
-    assert not _recorded(StagePaths(tmp_path / "none"), frozenset()).lines
+    assert not read_recorded(StagePaths(tmp_path / "none")).lines
     folder = StagePaths(tmp_path)
     folder.metrics.mkdir()
-    assert _recorded(folder, frozenset()).notes == (f"{folder.metrics} cannot be read: Is a directory.",)
+    assert read_recorded(folder).notes == (f"{folder.metrics} cannot be read: Is a directory.",)
 
 
 def test_steps_reused_from_another_run_are_read_there_as_long_as_it_exists(tmp_path: Path) -> None:
@@ -73,4 +73,4 @@ def test_runs_that_claim_to_reuse_each_other_are_read_without_end_to_neither(tmp
     for own, other in (("a", "b"), ("b", "a")):
         reused = {"event": "reused", "attempt": 1, "step": 20, "seconds": 0.0, "resumed_from": 0, "run": other}
         write_metrics(StagePaths(tmp_path / own), [reused | {"checkpoint": str(tmp_path / other / "final")}])
-    assert not _recorded(StagePaths(tmp_path / "a"), frozenset()).lines
+    assert not read_recorded(StagePaths(tmp_path / "a")).lines
