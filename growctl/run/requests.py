@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from growctl.ladder.control_folders import in_their_folders
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
@@ -12,6 +11,7 @@ from growctl.launch.machines import Machines
 from growctl.launch.ranks import uneven_batch
 from growctl.ledger.lines import record_start
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
+from growctl.runs.control_folders import in_their_folders
 from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set, steps_done, write_run_set
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
