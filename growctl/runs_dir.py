@@ -42,11 +42,6 @@ class RunsPaths:
         return [RunPaths(path.parent) for path in sorted(self.directory.glob(f"*/{self.run('').ledger.name}"))]
 
     @property
-    def keys(self) -> Path:
-        """The keys that sign engine checkpoints (stages/checkpoint/signatures.py)."""
-        return self.directory / ".keys"
-
-    @property
     def bugs(self) -> Path:
         """The folder of the tracebacks of growctl's own errors."""
         return self.directory / ".bugs"

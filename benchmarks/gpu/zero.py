@@ -117,7 +117,6 @@ def train_spec(
         stage="benchmark",
         attempt=1,
         directory="",
-        keys="",
         dataset="",
         model=model,
         initial=None,

@@ -278,7 +278,7 @@ def prepare(
         if manifest.skipped.total:
             say(f"skipped: {manifest.skipped}")
         for warning in warnings:
-            screen.message(f"warning: {screen.explained(warning)}")
+            screen.message(f"warning: {warning}")
         say(str(path))
 
 

@@ -110,8 +110,9 @@ def expand(
     from growctl.ladder.sizes import Growth
     from growctl.run.temporary_conversion import as_parameters
     from growctl.runs.room import check_expansion
-    from growctl.runs.verify_table import print_comparison
+    from growctl.runs.verify import section
     from growctl.text.console import Terminal
+    from growctl.text.terminal import print_sections
     from model.errors import UserError
     from model.policy import grow_config
     from stages.checkpoint.manifest import read_manifest
@@ -151,16 +152,15 @@ def expand(
         comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
     if as_json:
         from growctl.cli.written import ExpandDocument
-        from growctl.runs.verify_document import comparison_entry
         from growctl.text.documents import print_document
 
-        entry = comparison_entry(source, output, dataset, comparison) if dataset and comparison else None
-        print_document(ExpandDocument(path=output, parent=lineage.parent or "", **lineage.details, comparison=entry))
+        parent = lineage.parent or ""
+        print_document(ExpandDocument(path=output, parent=parent, **lineage.details, comparison=comparison))
     else:
         _say_expanded(output, lineage, growth)
-        if dataset and comparison:
+        if comparison:
             print()
-            print_comparison(source, output, dataset, comparison, Terminal())
+            print_sections([section(comparison)], Terminal())
     if comparison and comparison.breaks_promise:
         raise typer.Exit(1)
 
@@ -203,17 +203,16 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
     Example: growctl show quickstart
     """
     from growctl.find_checkpoint import find_checkpoint
-    from growctl.runs.show import read_facts
-    from growctl.runs.show_document import show_document
-    from growctl.runs.show_table import print_facts
+    from growctl.runs.show import read_facts, section
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
+    from growctl.text.terminal import print_sections
 
     facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell), runs_dir)
     if as_json:
-        print_document(show_document(facts))
+        print_document(facts)
     else:
-        print_facts(facts, Terminal(highlight=False))
+        print_sections([section(facts)], Terminal(highlight=False))
 
 
 def _new_tokens(

@@ -1,6 +1,5 @@
 """What `growctl export --to huggingface` does and prints. Slow modules are imported on use."""
 
-import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -29,7 +28,7 @@ def export_huggingface(
 ) -> None:
     """Exports the checkpoint that the user names, and prints what was written and whether it was checked."""
     max_shard_bytes = _size(max_shard_size)
-    from growctl.cli.pretrained import open_pretrained
+    from growctl.evaluate.pretrained import open_pretrained
     from growctl.model_card.facts import card_facts
     from growctl.runs.show import read_facts
     from stages.huggingface.card import model_card
@@ -37,8 +36,7 @@ def export_huggingface(
 
     with open_pretrained(checkpoint, runs_dir, _tell, tokenizer=tokenizer, device="cpu") as pretrained:
         source = pretrained.directory
-        known = dataclasses.replace(read_facts(source, runs_dir), manifest=pretrained.manifest)
-        facts = card_facts(known, output.absolute().name)
+        facts = card_facts(read_facts(source, runs_dir, pretrained.manifest), output.absolute().name)
         export = export_folder(
             pretrained,
             output,

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from growctl.runs.verify_document import ComparisonEntry
 from model.policy import GrowthPolicy
 from stages.checkpoint.text_facts import TextFacts
+from stages.grow.comparison import Comparison
 
 if TYPE_CHECKING:
     from stages.huggingface.export import HuggingFaceExport
@@ -40,7 +40,7 @@ class ExpandDocument:
     seed: int
     num_parameters_before: int
     num_parameters: int
-    comparison: ComparisonEntry | None = None
+    comparison: Comparison | None = None
     """What --verify found; null without it."""
 
 

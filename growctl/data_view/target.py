@@ -202,5 +202,5 @@ def _position(schedule: Schedule, runs: RunsPaths, manifest: DatasetManifest) ->
         return 0
     from growctl.run.start import Start  # slow
 
-    start = Start.of(schedule, runs.keys)
+    start = Start.of(schedule, runs.directory)
     return start.position(manifest)[0] if start else 0

@@ -7,7 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from growctl.ladder.controls import ControlPlan
-from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
+from growctl.ledger.entries import RunEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.runs_dir import CONTROL_INFIX, RunPaths, RunsPaths
 
 

@@ -91,7 +91,6 @@ def _spec(schedule: Schedule, cost: StageCost, num_devices: int, folder: Path) -
         plan,
         attempt=1,
         directory=str(folder),
-        keys="",
         dataset="",
         initial=None,
         resume=None,

@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from growctl.runs.show import CheckpointFacts
-from growctl.runs.show_table import cost_rows, fact_rows, generation_rows, lineage_lines, source_rows
+from growctl.runs.show import CheckpointFacts, cost_rows, fact_rows, generation_rows, lineage_lines, source_rows
 from growctl.runs_dir import RunPaths
 from stages.data.location import LOCAL_SCHEMES
 
@@ -23,25 +22,24 @@ def card_facts(facts: CheckpointFacts, name: str) -> "CardFacts":
     """What the model card of the export `name` says about a checkpoint."""
     from stages.huggingface.card import CardFacts
 
-    manifest = facts.manifest
     rows = dict(fact_rows(facts))
     of_data = (*OF_DATA, *dict(source_rows(facts)))
-    vocab_size = manifest.model.vocab_size
-    source = manifest.text.source
+    vocab_size: int = facts.model["vocab_size"]
+    source = facts.text.source
     return CardFacts(
         name=name,
         model=[(label, words) for label, words in rows.items() if label not in (*of_data, *OF_FILES)],
-        generations=list(generation_rows(facts)) if facts.generations else [],
+        generations=generation_rows(facts) if facts.generations else [],
         lineage=lineage_lines(facts),
-        cost=list(cost_rows(facts)),
+        cost=cost_rows(facts),
         data=[
             *([("source", public_source(source))] if source else []),
             *source_rows(facts),
-            ("fingerprint of its tokens", manifest.dataset_fingerprint or "unknown"),
-            ("sha256 of its tokenizer.json", manifest.tokenizer_sha256 or "unknown"),
+            ("fingerprint of its tokens", facts.dataset_fingerprint or "unknown"),
+            ("sha256 of its tokenizer.json", facts.tokenizer_sha256 or "unknown"),
         ],
         verdicts=_verdicts(facts.path),
-        num_padding_rows=vocab_size - min(vocab_size, manifest.text.tokenizer_vocab_size or vocab_size),
+        num_padding_rows=vocab_size - min(vocab_size, facts.text.tokenizer_vocab_size or vocab_size),
     )
 
 
@@ -64,7 +62,7 @@ def _public_part(part: str) -> str:
 def _verdicts(checkpoint: Path) -> list[tuple[str, tuple[str, ...]]]:
     """The verdicts of the report of the run that the checkpoint is in; none if it is in no run with a ledger."""
     from growctl.analysis.results import results
-    from growctl.ledger.ledger import LedgerError
+    from growctl.ledger.file import LedgerError
     from growctl.runs.find import find_runs
 
     above = checkpoint.resolve().parents

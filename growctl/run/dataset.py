@@ -8,7 +8,9 @@ from pydantic import ValidationError
 
 from growctl.ladder.datasets import DatasetSizes, dataset_warnings
 from growctl.ladder.mixture_needs import exhausted_run, sizes_of
-from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
+from growctl.ledger.entries import RunEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths
@@ -140,7 +142,7 @@ class RunDataset:
         self._check_lasts(dataset, manifest)
         EvaluationWindows(dataset, "validation", length)
         for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest, dataset)):
-            self.screen.message(f"warning: {self.screen.explained(warning)}")
+            self.screen.message(f"warning: {warning}")
         return self._told_of_size(dataset)
 
     def pack(self, dataset: Path) -> None:

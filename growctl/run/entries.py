@@ -4,7 +4,7 @@ from growctl.ladder.caveats import control_caveats, decays
 from growctl.ladder.conditions import comparison_conditions, data_conditions
 from growctl.ladder.releases import has_decayed
 from growctl.ladder.stage_plans import StagePlan
-from growctl.ledger.ledger import RunEntry, StageEntry
+from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.run.dataset import RecordedLadder
 from growctl.run.requests import RunRequest
 from growctl.run.start import Start
@@ -51,7 +51,7 @@ def stage_entry(plan: StagePlan) -> StageEntry:
         name=plan.name,
         num_parameters=plan.num_parameters,
         num_embedding_parameters=plan.num_embedding_parameters,
-        train_tokens=plan.train_tokens,
+        budget_tokens=plan.train_tokens,
         num_steps=plan.num_steps,
         tokens_per_step=plan.tokens_per_step,
         step_flops=plan.step_flops,

@@ -1,6 +1,5 @@
 """The growth before a stage: expands a checkpoint by the schedule's policy, and judges what that did to the loss."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from growctl.ladder.stage_plans import StagePlan
@@ -28,19 +27,14 @@ def grow(schedule: Schedule, plan: StagePlan, previous: Path, initial: Path) -> 
     )
 
 
-def growth_message(
-    plan: StagePlan, stage: StagePaths, before: float | None, after: float, explained: Callable[[str], str]
-) -> str | None:
+def growth_message(plan: StagePlan, stage: StagePaths, before: float | None, after: float) -> str | None:
     """A message if a growth moved the validation loss: a warning if its policy preserves the function.
 
-    `before` and `after` are in nats; None if the loss before is not known. `explained` explains words of growctl.
+    `before` and `after` are in nats; None if the loss before is not known.
     """
     if before is None or abs(after - before) <= EXACT_GROWTH:
         return None
-    moved = (
-        f"growing to {plan.name} moved the validation loss by {after - before:+.2e} {explained('nats')}, "
-        f"from {before:.6f}"
-    )
+    moved = f"growing to {plan.name} moved the validation loss by {after - before:+.2e} nats, from {before:.6f}"
     if not read_manifest(stage.initial).lineage.details.get("preserves"):
         return moved
     return (

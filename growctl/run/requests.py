@@ -10,7 +10,7 @@ from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import Machines
 from growctl.launch.ranks import uneven_batch
-from growctl.ledger.starts import record_start
+from growctl.ledger.lines import record_start
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
 from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set, steps_done, write_run_set
 from growctl.runs_dir import RunPaths, RunsPaths

@@ -13,7 +13,6 @@ from growctl.run.requests import RunFailed
 from stages.checkpoint.directory import newest_checkpoint, remove_converted, set_aside, whole_or_set_aside
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.retention import clear_leftovers
-from stages.checkpoint.signatures import check_origin
 from stages.counted import plural
 from stages.process.lifeline import STDIN, VARIABLE
 from stages.stage_dir import StagePaths, converted_directory
@@ -55,15 +54,13 @@ def newest_own(
 def checkpoint_to_resume(
     stage_directory: Path,
     world: World,
-    keys: Path,
     tell: Callable[[str], None],
     wanted: Callable[[Manifest], bool] = lambda _: True,
 ) -> Path | None:
     """The checkpoint that workers of `world` resume from: the newest that is `wanted`; None if the stage has none.
 
     Converts an engine checkpoint of another world first. The conversion is kept until a newer checkpoint is complete.
-    Broken checkpoints are set aside, each with a message. Raises RunFailed if the conversion fails, and OriginError if
-    none of the keys in the file `keys` signed the engine checkpoint.
+    Broken checkpoints are set aside, each with a message. Raises RunFailed if the conversion fails.
     """
     clear_leftovers(stage_directory)  # no process writes here now, and the new checkpoints may need the space
     newest = newest_checkpoint(stage_directory, tell, wanted)
@@ -75,8 +72,6 @@ def checkpoint_to_resume(
         # A conversion newer than every step_* outlived its broken step_*. It is the newest checkpoint, in any world.
         if not (own and fits) and _whole(converted, newest if own else None, tell, wanted):
             return converted
-    if newest:
-        check_origin(newest, read_manifest(newest), keys)
     if newest is None or fits:
         return newest
     tell(f"{newest.name} was saved by {_world(read_manifest(newest))}; converting it for {world}")

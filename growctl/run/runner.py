@@ -17,9 +17,9 @@ from growctl.ladder.train_spec import worker_spec
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import run_devices
 from growctl.ledger.books import StageBooks
-from growctl.ledger.file import move_aside
-from growctl.ledger.ledger import BrokenLedger, Ledger
-from growctl.ledger.scores import read_scores
+from growctl.ledger.file import BrokenLedger, move_aside
+from growctl.ledger.ledger import Ledger
+from growctl.ledger.lines import read_scores
 from growctl.run.attempt import Attempt, Outcome, pause_after
 from growctl.run.dataset import RecordedLadder, RunDataset
 from growctl.run.entries import run_entry, stage_entry
@@ -41,7 +41,6 @@ from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import Manifest, history_of, read_manifest
 from stages.checkpoint.retention import clear_leftovers, clear_stage
-from stages.checkpoint.signatures import check_keys
 from stages.data.dataset import read_dataset_manifest
 from stages.metrics import Record
 from stages.spec import MixtureSpan, TrainSpec
@@ -73,8 +72,7 @@ class Execution:
         self.plans = plan_stages(request.schedule)
         self.machines = machines
         self.screen = screen
-        self.keys = RunsPaths(runs_dir).keys
-        self.start = Start.of(request.schedule, self.keys)
+        self.start = Start.of(request.schedule, runs_dir)
         self.dataset = Path()
         self.ladder: RecordedLadder | None = None
         """The ladder of a control; set when the control runs."""
@@ -89,7 +87,6 @@ class Execution:
         A release is trained right after its stage, before the next one grows: the finished model is there as early as
         possible, and on the stage's own machines.
         """
-        check_keys(self.keys)
         if self.start and not self.stage(self.plans[0]).initial.exists():
             self.start.check()
         self.screen.run_started(self.request.name, self.request.control, plan_run(self.schedule), self.schedule)
@@ -230,7 +227,7 @@ class Execution:
         while True:
             left_out = self._left_out(plan)
             wanted = partial(trained_without, left_out)
-            resume = checkpoint_to_resume(stage.directory, self._world(plan), self.keys, self.screen.verbatim, wanted)
+            resume = checkpoint_to_resume(stage.directory, self._world(plan), self.screen.verbatim, wanted)
             failures = failures if resume == start else 0
             start = resume
             self._catch_up(plan, history, books)  # a worker that outlived its runner may have written records since
@@ -334,7 +331,6 @@ class Execution:
             attempt=attempt,
             # Absolute paths: on another machine or in a job, the worker has another working directory.
             directory=str(self.stage(plan).directory.absolute()),
-            keys=str(self.keys.absolute()),
             dataset=str(self.dataset.absolute()),
             model=attending(schedule, manifest.model if manifest else plan.model, end_of_text),
             initial=str(initial.absolute()) if initial else None,
@@ -394,7 +390,7 @@ class Execution:
         """Prints a message if a growth moved the validation loss."""
         if record.get("point") == "after_growth" and plan.is_grown:
             before = self._loss_before(plan, record["num_tokens"])
-            if message := growth_message(plan, self.stage(plan), before, record["loss"], self.screen.explained):
+            if message := growth_message(plan, self.stage(plan), before, record["loss"]):
                 self.screen.message(message)
 
     def _loss_before(self, plan: StagePlan, num_tokens: int) -> float | None:

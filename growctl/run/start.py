@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from growctl.ladder.stage_plans import StagePlan
-from growctl.ledger.ledger import BaseEntry
+from growctl.ledger.entries import BaseEntry
 from growctl.run.resume import convert
 from growctl.runs.directory import RunError
 from growctl.schedule.batches import evaluation_length, longest_context
@@ -16,7 +16,7 @@ from growctl.schedule.blocks import Schedule
 from growctl.schedule.start_block import BaseBlock
 from stages.checkpoint.directory import link_checkpoint
 from stages.checkpoint.manifest import manifest_hash, read_manifest
-from stages.checkpoint.signatures import check_origin
+from stages.checkpoint.pickles import check_origin
 from stages.checkpoint.verify import verify_checkpoint
 from stages.data.dataset import DatasetManifest
 from stages.stage_dir import StagePaths
@@ -27,26 +27,26 @@ _ATTENDS = {True: "within documents only", False: "across documents"}
 class Start:
     """The checkpoint that a run starts from."""
 
-    def __init__(self, schedule: Schedule, base: BaseBlock, keys: Path) -> None:
+    def __init__(self, schedule: Schedule, base: BaseBlock, runs_dir: Path) -> None:
         self.schedule = schedule
         self.base = base
-        self.keys = keys
+        self.runs_dir = runs_dir
         self.path = Path(base.path)
 
     @classmethod
-    def of(cls, schedule: Schedule, keys: Path) -> "Start | None":
+    def of(cls, schedule: Schedule, runs_dir: Path) -> "Start | None":
         """The start checkpoint of `schedule`; None if it starts from a new model."""
-        return cls(schedule, schedule.base, keys) if schedule.base else None
+        return cls(schedule, schedule.base, runs_dir) if schedule.base else None
 
     def check(self) -> None:
         """Checks the hashes of all files of the checkpoint, and that it is the one that the run was requested with.
 
-        Raises RunError or CheckpointError if not, OriginError for an engine checkpoint of an unknown runs directory.
+        Raises RunError or CheckpointError if not, OriginError for an engine checkpoint outside the runs directory.
         """
         self._check_unchanged()
         manifest = verify_checkpoint(self.path)
         if manifest.kind == "engine":
-            check_origin(self.path, manifest, self.keys)
+            check_origin(self.path, self.runs_dir)
 
     def write_initial(self, plan: StagePlan, stage: StagePaths) -> None:
         """Writes the first stage's `initial/`, completely or not at all: the checkpoint itself, or grown."""

@@ -11,15 +11,11 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from growctl.run.resume import convert
-from growctl.runs_dir import RunsPaths
 from stages.checkpoint.manifest import read_manifest
-from stages.checkpoint.signatures import check_origin
+from stages.checkpoint.pickles import check_origin
 from stages.checkpoint.staging import remove_abandoned, temporary_directory
 from stages.checkpoint.verify import verify_checkpoint
 from stages.stage_dir import StagePaths, converted_directory, staging_directory
-
-LEVELS_IN_RUNS_DIR = 4
-"""RUNS/run/stages/0-stage/step_00000010: how far a runs directory is above an engine checkpoint in it."""
 
 
 @contextmanager
@@ -29,30 +25,23 @@ def as_parameters(
     """Yields `checkpoint` or, if it is an engine checkpoint, its conversion, which is removed afterwards.
 
     The conversion is made beside `output`, so that files can be hard-linked from it, or else in the system's temporary
-    directory. The runs directory that holds the checkpoint must have signed it; a checkpoint outside any must be signed
-    by `runs_dir`.
+    directory.
 
-    Raises CheckpointError or OriginError if the engine checkpoint is broken or of unknown origin, RunFailed if it
-    cannot be converted.
+    Raises CheckpointError if the engine checkpoint is broken, OriginError if it lies outside `runs_dir`, RunFailed if
+    it cannot be converted.
     """
     manifest = read_manifest(checkpoint)
     if manifest.kind == "parameters":
         yield checkpoint
         return
     verify_checkpoint(checkpoint)
-    check_origin(checkpoint, manifest, _keys(checkpoint, runs_dir))
+    check_origin(checkpoint, runs_dir)
     place = _existing(output.absolute().parent) if output else Path(gettempdir())
     remove_abandoned(place)
     with temporary_directory(place / staging_directory(output or checkpoint).name) as folder:
         tell(f"{checkpoint} is an engine checkpoint; converting it in {folder}")
         target = folder / converted_directory(checkpoint).name
         yield convert(checkpoint, target, log=StagePaths(folder).log)
-
-
-def _keys(checkpoint: Path, runs_dir: Path) -> Path:
-    above = checkpoint.resolve().parents
-    own = [RunsPaths(folder).keys for folder in above[LEVELS_IN_RUNS_DIR - 1 : LEVELS_IN_RUNS_DIR]]
-    return next((keys for keys in own if keys.is_file()), RunsPaths(runs_dir).keys)
 
 
 def _existing(folder: Path) -> Path:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
-from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.runs.directory import own_schedule
 from growctl.runs.lock import find_holder
 from growctl.runs_dir import RunPaths, RunsPaths
@@ -109,7 +110,7 @@ def _start(directory: Path) -> Path | None:
 
 def _new_model(schedule: Schedule) -> str:
     """The hash of the untrained model of a schedule's first stage."""
-    unused = {"directory": "", "keys": "", "dataset": "", "initial": None, "resume": None}
+    unused = {"directory": "", "dataset": "", "initial": None, "resume": None}
     spec = worker_spec(
         schedule, plan_stages(schedule)[0], attempt=1, samples_seen=0, micro_batch_size=1, launched_at=0.0, **unused
     )

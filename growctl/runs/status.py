@@ -17,7 +17,9 @@ from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
-from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
+from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.runs.damage import lacks_records, missing_files
 from growctl.runs.directory import RunSet, read_run_set, steps_done
 from growctl.runs.find import RunNotFoundError
@@ -362,7 +364,14 @@ def _ledger(
     try:
         with Ledger.open(path, read_only=True) as ledger:
             run, stages = ledger.run(), ledger.stages()
-            booked = {stage.name: ledger.booked_at(stage.name) for stage in stages}
+            booked = {
+                stage.name: {
+                    work.last_step: work.recorded_at
+                    for work in ledger.work(stage.name)
+                    if work.closed_by in ("checkpoint", "end")
+                }
+                for stage in stages
+            }
             ended = {stage.name for stage in stages if ledger.finished(stage.name)}
         ladder = [stage.name for stage in stages if not stage.branch_of]
         names = [*([run.control_of] if run.control else []), *ladder]

@@ -6,7 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from growctl.ledger.ledger import Ledger, LedgerError, SplitCost
+from growctl.ledger.entries import SplitCost
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.runs.disk_use import DiskUse, FileId
 from growctl.runs.needed import DatasetUse
 from growctl.runs.removable import existing_runs

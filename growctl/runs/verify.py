@@ -1,13 +1,17 @@
-"""`growctl verify --integrity`: rereads everything under a path and checks it against its hashes."""
+"""What `growctl verify` finds: what is damaged below a path, and how two checkpoints differ as functions."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.runs.directory import RunError, own_schedule
 from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.text.formatting import policy_words, short_count
+from growctl.text.section import Cell, Column, Facts, Paragraph, Section, Table, figure
+from model.config import PATTENTIONS
 from model.errors import UserError
 from stages.checkpoint.files import OnBytes
 from stages.checkpoint.manifest import CheckpointError
@@ -16,6 +20,7 @@ from stages.counted import counted
 from stages.data.corpus import SPLITS, DataError
 from stages.data.dataset import MixtureEntry, files_here, read_dataset_manifest, verify_dataset
 from stages.data.remote_reading import CACHE_NAME
+from stages.grow.comparison import Comparison, Descent, GenerationGradients
 from stages.stage_dir import MANIFEST_NAME, is_checkpoint_name, is_set_aside, is_unfinished
 
 Kind = Literal["checkpoint", "dataset", "ledger", "schedule", "set aside", "unfinished"]
@@ -26,19 +31,11 @@ DATASETS = RunsPaths(Path()).datasets.name
 
 @dataclass(frozen=True)
 class Target:
-    """A file or directory to check, or to list without a check if it is set aside or unfinished."""
+    """A file or directory to check, and what the check found once it was done."""
 
     path: Path
     kind: Kind
-
-
-@dataclass(frozen=True)
-class Found:
-    """The result of checking a target."""
-
-    path: Path
-    kind: Kind
-    whole: bool | None
+    whole: bool | None = None
     """None: not checked, because files that are set aside or unfinished may be damaged."""
 
     problem: str | None = None
@@ -64,6 +61,17 @@ class Found:
         return f"{self.path}: OK, {whole if self.kind in ('checkpoint', 'dataset') else self.kind}"
 
 
+@dataclass(frozen=True)
+class VerifyDocument:
+    """What was verified."""
+
+    integrity: tuple[Target, ...] | None
+    """Every file or directory that was re-read; null without --integrity."""
+
+    comparison: Comparison | None
+    """null without NEW, and if --integrity found damage."""
+
+
 def find_targets(path: Path) -> list[Target]:
     """The targets at `path`: a checkpoint, a dataset, a ledger, or everything below a run or runs directory.
 
@@ -85,7 +93,7 @@ def find_targets(path: Path) -> list[Target]:
     )
 
 
-def check(target: Target, on_bytes: OnBytes | None = None) -> Found:
+def check(target: Target, on_bytes: OnBytes | None = None) -> Target:
     """Reads all of `target` and checks its hashes; calls `on_bytes` with the bytes as they are read."""
     path, kind = target.path, target.kind
     try:
@@ -104,18 +112,15 @@ def check(target: Target, on_bytes: OnBytes | None = None) -> Found:
             own_schedule(path)
             return _whole(target, [path.stat().st_size])
     except (CheckpointError, DataError, LedgerError, RunError) as error:
-        return Found(path, kind, whole=False, problem=_with_path(path, str(error)))
+        problem = str(error)
+        return replace(target, whole=False, problem=problem if str(path) in problem else f"{path}: {problem}")
     except OSError as error:
-        return Found(path, kind, whole=False, problem=f"{error.filename or path} cannot be read: {error.strerror}")
-    return Found(path, kind, whole=None)
+        return replace(target, whole=False, problem=f"{error.filename or path} cannot be read: {error.strerror}")
+    return target
 
 
-def _whole(target: Target, sizes: list[int], num_sources: int = 0) -> Found:
-    return Found(target.path, target.kind, whole=True, num_files=len(sizes), bytes=sum(sizes), num_sources=num_sources)
-
-
-def _with_path(path: Path, message: str) -> str:
-    return message if str(path) in message else f"{path}: {message}"
+def _whole(target: Target, sizes: list[int], num_sources: int = 0) -> Target:
+    return replace(target, whole=True, num_files=len(sizes), bytes=sum(sizes), num_sources=num_sources)
 
 
 def _below(folder: Path) -> Iterator[Target]:
@@ -163,3 +168,82 @@ def _entries(directory: Path) -> tuple[MixtureEntry, ...]:
         return read_dataset_manifest(directory).sources
     except DataError:
         return ()
+
+
+def section(comparison: Comparison) -> Section:
+    """A comparison for people."""
+    has_shares = comparison.new_score_shares is not None
+    title = "residual stream after each block" + ("; share of the score mass on new tokens" if has_shares else "")
+    promise = "; NEW breaks its policy's promise" if comparison.breaks_promise else ""
+    share, limit = f"{comparison.relative_difference:.1e}", f"{comparison.tolerance:.0e}"
+    verdict = (
+        f"{comparison.verdict}: the largest difference is {share} of the largest logit, the limit in "
+        f"{comparison.dtype} is {limit}{promise}"
+    )
+    parts = (Facts(_facts(comparison)), Paragraph(title, "heading"), _layers(comparison), Paragraph(verdict, "strong"))
+    return Section("comparison", "", parts)
+
+
+def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
+    old, new = comparison.old, comparison.new
+    logits = f"differ by at most {comparison.largest_difference:.1e}, {comparison.mean_difference:.1e} on average"
+    by_source = zip((old.by_source or {}).items(), (new.by_source or {}).values(), strict=True)
+    text = f"{comparison.num_sequences} x {counted(comparison.context, 'token')} of {comparison.dataset.name}"
+    return (
+        ("OLD", f"{old.path} ({short_count(old.num_parameters)} parameters)"),
+        ("NEW", f"{new.path} ({short_count(new.num_parameters)} parameters)"),
+        ("lineage", _descent_words(comparison.lineage)),
+        ("text", text),
+        ("logits", f"{logits}; OLD's largest is {comparison.largest_logit:.3g}"),
+        ("loss", f"{old.loss:.5f} -> {new.loss:.5f} nats per token, a jump of {comparison.jump:+.1e}"),
+        *((f"loss on {name}", f"{before:.5f} -> {after:.5f}") for (name, before), after in by_source),
+        *_gradient_rows(comparison),
+    )
+
+
+def _descent_words(descent: Descent) -> str:
+    shared = f"{descent.num_shared_files} of OLD's {descent.num_old_files} files are in NEW"
+    if descent.operation is None:
+        return f"NEW does not name OLD as its parent; {shared}"
+    made = {"train": "trained", "expand": "expanded", "shrink": "shrunk", "import": "imported"}[descent.operation]
+    details = descent.details
+    how = details.get("operator") or policy_words(details.get("policy", {}), new_layers=details.get("new_layers"))
+    promise = {True: ", which preserves the function", False: ", which may change the function", None: ""}
+    return f"NEW was {made} from OLD{promise[descent.preserves]}; {f'{how}; ' if how else ''}{shared}"
+
+
+def _gradient_rows(comparison: Comparison) -> list[tuple[str, str]]:
+    words = [_gradient_words(counts) for counts in comparison.gradients or ()]
+    if not words:
+        return []
+    labels = ["no gradient", *[""] * (len(words) - 1)]
+    if comparison.gradient_ramp is not None:
+        words[-1] += f" (with ramps raised from 0 to {comparison.gradient_ramp:g}: at 0 there is no gradient)"
+    return list(zip(labels, words, strict=True))
+
+
+def _gradient_words(counts: GenerationGradients) -> str:
+    words = f"generation {counts.generation}: {counts.without_gradient:,} of {counted(counts.num_tokens, 'token')}"
+    if not counts.waiting:
+        return words
+    which = "all" if counts.waiting == counts.without_gradient else f"{counts.waiting:,}"
+    return f"{words}, {which} of them in new layers, as expected: from the second step on they have one"
+
+
+def _layers(comparison: Comparison) -> Table:
+    """One row per layer, then the means of the shares over all layers of NEW. A layer that moved has two positions."""
+    old, new, shares = comparison.old.block_rms, comparison.new.block_rms, comparison.new_score_shares
+    moved = any(None not in (layer.old, layer.new) and layer.old != layer.new for layer in comparison.layers)
+    names = PATTENTIONS if shares else ()
+    rows = []
+    for layer in comparison.layers:
+        positions = [layer.old, layer.new] if moved else [layer.old if layer.new is None else layer.new]
+        rms = (None if layer.old is None else old[layer.old], None if layer.new is None else new[layer.new])
+        share = shares[layer.new] if shares and layer.new is not None else {}
+        figures = [*(figure(value, "{:.5g}") for value in rms), *(figure(share.get(name), "{:.1%}") for name in names)]
+        rows.append([*(figure(place, str) for place in positions), *figures])
+    if shares:
+        means = [sum(share[name] for share in shares) / len(shares) for name in names]
+        rows.append([Cell("mean"), *[Cell("")] * (moved + 2), *(figure(mean, "{:.1%}") for mean in means)])
+    headings = [*(["layer OLD", "layer NEW"] if moved else ["layer"]), "RMS OLD", "RMS NEW", *names]
+    return Table.of("layers", [Column(heading, is_number=number > 0) for number, heading in enumerate(headings)], rows)

@@ -6,7 +6,7 @@ SCHEDULE = "schedule"
 FILES = {
     "metrics": ("a line of metrics.jsonl", "stages.metrics_lines:Line"),
     "samples": ("samples.json", "stages.generate.text_samples:TextSamples"),
-    "scores": ("a line of scores.jsonl", "growctl.ledger.scores:ScoreEntry"),
+    "scores": ("a line of scores.jsonl", "growctl.ledger.entries:ScoreEntry"),
 }
 """Files of a run: {name: (what it is, its type as MODULE:NAME)}."""
 
@@ -17,24 +17,24 @@ COMMANDS = {
     "data-import": "growctl.data_exchange.importing:DataImportDocument",
     "data-show": "growctl.data_view.document:DataShowDocument",
     "doctor": "growctl.doctor.check:DoctorDocument",
-    "eval": "growctl.evaluate.document:EvalDocument",
+    "eval": "growctl.evaluate.evaluation:EvalDocument",
     "expand": "growctl.cli.written:ExpandDocument",
     "export": "growctl.cli.written:ExportDocument",
-    "generate": "growctl.generate.document:GenerateDocument",
+    "generate": "stages.generate.settings:Generation",
     "import-official": "growctl.cli.written:ImportDocument",
-    "inspect": "growctl.inspect.document:InspectDocument",
-    "ledger-export": "growctl.ledger_exchange.export:LedgerExportDocument",
-    "ledger-import": "growctl.ledger_exchange.importing:LedgerImportDocument",
+    "inspect": "growctl.evaluate.inspection:InspectDocument",
+    "ledger-export": "growctl.ledger.exchange:LedgerExportDocument",
+    "ledger-import": "growctl.ledger.exchange:LedgerImportDocument",
     "plan": "growctl.ladder.plan_document:PlanDocument",
     "prepare": "growctl.run.prepared:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",
     "runs": "growctl.runs.storage:Storage",
-    "show": "growctl.runs.show_document:ShowDocument",
+    "show": "growctl.runs.show:CheckpointFacts",
     "shrink": "growctl.cli.written:ShrinkDocument",
     "status": "growctl.runs.status:StatusDocument",
     "sweep": "growctl.run.set_document:SweepDocument",
     "validate": "growctl.ladder.brief:ValidateDocument",
-    "verify": "growctl.runs.verify_document:VerifyDocument",
+    "verify": "growctl.runs.verify:VerifyDocument",
 }
 """What commands print with --json: {command, with - for spaces: its type as MODULE:NAME}."""
 

@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-NOT_IN_DOCUMENTS = {"RunReport": ("directory", "points", "precisions"), "StageReport": ("work",)}
+NOT_IN_DOCUMENTS = {"RunReport": ("directory", "points", "precisions")}
 """Fields that belong in no document, by the name of their class: paths of this machine, and what other files hold."""
 
 

@@ -25,17 +25,17 @@ from growctl.ladder.load import ScheduleError, load_schedule, parse_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.hostfile import read_hostfile
 from growctl.launch.machines import LaunchError
-from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
 from growctl.runs.read import read_run
-from growctl.runs.show import read_facts
-from growctl.runs.show_document import show_document
-from growctl.runs.show_table import print_facts
+from growctl.runs.show import read_facts, section
 from growctl.runs.status import find_status
 from growctl.text.console import Terminal
 from growctl.text.documents import plain
+from growctl.text.terminal import print_sections
 from model.config import num_parameters
 from model.flops import Flops
 from stages.checkpoint.directory import newest_checkpoint
@@ -384,8 +384,8 @@ def test_a_checkpoint_is_shown_or_rejected(folder: Path, data: st.DataObject) ->
 
     def shown() -> None:
         facts = read_facts(folder, folder.parent)
-        print_facts(facts, Terminal(file=io.StringIO(), width=80))
-        assert_follows_schema(plain(show_document(facts)), "show")
+        print_sections([section(facts)], Terminal(file=io.StringIO(), width=80))
+        assert_follows_schema(plain(facts), "show")
 
     judged(shown, CheckpointError, folder.parent)
 

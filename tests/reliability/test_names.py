@@ -26,7 +26,8 @@ from growctl.launch.hostfile import hostfile_machines, read_hostfile
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, plain_path
 from growctl.launch.workers import Workers
-from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.ledger import Ledger
 from growctl.queue.submit import check_slurm, job_executor, plan_jobs
 from growctl.run.requests import LadderRequest
 from growctl.runs.find import RunNotFoundError, find_runs

@@ -14,7 +14,8 @@ from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.devices import Devices
 from growctl.launch.local import Local
-from growctl.ledger.ledger import Ledger, RunEntry
+from growctl.ledger.entries import RunEntry
+from growctl.ledger.ledger import Ledger
 from growctl.run.entries import stage_entry
 from growctl.run.requests import RunFailed, RunRequest
 from growctl.run.runner import Execution

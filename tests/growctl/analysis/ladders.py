@@ -15,8 +15,8 @@ import yaml
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.releases import plan_run
-from growctl.ledger.ledger import BaseEntry, StageEntry
-from growctl.ledger_exchange.importing import import_ledgers
+from growctl.ledger.entries import BaseEntry, StageEntry
+from growctl.ledger.exchange import import_ledgers
 from growctl.run.dataset import RecordedLadder
 from growctl.run.entries import run_entry, stage_entry
 from growctl.run.requests import RunRequest

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ladder.releases import plan_run
-from growctl.ledger_exchange.importing import import_ledgers
+from growctl.ledger.exchange import import_ledgers
 from growctl.runs.directory import RunSet
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import write_file

@@ -29,7 +29,7 @@ def changing(*changes: dict[str, Any], steps: tuple[int, ...] = (5, 6, 7), **blo
 
 
 def spec(schedule: Schedule, index: int) -> TrainSpec:
-    unused = {"directory": "", "keys": "", "dataset": "", "initial": None, "resume": None}
+    unused = {"directory": "", "dataset": "", "initial": None, "resume": None}
     plan = plan_stages(schedule)[index]
     return worker_spec(schedule, plan, attempt=1, samples_seen=0, micro_batch_size=1, launched_at=0.0, **unused)
 

@@ -189,7 +189,7 @@ def test_the_plan_counts_the_checkpoints_that_pruning_leaves(keep: int, keep_eve
     schedule = ladder((61,), checkpoint=checkpoint, launch={"devices": 1})
     [cost] = costs_of(schedule)
     spec = worker_spec(
-        schedule, cost.plan, attempt=1, directory="", keys="", dataset="", initial=None, resume=None, samples_seen=0,
+        schedule, cost.plan, attempt=1, directory="", dataset="", initial=None, resume=None, samples_seen=0,
         micro_batch_size=1, launched_at=0.0,
     )  # fmt: skip
     saved = range(spec.checkpoint_every, spec.num_steps, spec.checkpoint_every)

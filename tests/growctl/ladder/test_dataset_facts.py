@@ -70,7 +70,6 @@ def test_afterwards_plan_and_worker_count_the_tokens_attended_to(tmp_path: Path)
     assert f"a token attends to {expected:.1f} of 16 tokens on average" in notes(tmp_path, MASKED)
     where: dict[str, Any] = {
         "directory": "d",
-        "keys": "k",
         "dataset": "d",
         "initial": None,
         "resume": None,

@@ -333,7 +333,7 @@ def test_the_data_goes_on_after_a_checkpoint_of_the_same_windows(
     tmp_path: Path, windows: int, context: int, position: int, said: str
 ) -> None:
     schedule = started(write_base(tmp_path / "base", base_config()))
-    start = Start.of(schedule, tmp_path / ".keys")
+    start = Start.of(schedule, tmp_path)
     assert start
     write_dataset(tmp_path / "dataset", DataSpec(source="text"))
     dataset = read_dataset_manifest(tmp_path / "dataset")
@@ -349,7 +349,7 @@ def test_a_start_that_reads_documents_in_another_way_says_so_and_begins_the_data
     config = base_config().model_copy(update={"document_end_id": 0 if masked else None})
     base, said = write_base(tmp_path / "base", config), list[str]()
     schedule = started(base, f"data.document_mask={not masked}".lower(), "data.packing=best_fit")
-    start = Start.of(schedule, tmp_path / ".keys")
+    start = Start.of(schedule, tmp_path)
     assert start
     write_dataset(tmp_path / "dataset", DataSpec(source="text"))
     dataset = read_dataset_manifest(tmp_path / "dataset")

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.ledger.ledger import BaseEntry, Ledger, LedgerError
+from growctl.ledger.entries import BaseEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document, stages_csv, write_report
 from growctl.report.sections import remarks, report_sections
 from growctl.runs.find import RunNotFoundError, find_runs

@@ -15,7 +15,8 @@ from growctl.ladder.load import load_schedule
 from growctl.launch.devices import Devices
 from growctl.launch.local import Local
 from growctl.ledger import books as ledger_books
-from growctl.ledger.ledger import Ledger, RunEntry
+from growctl.ledger.entries import RunEntry
+from growctl.ledger.ledger import Ledger
 from growctl.run import runner
 from growctl.run.attempt import Outcome
 from growctl.run.entries import stage_entry

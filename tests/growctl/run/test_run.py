@@ -43,7 +43,6 @@ def test_a_run_leaves_the_documented_files(finished_ladder):
     assert verify_checkpoint(tiny / "stages/1-large/step_00000050").kind == "engine"
     assert sorted(p.name for p in runs.iterdir()) == [
         ".datasets",
-        ".keys",
         "tiny",
         "tiny-control-tokenformer-scratch",
         "tiny-control-transformer-scratch-0.5x",

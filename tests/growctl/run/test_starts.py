@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from growctl.ladder.load import load_schedule
-from growctl.ledger.starts import read_starts
+from growctl.ledger.lines import read_starts
 from growctl.run.requests import LadderRequest
 from growctl.runs.directory import RunSet
 from growctl.runs_dir import RunPaths

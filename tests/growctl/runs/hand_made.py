@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.ledger import Ledger
 from growctl.runs.status import RunStatus, find_status
 from growctl.runs.status_table import print_commands, print_details, print_runs
 from model.flops import Flops

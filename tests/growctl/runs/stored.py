@@ -83,7 +83,6 @@ def spec_of(made: HandMade, index: int, dataset: str = "data") -> TrainSpec:
         plan_stages(schedule)[index],
         attempt=1,
         directory="",
-        keys="",
         dataset=dataset,
         initial=None,
         resume=None,

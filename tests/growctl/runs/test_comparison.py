@@ -5,9 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from growctl.runs.verify_table import print_comparison
+from growctl.runs.verify import section
+from growctl.text.terminal import print_sections
 from model.config import PATTENTIONS
-from stages.grow.comparison import ComparedLayer, Comparison, Descent, GenerationGradients, Measured
+from stages.grow.comparison import ComparedLayer, ComparedModel, Comparison, Descent, GenerationGradients
 
 OLD_SHARE, NEW_SHARE = (dict.fromkeys(PATTENTIONS, share) for share in (0.0, 1.0))
 
@@ -17,10 +18,10 @@ def shown(*layers: tuple[int | None, int | None], waiting: int = 15) -> list[str
     old = {place: float(place + 1) for place, _ in layers if place is not None}
     new = {place: old.get(known, 0.5) for known, place in layers if place is not None}  # type: ignore[arg-type]
     comparison = Comparison(
-        dtype="float64", num_sequences=1, sequence_length=8, largest_logit=1.0, largest_difference=0.0,
-        mean_difference=0.0, gradient_ramp=None, lineage=Descent("expand", {"preserves": True}, 9, 9),
-        old=Measured(1000, 2.0, tuple(old[i] for i in sorted(old)), None),
-        new=Measured(2000, 2.0, tuple(new[i] for i in sorted(new)), None),
+        dtype="float64", num_sequences=1, context=8, dataset=Path("text"), largest_logit=1.0, largest_difference=0.0,
+        mean_difference=0.0, gradient_ramp=None, lineage=Descent("expand", {}, True, 9, 9),
+        old=ComparedModel(Path("old"), 1000, 2.0, tuple(old[i] for i in sorted(old)), None),
+        new=ComparedModel(Path("new"), 2000, 2.0, tuple(new[i] for i in sorted(new)), None),
         layers=tuple(ComparedLayer(*places) for places in layers),
         new_score_shares=tuple(
             OLD_SHARE if known is not None else NEW_SHARE for known, place in layers if place is not None
@@ -28,7 +29,7 @@ def shown(*layers: tuple[int | None, int | None], waiting: int = 15) -> list[str
         gradients=(GenerationGradients(0, 60, 0, 0), GenerationGradients(1, 30, 15, waiting)),
     )  # fmt: skip
     console = Console(file=StringIO(), width=80)
-    print_comparison(Path("old"), Path("new"), Path("text"), comparison, console)
+    print_sections([section(comparison)], console)
     written = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(len, written.splitlines())) <= 80
     return [" ".join(line.split()) for line in written.splitlines()]
@@ -36,8 +37,8 @@ def shown(*layers: tuple[int | None, int | None], waiting: int = 15) -> list[str
 
 def test_layers_stand_side_by_side_with_both_positions_where_one_has_moved():
     lines = shown((0, 0), (None, 1), (1, 2))
-    start = lines.index("OLD NEW OLD NEW query key value projection ffn") + 1
-    assert lines[start - 1 :][1:5] == [
+    start = lines.index("layer OLD NEW OLD NEW query key value projection ffn")
+    assert lines[start + 1 : start + 5] == [
         "0 0 1 1 0.0% 0.0% 0.0% 0.0% 0.0%",
         "- 1 - 0.5 100.0% 100.0% 100.0% 100.0% 100.0%",
         "1 2 2 2 0.0% 0.0% 0.0% 0.0% 0.0%",

@@ -196,7 +196,7 @@ def test_a_truncated_ledger_is_damage(finished: HandMade) -> None:
 
 def test_a_copy_shows_when_its_checkpoint_was_booked_not_when_it_was_copied(finished: HandMade) -> None:
     with Ledger.open(finished.directory / "ledger.db", read_only=True) as ledger:
-        booked = ledger.booked_at("large")
+        booked = {row.last_step: row.recorded_at for row in ledger.work("large")}
     assert list(booked) == [60]
     manifest = finished.stage("1-large") / "final/manifest.json"
     for later, expected in ((5000, booked[60]), (-5000, None)):

@@ -58,34 +58,24 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_lineage_is_a_tree_with_every_operation_its_size_cost_and_place(final):
+def test_the_lineage_has_every_operation_with_its_size_cost_and_place(final):
     expand(final, Path("grown"), attention_tokens=3)
     shrink(Path("grown"), Path("back"))
     told = words(show("back"))
     for line in [
-        "├── init drawn at random, seed 7",
-        "├── train 11 steps, 2.82k tokens │ 2.45k parameters, 6.00e09 FLOPs so far, in quick/small,",
-        "├── expand 2.45k -> 3.6k (init matched, tau ramp, seed 0) │ 3.6k parameters, 6.00e09 FLOPs so far,",
-        "└── shrink the newest generation removed 2.45k parameters, 6.00e09 FLOPs so far,",
+        "init drawn at random, seed 7; 2.45k parameters, 0 FLOPs so far,",
+        "train 11 steps, 2.82k tokens; 2.45k parameters, 6.00e09 FLOPs so far, in quick/small,",
+        "expand 2.45k -> 3.6k (init matched, tau ramp, seed 0); 3.6k parameters, 6.00e09 FLOPs so far,",
+        "shrink the newest generation removed; 2.45k parameters, 6.00e09 FLOPs so far,",
     ]:
         assert line in told
-
-
-def test_a_hash_that_does_not_fit_beside_the_place_has_a_line_of_its_own(final):
-    lines = show(final).splitlines()
-    [place] = [number for number, line in enumerate(lines) if "in quick/small" in line]
-    [*_, trained] = read_manifest(final).lineage.history
-    assert lines[place].rstrip() == " " * 11 + "2.45k parameters, 6.00e09 FLOPs so far, in quick/small,"
-    assert lines[place + 1] == " " * 11 + trained.hash[:12] + "..."
-    [drawn] = [line for line in lines if " 0 FLOPs so far" in line]
-    assert drawn.endswith("...")
 
 
 def test_the_cost_is_split_by_part(final):
     told = words(show("quick"))
     assert "cost 6.00e09 FLOPs, 2.82k tokens in 11 steps, 1m 16s of device time" in told
     assert "FLOPs by part: parameters 3.00e09, attention 2.00e09, head 1.00e09" in told
-    assert "validation 2 nats per token (units of the natural logarithm), perplexity 7.389" in told
+    assert "validation 2 nats per token, perplexity 7.389" in told
 
 
 def test_a_cost_that_is_incomplete_or_unknown_says_so(final):
@@ -128,9 +118,7 @@ def test_an_unfinished_ramp_and_a_foreign_tau_are_said(final):
     expand(final, Path("ramped"), attention_tokens=3)
     assert "not yet the published one: the ramp is 0 of generation 1, and ends at 1" in words(show("ramped"))
     expand(final, Path("frozen"), attention_tokens=3, policy=GrowthPolicy(init="zero-key", tau="frozen"))
-    assert "not the published one: tau (the factor on the scores) is not that of the number of tokens" in words(
-        show("frozen")
-    )
+    assert "not the published one: tau is not that of the number of tokens" in words(show("frozen"))
 
 
 def test_files_shared_with_other_checkpoints_are_named(final):
@@ -156,8 +144,8 @@ def test_the_document_has_the_whole_history_and_nothing_else_is_printed(final):
     assert [entry["operation"] for entry in document["lineage"]["history"]] == ["init", "train"]
     assert document["lineage"]["history"][-1]["made_in"] == "quick/small"
     assert document["lineage"]["history"][-1]["hash"] == trained_history()[-1].hash
-    assert document["cost"]["flops"] == 6e9
-    assert document["cost"]["flops_by_part"] == {"parameters": 3e9, "attention": 2e9, "head": 1e9}
+    assert document["flops"] == 6e9
+    assert document["cost"]["flops"] == {"parameters": 3e9, "attention": 2e9, "head": 1e9}
     assert document["validation_loss"] == 2.0
     assert document["generations"][0]["key_ramp"] == 1.0
 

@@ -102,7 +102,7 @@ def test_clean_keeps_the_mixture_of_a_run_and_its_sources(original: Path, tmp_pa
     schedule = loaded(original)
     mixture = next(path for path, _ in prepared_data(schedule.data, original / "runs/.datasets"))
     attempt: dict[str, Any] = {"attempt": 1, "samples_seen": 0, "micro_batch_size": 1, "launched_at": 0.0}
-    attempt |= {"keys": "", "initial": None, "resume": None, "directory": "", "dataset": str(mixture)}
+    attempt |= {"initial": None, "resume": None, "directory": "", "dataset": str(mixture)}
     spec = worker_spec(schedule, plan_stages(schedule)[0], **attempt)
     stage = runs / "mixed/stages/0-a"
     stage.mkdir(parents=True)

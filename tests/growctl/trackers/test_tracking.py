@@ -117,7 +117,7 @@ def test_a_release_continues_at_the_end_of_its_stage_with_lines_of_its_own(notin
 def test_a_mixture_has_the_validation_loss_of_each_source(noting, tmp_path):
     schedule = schedule_with("tensorboard")
     plans = plan_stages(schedule)
-    figures = {"bits_per_byte": 1.0, "num_tokens": 10, "train_tokens": 5, "epochs": 0.5}
+    figures = {"bits_per_byte": 1.0, "num_tokens": 10, "trained_tokens": 5, "epochs": 0.5}
     by_source = {"books": {"loss": 3.5} | figures, "code": {"loss": None} | figures}
     with tracking_of(schedule, tmp_path) as trackers:
         records = [started(), evaluated(4) | {"by_source": by_source, "own_context_loss": 4.5}]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.growctl.progress.draw_views import RUNS
+from tests.growctl.run.draw_views import RUNS
 from tests.workers import REPOSITORY
 
 pytestmark = [
@@ -41,7 +41,7 @@ class Tmux:
 
     def __init__(self, runs: list[str]) -> None:
         self._socket = f"growctl-test-{os.getpid()}"
-        draw = f"{sys.executable} -m tests.growctl.progress.draw_views {' '.join(runs)}"
+        draw = f"{sys.executable} -m tests.growctl.run.draw_views {' '.join(runs)}"
         command = f"env -u COLUMNS -u LINES TERM=xterm-256color {draw}"
         self.ask("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "-c", REPOSITORY, command)
 

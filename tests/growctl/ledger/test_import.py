@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from growctl.ledger.ledger import Ledger, LedgerError
-from growctl.ledger_exchange.importing import import_ledgers
+from growctl.ledger.exchange import import_ledgers
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths
 from model.errors import UserError
@@ -112,12 +113,10 @@ def test_a_run_is_not_imported_into_its_own_runs_directory(machines: tuple[Path,
     assert files_of(here) == before
 
 
-@pytest.mark.parametrize(
-    ("source", "said"), [("empty", "there is no ledger in it"), ("missing", "there is nothing here")]
-)
-def test_a_source_without_a_ledger_is_refused(tmp_path: Path, source: str, said: str) -> None:
+@pytest.mark.parametrize("source", ["empty", "missing"])
+def test_a_source_without_a_ledger_is_refused(tmp_path: Path, source: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=f"{source}: {said}; give a ledger.db, the directory of a run, or a runs"):
+    with pytest.raises(UserError, match=f"{source}: no ledger here; give a ledger.db"):
         import_ledgers([tmp_path / source], tmp_path / "runs")
 
 

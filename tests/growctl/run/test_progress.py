@@ -8,11 +8,9 @@ import pytest
 from rich.console import Console
 
 from growctl.ladder.releases import plan_run
-from growctl.progress.facts import line, rows
-from growctl.progress.ladder import LadderProgress
-from growctl.progress.stage_table import stage_table
 from growctl.run import screen as screen_module
-from growctl.run.screen import Screen, make_screen
+from growctl.run.progress import LadderProgress
+from growctl.run.screen import Screen, make_screen, stage_table
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.known_devices import DEVICES, known_device, peak_flops
 from growctl.schedule.launch_block import HardwareBlock
@@ -52,14 +50,18 @@ def progress(schedule: Schedule, *records: Record, stage: str = "stage-1") -> La
     return found
 
 
+def facts(run: LadderProgress) -> dict[str, str]:
+    return dict(run.facts(run.active))
+
+
 def test_a_line_names_both_losses_speed_ramp_times_compute_evaluation_and_growth() -> None:
     schedule = ladder(growth={"ramp": 0.5}, evaluation={"every": 12})
     run = progress(schedule, START, evaluation(5), train(10))
-    written = line(run, run.stages["stage-1"])
+    written = run.line(run.stages["stage-1"])
     assert written.startswith("stage stage-1 step 10/30: training loss 3.5000, last validation loss 3.2000 (step 5), ")
     for fact in (
-        *("128 tokens/s", "MFU 0.0% of the devices' peak", "ramp 0.62", "20s left in the stage", "in the ladder"),
-        *("FLOPs (", "next evaluation in 2 steps (2s)", "next growth in 20 steps (20s), to 18.9k parameters"),
+        *("128 tokens/s", "MFU 0.0% of the devices' peak", "ramp 0.62", "time left 20s in the stage", "in the ladder"),
+        *("FLOPs (", "evaluation next in 2 steps (2s)", "growth next in 20 steps (20s), to 18.9k parameters"),
     ):
         assert fact in written
     assert "\n" not in written
@@ -81,23 +83,23 @@ def test_a_stage_after_one_that_ended_early_has_the_steps_that_are_left_of_a_sha
 def test_waiting_for_data_is_shown_as_a_share_of_the_steps_time() -> None:
     seconds = 10 * 128 / 128.0
     waiting = train(10, data_wait_seconds=0.3 * seconds)
-    assert "30% of the time waits for data" in dict(rows(progress(ladder(), START, waiting)))["speed"]
-    assert "waits" not in dict(rows(progress(ladder(), START, waiting, train(20))))["speed"]
+    assert "30% of the time waits for data" in facts(progress(ladder(), START, waiting))["speed"]
+    assert "waits" not in facts(progress(ladder(), START, waiting, train(20)))["speed"]
 
 
 def test_a_stage_that_has_no_loss_yet_shows_those_of_the_stage_before() -> None:
     run = progress(ladder(), stage="stage-1")
-    assert dict(rows(run))["loss"] == "no training loss yet, no validation loss yet"
+    assert facts(run)["loss"] == "no training loss yet, no validation loss yet"
     for record in (train(20), evaluation(20)):
         run.stages["stage-0"].update(record)
-    assert dict(rows(run))["loss"] == ("stage-0 ended with training loss 3.5000, last validation loss 3.2000 (step 20)")
+    assert facts(run)["loss"] == ("stage-0 ended with training loss 3.5000, last validation loss 3.2000 (step 20)")
     run.stages["stage-1"].update(evaluation(0))
-    assert dict(rows(run))["loss"] == "no training loss yet, last validation loss 3.2000 (step 0)"
+    assert facts(run)["loss"] == "no training loss yet, last validation loss 3.2000 (step 0)"
 
 
 def test_a_line_of_the_last_stage_after_its_ramp_has_neither_growth_nor_ramp() -> None:
     run = progress(ladder(growth={"ramp": 0.1}), START, train(40), stage="stage-2")
-    written = line(run, run.stages["stage-2"])
+    written = run.line(run.stages["stage-2"])
     assert "growth" not in written
     assert "ramp" not in written
     assert "no validation loss yet" in written
@@ -105,12 +107,12 @@ def test_a_line_of_the_last_stage_after_its_ramp_has_neither_growth_nor_ramp() -
 
 def test_a_validation_loss_that_is_not_finite_is_not_taken_for_one_not_measured_yet() -> None:
     run = progress(ladder(), START, evaluation(5), evaluation(10, loss=None, perplexity=None), train(12))
-    assert "training loss 3.5000, last validation loss not finite (step 10), " in line(run, run.stages["stage-1"])
+    assert "training loss 3.5000, last validation loss not finite (step 10), " in run.line(run.stages["stage-1"])
     got = io.StringIO()
     Console(file=got, width=120).print(stage_table(run, 120))
     assert got.getvalue().count("not finite") == 1
     run = progress(ladder(), START, evaluation(0, loss=None))
-    assert "last validation loss not finite (step 0)" in line(run, run.stages["stage-1"])
+    assert "last validation loss not finite (step 0)" in run.line(run.stages["stage-1"])
 
 
 def test_the_ramp_is_that_of_the_last_update_and_ends_with_it() -> None:
@@ -125,9 +127,8 @@ def test_the_ramp_is_that_of_the_last_update_and_ends_with_it() -> None:
 def test_a_release_comes_before_the_growth_and_counts_in_the_compute_but_not_in_later_models() -> None:
     schedule = ladder((20, 30), releases="all", learning_rate={"peak": 1e-3, "warmup_steps": 2, "decay": 0.1})
     run = progress(schedule, START, train(15), stage="stage-0")
-    found = run.next_growth(run.stages["stage-0"])
-    assert found is not None
-    assert (found[0].name, found[1].num_steps) == ("stage-1", 5 + 2)
+    assert (growth := run.steps_to_growth(run.stages["stage-0"])) is not None
+    assert (growth[0].name, growth[1]) == ("stage-1", 5 + 2)
     run = progress(schedule, START, train(1), stage="stage-1")
     small, release, large = run.stages.values()
     assert run.flops == small.plan.flops.total + release.plan.flops.total + large.plan.step_flops.total
