@@ -14,8 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.runs.directory import RunError, own_schedule, short_name, steps_done
 from growctl.runs.lock import hold, why_in_use
 from growctl.runs.status import being_prepared, run_directories

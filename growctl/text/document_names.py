@@ -25,7 +25,7 @@ COMMANDS = {
     "inspect": "growctl.evaluate.inspection:InspectDocument",
     "ledger-export": "growctl.ledger.exchange:LedgerExportDocument",
     "ledger-import": "growctl.ledger.exchange:LedgerImportDocument",
-    "plan": "growctl.ladder.plan_document:PlanDocument",
+    "plan": "growctl.ladder.costs:Plan",
     "prepare": "growctl.run.prepared:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",
     "runs": "growctl.runs.storage:Storage",
