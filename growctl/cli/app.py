@@ -265,7 +265,7 @@ def prepare(
     manifest = read_dataset_manifest(path)
     warnings += dataset_warnings(loaded, DatasetSizes.of(manifest, path))
     if as_json:
-        from growctl.run.prepared import PrepareDocument
+        from growctl.run.dataset import PrepareDocument
         from growctl.text.documents import print_document
 
         print_document(PrepareDocument(path, manifest, tuple(warnings)))

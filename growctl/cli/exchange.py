@@ -197,7 +197,7 @@ def _export_official(
     checkpoint: str, output: Path, file_format: Literal["bin", "safetensors"], runs_dir: Path, as_json: bool
 ) -> None:
     from growctl.find_checkpoint import find_checkpoint
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.run.resume import as_parameters
     from stages.official.exporting import export_official
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)
