@@ -7,15 +7,14 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from growctl.ladder.budgets import first_sample, position_after
 from growctl.ladder.caveats import control_caveats, decays
 from growctl.ladder.conditions import comparison_conditions, data_conditions
 from growctl.ladder.costs import planned_micro_batch
-from growctl.ladder.data_position import first_sample, position_after
-from growctl.ladder.mixture_spans import mixture_spans
+from growctl.ladder.mixtures import mixture_spans
 from growctl.ladder.releases import has_decayed, paths_of, plan_release, plan_run, with_releases
 from growctl.ladder.sizes import attending
-from growctl.ladder.stage_plans import StagePlan, plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.stage_plans import StagePlan, plan_stages, worker_spec
 from growctl.launch.devices import Devices
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import run_devices
@@ -34,7 +33,7 @@ from growctl.run.start import Start, growth_message, made_from_previous
 from growctl.runs.directory import steps_done
 from growctl.runs.lock import hold
 from growctl.runs_dir import RunsPaths
-from growctl.trackers.protocol import TrackedRun
+from growctl.trackers.adapters import TrackedRun
 from growctl.trackers.tracking import Tracking
 from stages.checkpoint.directory import whole_or_set_aside
 from stages.checkpoint.files import write_file
@@ -205,7 +204,6 @@ class StageRun:
         for records in self._history.read():
             self._books.sync(records)
             self.screen.catch_up(self.plan, records)
-            self.execution.tracking.records(records)
         if attempt_over:
             self._books.sync(attempt_over=True)
 
@@ -350,7 +348,6 @@ class StageRun:
     def _take(self, new: list[Record]) -> None:
         """Takes in records that the workers wrote just now; prints a message if a growth moved the validation loss."""
         self._books.add(new)
-        self.execution.tracking.records(new)
         for record in new:
             self.screen.record(self.plan, record)
             if record.get("point") == "after_growth" and self.plan.is_grown:
@@ -413,7 +410,7 @@ def stage_entry(plan: StagePlan) -> StageEntry:
         name=plan.name,
         num_parameters=plan.num_parameters,
         num_embedding_parameters=plan.num_embedding_parameters,
-        budget_tokens=plan.train_tokens,
+        budget_tokens=plan.budget_tokens,
         num_steps=plan.num_steps,
         tokens_per_step=plan.tokens_per_step,
         step_flops=plan.step_flops,

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
 from growctl.runs.directory import own_schedule

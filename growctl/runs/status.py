@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from growctl.ladder.control_folders import further_controls, in_their_folders, renamed_controls
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
 from growctl.ladder.releases import plan_run
@@ -20,6 +19,7 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
+from growctl.runs.control_folders import further_controls, in_their_folders, renamed_controls
 from growctl.runs.damage import lacks_records, missing_files
 from growctl.runs.directory import RunSet, read_run_set, steps_done
 from growctl.runs.find import RunNotFoundError

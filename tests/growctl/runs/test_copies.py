@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from growctl.ladder.control_folders import renamed_controls
 from growctl.ladder.load import ScheduleError, load_schedule
 from growctl.ledger.ledger import Ledger
 from growctl.report.sections import remarks
+from growctl.runs.control_folders import renamed_controls
 from growctl.runs.find import find_runs
 from growctl.runs.status import RunStatus, find_status
 from growctl.runs_dir import RunPaths

@@ -9,8 +9,7 @@ import pytest
 
 from growctl.ladder.datasets import DatasetSizes, dataset_warnings
 from growctl.ladder.load import load_schedule
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.run.requests import schedule_yaml
 from growctl.runs.needed import DatasetUse
 from growctl.schedule.blocks import Schedule
