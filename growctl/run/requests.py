@@ -139,6 +139,10 @@ class LadderRequest:
             for plan in planned
         ]
 
+    def parts(self) -> list[RunRequest]:
+        """The ladder and the controls to train."""
+        return [self.ladder, *self.controls()]
+
     def checked(self, machines: Machines) -> list[RunRequest]:
         """The ladder and its controls; raises RunError if one of them cannot be started or resumed on `machines`.
 
@@ -148,7 +152,7 @@ class LadderRequest:
         over = len(self.steps_done(self.ladder)) == len(schedule.stages)
         if missing := missing_package(schedule.trackers):
             raise RunError(missing)
-        requests = [self.ladder, *self.controls()]
+        requests = self.parts()
         for request in requests:
             check_batch(request, machines.devices)
             if request.control is None or schedule.growth.when == "fixed" or over:

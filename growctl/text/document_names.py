@@ -32,7 +32,7 @@ COMMANDS = {
     "show": "growctl.runs.show:CheckpointFacts",
     "shrink": "growctl.cli.written:ShrinkDocument",
     "status": "growctl.runs.status:StatusDocument",
-    "sweep": "growctl.run.set_document:SweepDocument",
+    "sweep": "growctl.run.set_report:SweepDocument",
     "validate": "growctl.ladder.brief:ValidateDocument",
     "verify": "growctl.runs.verify:VerifyDocument",
 }
