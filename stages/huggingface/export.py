@@ -144,7 +144,9 @@ def _common(pretrained: Pretrained, context_length: int, dtype: ExportDtype) -> 
         "use_cache": True,
         "tie_word_embeddings": True,
         "dtype": dtype,
-        "bos_token_id": None, "eos_token_id": end, "pad_token_id": end,
+        "bos_token_id": None,
+        "eos_token_id": end,
+        "pad_token_id": end,
     }
 
 
