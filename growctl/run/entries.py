@@ -51,7 +51,7 @@ def stage_entry(plan: StagePlan) -> StageEntry:
         name=plan.name,
         num_parameters=plan.num_parameters,
         num_embedding_parameters=plan.num_embedding_parameters,
-        budget_tokens=plan.train_tokens,
+        budget_tokens=plan.budget_tokens,
         num_steps=plan.num_steps,
         tokens_per_step=plan.tokens_per_step,
         step_flops=plan.step_flops,

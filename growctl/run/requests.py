@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from growctl.ladder.control_folders import in_their_folders
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
@@ -12,12 +11,13 @@ from growctl.launch.machines import Machines
 from growctl.launch.ranks import uneven_batch
 from growctl.ledger.lines import record_start
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
+from growctl.runs.control_folders import in_their_folders
 from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set, steps_done, write_run_set
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.sources import missing_data
 from growctl.text.suggestion import did_you_mean
-from growctl.trackers.kinds import missing_package
+from growctl.trackers.adapters import missing_package
 from model.errors import Failure
 
 

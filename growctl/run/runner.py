@@ -7,13 +7,12 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
+from growctl.ladder.budgets import first_sample, position_after
 from growctl.ladder.costs import planned_micro_batch
-from growctl.ladder.data_position import first_sample, position_after
-from growctl.ladder.mixture_spans import mixture_spans
+from growctl.ladder.mixtures import mixture_spans
 from growctl.ladder.releases import paths_of, plan_release, plan_run, with_releases
 from growctl.ladder.sizes import attending
-from growctl.ladder.stage_plans import StagePlan, plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.stage_plans import StagePlan, plan_stages, worker_spec
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import run_devices
 from growctl.ledger.books import StageBooks
@@ -34,7 +33,7 @@ from growctl.run.start import Start, started_from
 from growctl.runs.directory import steps_done
 from growctl.runs.lock import hold
 from growctl.runs_dir import RunsPaths
-from growctl.trackers.protocol import TrackedRun
+from growctl.trackers.adapters import TrackedRun
 from growctl.trackers.tracking import Tracking
 from model.precision import Precision
 from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
@@ -199,7 +198,6 @@ class Execution:
         for records in history.read():
             books.sync(records)
             self.screen.catch_up(plan, records)
-            self.tracking.records(records)
 
     def _reuse(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
         """Takes over the checkpoint of another run that is furthest along the stage, if it is further than our own."""
@@ -373,7 +371,6 @@ class Execution:
 
         def on_records(new: list[Record]) -> None:
             books.add(new)
-            self.tracking.records(new)
             for record in new:
                 self.screen.record(plan, record)
                 self._check_growth(plan, record)

@@ -26,5 +26,5 @@ class Cost:
         left = [plan for plan in unfinished if request.trains(plan.index)]
         sizes = [short_count(plan.num_parameters) for plan in plans if not plan.branch_of]
         ends = sizes if len(sizes) < 3 else [sizes[0], sizes[-1]]
-        tokens = sum(plan.train_tokens for plan in plans)
+        tokens = sum(plan.budget_tokens for plan in plans)
         return cls(" -> ".join(ends), tokens, total_flops(plans).total, total_flops(left).total)
