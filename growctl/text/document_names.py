@@ -11,7 +11,7 @@ FILES = {
 """Files of a run: {name: (what it is, its type as MODULE:NAME)}."""
 
 COMMANDS = {
-    "clean": "growctl.runs.clean_document:CleanDocument",
+    "clean": "growctl.runs.clean:Cleanup",
     "compare": "growctl.analysis.results:Pair",
     "data-export": "growctl.data_exchange.export:DataExportDocument",
     "data-import": "growctl.data_exchange.importing:DataImportDocument",
