@@ -41,8 +41,8 @@ class SweptRun:
     """Why it failed, or could not be submitted."""
     final_loss: float | None
     """The validation loss at the end of its last stage; null while it is unfinished."""
-    sizes: tuple[int, ...]
-    """The parameters of the stages that were asked for."""
+    num_parameters: tuple[int, ...]
+    """The sizes of the stages that were asked for."""
     tokens: int
     """Their training tokens."""
     flops: float
@@ -105,11 +105,6 @@ def set_requests(
     return requests
 
 
-def _parts(request: LadderRequest) -> list[RunRequest]:
-    """The ladder and the controls that `request` trains."""
-    return [request.ladder, *request.controls()]
-
-
 def _unfinished(part: RunRequest, request: LadderRequest) -> list[StagePlan]:
     """The stages and releases of a ladder or control that are asked for and not finished."""
     return [plan for plan in left_to_train(part.schedule, request.directory(part)) if request.trains(plan.index)]
@@ -148,7 +143,7 @@ def train_set(requests: Sequence[LadderRequest], screen: Screen, submit: Submit)
     queued: list[LadderRequest] = []
     for number, request in enumerate(requests, 1):
         name, where = request.ladder.name, f"run {number} of {len(requests)}"
-        if not any(plan for part in _parts(request) for plan in _unfinished(part, request)):
+        if not any(plan for part in request.parts() for plan in _unfinished(part, request)):
             screen.message(f"{name}: finished already, skipped ({where})")
         elif request.ladder.schedule.launch.cluster == "slurm":
             queued.append(request)
@@ -182,7 +177,7 @@ def describe_set(requests: Sequence[LadderRequest], failures: Mapping[str, str])
     runs = [
         _swept(part, request, begun.get(part.name), failures.get(part.name))
         for request in requests
-        for part in _parts(request)
+        for part in request.parts()
     ]
     return SweepDocument(runs_dir, run_set.group, tuple(runs))
 
@@ -200,7 +195,7 @@ def _swept(part: RunRequest, request: LadderRequest, run: RunStatus | None, fail
         state="failed" if has_failed else state,
         reason=failure if has_failed else run.reason if run else None,
         final_loss=stages[-1].validation_loss if stages and state == "finished" else None,
-        sizes=tuple(plan.num_parameters for plan in plans if not plan.branch_of),
+        num_parameters=tuple(plan.num_parameters for plan in plans if not plan.branch_of),
         tokens=sum(plan.budget_tokens for plan in plans),
         flops=total_flops(plans).total,
         flops_left=total_flops(_unfinished(part, request)).total,
@@ -212,10 +207,7 @@ def cost_section(document: SweepDocument, *, reuses: bool) -> Section:
     """What the runs of a set will cost; `reuses`: whether equal training is done once."""
     columns = (
         *_name_and_state(document),
-        Column(
-            "parameters",
-            cell=lambda run: Cell(" -> ".join(map(short_count, dict.fromkeys((run.sizes[0], run.sizes[-1]))))),
-        ),
+        Column("parameters", cell=lambda run: Cell(_sizes(run))),
         Column("tokens", cell=lambda run: figure(run.tokens, short_count)),
         Column("FLOPs", cell=lambda run: figure(run.flops, scientific)),
     )
@@ -239,7 +231,7 @@ def outcome_section(document: SweepDocument) -> Section:
 
 
 def _sizes(run: SweptRun) -> str:
-    sizes = [short_count(size) for size in run.sizes]
+    sizes = [short_count(size) for size in run.num_parameters]
     return " -> ".join(sizes if len(sizes) < 3 else [sizes[0], sizes[-1]])
 
 

@@ -26,7 +26,7 @@ COMMANDS = {
     "ledger-export": "growctl.ledger.exchange:LedgerExportDocument",
     "ledger-import": "growctl.ledger.exchange:LedgerImportDocument",
     "plan": "growctl.ladder.costs:Plan",
-    "prepare": "growctl.run.prepared:PrepareDocument",
+    "prepare": "growctl.run.dataset:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",
     "runs": "growctl.runs.storage:Storage",
     "show": "growctl.runs.show:CheckpointFacts",

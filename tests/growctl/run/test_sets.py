@@ -13,8 +13,8 @@ import pytest
 from growctl.ladder.load import load_schedule
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
-from growctl.run.entries import run_entry
 from growctl.run.requests import LadderRequest, RunFailed, RunRequest, schedule_yaml
+from growctl.run.runner import run_entry
 from growctl.run.signals import Stopped
 from growctl.runs.directory import RunSet, read_run_set
 from growctl.runs.find import find_runs
@@ -97,7 +97,6 @@ def test_a_sweep_trains_the_runs_of_its_grid_in_order_and_lists_how_they_ended(s
     out, err = sweep(schedule, *SWEPT)
     assert (runner.started, err) == (NAMES, "")
     assert states(out) == ["finished"] * 4
-    assert "final loss" in out
     assert f"growctl report tiny --runs-dir {schedule.parent}/runs" in out
 
 
