@@ -13,7 +13,7 @@ from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
 from growctl.queue.arrays import bundles
 from growctl.queue.submit import AlreadySubmitted, Chain, Job, job_executor, nothing_to_submit, script
-from growctl.run.history import StageHistory
+from growctl.run.attempt import StageHistory
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.runs_dir import RunPaths
 from stages.counted import counted

@@ -218,7 +218,7 @@ def _export_official(
     from growctl.cli.written import OfficialDocument
     from growctl.evaluate.pretrained import tell
     from growctl.find_checkpoint import find_checkpoint
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.run.resume import as_parameters
     from stages.official.exporting import export_official
 
     source = find_checkpoint(checkpoint, runs_dir, tell)

@@ -83,10 +83,8 @@ def train_requests(
     from growctl.queue.arrays import submit_set
     from growctl.run.requests import RunFailed
     from growctl.run.screen import make_screen
-    from growctl.run.set_document import sweep_document
-    from growctl.run.set_outcomes import outcomes
-    from growctl.run.set_table import print_outcomes
-    from growctl.run.set_train import train_set
+    from growctl.run.set_report import print_outcomes, sweep_document
+    from growctl.run.sets import train_set
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
 
@@ -98,10 +96,11 @@ def train_requests(
         return
     with make_screen(Terminal(stderr=as_json)) as screen:
         failures = train_set(requests, screen, submit_set)
+    document = sweep_document(requests, failures)
     if as_json:
-        print_document(sweep_document(requests, failures))
+        print_document(document)
     else:
-        print_outcomes(outcomes(requests, failures), Terminal(highlight=False))
+        print_outcomes(document, Terminal(highlight=False))
         where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
         queued = any(request.ladder.schedule.launch.cluster == "slurm" for request in requests)
         report = f"cost and results: growctl report {_shown_as(requests, runs_dir)}"
@@ -115,10 +114,11 @@ def train_requests(
 
 def _list(requests: Sequence["LadderRequest"]) -> None:
     from growctl.cli.dry_run import submissions_text
-    from growctl.run.set_table import print_costs
+    from growctl.run.set_report import print_costs, sweep_document
     from growctl.text.console import Terminal
 
-    print_costs(requests, Terminal(highlight=False))
+    document, reuses = sweep_document(requests, {}), any(request.sources for request in requests)
+    print_costs(document, Terminal(highlight=False), reuses)
     if text := submissions_text(requests):
         say(f"\n{text}")
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from growctl.ladder.load import RUN_NAME
-from growctl.run.set_names import run_names, short_keys
+from growctl.run.sets import run_names, short_keys
 
 VALUES = st.one_of(
     st.integers(), st.floats(allow_nan=False), st.text(max_size=60), st.booleans(), st.none(), st.lists(st.integers())

@@ -13,8 +13,8 @@ import pytest
 from growctl.ladder.load import load_schedule
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
-from growctl.run.entries import run_entry
 from growctl.run.requests import LadderRequest, RunFailed, RunRequest, schedule_yaml
+from growctl.run.runner import run_entry
 from growctl.run.signals import Stopped
 from growctl.runs.directory import RunSet, read_run_set
 from growctl.runs.find import find_runs
