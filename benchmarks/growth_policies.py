@@ -76,10 +76,10 @@ def overrides(policy: str, seed: int) -> list[str]:
 
 def run(policy: str, seed: int, directory: Path) -> None:
     """Starts one real run; reuses the base of this seed and learning-rate schedule if it is trained already."""
-    from growctl.controls.generate import plan_controls
+    from growctl.ladder.controls import plan_controls
+    from growctl.ladder.load import load_schedule
     from growctl.run.requests import schedule_yaml
     from growctl.runs_dir import RunPaths
-    from growctl.schedule.load import load_schedule
 
     name = run_name(policy, seed)
     with _HYDRA:

@@ -17,18 +17,34 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
-from growctl.checkpoints.dataset import dataset_of
-from growctl.checkpoints.find import find_checkpoint
-from growctl.cli.pretrained import open_pretrained
-from growctl.inspect.inspection import Subject, TextChoice, inspect_checkpoints
-from model.config import PATTENTIONS
+from growctl.evaluate.pretrained import open_pretrained
+from growctl.find_checkpoint import dataset_of, find_checkpoint
+from growctl.ladder.equal_size import equal_size_transformer
+from growctl.runs_dir import RunPaths
+from model.config import (
+    PATTENTIONS,
+    BlockConfig,
+    Generation,
+    PattentionConfig,
+    ScoreFunction,
+    TokenformerConfig,
+    TransformerConfig,
+    published_tau,
+)
+from model.initialization import build_model
+from stages.checkpoint.manifest import read_manifest
+from stages.inspect.facts import Inspected
+from stages.inspect.measure import inspect_model
+from stages.inspect.text import dataset_windows
+from stages.metrics import read_metrics
 from stages.stage_dir import TOKENIZER_NAME
 
-FUNCTIONS = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
+FUNCTIONS: tuple[ScoreFunction, ...] = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
 CONTROL = "transformer-scratch"
 OVERRIDES = (
     *("stages.0.train_tokens=300k", "stages.1.train_tokens=420k", "stages.2.train_tokens=840k"),
@@ -55,27 +71,76 @@ def train(function: str, seed: int, directory: Path) -> None:
 def measure(seed: int, directory: Path, num_sequences: int = NUM_SEQUENCES) -> list[dict[str, Any]]:
     """Inspects the four finished models of a seed and four untrained ones, on the same validation text."""
     tell = partial(print, file=sys.stderr)
-    checkpoints = [(scores, find_checkpoint(name, directory, tell)) for scores, name in run_names(seed).items()]
-    dataset = dataset_of(checkpoints[0][1], None, directory)
-    choice = TextChoice((), dataset, num_sequences, None, BATCH_SIZE)
-    inspection = inspect_checkpoints(
-        checkpoints,
-        choice,
-        None,
-        lambda path: open_pretrained(str(path), directory, tell, tokenizer=dataset / TOKENIZER_NAME, device="cpu"),
-        lambda *done: None,
-    )
-    return [{"seed": seed, **row(subject)} for subject in inspection.subjects]
+    checkpoints = {scores: find_checkpoint(name, directory, tell) for scores, name in run_names(seed).items()}
+    dataset = dataset_of(checkpoints["linear"], None, directory)
+    manifest = read_manifest(checkpoints["l2_norm_gelu"])
+    context = manifest.text.context_length
+    assert isinstance(manifest.model, TokenformerConfig)
+    assert context is not None
+    tokens_ST, batch_size = dataset_windows(dataset, num_sequences, context, BATCH_SIZE)
+    rows = []
+    for scores, checkpoint in checkpoints.items():
+        with open_pretrained(
+            str(checkpoint), directory, tell, tokenizer=dataset / TOKENIZER_NAME, device="cpu"
+        ) as opened:
+            num_token_ids = opened.num_token_ids
+            facts = inspect_model(opened.model, tokens_ST, batch_size, _unnamed, num_token_ids=num_token_ids)
+        norms = training_norms(directory / run_names(seed)[scores])
+        rows.append({"seed": seed, "kind": "checkpoint", "scores": scores, **row(facts), "training": norms})
+    for scores, config in untrained(manifest.model).items():
+        model = build_model(config, seed=manifest.seed)
+        facts = inspect_model(model, tokens_ST, batch_size, _unnamed, num_token_ids=num_token_ids)
+        rows.append({"seed": seed, "kind": "untrained", "scores": scores, **row(facts), "training": None})
+    return rows
 
 
-def row(subject: Subject) -> dict[str, Any]:
+def _unnamed(sequence: int, position: int) -> tuple[str, str]:
+    return "", ""
+
+
+def untrained(grown: TokenformerConfig) -> dict[str, TokenformerConfig | TransformerConfig]:
+    """Models as large as `grown`: one of one generation and the published tau for each function, and a Transformer."""
+
+    def fresh(pattention: PattentionConfig, function: ScoreFunction) -> PattentionConfig:
+        tau = published_tau(function, pattention.num_tokens)
+        return PattentionConfig(generations=(Generation(num_tokens=pattention.num_tokens),), tau=tau)
+
+    configs: dict[str, TokenformerConfig | TransformerConfig] = {}
+    for function in FUNCTIONS:
+        blocks = tuple(
+            BlockConfig(**{name: fresh(pattention, function) for name, pattention in block.pattentions().items()})
+            for block in grown.blocks
+        )
+        configs[function] = grown.model_copy(update={"score_function": function, "blocks": blocks})
+    return configs | {"linear": equal_size_transformer(grown)}
+
+
+def training_norms(run: Path) -> dict[str, Any]:
+    """The gradient norms, before clipping, in the log lines of a run that reuses nothing of another."""
+    norms: list[float] = []
+    rejected = set()
+    for number, (_, _, stage) in enumerate(RunPaths(run).stages_found()):
+        by_step = {}
+        for line in read_metrics(stage.metrics):
+            if line["event"] == "train":
+                by_step[line["step"]] = line["gradient_norm"]
+            elif line["event"] == "anomaly":
+                rejected.add((number, line["step"], line["attempt"] if line["action"] == "rollback" else 0))
+        norms += [norm for norm in by_step.values() if norm]
+    median = statistics.median(norms)
+    return {
+        "median": median,
+        "largest_over_median": max(norms) / median,
+        "step_to_step": statistics.median(max(pair) / min(pair) for pair in pairwise(norms)),
+        "num_rejected": len(rejected),
+    }
+
+
+def row(facts: Inspected) -> dict[str, Any]:
     """The figures of one model."""
-    facts, norms = subject.facts, subject.training
     kurtosis = [layer.output.kurtosis for layer in facts.layers if layer.output.kurtosis is not None]
     used = [layer.scores.effective_tokens / layer.scores.num_tokens for layer in facts.layers if layer.scores]
     return {
-        "kind": subject.kind,
-        "scores": subject.scores,
         "num_parameters": facts.num_parameters,
         "loss": facts.loss,
         "gradient_norm": facts.gradient.mean,
@@ -92,13 +157,6 @@ def row(subject: Subject) -> dict[str, Any]:
         "num_tokens": sum(layer.scores.num_tokens for layer in facts.layers if layer.scores),
         "num_dead": facts.num_dead,
         "effective_share": _mean(used) if used else None,
-        "training": norms
-        and {
-            "median": norms.median,
-            "largest_over_median": norms.largest_ratio,
-            "step_to_step": norms.step_ratio,
-            "num_rejected": norms.num_rejected,
-        },
     }
 
 

@@ -150,7 +150,7 @@ def peak_bytes(name: str, precision: str, dataset: Path, loop: str) -> int:
     """Peak resident bytes in three steps, minus those from before the model was built."""
     join()
     importlib.import_module("stages.train.worker")
-    importlib.import_module("growctl.controls.generate")
+    importlib.import_module("growctl.ladder.controls")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step = loop_of(loop, CASES[name], precision, dataset)
     for _ in range(3):
@@ -176,7 +176,7 @@ def join() -> None:
 
 def loop_of(loop: str, case: Case, precision: str, dataset: Path) -> Callable[[], object]:
     """A function that runs one optimizer step of `loop`."""
-    from growctl.controls.equal_size import equal_size_transformer
+    from growctl.ladder.equal_size import equal_size_transformer
     from model.config import tokenformer_config
 
     config = tokenformer_config(
@@ -201,7 +201,6 @@ def train_spec(case: Case, precision: Any, dataset: Path, model: Any, kernels: A
         stage="benchmark",
         attempt=1,
         directory=tempfile.mkdtemp(dir=dataset.parent),
-        keys="",
         dataset=str(dataset),
         model=model,
         initial=None,

@@ -214,9 +214,6 @@ class TrainSpec(Strict):
     directory: str
     """The stage's directory: metrics.jsonl, step_*/ and final/ are written there."""
 
-    keys: str
-    """The file with the keys that sign and verify engine checkpoints (stages/checkpoint/signatures.py)."""
-
     dataset: str
     """The directory of the prepared dataset, or of the mixture of several."""
 

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from growctl.documents.json_schema import document_schema, document_schema_text
-from growctl.documents.names import COMMANDS, FILES
+from growctl.text.document_names import COMMANDS, FILES
+from growctl.text.document_schema import document_schema, document_schema_text
 from tools.pages import REPOSITORY, filled
 
 PAGE = REPOSITORY / "docs/formats.md"

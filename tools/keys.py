@@ -1,4 +1,4 @@
-"""Makes docs/keys.md, the reference of every key of a schedule, from the schema in growctl/schema/."""
+"""Makes docs/keys.md, the reference of every key of a schedule, from the schema in growctl/schedule/."""
 
 import re
 import textwrap
@@ -11,10 +11,10 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.json_schema import schedule_schema
-from growctl.schema.blocks import Schedule
-from growctl.schema.quantities import parse_count, parse_duration, parse_size
-from growctl.schema.tree import blocks_by_path, user_keys
+from growctl.schedule.quantities import parse_count, parse_duration, parse_size
+from growctl.schedule.tree import blocks_by_path, user_keys
 from growctl.text.formatting import duration
 from tools.pages import REPOSITORY
 
@@ -23,7 +23,7 @@ PAGE = REPOSITORY / "docs/keys.md"
 _START = """\
 # Every key
 
-<!-- `make docs` writes this page from growctl/schema/. Do not edit it by hand. -->
+<!-- `make docs` writes this page from growctl/schedule/. Do not edit it by hand. -->
 
 Every key of a [schedule](schedules.md), with its default, its unit and the values it may have. A dot leads into a
 block: `training.batch_size` is the key `batch_size` in the block `training:`. `N` stands for the number of an entry in

@@ -106,13 +106,13 @@ def expand(
 
     Example: growctl expand quickstart --add-layers 2 --depth interleave --output deeper
     """
-    from growctl.checkpoints.dataset import dataset_of
-    from growctl.checkpoints.find import find_checkpoint
-    from growctl.checkpoints.room import check_expansion
+    from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.ladder.sizes import Growth
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.run.resume import as_parameters
+    from growctl.runs.room import check_expansion
+    from growctl.runs.verify import section
     from growctl.text.console import Terminal
-    from growctl.verify.table import print_comparison
+    from growctl.text.terminal import print_sections
     from model.errors import UserError
     from model.policy import grow_config
     from stages.checkpoint.manifest import read_manifest
@@ -152,16 +152,15 @@ def expand(
         comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
     if as_json:
         from growctl.cli.written import ExpandDocument
-        from growctl.documents.output import print_document
-        from growctl.verify.document import comparison_entry
+        from growctl.text.documents import print_document
 
-        entry = comparison_entry(source, output, dataset, comparison) if dataset and comparison else None
-        print_document(ExpandDocument(path=output, parent=lineage.parent or "", **lineage.details, comparison=entry))
+        parent = lineage.parent or ""
+        print_document(ExpandDocument(path=output, parent=parent, **lineage.details, comparison=comparison))
     else:
         _say_expanded(output, lineage, growth)
-        if dataset and comparison:
+        if comparison:
             print()
-            print_comparison(source, output, dataset, comparison, Terminal())
+            print_sections([section(comparison)], Terminal())
     if comparison and comparison.breaks_promise:
         raise typer.Exit(1)
 
@@ -177,9 +176,9 @@ def shrink(
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
-    from growctl.checkpoints.find import find_checkpoint
-    from growctl.checkpoints.room import check_copies
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.find_checkpoint import find_checkpoint
+    from growctl.run.resume import as_parameters
+    from growctl.runs.room import check_copies
     from stages.checkpoint.manifest import read_manifest
     from stages.grow.expand import shrink as shrink_checkpoint
 
@@ -189,7 +188,7 @@ def shrink(
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     if as_json:
         from growctl.cli.written import ShrinkDocument
-        from growctl.documents.output import print_document
+        from growctl.text.documents import print_document
 
         print_document(ShrinkDocument(path=output, parent=manifest.lineage.parent or "", **manifest.lineage.details))
     else:
@@ -203,18 +202,17 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
 
     Example: growctl show quickstart
     """
-    from growctl.checkpoints.document import show_document
-    from growctl.checkpoints.facts import read_facts
-    from growctl.checkpoints.find import find_checkpoint
-    from growctl.checkpoints.table import print_facts
-    from growctl.documents.output import print_document
+    from growctl.find_checkpoint import find_checkpoint
+    from growctl.runs.show import read_facts, section
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
+    from growctl.text.terminal import print_sections
 
     facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell), runs_dir)
     if as_json:
-        print_document(show_document(facts))
+        print_document(facts)
     else:
-        print_facts(facts, Terminal(highlight=False))
+        print_sections([section(facts)], Terminal(highlight=False))
 
 
 def _new_tokens(

@@ -42,7 +42,7 @@ def compare(
     a, b = find_pair(first, second, runs_dir)
     pair = compared(lone(a), lone(b))
     if as_json:
-        from growctl.documents.output import print_document
+        from growctl.text.documents import print_document
 
         print_document(pair)
         if output is None:

@@ -147,7 +147,7 @@ def show(
             target, on_progress, count_ids=count_ids, samples=tuple(samples), sequence_length=sequence_length
         )
     if as_json:
-        from growctl.documents.output import print_document
+        from growctl.text.documents import print_document
 
         print_document(document)
     elif plain:

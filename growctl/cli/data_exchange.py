@@ -32,7 +32,7 @@ def export_data(
     with progress_bar("checking the dataset") as advance:
         document = export_megatron(dataset, output, lambda what, done: advance(done or 0.0, what=what))
     if as_json:
-        from growctl.documents.output import print_document
+        from growctl.text.documents import print_document
 
         print_document(document)
         return
@@ -102,7 +102,7 @@ def import_data(
             on_progress=lambda what, done: advance(done or 0.0, what=what),
         )
     if as_json:
-        from growctl.documents.output import print_document
+        from growctl.text.documents import print_document
 
         print_document(document)
         return

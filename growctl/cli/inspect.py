@@ -1,19 +1,12 @@
 """The command `inspect`. Slow modules are imported on use."""
 
-from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from growctl.cli.completion import complete_checkpoint
 from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, DeviceName, RunsDir, TokenizerFile
-from growctl.text.escaping import say
-from growctl.text.progress import progress_bar
-
-if TYPE_CHECKING:
-    from growctl.inspect.inspection import Inspection
 
 
 def inspect(
@@ -38,15 +31,6 @@ def inspect(
         Path | None,
         typer.Option(help="A dataset whose validation split to measure on.", metavar="DIR", show_default=False),
     ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            help="Untrained models of the same size to compare with: l2_norm_gelu, gelu_l2_norm, softmax, linear (a "
-            "Transformer), separated by commas, or none (default: all).",
-            metavar="NAMES",
-            show_default=False,
-        ),
-    ] = None,
     sequences: Annotated[int, typer.Option(help="Maximum number of windows of text.", min=1)] = 64,
     context: Annotated[
         int | None,
@@ -55,9 +39,8 @@ def inspect(
     batch_size: Annotated[
         int, typer.Option(help="Windows per batch. Gradients are of the mean loss of a batch.", min=1)
     ] = 8,
-    output: Annotated[
-        Path | None,
-        typer.Option(help="Folder for inspection.html and inspection.png.", metavar="DIR", show_default=False),
+    picture: Annotated[
+        Path | None, typer.Option(help="A new PNG file of gradients and activations by depth.", metavar="FILE")
     ] = None,
     tokenizer: TokenizerFile = None,
     device: DeviceName = "auto",
@@ -66,85 +49,34 @@ def inspect(
 ) -> None:
     """Look inside models on real text: gradients, activations, scores, and what each parameter token is used for.
 
-    Several checkpoints are compared with each other, and with untrained models under every score function.
+    Several checkpoints are compared with each other.
 
-    Example: growctl inspect quickstart --output inspection
+    Example: growctl inspect quickstart --picture inspection.png
 
-    Example: growctl inspect with-softmax with-gelu --against softmax,linear --text novel.txt
+    Example: growctl inspect with-softmax with-gelu --text novel.txt
     """
-    from growctl.checkpoints.find import find_checkpoint
-    from growctl.cli.pretrained import open_pretrained
-    from growctl.documents.output import print_document
-    from growctl.inspect.document import inspect_document
-    from growctl.inspect.inspection import TextChoice, inspect_checkpoints
-    from growctl.inspect.table import print_inspection
+    from growctl.cli.evaluate import check_new_file, write_new_file
+    from growctl.evaluate.inspection import TextChoice, inspect_checkpoints
+    from growctl.evaluate.inspection_tables import inspection_sections
+    from growctl.evaluate.pretrained import tell
+    from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
+    from growctl.text.terminal import print_sections
     from model.errors import UserError
-    from stages.stage_dir import TOKENIZER_NAME
 
     if text and data is not None:
         raise UserError(f"--text {text[0]} and --data {data}: give one of them")
-    if output is not None:
-        _require_writable(output)
-    tell = partial(say, error=True)
-    found = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
-    dataset = None if text else _dataset(found[0][1], data, runs_dir)
-    if dataset is not None and tokenizer is None:
-        tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
+    check_new_file("--picture", picture)
+    named = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
+    dataset = None if text else dataset_of(named[0][1], data, runs_dir)
     choice = TextChoice(text or (), dataset, sequences, context, batch_size)
-    with progress_bar("reading") as on_progress:
-        inspection = inspect_checkpoints(
-            found,
-            choice,
-            against,
-            lambda path: open_pretrained(str(path), runs_dir, tell, tokenizer=tokenizer, device=device),
-            lambda name, done, total: on_progress(done, total, name),
-        )
+    document = inspect_checkpoints(named, choice, runs_dir, tokenizer, device)
     if as_json:
-        print_document(inspect_document(inspection))
+        print_document(document)
     else:
-        print_inspection(inspection, Terminal())
-    if output is None:
-        shown = "For a page with a picture, give --output DIR"
-    else:
-        shown = f"Page and picture: {_write_page(inspection, output)}"
-    if not as_json:
-        say(f"\n{shown}")
+        print_sections(inspection_sections(document), Terminal())
+    if picture is not None:
+        from growctl.evaluate.pictures import inspection_png
 
-
-def _require_writable(output: Path) -> None:
-    """Raises UserError if no files can be written to the folder `output`, which need not exist yet."""
-    from model.errors import UserError
-
-    try:
-        if output.exists() and not output.is_dir():
-            raise UserError(f"--output {output} is a file; it must be a folder, or not exist yet")
-        nearest = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
-        with TemporaryDirectory(dir=nearest):
-            pass
-    except OSError as error:
-        raise UserError(f"--output {output}: no folder can be written there ({error.strerror})") from error
-
-
-def _write_page(inspection: "Inspection", output: Path) -> Path:
-    from growctl.inspect.page import write_page
-    from model.errors import Failure
-
-    try:
-        return write_page(inspection, output)
-    except OSError as error:
-        raise Failure(f"--output {output}: the page cannot be written ({error.strerror})") from error
-
-
-def _dataset(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
-    """The dataset whose validation split is the text."""
-    from growctl.checkpoints.dataset import dataset_of
-    from model.errors import UserError
-    from stages.data.errors import DataError
-
-    try:
-        return dataset_of(checkpoint, given, runs_dir)
-    except DataError:
-        raise
-    except UserError as error:
-        raise UserError(f"{error}; or give a text with --text PATH") from error
+        write_new_file("--picture", picture, inspection_png(document))

@@ -77,7 +77,7 @@ DtypeName = Annotated[
 
 def check_name(name: str | None) -> None:
     """Raises ScheduleError if no run can have that name."""
-    from growctl.schedule.load import RUN_NAME, ScheduleError
+    from growctl.ladder.load import RUN_NAME, ScheduleError
 
     if name is not None and not RUN_NAME.fullmatch(name):
         raise ScheduleError(

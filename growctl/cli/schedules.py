@@ -4,9 +4,7 @@ Slow modules are imported on use.
 """
 
 import shlex
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -16,7 +14,7 @@ import typer
 
 from growctl.cli.completion import complete_document
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
-from growctl.documents.names import SCHEDULE
+from growctl.text.document_names import SCHEDULE
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -62,9 +60,6 @@ def init(
             help="Whether the growths add layers as well as parameter tokens, or tokens alone.",
         ),
     ] = False,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", "-i", help="Ask for each of these, with a line of explanation.")
-    ] = False,
 ) -> None:
     """Write a commented schedule for a model of a given size: stages, tokens, batch, learning rate, controls.
 
@@ -77,19 +72,9 @@ def init(
     from growctl.draft.wish import make_wish
     from model.errors import UserError
 
-    if file is not None and file != STANDARD_OUTPUT:
-        new_file(file)  # before any question
-    if interactive:
-        from growctl.cli.questions import asked_wish
-
-        with redirect_stdout(sys.stderr):  # standard output may be the schedule
-            wish = asked_wish(
-                params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth
-            )
-    elif params is None:
-        raise UserError("--params: is missing; give the parameters of the last size (--params 350M), or --interactive")
-    else:
-        wish = make_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth)
+    if params is None:
+        raise UserError("--params: is missing; give the parameters of the last size, for example --params 350M")
+    wish = make_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth)
     name = default_file(wish) if file in (None, STANDARD_OUTPUT) else str(file)
     path = None if file == STANDARD_OUTPUT else new_file(name)
     result = drafted(wish, Path(name).stem)
@@ -117,12 +102,12 @@ def validate(
 
     Example: growctl validate quickstart stages.0.train_tokens=200k
     """
-    from growctl.controls.brief import CheckedSchedule, ValidateDocument, checked
-    from growctl.documents.output import print_document
+    from growctl.ladder.brief import CheckedSchedule, ValidateDocument, checked
+    from growctl.ladder.datasets import dataset_warnings, prepared_sizes
+    from growctl.ladder.load import ScheduleError, check_text, load_schedule
     from growctl.launch.ranks import planned_crowding
-    from growctl.plan.datasets import dataset_warnings, prepared_sizes
-    from growctl.schedule.load import ScheduleError, check_text, load_schedule
-    from growctl.trackers.kinds import missing_package
+    from growctl.text.documents import print_document
+    from growctl.trackers.adapters import missing_package
 
     files, overrides = _files_and_overrides(files)
     results: list[CheckedSchedule] = []
@@ -132,9 +117,8 @@ def validate(
             check_text(loaded, file, runs_dir)
             if missing := missing_package(loaded.trackers):
                 raise ScheduleError(f"{file}: {missing}")
-            sizes = prepared_sizes(loaded.data, runs_dir)
-            of_dataset = dataset_warnings(loaded, sizes) if sizes else ()
-            results.append(checked(file, loaded, (*of_dataset, *planned_crowding(loaded))))
+            further = (*dataset_warnings(loaded, prepared_sizes(loaded.data, runs_dir)), *planned_crowding(loaded))
+            results.append(checked(file, loaded, further))
         except ScheduleError as error:
             results.append(CheckedSchedule(file, valid=False, message=str(error)))
     if as_json:
@@ -190,8 +174,8 @@ def schema(
 
     Example: growctl schema status
     """
-    from growctl.documents.json_schema import document_schema_text
     from growctl.schedule.json_schema import schema_text
+    from growctl.text.document_schema import document_schema_text
 
     name = "-".join(document or [SCHEDULE])  # `schema import official` as the command is written
     print(schema_text() if name == SCHEDULE else document_schema_text(name), end="")
@@ -199,21 +183,23 @@ def schema(
 
 def _say_drafted(result: "Drafted", path: Path | None) -> None:
     """Says what a draft holds and what to do next. On standard error if the draft itself is on standard output."""
-    from growctl.plan.costs import Total
     from growctl.text.formatting import scientific, short_count
 
-    ladder = result.costs.ladder
-    stages, releases = Total.of(ladder.stages), Total.of(cost for cost in ladder.parts if cost.plan.branch_of)
-    tokens, flops = f"{short_count(stages.train_tokens)} tokens", f"{scientific(stages.flops.total)} FLOPs"
-    if releases.train_tokens:
-        tokens += f" and {short_count(releases.train_tokens)} in releases"
-        flops += f" and {scientific(releases.flops.total)} in releases"
-    sizes = " -> ".join(short_count(cost.plan.num_parameters) for cost in ladder.stages)
-    controls = sum(control.total.flops.total for control in result.costs.controls)
+    plan = result.plan
+    releases = [stage for stage in plan.stages if stage.branch_of]
+    tokens, flops = (
+        f"{short_count(sum(stage.budget_tokens for stage in plan.trunk))} tokens",
+        f"{scientific(sum(stage.flops for stage in plan.trunk))} FLOPs",
+    )
+    if releases:
+        tokens += f" and {short_count(sum(stage.budget_tokens for stage in releases))} in releases"
+        flops += f" and {scientific(sum(stage.flops for stage in releases))} in releases"
+    sizes = " -> ".join(short_count(stage.num_parameters) for stage in plan.trunk)
+    controls = sum(control.total.flops for control in plan.controls)
     lines = [
         f"{path or 'standard output'}: {sizes} parameters, {tokens}, {flops}; controls: {scientific(controls)} FLOPs",
         f"Text: {result.draft.source.source}",
-        *(f"warning: {warning}" for warning in result.warnings),
+        *(f"warning: {warning}" for warning in plan.warnings),
     ]
     if path is not None:
         file = shlex.quote(str(path))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from growctl.data_view.counts import Lengths, UsedIds
-from growctl.mixture.needs import MixturePart
+from growctl.ladder.mixtures import MixturePart
 from stages.data.packing import Cuts
 from stages.data.spec import SkippedRecords, SplitName
 

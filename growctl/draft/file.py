@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 from growctl.draft.wish import Wish
+from growctl.ladder.load import RUN_NAME
 from growctl.schedule.errors import NAME_ALLOWED, shown
 from growctl.schedule.files import ENDINGS
-from growctl.schedule.load import RUN_NAME
 from growctl.text.formatting import short_count
 from model.errors import UserError
 

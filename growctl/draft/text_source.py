@@ -12,10 +12,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from growctl.draft.sizes import NEOX_VOCABULARY, Shape, Vocabularies
-from growctl.plan.warnings import MOST_EPOCHS
+from growctl.ladder.warnings import MOST_EPOCHS
 from growctl.schedule.errors import shown
 from growctl.schedule.files import SHIPPED, choices
-from growctl.schema.quantities import parse_count
+from growctl.schedule.quantities import parse_count
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 from stages.corpus.prepared import given_dataset

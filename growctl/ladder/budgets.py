@@ -1,13 +1,24 @@
-"""Says how much each stage of a ladder trains: its batch, its context and its steps."""
+"""Says what each stage of a ladder reads: its steps, its place in the data, and the weights of a mixture's sources.
+
+A position in the data is a number of data tokens, counted from the ladder's first token in the order of
+stages/data/window_pieces.py. A stage begins at the first whole sequence of its own context from there on, so one with a
+longer context than the stage before may skip part of a window; nothing is read twice.
+"""
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from growctl.ladder.sizes import attending, stage_models
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import StageBatch, stage_batch
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.mixture_block import shares
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops, training_flops_per_token
+
+if TYPE_CHECKING:
+    from stages.checkpoint.manifest import Manifest
 
 Model = TokenformerConfig | TransformerConfig
 
@@ -15,63 +26,11 @@ _BATCH_POWERS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 """By `learning_rate.batch_scaling`: the power of the ratio of batches that the rate is multiplied with."""
 
 
-class StageBatch(NamedTuple):
-    """What one optimizer step of a stage reads."""
-
-    batch_size: int
-    """Sequences, over all devices."""
-
-    sequence_length: int
-    """The stage's context, in data tokens."""
-
-    @property
-    def tokens(self) -> int:
-        """Data tokens of one step."""
-        return self.batch_size * self.sequence_length
-
-
-def stage_batch(schedule: Schedule, index: int) -> StageBatch:
-    """The batch and the context of stage `index`: what it leaves out is `training`'s.
-
-    A stage that sets only `sequence_length` keeps `training`'s data tokens per step. Values that do not fit together
-    are rounded down: growctl/schedule/batch_checks.py reports them.
-    """
-    stage, training = schedule.stages[index], schedule.training
-    length = stage.sequence_length or training.sequence_length
-    if stage.batch_size is not None:
-        return StageBatch(stage.batch_size, length)
-    tokens = stage.batch_tokens or training.batch_size * training.sequence_length
-    return StageBatch(max(1, tokens // length), length)
-
-
 def batch_scale(schedule: Schedule, index: int) -> float:
     """The factor on the learning rate for the batch of stage `index` (`learning_rate.batch_scaling`)."""
     usual = schedule.training.batch_size * schedule.training.sequence_length
     power = _BATCH_POWERS[schedule.learning_rate.batch_scaling]
     return float((stage_batch(schedule, index).tokens / usual) ** power)
-
-
-def batch_key(schedule: Schedule, index: int) -> str:
-    """The dotted path of the key that says how many sequences a step of stage `index` reads."""
-    stage = schedule.stages[index]
-    own = ("batch_size", "batch_tokens", "sequence_length")
-    return next((f"stages.{index}.{key}" for key in own if getattr(stage, key) is not None), "training.batch_size")
-
-
-def evaluation_length(schedule: Schedule) -> int:
-    """The context at which the validation loss of every stage is measured, so that losses compare: the last stage's."""
-    return stage_batch(schedule, len(schedule.stages) - 1).sequence_length
-
-
-def contexts(schedule: Schedule) -> list[int]:
-    """The contexts of the stages, each once, ascending."""
-    return sorted({stage_batch(schedule, index).sequence_length for index in range(len(schedule.stages))})
-
-
-def shared_batch(schedule: Schedule) -> int:
-    """The largest number of sequences that divides the batch of every stage. Any number of ranks that divides it can
-    train them all."""
-    return math.gcd(*(stage_batch(schedule, index).batch_size for index in range(len(schedule.stages))))
 
 
 def stage_steps(schedule: Schedule, steps_done: Sequence[int] = (), models: Sequence[Model] | None = None) -> list[int]:
@@ -108,9 +67,42 @@ def in_steps(schedule: Schedule, steps: Sequence[int]) -> Schedule:
     return schedule.model_copy(update={"stages": stages, "training": training})
 
 
-def longest_context(schedule: Schedule) -> int:
-    """The longest context of any stage, in data tokens. The order of the data is defined on windows of this length."""
-    return contexts(schedule)[-1]
+def first_sample(position: int, sequence_length: int) -> int:
+    """The first whole sequence at or after `position`, counted in sequences of that context."""
+    return -(-position // sequence_length)
+
+
+def position_after(manifest: "Manifest") -> int:
+    """The position at which the training of a checkpoint stopped. One that was not trained is at 0."""
+    return manifest.samples_seen * (manifest.text.context_length or 0)
+
+
+def stage_positions(batches: Sequence[StageBatch], steps: Sequence[int], start: int = 0) -> list[int]:
+    """Where stages with these batches and steps begin, if the first one continues from `start`."""
+    positions, position = [], start
+    for batch, num_steps in zip(batches, steps, strict=True):
+        position = first_sample(position, batch.sequence_length) * batch.sequence_length
+        positions.append(position)
+        position += num_steps * batch.tokens
+    return positions
+
+
+def stage_weights(schedule: Schedule, index: int) -> list[tuple[int, dict[str, float]]]:
+    """(step of the stage, weights of the sources from there on): one entry, unless a control follows several stages.
+
+    Empty without a mixture.
+    """
+    if not schedule.data.mixture:
+        return []
+    stage = schedule.stages[index]
+    if stage.followed:
+        return [(each.first_step, each.weights) for each in stage.followed]
+    return [(0, stage.mixture or schedule.data.base_weights)]
+
+
+def stage_shares(schedule: Schedule, index: int) -> list[tuple[int, dict[str, Fraction]]]:
+    """The same as exact shares, which are equal if two stages read the same."""
+    return [(step, shares(weights)) for step, weights in stage_weights(schedule, index)]
 
 
 def _steps_of_shares(schedule: Schedule, budget: float, costs: Sequence[float], steps_done: Sequence[int]) -> list[int]:

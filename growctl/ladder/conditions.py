@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from model.config import TokenformerConfig
 
 if TYPE_CHECKING:
-    from growctl.schema.blocks import Schedule
+    from growctl.schedule.blocks import Schedule
     from model.config import TransformerConfig
     from stages.data.dataset import DatasetManifest
 
@@ -45,9 +45,9 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
 
 
 def _stages(schedule: "Schedule") -> dict[str, Any]:
-    from growctl.ladder.mixture_spans import stage_weights
+    from growctl.ladder.budgets import stage_weights
     from growctl.ladder.stage_plans import plan_stages
-    from growctl.schema.mixture_block import shares
+    from growctl.schedule.mixture_block import shares
 
     values: dict[str, Any] = {}
     for plan in plan_stages(schedule):

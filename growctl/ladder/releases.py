@@ -10,7 +10,7 @@ from dataclasses import replace
 from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunPaths
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from model.flops import Flops
 from stages.counted import counted
 from stages.spec import GenerationRule, LearningRate
@@ -43,7 +43,7 @@ def plan_release(schedule: Schedule, plan: StagePlan) -> StagePlan | None:
         branch_of=plan.name,
         num_steps=steps,
         first_step=plan.first_step + plan.num_steps,
-        first_token=plan.first_token + plan.train_tokens,
+        first_token=plan.first_token + plan.budget_tokens,
         learning_rate=LearningRate(
             shape="wsd",
             peak=plan.learning_rate.peak,

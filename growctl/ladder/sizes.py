@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from growctl.schema.blocks import Schedule, StageBlock
+from growctl.schedule.blocks import Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
 from model.depth import Depth, placed_after
 from model.errors import UserError

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
-from growctl.schedule.errors import shown
-from growctl.schema.launch_block import HostfileBlock, LaunchBlock
+from growctl.schedule.launch_block import HostfileBlock, LaunchBlock
 from stages.counted import counted
 from stages.process.lifeline import VARIABLE
 from stages.stage_dir import StagePaths
@@ -164,7 +163,7 @@ def read_hostfile(path: Path) -> dict[str, int]:
         else:
             hosts[match[1]] = int(match[2])
             continue
-        raise LaunchError(f"{path}, line {number}: {shown(text)}: {problem}")
+        raise LaunchError(f"{path}, line {number}: {text!r}: {problem}")
     if not hosts:
         raise LaunchError(f"{path}: lists no hosts; write one line for each, as in: worker-1 slots=8")
     return hosts

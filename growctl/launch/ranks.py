@@ -2,10 +2,10 @@
 
 import os
 
-from growctl.ladder.budgets import StageBatch, batch_key, stage_batch
 from growctl.launch.devices import Devices
 from growctl.launch.resolve import planned_devices
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import StageBatch, batch_key, stage_batch
+from growctl.schedule.blocks import Schedule
 from stages.counted import counted
 
 

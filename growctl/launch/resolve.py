@@ -1,12 +1,12 @@
 """Resolves a schedule's `launch` block to machines and the devices on each."""
 
-from growctl.ladder.budgets import shared_batch
 from growctl.launch.devices import Devices, local_devices
 from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.local import Local
 from growctl.launch.machines import LaunchError, Machines
 from growctl.launch.slurm_machines import SlurmMachines
-from growctl.schema.blocks import Schedule
+from growctl.schedule.batches import shared_batch
+from growctl.schedule.blocks import Schedule
 from stages.counted import counted
 from stages.engine.precision import cpu_is_fast_at_bf16
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
-from growctl.schema.launch_block import LaunchBlock
+from growctl.schedule.launch_block import LaunchBlock
 from model.errors import Failure
 from stages.process.lifeline import VARIABLE
 from stages.stage_dir import StagePaths

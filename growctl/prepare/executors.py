@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from growctl.run.screen import Screen
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from stages.corpus.tasks import Execute, run_locally
 
 ExecutorName = Literal["local", "slurm", "ray"]

@@ -20,7 +20,7 @@ from growctl.prepare.far_tasks import TaskPart, new_folder, wait_for_records
 from growctl.queue.submit import check_slurm, slurm_executor
 from growctl.run.requests import RunFailed
 from growctl.run.screen import Screen
-from growctl.schema.launch_block import LaunchBlock
+from growctl.schedule.launch_block import LaunchBlock
 from model.errors import Failure
 from stages.checkpoint.files import write_file
 from stages.corpus.tasks import Execute, Meter, Tasks

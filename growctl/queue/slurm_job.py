@@ -86,9 +86,9 @@ class JobPart:
         return DelayedSubmission(self)
 
     def _run(self) -> None:
+        from growctl.ladder.load import parse_schedule
         from growctl.run.ladder import run_part
         from growctl.run.screen import Screen
-        from growctl.schedule.load import parse_schedule
         from growctl.text.console import Terminal
 
         schedule = parse_schedule(json.loads(self.schedule), label=self.label, default_name=self.ladder)

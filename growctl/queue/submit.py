@@ -30,18 +30,12 @@ from growctl.launch.machines import LaunchError, plain_path
 from growctl.launch.resolve import machines_of
 from growctl.launch.slurm_machines import job_states
 from growctl.queue.slurm_job import JobPart
-from growctl.run.lock import hold
-from growctl.run.requests import (
-    LadderRequest,
-    RunError,
-    RunFailed,
-    RunRequest,
-    left_to_train,
-    schedule_yaml,
-)
+from growctl.run.requests import LadderRequest, RunFailed, RunRequest, left_to_train, schedule_yaml
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
+from growctl.runs.lock import hold
 from growctl.runs_dir import RunPaths
-from growctl.schema.launch_block import LaunchBlock
+from growctl.schedule.launch_block import LaunchBlock
 from stages.checkpoint.files import write_file
 from stages.counted import counted
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from growctl.ladder.budgets import evaluation_length, in_steps, longest_context, stage_steps
-from growctl.ladder.mixture_spans import stage_shares
+from growctl.ladder.budgets import in_steps, stage_shares, stage_steps
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunsPaths
+from growctl.schedule.batches import evaluation_length, longest_context
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import SHOWN_CHARACTERS, shorten
-from growctl.schema.blocks import Schedule
 from stages.spec import GenerationRule, LearningRate
 
 _IN_EVERY_UPDATE = ("seed", "data", "model", "start", "optimizer", "anomalies", "training")

@@ -4,15 +4,10 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from growctl.ledger.ledger import (
-    Anomaly,
-    Cost,
-    Ledger,
-    RunEntry,
-    ScoreEntry,
-    StageEntry,
-)
-from growctl.runs.runs import EvaluationPoint, RunReport, StageReport, Work
+from growctl.ledger.books import UNKNOWN
+from growctl.ledger.entries import AnomalyEntry, Cost, RunEntry, ScoreEntry, StageEntry
+from growctl.ledger.ledger import Ledger
+from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import CONTROLS_LEFT_OUT, IMPORTED, RunPaths
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest
 from stages.generate.text_samples import TextSample, read_samples
@@ -25,11 +20,11 @@ _ROUNDING = 1e-6
 def read_run(path: Path) -> RunReport:
     """The report of the run whose ledger is `path`; raises LedgerError if the ledger cannot be read."""
     with Ledger.open(path, read_only=True) as ledger:
-        run, precisions, machines = ledger.run(), frozenset(ledger.precisions()), tuple(ledger.machines())
+        run, machines = ledger.run(), tuple(ledger.machines())
         stages: list[StageReport] = []
         releases: list[StageReport] = []
         points: list[EvaluationPoint] = []
-        anomalies: list[tuple[str, Anomaly]] = []
+        anomalies: list[tuple[str, AnomalyEntry]] = []
         for stage in ledger.stages():
             anomalies += [(stage.name, anomaly) for anomaly in ledger.anomalies(stage.name)]
             if stage.branch_of:
@@ -63,7 +58,7 @@ def read_run(path: Path) -> RunReport:
         conditions=run.conditions,
         decays=run.decays,
         caveats=tuple(run.caveats),
-        precisions=precisions,
+        precisions=frozenset(precision for _, _, precision in machines) - {UNKNOWN},
         anomalies=tuple(anomalies),
         machines=machines,
         base=run.base,
@@ -108,7 +103,7 @@ def _stage_report(
 ) -> StageReport:
     """The report of a stage, or of a release, after the stages `before`, of the run in `directory`."""
     cost, finished = ledger.stage_cost(stage.name), ledger.finished(stage.name)
-    memory = ledger.peak_memory(stage.name)
+    work = ledger.work(stage.name)
     evaluations = ledger.evaluations(stage.name)
     latest = {evaluation.point: evaluation for evaluation in evaluations}
     final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
@@ -126,7 +121,7 @@ def _stage_report(
         train_tokens=cost.trained.tokens,
         flops=cost.model.flops.total,
         reused_flops=cost.reused.flops.total,
-        reused_from=tuple(ledger.payers(stage.name)),
+        reused_from=tuple(dict.fromkeys(row.paid_by for row in work if row.paid_by)),
         cumulative_flops=spent + cost.model.flops.total,
         replayed_flops=cost.replayed.flops.total,
         rolled_back_flops=cost.rolled_back.flops.total,
@@ -151,8 +146,10 @@ def _stage_report(
         scores=newest_scores(ledger.scores(stage.name)),
         step_seconds=cost.spent.step_seconds,
         mfu=cost.spent.mfu,
-        peak_gpu_bytes=memory.gpu_bytes,
-        peak_resident_bytes=memory.resident_bytes,
+        peak_gpu_bytes=max((row.peak_gpu_bytes for row in work if row.peak_gpu_bytes is not None), default=None),
+        peak_resident_bytes=max(
+            (row.peak_resident_bytes for row in work if row.peak_resident_bytes is not None), default=None
+        ),
         gpu_joules=cost.spent.gpu_joules,
         cpu_joules=cost.spent.cpu_joules,
         money=cost.spent.money,
@@ -164,11 +161,6 @@ def _stage_report(
         sequence_length=stage.sequence_length,
         num_layers=stage.num_layers,
         own_context_loss=final.own_context_loss if final else None,
-        work=tuple(
-            Work(row["attempt"], row["wall_seconds"], row["device_seconds"], row["step_seconds"], shares.kept)
-            for row, shares in ledger.work(stage.name)
-            if row["paid_by"] is None
-        ),
         model_cost=cost.model,
         planned_steps=stage.num_steps,
     )

@@ -16,11 +16,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError, innermost_reason, shown
 from growctl.schedule.files import GROUPS, SHIPPED, choices, file_label, find_file, shipped_schedules
 from growctl.schedule.hydra_search import OWN_NODE, searching
 from growctl.schedule.reading import NOT_HYDRA, bounded_interpolation, read_file, refuse_code
-from growctl.schema.blocks import Schedule
 from growctl.text.suggestion import did_you_mean
 
 _ABSENT = object()

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from growctl.schedule.other_names import no_key_but, our_key
-from growctl.schema.tree import blocks_by_path, user_keys
+from growctl.schedule.tree import blocks_by_path, user_keys
 from growctl.text.formatting import short_count
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError

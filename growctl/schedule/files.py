@@ -8,8 +8,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from growctl.runs_dir import RunPaths
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError, shown
-from growctl.schema.blocks import Schedule
 from growctl.text.suggestion import did_you_mean
 
 SHIPPED = Path(__file__).resolve().parent.parent.parent / "schedules"

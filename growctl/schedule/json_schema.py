@@ -1,6 +1,6 @@
 """Builds the JSON Schema of a schedule's file (draft 2020-12), for completion and checks in editors.
 
-growctl derives it from the models in growctl/schema/blocks.py. An editor sees one file alone, so the schema allows
+growctl derives it from the models in growctl/schedule/blocks.py. An editor sees one file alone, so the schema allows
 everything that composition can still fill in: keys from the files of a defaults list, and references as any value.
 """
 
@@ -8,8 +8,8 @@ import json
 from itertools import combinations
 from typing import Any
 
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.files import GROUPS, SHIPPED, choices, shipped_schedules
-from growctl.schema.blocks import Schedule
 
 _ANNOTATIONS = ("description", "default", "examples", "unit")
 _NOT_JSON_SCHEMA = ("title", "gt", "ge", "lt", "le")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from growctl.runs_dir import RunPaths
+from growctl.schedule.launch_block import HostfileBlock
 from growctl.schedule.reading import read_plain
-from growctl.schema.launch_block import HostfileBlock
 from model.errors import UserError
 from stages.corpus.location import LOCAL_SCHEMES, is_path, local_path, local_tokenizer, missing_source
 

@@ -20,15 +20,12 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import PositiveInt, ValidationError
 
 from model.errors import Failure, UserError
@@ -41,8 +38,6 @@ from stages.data.errors import REFUSED, DataError, http_status, is_missing, reas
 CACHE_NAME = ".shards"
 """The folder of the cache in a datasets directory."""
 
-FETCHERS = 8
-"""Shards that a process fetches ahead at a time."""
 REQUEST_BYTES = 64 * 1024 * 1024
 """The most bytes of a shard in one request, so that a dropped connection costs no more."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 10.0
@@ -112,62 +107,6 @@ def fetch_if_remote(dataset_dir: Path, name: str, sha256: str) -> None:
     reading = remote_reading(dataset_dir)
     if reading is not None and not (dataset_dir / name).exists():
         write_file(dataset_dir / name, reading.files().whole(name, sha256))
-
-
-class RemoteShards:
-    """The shards of a split that lies at a URL, opened on use. Safe in threads and after a fork."""
-
-    def __init__(
-        self, reading: RemoteReading, shards: Sequence[DatasetFile], lengths: Sequence[int], dtype: npt.DTypeLike
-    ) -> None:
-        """`lengths`: the tokens of each shard to use. Raises DataError if the cache cannot hold a shard."""
-        self._shards, self._lengths, self._dtype = shards, lengths, dtype
-        self._cache, self._fetch = reading.cache(), reading.files().fetch
-        largest = max((shard.bytes for shard in shards), default=1)
-        if largest > reading.cache_bytes:
-            raise DataError(
-                f"data.cache_bytes: {reading.cache_bytes:,} are fewer than the {largest:,} of the largest shard of"
-                f" {reading.url}; make it as large as the dataset if you can"
-            )
-        self._most_expected = max(1, reading.cache_bytes // 2 // largest)
-        self._open: dict[int, npt.NDArray[Any]] = {}
-        self._start_process()
-
-    def _start_process(self) -> None:
-        """What a forked process cannot share with its parent."""
-        self._process = os.getpid()
-        self._expected: dict[int, Future[None]] = {}
-        self._fetchers = ThreadPoolExecutor(FETCHERS, thread_name_prefix="fetch")
-
-    def part(self, number: int) -> npt.NDArray[Any]:
-        """The tokens of a shard, after it was fetched if it is not in the cache. Raises DataError and CacheFull."""
-        shard = self._open.get(number)
-        return self._opened(number) if shard is None else shard
-
-    def _opened(self, number: int) -> npt.NDArray[Any]:
-        if self._process == os.getpid() and (future := self._expected.pop(number, None)):
-            future.result()
-        shard = self._cache.get(
-            self._shards[number],
-            self._fetch,
-            lambda path: np.asarray(np.memmap(path, self._dtype, "r", shape=(self._lengths[number],))),
-        )
-        for other in list(self._open):  # a removed shard takes disk space while someone has it mapped
-            if not self._cache.path(self._shards[other]).exists():
-                self._open.pop(other, None)
-        self._open[number] = shard
-        return shard
-
-    def expect(self, numbers: Iterable[int]) -> None:
-        """Begins to fetch shards that are not in the cache, as far as half of it holds them."""
-        if self._process != os.getpid():
-            self._start_process()
-        for number in numbers:
-            unknown = number not in self._open and number not in self._expected
-            if unknown and len(self._expected) < self._most_expected:
-                self._expected[number] = self._fetchers.submit(
-                    self._cache.get, self._shards[number], self._fetch, lambda path: None
-                )
 
 
 class ShardCache:

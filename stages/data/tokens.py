@@ -1,7 +1,9 @@
 """The tokens of one split of a dataset as one stream, memory-mapped or fetched from a URL on use."""
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from stages.counted import counted
-from stages.data.dataset import read_dataset_manifest, require_size, shard_tokens
+from stages.data.dataset import DatasetFile, read_dataset_manifest, require_size, shard_tokens
 from stages.data.errors import DataError
-from stages.data.remote import RemoteShards, remote_reading
+from stages.data.remote import RemoteReading, remote_reading
 from stages.data.spec import SplitName
 
+FETCHERS = 8
+"""Remote shards that a process fetches ahead at a time."""
 CHUNK = 1 << 20
 """Numbers that a pass over a whole file reads at a time."""
 
@@ -100,6 +104,62 @@ def chunks(stop: int, start: int = 0) -> Iterator[tuple[int, int]]:
     """The bounds of consecutive ranges of up to CHUNK numbers that cover `start` to `stop`."""
     for first in range(start, stop, CHUNK):
         yield first, min(first + CHUNK, stop)
+
+
+class RemoteShards:
+    """The shards of a split that lies at a URL, opened on use. Safe in threads and after a fork."""
+
+    def __init__(
+        self, reading: RemoteReading, shards: Sequence[DatasetFile], lengths: Sequence[int], dtype: npt.DTypeLike
+    ) -> None:
+        """`lengths`: the tokens of each shard to use. Raises DataError if the cache cannot hold a shard."""
+        self._shards, self._lengths, self._dtype = shards, lengths, dtype
+        self._cache, self._fetch = reading.cache(), reading.files().fetch
+        largest = max((shard.bytes for shard in shards), default=1)
+        if largest > reading.cache_bytes:
+            raise DataError(
+                f"data.cache_bytes: {reading.cache_bytes:,} are fewer than the {largest:,} of the largest shard of"
+                f" {reading.url}; make it as large as the dataset if you can"
+            )
+        self._most_expected = max(1, reading.cache_bytes // 2 // largest)
+        self._open: dict[int, npt.NDArray[Any]] = {}
+        self._start_process()
+
+    def _start_process(self) -> None:
+        """What a forked process cannot share with its parent."""
+        self._process = os.getpid()
+        self._expected: dict[int, Future[None]] = {}
+        self._fetchers = ThreadPoolExecutor(FETCHERS, thread_name_prefix="fetch")
+
+    def part(self, number: int) -> npt.NDArray[Any]:
+        """The tokens of a shard, after it was fetched if it is not in the cache. Raises DataError and CacheFull."""
+        shard = self._open.get(number)
+        return self._opened(number) if shard is None else shard
+
+    def _opened(self, number: int) -> npt.NDArray[Any]:
+        if self._process == os.getpid() and (future := self._expected.pop(number, None)):
+            future.result()
+        shard = self._cache.get(
+            self._shards[number],
+            self._fetch,
+            lambda path: np.asarray(np.memmap(path, self._dtype, "r", shape=(self._lengths[number],))),
+        )
+        for other in list(self._open):  # a removed shard takes disk space while someone has it mapped
+            if not self._cache.path(self._shards[other]).exists():
+                self._open.pop(other, None)
+        self._open[number] = shard
+        return shard
+
+    def expect(self, numbers: Iterable[int]) -> None:
+        """Begins to fetch shards that are not in the cache, as far as half of it holds them."""
+        if self._process != os.getpid():
+            self._start_process()
+        for number in numbers:
+            unknown = number not in self._open and number not in self._expected
+            if unknown and len(self._expected) < self._most_expected:
+                self._expected[number] = self._fetchers.submit(
+                    self._cache.get, self._shards[number], self._fetch, lambda path: None
+                )
 
 
 class TokenSplit:

@@ -195,7 +195,7 @@ class Worker:
         if manifest is None:
             start_moments(engine, {})
         elif manifest.kind == "engine":
-            load_engine(engine, start, Path(spec.keys))
+            load_engine(engine, start)
         else:
             load_states(engine, start, manifest)
         if manifest and spec.resume:
@@ -295,7 +295,7 @@ class Worker:
             self.metrics.sync()
             require_space(path, num_bytes)
         with clean_when_full(path, num_bytes):
-            save_engine(engine, path, fields, Path(spec.keys))
+            save_engine(engine, path, fields)
         self.record_usage(step)
         self.record("checkpoint", step, path=path.name)
         if self.rank == 0:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from growctl.schedule.load import load_schedule
-from growctl.schema.blocks import Schedule
+from growctl.ladder.load import load_schedule
+from growctl.schedule.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters, tokenformer_config
 from model.flops import Flops
 from stages.checkpoint.files import write_file

@@ -3,7 +3,7 @@
 from typing import Any
 
 from growctl.ladder.stage_plans import plan_stages
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from model.config import TokenformerConfig
 from tests.growctl.schedules import BASE, parse
 

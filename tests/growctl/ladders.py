@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from growctl.schedule.load import parse_schedule
-from growctl.schema.blocks import Schedule
+from growctl.ladder.load import parse_schedule
+from growctl.schedule.blocks import Schedule
 
 
 def ladder(steps: tuple[int, ...] = (20, 30, 50), **blocks: Any) -> Schedule:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from growctl.schedule.load import ScheduleError, parse_schedule
-from growctl.schema.blocks import Schedule
+from growctl.ladder.load import ScheduleError, parse_schedule
+from growctl.schedule.blocks import Schedule
 
 BASE: dict[str, Any] = {
     "seed": 3,

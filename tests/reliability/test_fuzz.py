@@ -20,22 +20,22 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from growctl.checkpoints.document import show_document
-from growctl.checkpoints.facts import read_facts
-from growctl.checkpoints.table import print_facts
-from growctl.controls.generate import plan_controls
-from growctl.documents.output import plain
+from growctl.ladder.controls import plan_controls
+from growctl.ladder.load import ScheduleError, load_schedule, parse_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.hostfile import read_hostfile
 from growctl.launch.machines import LaunchError
-from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
 from growctl.runs.read import read_run
-from growctl.schedule.load import ScheduleError, load_schedule, parse_schedule
-from growctl.status.runs import find_status
+from growctl.runs.show import read_facts, section
+from growctl.runs.status import find_status
 from growctl.text.console import Terminal
+from growctl.text.documents import plain
+from growctl.text.terminal import print_sections
 from model.config import num_parameters
 from model.flops import Flops
 from stages.checkpoint.directory import newest_checkpoint
@@ -51,11 +51,11 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec
 from stages.metrics import read_metrics
-from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.ladders import ladder
 from tests.growctl.ledger.records import BASE as STAGE
 from tests.growctl.ledger.records import GROWN, RUN, killed_once
 from tests.growctl.schedules import BASE, TEXT
+from tests.growctl.text.schemas import assert_follows_schema
 from tests.stages.checkpoints import small_config
 from tests.stages.corpus.test_megatron import texts_of
 from tests.stages.corpus.token_file_definition import write_datatrove_files, write_megatron_files
@@ -385,8 +385,8 @@ def test_a_checkpoint_is_shown_or_rejected(folder: Path, data: st.DataObject) ->
 
     def shown() -> None:
         facts = read_facts(folder, folder.parent)
-        print_facts(facts, Terminal(file=io.StringIO(), width=80))
-        assert_follows_schema(plain(show_document(facts)), "show")
+        print_sections([section(facts)], Terminal(file=io.StringIO(), width=80))
+        assert_follows_schema(plain(facts), "show")
 
     judged(shown, CheckpointError, folder.parent)
 

@@ -19,18 +19,19 @@ from hypothesis import strategies as st
 
 from growctl.cli import app, report
 from growctl.cli.dry_run import _launch
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
+from growctl.ladder.load import ScheduleError
 from growctl.launch.devices import Devices
 from growctl.launch.hostfile import hostfile_machines, read_hostfile
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, plain_path
 from growctl.launch.workers import Workers
-from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.ledger import Ledger
 from growctl.queue.submit import check_slurm, job_executor, plan_jobs
 from growctl.run.requests import LadderRequest
 from growctl.runs.find import RunNotFoundError, find_runs
-from growctl.schedule.load import ScheduleError
-from growctl.status.runs import find_status
+from growctl.runs.status import find_status
 from model.flops import Flops
 from stages.corpus.corpus import plain_name
 from tests.growctl.schedules import BASE, changed, parse

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from growctl.documents.json_schema import document_schema
-from growctl.documents.names import COMMANDS, FILES
+from growctl.text.document_names import COMMANDS, FILES
+from growctl.text.document_schema import document_schema
 from stages.metrics import parse_line
 from tests.stages.test_metrics import START, TRAIN, with_crc, written
 from tools.formats import PAGE, SCHEMAS, schema_texts, with_tables

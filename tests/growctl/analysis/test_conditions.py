@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from growctl.analysis.conditions import control_differs, differences, recipe, same_machines
-from growctl.controls.generate import plan_controls
 from growctl.ladder.conditions import comparison_conditions
+from growctl.ladder.controls import plan_controls
 from growctl.runs.runs import RunReport
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from tests.growctl.report.invented_reports import run_report
 from tests.growctl.schedules import changed, parse
 

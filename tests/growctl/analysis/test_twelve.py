@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.releases import plan_run
 from tests.growctl.analysis import ladders, twelve
 from tests.growctl.runs import run_here

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ladder.releases import plan_run
-from growctl.ledger_exchange.importing import import_ledgers
-from growctl.run.run_set import RunSet
+from growctl.ledger.exchange import import_ledgers
+from growctl.runs.directory import RunSet
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import write_file
 from stages.checkpoint.lineage import Lineage, TrainingCost, extended
@@ -178,7 +178,7 @@ def lost_rows(runs: Path) -> None:
     plans = plan_run(parse(BASE))
     cost = TrainingCost()
     for plan in plans:
-        cost = cost.plus(plan.num_steps, plan.train_tokens, plan.flops, 60.0)
+        cost = cost.plus(plan.num_steps, plan.budget_tokens, plan.flops, 60.0)
         paths = RunPaths(ladder.path.parent).stage(plan.index, plan.name)
         history = extended((), "train", {}, num_parameters=plan.num_parameters, cost=cost)
         lineage = Lineage(operation="train", history=history, details={"validation_loss": 2.3})

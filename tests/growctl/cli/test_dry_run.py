@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from growctl.cli.dry_run import dry_run_text
+from growctl.ladder.load import load_schedule
 from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.resolve import machines_of
 from growctl.queue.submit import job_executor, plan_jobs
 from growctl.run.requests import LadderRequest
-from growctl.schedule.load import load_schedule
 from tests.growctl.runs import CONTROL, SCHEDULE, run, write_schedule
 
 SLURM = (

@@ -1,21 +1,17 @@
-"""`growctl init` writes a schedule, asks on request, and explains mistakes."""
+"""`growctl init` writes a schedule and explains mistakes."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from growctl.cli.app import app
+from growctl.ladder.load import load_schedule
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.schedule.load import load_schedule
 from growctl.text.formatting import scientific, short_count
 from model.errors import UserError
 from tests.growctl.runs import run
-
-QUESTIONS = ("params", "tokens", "data", "base", "gpus", "device", "grow-depth")
 
 
 @pytest.fixture(autouse=True)
@@ -24,15 +20,15 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
 
 
-def init(*arguments: str, answers: str | None = None) -> str:
+def init(*arguments: str) -> str:
     """What `growctl init` prints on standard output."""
-    result = CliRunner().invoke(app, ["init", *arguments], input=answers, catch_exceptions=False)
+    result = CliRunner().invoke(app, ["init", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
-def error_of(*arguments: str, answers: str | None = None) -> str:
-    result = CliRunner().invoke(app, ["init", *arguments], input=answers)
+def error_of(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["init", *arguments])
     assert isinstance(result.exception, UserError), result.output
     return str(result.exception)
 
@@ -51,7 +47,7 @@ def test_the_summary_states_the_tokens_and_flops_of_releases_apart_from_the_stag
     summary = init("--params", "10M", "--tokens", "100M").splitlines()[0]
     plans = plan_run(load_schedule("10m.yaml"))
     stages, releases = ([plan for plan in plans if bool(plan.branch_of) == branches] for branches in (False, True))
-    tokens, more = (short_count(sum(plan.train_tokens for plan in part)) for part in (stages, releases))
+    tokens, more = (short_count(sum(plan.budget_tokens for plan in part)) for part in (stages, releases))
     assert tokens == "100M"
     flops, more_flops = (scientific(total_flops(part).total) for part in (stages, releases))
     assert f" parameters, 100M tokens and {more} in releases, {flops} FLOPs and {more_flops} in releases; " in summary
@@ -88,41 +84,14 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
 def test_an_existing_file_is_refused_and_stays_as_it_is() -> None:
     Path("350m.yaml").write_text("mine")
     assert error_of("--params", "350M").startswith("'350m.yaml': exists already")
-    assert error_of("350m.yaml", "--interactive", answers="").startswith("'350m.yaml': exists already")
+    assert error_of("350m.yaml", "--params", "1M").startswith("'350m.yaml': exists already")
     assert Path("350m.yaml").read_text() == "mine"
-
-
-def test_questions_are_explained_and_an_unusable_answer_is_asked_again(tmp_path: Path) -> None:
-    answers = ["no number", "10M", "", "nowhere", "pile", "1k", "auto", "4", "h10", "h100", "maybe", "yes"]
-    result = CliRunner().invoke(app, ["init", "--interactive", "mine.yaml"], input="\n".join(answers) + "\n")
-    assert result.exit_code == 0, result.output
-    asked = [line.strip().split(" ")[0] for line in result.stderr.splitlines() if line.startswith("  ")]
-    assert list(dict.fromkeys(asked)) == list(QUESTIONS)
-    assert "did you mean 'h100'?" in result.stderr
-    assert "Next: growctl plan mine.yaml" in result.stdout
-    command = "growctl init --params 10M --tokens 200M --data pile --gpus 4 --device h100 --grow-depth"
-    assert command in Path("mine.yaml").read_text()
-
-
-def test_an_interactive_draft_on_standard_output_is_still_a_schedule_and_nothing_else() -> None:
-    command = [sys.executable, "-m", "growctl.cli.app", "init", "-", "--interactive", "--params", "1M"]
-    answers = "\n" * len(QUESTIONS)
-    result = subprocess.run(command, input=answers, capture_output=True, text=True, check=True)
-    assert result.stdout.startswith("# 201k -> 447k -> 1M parameters")
-    assert "params [1M]" in result.stderr
-
-
-def test_answers_that_end_early_write_nothing(tmp_path: Path) -> None:
-    assert (
-        error_of("-i", answers="10M\n") == "--interactive: the answers end before tokens; answer it, or give --tokens"
-    )
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "--params: is missing; give the parameters of the last size (--params 350M), or --interactive"),
+        ("", "--params: is missing; give the parameters of the last size, for example --params 350M"),
         ("--params 0", "--params '0': must be 150k to 24B"),
         ("--params 149k", "--params '149k': must be 150k to 24B"),
         ("--params 1T", "--params '1T': must be 150k to 24B"),

@@ -1,9 +1,6 @@
 """`growctl inspect`: the table, the page and the JSON document, and what it rejects."""
 
-import errno
 import json
-import math
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from growctl.cli.app import app
-from growctl.inspect import inspection
-from growctl.inspect import page as pages
+from growctl.evaluate import inspection
 from model.config import TransformerConfig
 from model.errors import Failure, UserError
 from tests.growctl.runs import run_here
@@ -48,10 +44,9 @@ def document(place: Path) -> dict[str, Any]:
     return json.loads(out, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
 
 
-def test_every_checkpoint_and_every_untrained_model_is_measured(place, document):
-    kinds = [(model["kind"], model["scores"]) for model in document["models"]]
-    functions = ["l2_norm_gelu", "gelu_l2_norm", "softmax", "linear"]
-    assert kinds == [(kind, scores) for kind in ("checkpoint", "untrained") for scores in functions]
+def test_every_checkpoint_is_measured(place, document):
+    functions = ["l2_norm_gelu", "gelu_l2_norm", "softmax", None]
+    assert [model["score_function"] for model in document["models"]] == functions
     assert document["text"] == {
         "source": str(place / "text.txt"),
         "num_sequences": 4,
@@ -60,19 +55,9 @@ def test_every_checkpoint_and_every_untrained_model_is_measured(place, document)
     }
     for model in document["models"]:
         layers = [(layer["block"], layer["name"]) for layer in model["layers"]]
-        assert layers == [(b, name) for b in (0, 1) for name in ("query", "key", "value", "projection", "ffn")] or (
-            model["kind"] == "untrained" and model["scores"] == "linear"
-        )
+        assert layers == [(b, name) for b in (0, 1) for name in ("query", "key", "value", "projection", "ffn")]
         assert model["gradient"]["mean"] > 0
-        assert all((layer["scores"] is None) == (model["scores"] == "linear") for layer in model["layers"])
-
-
-def test_an_untrained_model_of_the_checkpoints_own_seed_and_size_equals_the_untrained_checkpoint(document):
-    """`write_pretrained` writes weights as they are initialised."""
-    checkpoint, *_ = (model for model in document["models"] if model["scores"] == "softmax")
-    *_, untrained = (model for model in document["models"] if model["scores"] == "softmax")
-    assert checkpoint["loss"] == untrained["loss"]
-    assert checkpoint["layers"] == untrained["layers"]
+        assert all((layer["scores"] is None) == (model["score_function"] is None) for layer in model["layers"])
 
 
 def test_contexts_are_text(document):
@@ -84,15 +69,13 @@ def test_contexts_are_text(document):
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: Path) -> Callable[..., str]:
-    """Runs `growctl inspect` in an empty folder on 80 columns, without untrained models unless `--against` is given;
-    returns what it printed."""
+    """Runs `growctl inspect` in an empty folder on 80 columns; returns what it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("GROWCTL_RUNS_DIR", raising=False)
 
     def invoke(*arguments: object) -> str:
-        given = [str(argument) for argument in ("inspect", *FEW, *arguments)]
-        result = CliRunner().invoke(app, given if "--against" in given else [*given, "--against", "none"])
+        result = CliRunner().invoke(app, [str(argument) for argument in ("inspect", *FEW, *arguments)])
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
         assert result.exit_code == 0, result.output
@@ -102,21 +85,16 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: Path) -> Callab
 
 
 def test_the_table_fits_80_columns_and_states_what_may_be_compared(place, call):
-    out = call(place / "softmax", place / "transformer", "--text", place / "text.txt", "--against", "linear")
+    out = call(place / "softmax", place / "transformer", "--text", place / "text.txt")
     lines = [line for line in out.splitlines() if str(place) not in line]
     assert max(map(len, lines)) <= 80
     words = " ".join(out.split())
     for sentence in (
         "4 windows of 12 tokens, in 2 batches of 2",
-        "untrained Tokenformer of",
-        "untrained Transformer of",
         "Weights trained under one score function mean nothing under another",
         "x its even share",
-        "For a page with a picture, give --output DIR",
     ):
         assert sentence in words
-    assert "l2-gelu" not in words, "only linear was asked for"
-    assert "gradient norms during training" not in words, "the checkpoint is in no run"
 
 
 def test_dead_tokens_are_named(place, call, tmp_path):
@@ -131,7 +109,7 @@ def test_dead_tokens_are_named(place, call, tmp_path):
 def test_a_transformer_is_measured_without_scores_and_tokens(place, call):
     words = " ".join(call(place / "transformer", "--text", place / "text.txt").split())
     assert "transformer, every layer" in words
-    for absent in ("dead", "effec-", "generation tokens", "even share"):
+    for absent in ("dead", "effective", "generation tokens", "even share"):
         assert absent not in words
 
 
@@ -148,13 +126,12 @@ def test_the_loss_is_that_of_eval_without_padding_rows_of_the_embedding(call, tm
     dataset = prepare_text(tmp_path / "runs/.datasets")
     padded = write_trained(tmp_path / "runs/final", dataset, text_config(320))
     tokenizer = ("--tokenizer", dataset / "tokenizer.json")
-    inspected = json.loads(call(padded, *tokenizer, "--against", "softmax", "--json"))
+    inspected = json.loads(call(padded, *tokenizer, "--json"))
     settings = ("--split", "validation", "--sequences", 4, "--context", 12)
     out, _ = run_here("eval", padded, *settings, *tokenizer, "--json")
     evaluated = json.loads(out)
     assert evaluated["padding_rows"] == 20
     assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-5)
-    assert inspected["models"][1]["loss"] < math.log(310), "untrained models leave them out too"
 
 
 def test_a_changed_tokenizer_of_the_dataset_is_rejected(place, call, tmp_path):
@@ -174,69 +151,26 @@ def test_a_tokenizer_with_fewer_ids_than_the_dataset_is_rejected(place, tmp_path
         typer.main.get_command(app).main([str(argument) for argument in arguments], standalone_mode=False)
 
 
-@pytest.mark.slow
-def test_the_page_stands_alone_and_escapes_what_it_shows(place, call, tmp_path):
-    (tmp_path / "seen").mkdir()
-    (tmp_path / "seen/inspection.html").write_text("an older page")
-    out = call(place / "softmax", "--text", place / "text.txt", "--output", "seen")
-    assert "Page and picture: seen/inspection.html" in out
-    assert sorted(path.name for path in (tmp_path / "seen").iterdir()) == ["inspection.html", "inspection.png"]
-    assert (tmp_path / "seen/inspection.png").read_bytes().startswith(b"\x89PNG")
-    page = (tmp_path / "seen/inspection.html").read_text()
-    assert page.count("<script") == 1, "that of the page itself"
-    assert not re.search(r"(src|href)=\"(?!#)", page)
-    assert "<b>" not in page, "the text has <b>"
-    assert "&lt;" in page
-    assert "color-scheme: light dark" in page
+def test_the_picture_is_a_png(place, call, tmp_path):
+    call(place / "softmax", place / "transformer", "--text", place / "text.txt", "--picture", "seen.png")
+    assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_unusable_output_is_reported_before_anything_is_measured(place, call, monkeypatch):
+def test_an_unusable_picture_is_reported_before_anything_is_measured(place, call, monkeypatch):
     monkeypatch.setattr(inspection, "inspect_checkpoints", lambda *_: pytest.fail("it measured"))
-    with pytest.raises(UserError, match="--output"):
-        call(place / "softmax", "--text", place / "text.txt", "--output", place / "text.txt/deep/er")
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_what_was_measured_is_printed_although_the_page_cannot_be_written(place, call, monkeypatch, capsys, as_json):
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(pages, "write_page", fail)
-    arguments = (
-        "inspect",
-        place / "softmax",
-        "--text",
-        place / "text.txt",
-        "--output",
-        "seen",
-        "--against",
-        "none",
-        *FEW,
-    )
-    given = [str(argument) for argument in arguments] + ["--json"] * as_json
-    with pytest.raises(Failure, match=r"--output seen: .*No space left on device"):
-        typer.main.get_command(app).main(given, standalone_mode=False)
-    out = capsys.readouterr().out
-    assert json.loads(out)["models"] if as_json else "4 windows of 12 tokens" in out
+    with pytest.raises(UserError, match="--picture"):
+        call(place / "softmax", "--text", place / "text.txt", "--picture", place / "text.txt")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["l2_norm_gelu"], "there is no dataset .* or give a text with --text PATH"),
+        (["l2_norm_gelu"], "there is no dataset"),
         (["l2_norm_gelu", "--text", "text.txt", "--data", "d"], "give one of them"),
         (
             ["l2_norm_gelu", "--text", "short.txt"],
             "short.txt: the text has 4 tokens, but one window of --context 12 needs 13",
         ),
-        (["l2_norm_gelu", "--text", "l2_norm_gelu/manifest.json", "--against", "sofmax"], "did you mean 'softmax'"),
-        (["transformer", "--text", "text.txt", "--against", "softmax"], "every checkpoint is a Transformer"),
-        (["l2_norm_gelu", "--text", "text.txt", "--output", "text.txt"], "--output text.txt is a file"),
-        (
-            ["l2_norm_gelu", "--text", "text.txt", "--output", "text.txt/deep/er"],
-            "--output text.txt/deep/er: .*directory",
-        ),
-        (["l2_norm_gelu", "--text", "text.txt", "--output", "x" * 300], "--output x+: .*too long"),
         (["l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
         (["unknown", "l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
         (["l2_norm_gelu", "wider", "--text", "text.txt"], "wider has a vocabulary of 300, but l2_norm_gelu one of 261"),
@@ -270,7 +204,7 @@ def test_a_model_whose_loss_is_not_finite_fails_with_its_name(place, call, tmp_p
 
 
 def test_a_missing_text_file_is_named(place, call):
-    with pytest.raises(UserError, match=r"--text nowhere\.txt: there is no such file or folder"):
+    with pytest.raises(UserError, match=r"--text nowhere\.txt: there is no such file"):
         call(place / "softmax", "--text", "nowhere.txt")
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.controls.generate import plan_controls
 from growctl.ladder.budgets import in_steps, stage_steps
+from growctl.ladder.checks import check_combinations
 from growctl.ladder.conditions import comparison_conditions
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.run.changed_schedule import shared_training
-from growctl.schedule.checks import check_combinations
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from tests.growctl.ladders import ladder
 
 STEP = 8 * 16
@@ -68,7 +68,7 @@ def test_a_stage_that_ends_early_leaves_its_tokens_or_flops_to_the_next(budget: 
     assert early[0].num_steps == 10
     assert early[1].num_steps > whole[1].num_steps
     assert early[2].num_steps == whole[2].num_steps
-    unit = (lambda plan: plan.train_tokens) if "ladder_tokens" in budget else (lambda plan: plan.flops.total)
+    unit = (lambda plan: plan.budget_tokens) if "ladder_tokens" in budget else (lambda plan: plan.flops.total)
     most = max(unit(plan) / plan.num_steps for plan in whole)
     assert abs(sum(map(unit, early)) - sum(map(unit, whole))) <= most
 

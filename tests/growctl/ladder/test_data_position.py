@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ladder.budgets import StageBatch
-from growctl.ladder.data_position import stage_positions
+from growctl.ladder.budgets import stage_positions
+from growctl.schedule.batches import StageBatch
 from stages.data.samples import TrainingSamples
 from tests.stages.data.test_dataset import write_dataset
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.sizes import Growth, growth_before, layer_tokens, stage_models
 from growctl.ladder.stage_plans import plan_stages
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from model.config import TokenformerConfig, num_parameters
 from tests.growctl.schedules import BASE, parse
 

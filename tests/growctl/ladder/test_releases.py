@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
+from growctl.ladder.load import ScheduleError, load_schedule
 from growctl.ladder.releases import has_decayed, paths_of, plan_run, with_releases
-from growctl.ladder.stage_plans import StagePlan, plan_stages
-from growctl.ladder.train_spec import slope_trigger
+from growctl.ladder.stage_plans import StagePlan, plan_stages, slope_trigger
 from growctl.runs_dir import RunPaths
-from growctl.schedule.load import ScheduleError, load_schedule
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from tests.growctl.ladders import ladder
 
 RATE = {"peak": 1e-3, "warmup_steps": 5}

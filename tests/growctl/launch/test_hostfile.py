@@ -10,7 +10,7 @@ import pytest
 from growctl.launch.hostfile import hostfile_machines, read_hostfile
 from growctl.launch.local import free_port
 from growctl.launch.machines import LaunchError
-from growctl.schema.launch_block import LaunchBlock
+from growctl.schedule.launch_block import LaunchBlock
 from tests.growctl.runs import (
     FAULTS,
     final_hashes,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from growctl.ladder.load import load_schedule
 from growctl.launch.devices import Devices
 from growctl.launch.local import (
     FIRST_PORT,
@@ -24,8 +25,7 @@ from growctl.launch.resolve import machines_of
 from growctl.launch.slurm_machines import SlurmMachines
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
-from growctl.schedule.load import load_schedule
-from growctl.schema.launch_block import LaunchBlock
+from growctl.schedule.launch_block import LaunchBlock
 from stages.process.lifeline import VARIABLE
 from tests.growctl.runs import wait_for, write_schedule
 from tests.workers import REPOSITORY

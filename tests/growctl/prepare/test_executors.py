@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from growctl.ladder.load import load_schedule
 from growctl.prepare.executors import execute_on
 from growctl.prepare.far_tasks import JOBS, TaskPart, error_file, new_folder
 from growctl.run.screen import Screen, work_words
-from growctl.schedule.load import load_schedule
 from growctl.text.console import Terminal
 from stages.corpus import corpus as corpus_module
 from stages.corpus.prepare import prepare

@@ -10,13 +10,13 @@ import pytest
 from growctl.queue import slurm_job
 from growctl.queue.arrays import Bundle, bundles
 from growctl.queue.submit import Chain
+from growctl.run.grid import grid
+from growctl.run.sets import set_requests
+from growctl.runs.status import find_status
 from growctl.runs_dir import RunPaths
-from growctl.status.runs import find_status
-from growctl.sweep.grid import grid
-from growctl.sweep.requests import set_requests
 from stages.checkpoint.files import write_file
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
-from tests.growctl.status.hand_made import HandMade
+from tests.growctl.runs.hand_made import HandMade
 
 LAUNCH = (
     *("launch.cluster=slurm", "launch.nodes=[1,2]", "launch.devices=1", "launch.slurm.gpus=false"),
@@ -88,7 +88,7 @@ def test_a_run_finds_its_jobs_and_logs_in_its_own_directory(tmp_path, queue):
     assert found["tiny-seed-1"].jobs == {"tiny-seed-1.small": "101_1", "tiny-seed-1.large": "102_1"}
     assert options(queue, "101_0")["array"] == "0-2%3"  # all at once
     out, _ = run_here("status", "tiny-seed-1", "--runs-dir", tmp_path)
-    assert "check their state with: squeue --jobs=101_1,102_1" in out
+    assert "check their state with: squeue --jobs=101_1,102_1" in " ".join(out.split())
 
 
 def test_controls_are_arrays_behind_the_last_of_the_ladders(tmp_path, queue):

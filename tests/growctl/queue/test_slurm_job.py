@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from submitit.core.utils import UncompletedJobError
 
+from growctl.ladder.load import load_schedule, parse_schedule
 from growctl.launch.machines import LaunchError
 from growctl.launch.resolve import machines_of
 from growctl.queue import slurm_job as job_module
 from growctl.queue.slurm_job import JobPart
 from growctl.queue.submit import _check_no_jobs, check_slurm, plan_jobs
-from growctl.run.requests import LadderRequest, RunError, RunFailed
+from growctl.run.requests import LadderRequest, RunFailed
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths
-from growctl.schedule.load import load_schedule, parse_schedule
-from growctl.schema.launch_block import LaunchBlock
+from growctl.schedule.launch_block import LaunchBlock
 from model.errors import Failure
 from tests.growctl.runs import (
     CONTROL,

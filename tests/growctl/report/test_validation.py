@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.documents.output import plain
 from growctl.report.documents import report_document
 from growctl.report.sections import report_sections, validation_warning
 from growctl.runs.find import find_runs
+from growctl.text.documents import plain
 from growctl.text.terminal import print_sections
 from stages.corpus.validation_size import small_validation
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun

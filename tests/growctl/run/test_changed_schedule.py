@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from growctl.controls.generate import plan_controls
+from growctl.ladder.controls import plan_controls
+from growctl.ladder.load import load_schedule
 from growctl.run.changed_schedule import first_difference, shared_training
 from growctl.run.requests import schedule_yaml
-from growctl.schedule.load import load_schedule
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from tests.growctl.ladders import ladder
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
 

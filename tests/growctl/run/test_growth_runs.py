@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from growctl.ladder.load import load_resolved
 from growctl.runs.find import find_runs
-from growctl.schedule.load import load_resolved
 from model.config import parameter_shapes
 from model.flops import training_flops_per_token
 from model.parameter_names import generation_of

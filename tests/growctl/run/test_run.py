@@ -15,8 +15,8 @@ from stages.checkpoint.parameters import load_model
 from stages.checkpoint.pretrained import load_pretrained
 from stages.checkpoint.verify import verify_checkpoint
 from stages.generate.text_samples import read_samples
-from tests.growctl.documents.schemas import assert_follows_schema
 from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, run_here, write_schedule
+from tests.growctl.text.schemas import assert_follows_schema
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,6 @@ def test_a_run_leaves_the_documented_files(finished_ladder):
     assert verify_checkpoint(tiny / "stages/1-large/step_00000050").kind == "engine"
     assert sorted(p.name for p in runs.iterdir()) == [
         ".datasets",
-        ".keys",
         "tiny",
         "tiny-control-tokenformer-scratch",
         "tiny-control-transformer-scratch-0.5x",

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from growctl.ladder.load import find_schedule, load_schedule, shipped_schedules
 from growctl.schedule.compose import Composition
 from growctl.schedule.files import GROUPS
-from growctl.schedule.load import find_schedule, load_schedule, shipped_schedules
 from tests.growctl.schedules import TEXT, changed, file_of, message_of, parse
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
@@ -94,7 +94,7 @@ def test_every_shipped_schedule_can_be_extended(folder: Path) -> None:
 
 def test_composing_imports_nothing_heavy() -> None:
     heavy = "{'torch', 'deepspeed', 'datatrove', 'matplotlib', 'tokenizers', 'jsonschema'}"
-    load = "from growctl.schedule.load import load_schedule; load_schedule('pile/tokenformer_450m', ['launch=slurm'])"
+    load = "from growctl.ladder.load import load_schedule; load_schedule('pile/tokenformer_450m', ['launch=slurm'])"
     code = f"import sys; {load}; sys.exit(str({heavy} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert ended.stderr.strip() == "set()"
@@ -104,7 +104,7 @@ HYDRA_APP = """
 import hydra
 from hydra import version
 from hydra.core.config_store import ConfigStore
-from growctl.schedule.load import load_schedule
+from growctl.ladder.load import load_schedule
 
 ConfigStore.instance().store("mine", {"answer": 0})
 

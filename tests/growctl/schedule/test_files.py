@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from growctl.ladder.load import ScheduleError, load_schedule, shipped_schedules
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import LOOK_UPS, NAME_ALLOWED
-from growctl.schedule.load import ScheduleError, load_schedule, shipped_schedules
-from growctl.schema.blocks import Schedule
 from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, message_of, parse
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
@@ -100,7 +100,7 @@ def test_names_texts_and_rates_survive_the_dump(name: str, separator: str, peak:
 
 def test_importing_schedules_and_plans_imports_nothing_heavy() -> None:
     heavy = "{'torch', 'deepspeed', 'hydra', 'omegaconf', 'datatrove', 'matplotlib', 'tokenizers'}"
-    code = f"import sys, growctl.schedule.load, growctl.ladder.stage_plans; sys.exit(str({heavy} & set(sys.modules)))"
+    code = f"import sys, growctl.ladder.load, growctl.ladder.stage_plans; sys.exit(str({heavy} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert ended.stderr.strip() == "set()"
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from growctl.ladder.load import ScheduleError, load_schedule
 from growctl.run.requests import schedule_yaml
-from growctl.schedule.load import ScheduleError, load_schedule
-from growctl.schema.growth_block import GrowthBlock
+from growctl.schedule.growth_block import GrowthBlock
 from model.policy import PRESETS, GrowthPolicy
 from tests.growctl.schedule.test_growth_block import ANY_GROWTH, DEFAULTS
 from tests.growctl.schedules import TEXT, changed, file_of, message_of, parse

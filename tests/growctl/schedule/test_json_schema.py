@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from omegaconf import OmegaConf
 
+from growctl.ladder.load import SHIPPED, ScheduleError, load_schedule, shipped_schedules
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.files import GROUPS, choices
 from growctl.schedule.json_schema import schedule_schema, schema_text
-from growctl.schedule.load import SHIPPED, ScheduleError, load_schedule, shipped_schedules
-from growctl.schema.blocks import Schedule
 from tests.growctl.schedules import BASE, DELETE, changed, parse
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent

@@ -4,9 +4,9 @@ import pytest
 import typer
 
 from growctl.cli.app import app
+from growctl.schedule.blocks import Schedule
 from growctl.schedule.other_names import OPTIONS, OUR_KEYS
-from growctl.schema.blocks import Schedule
-from growctl.schema.tree import blocks_by_path
+from growctl.schedule.tree import blocks_by_path
 from tests.growctl.schedules import DELETE, changed, message_of, parse
 
 KEYS = {f"{path}.{key}" if path else key for path, block in blocks_by_path(Schedule) for key in block.model_fields}

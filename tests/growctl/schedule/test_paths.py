@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from growctl.ladder.load import load_resolved, load_schedule
 from growctl.run.requests import schedule_yaml
-from growctl.schedule.load import load_resolved, load_schedule
-from growctl.schema.blocks import Schedule
+from growctl.schedule.blocks import Schedule
 from tests.growctl.bases import write_base
 from tests.growctl.schedules import TEXT, changed, file_of
 

@@ -1,4 +1,4 @@
-"""stages/data/source_errors.py: every file system error becomes one sentence with a cause and a fix."""
+"""stages/data/errors.py: every file system error becomes one sentence with a cause and a fix."""
 
 import io
 import re

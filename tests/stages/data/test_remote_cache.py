@@ -33,7 +33,8 @@ class Origin:
 
     def fetch(self, file: DatasetFile, path: Path) -> None:
         self.num_fetched += 1
-        path.write_bytes(content_of(int(file.name.removesuffix(".ds"))))
+        with path.open("r+b") as output:
+            output.write(content_of(int(file.name.removesuffix(".ds"))))
 
 
 def get(cache: ShardCache, number: int, origin: Origin | None = None) -> Path:

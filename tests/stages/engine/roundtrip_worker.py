@@ -133,10 +133,10 @@ def main() -> None:
             "precision": precision,
             "lineage": Lineage(operation="train", details={"losses": [[STEPS, losses[-1]]]}),
         }
-        save_engine(engine, output / f"{kind}-engine", fields, output / ".keys")
+        save_engine(engine, output / f"{kind}-engine", fields)
         if offload != "none" or is_muon:
             resumed = build_engine(build_model(manifest.model, seed=1, device=device), spec, precision)
-            load_engine(resumed, output / f"{kind}-engine", output / ".keys")
+            load_engine(resumed, output / f"{kind}-engine")
             save_parameters(output / f"{kind}-resumed", engine_states(resumed))
             report[kind]["steps_resumed"] = group_steps(resumed)
         dist.barrier()

@@ -18,7 +18,6 @@ from model.errors import Failure
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from stages.inspect.facts import Inspected
-from stages.inspect.fresh import same_size
 from stages.inspect.measure import inspect_model
 from tests.stages.checkpoints import small_config
 
@@ -212,16 +211,3 @@ def test_a_constant_output_has_no_kurtosis_and_a_layer_without_gradient_no_gain(
     assert by_name["query"].gradient_gain is None, "nothing reaches it through a projection of zeros"
     assert by_name["query"].gradient.mean == 0
     assert inspected(model).depth_ratio is None
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_an_untrained_model_of_the_same_size_has_one_generation_and_the_published_tau(function):
-    old = grown(small_config())
-    new = same_size(old, function)
-    assert new.score_function == function
-    for before, after in zip(old.blocks, new.blocks, strict=True):
-        for name, pattention in after.pattentions().items():
-            count = before.pattentions()[name].num_tokens
-            assert [g.num_tokens for g in pattention.generations] == [count]
-            assert pattention.tau == (count if function == "softmax" else count**0.5)
-    assert new.hidden_size == old.hidden_size

@@ -1,6 +1,6 @@
 """Which steps are timed, and which memory figures are read.
 
-tests/growctl/plan/test_time_steps.py tests the same with real engines.
+tests/growctl/ladder/test_measure.py tests the same with real engines.
 """
 
 from types import SimpleNamespace

@@ -91,7 +91,6 @@ def test_launch_settings_are_not_part_of_the_history():
     elsewhere: dict[str, Any] = {
         "stage": "other",
         "directory": "d",
-        "keys": "k",
         "dataset": "d",
         "attempt": 4,
         "keep_checkpoints": 9,

@@ -1,0 +1,216 @@
+"""Generates the controls of a schedule, each as a schedule of its own.
+
+Every control has the ladder's data (from sample 0), seed and learning-rate block, and therefore its own warm-up
+and decay (growctl/ladder/caveats.py warns if it has too few steps for them). Its cost is a multiple of the whole
+ladder's FLOPs, or for `scratch-of-each-size` of a finished model's. A ladder's start checkpoint counts with the FLOPs
+that it cost, as far as they are known: controls that grow start from it too, the others train its share as well.
+Where the ladder's stages weight the sources of a mixture differently, a control that has not these stages changes its
+weights at the same shares of its own tokens. Batch and context are those of the ladder's stages; of a control from
+scratch, those of the last one.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from growctl.ladder.budgets import in_steps, stage_weights
+from growctl.ladder.equal_size import equal_size_transformer
+from growctl.ladder.releases import finished_models, plan_release
+from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
+from growctl.runs_dir import CONTROL_INFIX
+from growctl.schedule.blocks import Schedule, StageBlock
+from growctl.schedule.growth_block import POLICIES, GrowthBlock
+from growctl.schedule.mixture_block import FollowedWeights, shares
+from model.config import TokenformerConfig, TransformerConfig
+
+_BUDGET = re.compile(r"-[0-9.]+x$")
+"""The budget at the end of a control's name. Digits are enough: the schema allows no budget that needs an exponent."""
+
+
+@dataclass(frozen=True)
+class ControlPlan:
+    """A run to compare a ladder with, as a schedule."""
+
+    kind: str
+    name: str
+    schedule: Schedule
+
+
+def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[ControlPlan]:
+    """The controls of `schedule`, in its order. `steps_done` as in `plan_stages`: budgets follow the actual steps."""
+    plans = plan_stages(schedule, steps_done)
+    schedule = in_steps(schedule, [plan.num_steps for plan in plans])  # a control has a budget of its own
+    controls = []
+    for block in schedule.controls:
+        for budget in block.budgets:
+            for of_stage, control in _generated(schedule, plans, block.kind, budget):
+                name = control_name(schedule, block.kind, of_stage, budget)
+                stages = [stage.model_copy(update={"release": None}) for stage in control.stages]
+                update = {"name": name, "controls": [], "releases": None, "stages": stages}
+                controls.append(ControlPlan(block.kind, name, control.model_copy(update=update)))
+    return controls
+
+
+def control_name(schedule: Schedule, kind: str, stage: str, budget: float) -> str:
+    """The unique name of a control's run. It leaves a budget of 1 out, unless the stage's name ends like a budget."""
+    unsaid = budget == 1 and not _BUDGET.search(stage)
+    return f"{schedule.name}{CONTROL_INFIX}" + "-".join(filter(None, (kind, stage, "" if unsaid else f"{budget:g}x")))
+
+
+def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: float) -> Iterator[tuple[str, Schedule]]:
+    """(stage name or "", schedule) of each run for one entry of `controls` at one budget."""
+    base_flops = schedule.base_flops or 0.0
+    flops, last = budget * (base_flops + total_flops(plans).total), len(plans) - 1
+    if kind == "best-scratch":
+        twin = f"{schedule.model.family}-scratch"
+        covered = [block for block in schedule.controls if block.kind == twin and budget in block.budgets]
+        for index, plan in enumerate(plans):
+            is_last_of_its_size = index == last or plans[index + 1].is_grown
+            if is_last_of_its_size and (index < last or not covered):  # the twin trains the last size at this budget
+                yield plan.name, _scratch(schedule, index, plan.model, flops, plans)
+    elif kind == "scratch-of-each-size":
+        twins = (f"{schedule.model.family}-scratch", "best-scratch")
+        covered = [block for block in schedule.controls if block.kind in twins and budget in block.budgets]
+        for plan, cost in finished_models(schedule, plans):
+            if cost.total < total_flops(plans).total or not covered:  # the twin trains that very run
+                followed = plans[: plan.index + 1]
+                yield (
+                    plan.name,
+                    _scratch(schedule, plan.index, plan.model, budget * (base_flops + cost.total), followed),
+                )
+    elif kind == "tokenformer-scratch":
+        yield "", _scratch(schedule, last, plans[last].model, flops, plans)
+    elif kind == "transformer-scratch":
+        largest = plans[last].model
+        shape = largest if isinstance(largest, TransformerConfig) else equal_size_transformer(largest)
+        yield "", _scratch(schedule, last, shape, flops, plans)
+    elif kind == "single-jump":
+        yield "", _following(_with_flops(_single_jump(schedule, plans), flops - base_flops), schedule, plans[1:])
+    else:
+        yield "", _official_growth(schedule, plans, budget)
+
+
+def _scratch(
+    schedule: Schedule,
+    index: int,
+    shape: TokenformerConfig | TransformerConfig,
+    flops: float,
+    followed: Sequence[StagePlan],
+) -> Schedule:
+    """A schedule that trains a new model of that shape for `flops`, and reads a mixture as the stages `followed` do."""
+    return _following(_with_flops(_from_scratch(schedule, index, shape), flops), schedule, followed)
+
+
+def _from_scratch(schedule: Schedule, index: int, shape: TokenformerConfig | TransformerConfig) -> Schedule:
+    """A schedule with one stage: a model of that shape, trained on the machines of stage `index`.
+
+    Its batch and its context are those of the ladder's last stage, in which losses are measured.
+    """
+    stage = _bare(schedule.stages[index]).model_copy(update=_last_batch(schedule))
+    update: dict[str, Any] = {"stages": [stage], "launch": _launch(schedule, index)}
+    update["start"] = None
+    if isinstance(shape, TransformerConfig):
+        sizes = shape.model_dump(include={"num_layers", "hidden_size", "num_heads", "ffn_size"})
+        update["model"] = schedule.model.model_copy(update={"family": "transformer", **sizes})
+        update["stages"] = [update["stages"][0].model_copy(update={"attention_tokens": None, "ffn_tokens": None})]
+    else:
+        update["model"] = schedule.model.model_copy(update={"num_layers": shape.num_layers})
+        update["stages"] = [update["stages"][0].model_copy(update=_tokens(shape))]
+    return schedule.model_copy(update=update)
+
+
+def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
+    """The ladder's first stage unchanged, then its last size in one growth."""
+    last, shape = _bare(schedule.stages[-1]), plans[-1].model
+    if isinstance(shape, TransformerConfig):
+        last = last.model_copy(update=shape.model_dump(include={"num_layers", "hidden_size", "ffn_size"}))
+    else:
+        deeper = {"num_layers": shape.num_layers} if shape.num_layers > plans[0].model.num_layers else {}
+        last = last.model_copy(update=_tokens(shape) | deeper)
+    stages = [_with_steps(schedule.stages[0], plans[0].num_steps), last]
+    growth = _fixed_growth(schedule)
+    launch = _launch(schedule, 0, len(plans) - 1)
+    return schedule.model_copy(update={"stages": stages, "growth": growth, "launch": launch})
+
+
+def _tokens(shape: TokenformerConfig) -> dict[str, int | None]:
+    """The keys of a stage for the parameter tokens of a model whose layers are equal."""
+    first = shape.blocks[0] if shape.blocks else None
+    sizes = (first.query.num_tokens, first.ffn.num_tokens) if first else (None, None)
+    return dict(zip(("attention_tokens", "ffn_tokens"), sizes, strict=True))
+
+
+def _official_growth(schedule: Schedule, plans: list[StagePlan], budget: float) -> Schedule:
+    """The same ladder with the growth policy of the official code, which ramps nothing; all else is the ladder's."""
+    stages = [
+        _with_steps(stage.model_copy(update={"ramp_steps": None}), max(1, round(budget * plan.num_steps)))
+        for stage, plan in zip(schedule.stages, plans, strict=True)
+    ]
+    growth = _fixed_growth(schedule).model_copy(update={"preset": "official", **POLICIES["official"]})
+    return schedule.model_copy(update={"stages": stages, "growth": growth})
+
+
+def _fixed_growth(schedule: Schedule) -> GrowthBlock:
+    """The ladder's growth without its slope, which could end a control's stages before their budget."""
+    return schedule.growth.model_copy(update={"when": "fixed", "slope": None})
+
+
+def _with_flops(schedule: Schedule, flops: float) -> Schedule:
+    """`schedule` with as many steps in its last stage as bring the total to `flops`; at least one step."""
+    *before, last = schedule.stages
+    *spent, plan = plan_stages(schedule.model_copy(update={"stages": [*before, _with_steps(last, 1)]}))
+    steps = round((flops - total_flops(spent).total) / plan.step_flops.total)
+    return schedule.model_copy(update={"stages": [*before, _with_steps(last, max(1, steps))]})
+
+
+def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePlan]) -> Schedule:
+    """`control`, whose last stage gives the sources of a mixture the weights of the stages `followed` of the ladder.
+
+    They change at the same shares of its own tokens. The release of the last one and, before the first, the start
+    checkpoint count as parts of these stages.
+    """
+    if not schedule.data.mixture or not followed:
+        return control
+    *before, last = control.stages
+    assert last.train_steps
+    release = plan_release(schedule, followed[-1])
+    started = (schedule.base.tokens or 0) if schedule.base and followed[0].index == 0 else 0
+    total = started + sum(plan.budget_tokens for plan in followed) + (release.budget_tokens if release else 0)
+    weights: list[FollowedWeights] = []
+    position = 0
+    for plan in followed:
+        first_step = round(last.train_steps * position / total)
+        for step, each in stage_weights(schedule, plan.index):
+            if not weights or shares(weights[-1].weights) != shares(each):
+                after = weights[-1].first_step + 1 if weights else 0  # the control's steps are few
+                weights.append(FollowedWeights(first_step=max(first_step + step, after), weights=each))
+        position += plan.budget_tokens + (started if plan is followed[0] else 0)
+    update = (
+        {"mixture": weights[0].weights, "followed": None}
+        if len(weights) == 1
+        else {"mixture": None, "followed": weights}
+    )
+    return control.model_copy(update={"stages": [*before, last.model_copy(update=update)]})
+
+
+def _bare(stage: StageBlock) -> StageBlock:
+    """A stage without the keys that describe how it grows from the one before."""
+    return stage.model_copy(update=dict.fromkeys(("layers", "num_layers", "hidden_size", "ffn_size", "ramp_steps")))
+
+
+def _last_batch(schedule: Schedule) -> dict[str, int | None]:
+    """The keys of a stage that train at the batch and the context of the ladder's last one."""
+    last = schedule.stages[-1]
+    return {key: getattr(last, key) for key in ("batch_size", "batch_tokens", "sequence_length")}
+
+
+def _launch(schedule: Schedule, *stages: int) -> Any:
+    """The launch block with the numbers of machines of those stages."""
+    nodes = [schedule.launch.nodes_of(stage) for stage in stages]
+    one_for_all = isinstance(schedule.launch.nodes, int)
+    return schedule.launch if one_for_all else schedule.launch.model_copy(update={"nodes": nodes})
+
+
+def _with_steps(stage: StageBlock, steps: int) -> StageBlock:
+    return stage.model_copy(update={"train_tokens": None, "train_steps": steps})

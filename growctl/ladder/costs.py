@@ -1,0 +1,411 @@
+"""What the stages of a schedule and of its controls will cost: memory, time, money and disk. None: unknown.
+
+One tree of records: `growctl plan --json` prints it, and growctl/ladder/plan.py shows it as tables.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+from growctl.ladder.datasets import DatasetSizes, source_sizes
+from growctl.ladder.mixtures import MixturePart, exhausted, mixture_parts
+from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import StagePlan
+from growctl.launch.devices import Devices
+from growctl.schedule.batches import evaluation_length
+from growctl.schedule.blocks import Schedule
+from model.config import TokenformerConfig, TransformerConfig
+from model.flops import Flops
+from model.precision import Precision
+from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
+from stages.engine.muon_memory import muon_elements
+from stages.probe.measured_steps import MeasuredSteps
+
+HEADROOM = 0.1
+"""Share of a device's memory that the plan leaves free for the CUDA context, NCCL's buffers and fragmentation."""
+
+MeasuredSize = tuple[TokenformerConfig | TransformerConfig, int, int]
+"""A model, its micro-batch size and its context. `plan --measure` times each once."""
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """All results of `plan --measure`."""
+
+    where: str
+    """The devices that ran the measurement."""
+
+    num_devices: int
+    steps: Mapping[MeasuredSize, MeasuredSteps]
+    failures: tuple[str, ...] = ()
+    """One sentence per size that could not be measured, with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The cost of a stage or a release, or a sum of such costs. A sum is None if one of its terms is unknown."""
+
+    budget_tokens: int
+    """Data tokens to train on, in whole steps."""
+
+    flops: float
+    """Training FLOPs, forward and backward."""
+
+    flops_by_part: Flops
+    recomputed_flops: float
+    """FLOPs that activation checkpointing adds; `flops` does not contain them."""
+
+    wall_seconds: float | None
+    """Time of the optimizer steps alone; None if the devices' speed is not known."""
+
+    device_seconds: float | None
+    """Wall seconds x devices."""
+
+    money: float | None
+    """In the currency of launch.hardware.price_per_device_hour; None without it."""
+
+    checkpoint_bytes: int
+    """Disk space of the checkpoints when the stage is done: `final/`, and those within the stage that are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCost(Cost):
+    """A stage or a release, and what it will cost on its planned devices."""
+
+    name: str
+    branch_of: str | None
+    """The stage that a release branches from; None for a stage of the ladder."""
+
+    num_layers: int
+    num_parameters: int
+    num_embedding_parameters: int
+    num_steps: int
+    batch_size: int
+    """Sequences of an optimizer step, over all devices."""
+
+    sequence_length: int
+    """Its context, in data tokens."""
+
+    learning_rate_scale: float
+    """Factor on the learning rate for its batch (`learning_rate.batch_scaling`)."""
+
+    tokens_per_parameter: float
+    """Data tokens from the start of the ladder, or of its start checkpoint, to the stage's end, per parameter."""
+
+    epochs: float | None
+    """Passes over the training data from the run's start to the stage's end; of a mixture, over the source that is read
+    most often. None before the dataset is prepared."""
+
+    token_share: float | None
+    """Its share of the training tokens of all stages of its run; None for a release."""
+
+    flops_share: float | None
+    """Its share of the FLOPs of all stages of its run; None for a release."""
+
+    num_devices: int
+    memory_bytes: Memory | None
+    """Memory of one device with `micro_batch_size`; None without one."""
+
+    micro_batch_size: int | None
+    """Sequences that a device computes at a time; None if the batch cannot be split evenly over the devices."""
+
+    largest_micro_batch_size: int | None
+    """The largest that fits into a device's memory, 0 if none fits; None if that memory is not known."""
+
+    tokens_per_second: float | None
+    """Data tokens per second, over all devices."""
+
+    mfu: float | None
+    """Model FLOPs utilisation: the share of the devices' peak FLOPs that `wall_seconds` implies, between 0 and 1."""
+
+    mixture: tuple[MixturePart, ...]
+    """What it reads of each source of a mixture; empty without one."""
+
+    measured: MeasuredSteps | None
+    """None without --measure, and for a size that could not be measured."""
+
+    plan: StagePlan
+    """Not in documents."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCost:
+    """The costs of a ladder or a control."""
+
+    name: str
+    stages: tuple[StageCost, ...]
+    """All stages, each followed by its release if it has one."""
+
+    total: Cost
+    """The sum over them."""
+
+    schedule: Schedule
+    """Not in documents."""
+
+    used_up: str | None
+    """Why the sources of a mixture do not last, as far as their sizes are known; None if they do. Not in documents."""
+
+    @property
+    def trunk(self) -> tuple[StageCost, ...]:
+        """The stages without the releases."""
+        return tuple(stage for stage in self.stages if stage.branch_of is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlCost(RunCost):
+    """A control, and what it will cost."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class PlannedStart:
+    """The checkpoint that the first stage starts from."""
+
+    checkpoint: str
+    """Its path."""
+
+    manifest: str
+    """sha256 of its manifest.json."""
+
+    run: str | None
+    """The run and the stage that trained it; None if they are not known."""
+
+    num_parameters: int
+    trained_tokens: int | None
+    """Data tokens that it was trained on; None if they are not known."""
+
+    flops: float | None
+    """Training FLOPs that it cost; None if they are not known."""
+
+    grows: bool
+    """Whether the first stage grows it before it trains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(RunCost):
+    """What a schedule will cost: its ladder, and its controls. Unknown values are None."""
+
+    start: PlannedStart | None
+    """The checkpoint that the ladder starts from; None for a new model."""
+
+    controls: tuple[ControlCost, ...]
+    total_with_controls: Cost
+    warnings: tuple[str, ...] = ()
+    """Problems of the plan, one sentence each."""
+
+    notes: tuple[str, ...] = ()
+    """Remarks on the figures, one sentence each."""
+
+    # What follows is not in documents.
+    devices: Devices
+    device_memory_bytes: int | None
+    """Memory of one device; None if unknown."""
+
+    training_tokens: int | None
+    """Training tokens in the dataset; None if unknown."""
+
+    dataset: DatasetSizes | None
+    """The sizes of the prepared dataset; None without one."""
+
+    missing: str | None
+    """Why the text or the tokenizer is not on this machine; None if it is there, not local, or not looked for."""
+
+    measurements: Measurements | None
+    """The source of the times, if they were measured."""
+
+    @property
+    def runs(self) -> tuple[RunCost, ...]:
+        """The ladder and its controls."""
+        return self, *self.controls
+
+    def short_name(self, control: RunCost) -> str:
+        """A control's name without the ladder's name in front."""
+        return control.name.removeprefix(f"{self.name}-control-")
+
+
+def total_cost(costs: Sequence[Cost]) -> Cost:
+    """The sum of `costs`, which must not be empty."""
+    columns = {each.name: [getattr(cost, each.name) for cost in costs] for each in fields(Cost)}
+    sums: dict[str, Any] = {name: None if None in values else reduce(add, values) for name, values in columns.items()}
+    return Cost(**sums)
+
+
+def run_cost(
+    name: str,
+    schedule: Schedule,
+    devices: Devices,
+    *,
+    training_tokens: int | None,
+    runs_dir: Path | None,
+    measurements: Measurements | None,
+) -> dict[str, Any]:
+    """The fields of a `RunCost` for a ladder or a control that trains on `devices`.
+
+    `training_tokens` are those of the dataset. With `measurements`, all times come from them; a size that they lack
+    has no time.
+    """
+    sizes, _ = source_sizes(schedule.data, runs_dir)
+    mixture = tuple(mixture_parts(schedule, sizes))
+    plans = plan_run(schedule)
+    trunk = [plan for plan in plans if plan.branch_of is None]
+    stages = []
+    for plan in plans:
+        parts = tuple(part for part in mixture if part.stage == plan.name)
+        epochs = _epochs(plan, parts, training_tokens)
+        stages.append(_stage_cost(schedule, plan, trunk, devices, parts, epochs, measurements))
+    used_up = exhausted(schedule, sizes)
+    return {
+        "name": name,
+        "stages": tuple(stages),
+        "total": total_cost(stages),
+        "schedule": schedule,
+        "used_up": used_up,
+    }
+
+
+def device_memory(schedule: Schedule, devices: Devices) -> int | None:
+    """Memory of one device in bytes: from `launch.hardware`, else that of the GPUs here; None if unknown.
+
+    Ignores a GPU that `launch.hardware` names if the devices are CPUs.
+    """
+    hardware = schedule.launch.hardware
+    if hardware.device and devices.type == "cpu":
+        return devices.memory_bytes
+    return hardware.memory_bytes or devices.memory_bytes
+
+
+def planned_micro_batch(schedule: Schedule, plan: StagePlan, num_devices: int, devices: Devices) -> int:
+    """The micro-batch that a run uses on `num_devices`, which must divide the batch.
+
+    This is `launch.micro_batch_size`. For auto it is the largest that fits if the device's memory is known (1 if none
+    fits), else the device's whole share of the batch.
+    """
+    micro, _ = _micro_batches(schedule, plan, num_devices, devices)
+    assert micro is not None
+    return micro
+
+
+def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices: Devices) -> TrainingMemory:
+    """The memory model of a stage on each of its devices."""
+    return TrainingMemory(
+        plan.model,
+        zero_stage=schedule.launch.zero_stage,
+        world_size=num_devices,
+        precision=devices.precision(schedule.training.precision),
+        sequence_length=plan.batch.sequence_length,
+        offload=schedule.launch.offload,
+        device=devices.type,
+        recompute_every=schedule.launch.recompute_every,
+        optimizer=schedule.optimizer.name,
+        evaluation_length=evaluation_length(schedule),
+    )
+
+
+def stage_devices(schedule: Schedule, index: int, per_machine: int) -> int:
+    """Devices of a stage, summed over its machines."""
+    return schedule.launch.nodes_of(index) * per_machine
+
+
+def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Precision) -> int:
+    """Disk space when a stage is done: `final/` and the checkpoints within the stage that are kept."""
+    checkpoint = schedule.checkpoint
+    saved = (plan.num_steps - 1) // checkpoint.every
+    newest = min(checkpoint.keep, saved)
+    kept = newest + ((saved - newest) // checkpoint.keep_every if checkpoint.keep_every else 0)
+    undecayed = None if plan.branch_of else plan.learning_rate.undecayed_steps
+    if checkpoint.keep_trunk and undecayed is not None and 0 < undecayed < plan.num_steps:
+        kept += 1
+    muon = muon_elements(plan.model, schedule.optimizer.name)
+    within = engine_checkpoint_bytes(plan.num_parameters, schedule.launch.zero_stage, precision, muon)
+    return parameters_checkpoint_bytes(plan.num_parameters, muon) + kept * within
+
+
+def _stage_cost(
+    schedule: Schedule,
+    plan: StagePlan,
+    trunk: Sequence[StagePlan],
+    devices: Devices,
+    mixture: tuple[MixturePart, ...],
+    epochs: float | None,
+    measurements: Measurements | None,
+) -> StageCost:
+    hardware, precision = schedule.launch.hardware, devices.precision(schedule.training.precision)
+    peak_flops, price = hardware.peak_flops(precision), hardware.price_per_device_hour
+    num_devices = stage_devices(schedule, plan.index, devices.per_machine)
+    micro, largest = _micro_batches(schedule, plan, num_devices, devices)
+    steps = measurements.steps if measurements else {}
+    measured = steps.get((plan.model, micro or 0, plan.batch.sequence_length))
+    seconds = None
+    if measured and micro:
+        num_micro_batches = max(1, plan.batch.batch_size // (micro * num_devices))
+        seconds = plan.num_steps * measured.step_seconds(num_micro_batches)
+    elif measurements is None and peak_flops is not None and hardware.mfu is not None:
+        # launch.hardware.mfu is what training achieves without recomputation, so recomputed FLOPs take time too.
+        seconds = (plan.flops.total + plan.recomputed_flops) / (num_devices * peak_flops * hardware.mfu)
+    device_seconds = None if seconds is None else seconds * num_devices
+    base_tokens = (schedule.base.tokens or 0) if schedule.base else 0
+    token_share, flops_share = (None, None) if plan.branch_of else plan.shares_of(trunk)
+    return StageCost(
+        budget_tokens=plan.budget_tokens,
+        flops=plan.flops.total,
+        flops_by_part=plan.flops,
+        recomputed_flops=plan.recomputed_flops,
+        wall_seconds=seconds,
+        device_seconds=device_seconds,
+        money=None if device_seconds is None or price is None else device_seconds / 3600 * price,
+        checkpoint_bytes=stage_checkpoint_bytes(schedule, plan, precision),
+        name=plan.name,
+        branch_of=plan.branch_of,
+        num_layers=plan.model.num_layers,
+        num_parameters=plan.num_parameters,
+        num_embedding_parameters=plan.num_embedding_parameters,
+        num_steps=plan.num_steps,
+        batch_size=plan.batch.batch_size,
+        sequence_length=plan.batch.sequence_length,
+        learning_rate_scale=plan.learning_rate.scale,
+        tokens_per_parameter=(base_tokens + plan.first_token + plan.budget_tokens) / plan.num_parameters,
+        epochs=epochs,
+        token_share=token_share,
+        flops_share=flops_share,
+        num_devices=num_devices,
+        memory_bytes=stage_memory(schedule, plan, num_devices, devices).of(micro) if micro else None,
+        micro_batch_size=micro,
+        largest_micro_batch_size=largest,
+        tokens_per_second=plan.budget_tokens / seconds if seconds else None,
+        mfu=plan.flops.total / (device_seconds * peak_flops) if device_seconds and peak_flops else None,
+        mixture=mixture,
+        measured=measured,
+        plan=plan,
+    )
+
+
+def _epochs(plan: StagePlan, mixture: Sequence[MixturePart], training_tokens: int | None) -> float | None:
+    """As `StageCost.epochs`, of what the run reads of a `mixture`, or else of the dataset."""
+    if mixture:
+        epochs = [part.epochs for part in mixture]
+        return max((each for each in epochs if each is not None), default=None) if None not in epochs else None
+    return (plan.first_token + plan.budget_tokens) / training_tokens if training_tokens else None
+
+
+def _micro_batches(
+    schedule: Schedule, plan: StagePlan, num_devices: int, devices: Devices
+) -> tuple[int | None, int | None]:
+    """(`micro_batch_size`, `largest_micro_batch_size`) as in `StageCost`."""
+    batch_size, given = plan.batch.batch_size, schedule.launch.micro_batch_size
+    share, capacity = max(1, batch_size // num_devices), device_memory(schedule, devices)
+    largest = None
+    if capacity is not None:
+        memory, free = stage_memory(schedule, plan, num_devices, devices), (1 - HEADROOM) * capacity
+        # Memory never falls with the micro-batch: bisect for the most that fit, then go down to a divisor of the share.
+        most = bisect_right(range(1, share + 1), free, key=lambda size: memory.of(size).total)
+        largest = next((size for size in range(most, 0, -1) if share % size == 0), 0)
+    if batch_size % num_devices:
+        return None, largest
+    if given != "auto":
+        return given, largest
+    return (share if largest is None else largest or 1), largest

@@ -1,0 +1,111 @@
+"""Looks up the sizes of a schedule's prepared datasets, and words the warnings that follow from them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from growctl.runs_dir import RunsPaths
+from growctl.schedule.batches import evaluation_length
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.data_block import DataBlock
+from growctl.text.formatting import byte_count
+from stages.corpus.prepared import given_dataset, prepared_datasets
+from stages.corpus.validation_size import small_validation
+from stages.data.dataset import REMOTE_NAME, DatasetManifest, read_dataset_manifest
+from stages.data.spec import DataSpec
+
+
+class DatasetSizes(NamedTuple):
+    """What is to be known of a prepared dataset before a run."""
+
+    training_tokens: int
+    validation_documents: int
+    validation_tokens: int
+    vocab_size: int
+    """Entries of its tokenizer."""
+
+    remote_bytes: int = 0
+    """Bytes of its training tokens that lie at a URL."""
+
+
+def prepared_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes | None:
+    """The sizes of the newest prepared dataset for `data`, from its manifest alone; None if there is none.
+
+    Those of a mixture are the sums of its sources'.
+    """
+    sizes = [each for each in (_prepared_sizes(spec, runs_dir) for spec in data.specs) if each]
+    if len(sizes) < len(data.specs):
+        return None
+    training, documents, tokens = (sum(numbers) for numbers in zip(*(each[:3] for each in sizes), strict=True))
+    remote = sum(each.remote_bytes for each in sizes)
+    return sizes[0]._replace(
+        training_tokens=training, validation_documents=documents, validation_tokens=tokens, remote_bytes=remote
+    )
+
+
+def source_sizes(data: DataBlock, runs_dir: Path | None) -> tuple[dict[str, int | None], bool]:
+    """The training tokens of each source of a mixture, and whether all of them are counted: prepared in `runs_dir`.
+
+    Otherwise they are `approximate_tokens`, or None.
+    """
+    sizes: dict[str, int | None] = {}
+    counted = True
+    for source, spec in zip(data.mixture, data.specs, strict=True) if data.mixture else ():
+        prepared = _prepared_sizes(spec, runs_dir)
+        counted = counted and prepared is not None
+        sizes[source.name] = prepared.training_tokens if prepared else source.approximate_tokens
+    return sizes, counted
+
+
+def sizes_in(manifest: DatasetManifest, directory: Path) -> dict[str, int | None]:
+    """The training tokens of each source of the mixture in `directory`; empty for an ordinary dataset."""
+    sources = [(entry.name, read_dataset_manifest(entry.dataset(directory))) for entry in manifest.sources]
+    return {name: source.splits["train"].num_tokens for name, source in sources}
+
+
+def _prepared_sizes(spec: DataSpec, runs_dir: Path | None) -> DatasetSizes | None:
+    for path, manifest in prepared_datasets(spec, RunsPaths(runs_dir).datasets) if runs_dir else ():
+        train, validation = manifest.splits["train"], manifest.splits["validation"]
+        remote = train.num_tokens * manifest.token_bytes if (path / REMOTE_NAME).exists() else 0
+        return DatasetSizes(
+            train.num_tokens, validation.num_documents, validation.num_tokens, manifest.vocab_size, remote
+        )
+    return None
+
+
+def dataset_warnings(schedule: Schedule, sizes: DatasetSizes | None) -> Iterator[str]:
+    """A warning, in one sentence or two, for each size of the prepared dataset that does not fit `schedule`."""
+    if sizes is None:
+        return
+    most = schedule.evaluation.max_sequences
+    warning = small_validation(
+        sizes.validation_documents,
+        sizes.validation_tokens,
+        schedule.data.validation_fraction,
+        given=None if schedule.data.mixture else given_dataset(schedule.data),
+        max_sequences=most and max(most, len(schedule.data.mixture)),  # one of each source at least
+        sequence_length=evaluation_length(schedule),
+    )
+    if warning:
+        yield warning
+    if sizes.remote_bytes > schedule.data.cache_bytes:
+        yield _small_cache(schedule, sizes.remote_bytes)
+    asked = schedule.data.num_tokens
+    if asked and asked > sizes.vocab_size and not sizes.remote_bytes and schedule.model.vocab_size is None:
+        yield (
+            f"data.vocab_size is {asked:,}, but the tokenizer trained on this text has {sizes.vocab_size:,} entries: "
+            f"the embedding's other {asked - sizes.vocab_size:,} rows are never trained. Set data.vocab_size to "
+            f"{sizes.vocab_size}."
+        )
+
+
+def _small_cache(schedule: Schedule, num_bytes: int) -> str:
+    """The warning for a cache that cannot hold the dataset: samples come from everywhere."""
+    cache_bytes = schedule.data.cache_bytes
+    missing = 1 - cache_bytes / num_bytes
+    return (
+        f"data.cache_bytes is {byte_count(cache_bytes)}, but the training tokens at "
+        f"{schedule.data.source or 'the URLs of data.mixture'} take {byte_count(num_bytes)}: about {missing:.0%} of "
+        "the samples fetch a whole shard, which takes far longer than training on them. Set data.cache_bytes to "
+        f"{byte_count(num_bytes)} or more, or download the dataset."
+    )

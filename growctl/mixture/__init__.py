@@ -1,1 +1,0 @@
-"""Mixtures: preparing and finding their sources, and how much of each source a schedule reads."""

@@ -1,1 +1,0 @@
-"""What a schedule costs before it runs: memory, time, money and disk."""

@@ -1,0 +1,103 @@
+"""The `data` block of a schedule: the text to train on, its tokenizer, and how documents become samples."""
+
+from typing import Annotated, Self
+
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic.json_schema import SkipJsonSchema
+
+from growctl.schedule.example import example
+from growctl.schedule.mixture_block import MOST_SOURCES, MixtureBlock, WhenExhausted
+from growctl.schedule.quantities import Count, Duration, Size, Vocabulary
+from stages.corpus.location import in_one_spelling, one_spelling, texts_hash
+from stages.data.spec import DEFAULT_CACHE_BYTES, DEFAULT_RETRY_SECONDS, DEFAULT_VOCAB_SIZE, DataSpec, SourceSpec
+from stages.spec import Packing
+
+
+class DataBlock(DataSpec):
+    """The text to train on and its tokenizer."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    source: str | None = Field(  # type: ignore[assignment]  # None only beside `mixture`: `specs` are always whole
+        None,
+        min_length=1,
+        examples=SourceSpec.model_fields["source"].examples,
+        description=f"{SourceSpec.model_fields['source'].description} Set either this or `mixture`.",
+    )
+    vocab_size: Annotated[Vocabulary | None, example(32_768, "entries")] = None
+    """Entries of the byte-level BPE tokenizer that growctl trains on the text; by default 8192. Not allowed with
+    `tokenizer`, which has its own size."""
+
+    cache_bytes: Annotated[Size, example("200GB", "bytes")] = DEFAULT_CACHE_BYTES
+    """For a prepared dataset at a URL: how much of it this machine keeps on disk at most. All processes of a machine
+    share the cache, and the shards opened least recently go first. A full disk makes it smaller."""
+
+    retry_seconds: Annotated[Duration, example("15m", "seconds")] = DEFAULT_RETRY_SECONDS
+    """For a prepared dataset at a URL: how long a fault of the network is retried before training stops with an error.
+    A server that denies access is not asked again."""
+
+    approximate_tokens: Annotated[Count | None, example("4.1M", "data tokens")] = None
+    """Rough number of training tokens in the text. `plan` computes epochs from it until the dataset is prepared."""
+
+    document_mask: Annotated[bool, example(True)] = False
+    """Whether the model attends within documents only: never to the documents before, and with positions counted from
+    the start of each. By default it also sees what comes before in its sequence, as in the published recipe. In a
+    prepared dataset, each document must end in the end of text and contain no other."""
+
+    packing: Annotated[Packing, example("best_fit")] = "concatenate"
+    """How documents become training sequences. concatenate: the stream of all documents is cut every sequence_length
+    tokens. best_fit: documents are packed so that as few as possible are cut; nothing is padded, and every token is
+    still read once an epoch."""
+
+    attended_tokens: Annotated[
+        SkipJsonSchema[dict[str, PositiveFloat] | None], Field(exclude_if=lambda tokens: tokens is None)
+    ] = None
+    """With `document_mask`: the tokens that a token attends to, on average, by context (as text: a
+    schedule's keys are). growctl writes it; leave it
+    out."""
+
+    tokenizer_vocab_size: Annotated[
+        SkipJsonSchema[PositiveInt | None], Field(exclude_if=lambda entries: entries is None)
+    ] = None
+    """Entries of the tokenizer of a source that is a prepared dataset. growctl writes it; leave it out."""
+
+    mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
+    """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`;
+    without it, one is trained on equal parts of all of them."""
+
+    when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
+    """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it
+    would come to that. others: the other sources take over, in proportion to their weights."""
+
+    def attended_at(self, context: int) -> float:
+        """The tokens that a token attends to at that context, on average; all of them if nothing else is known."""
+        return (self.attended_tokens or {}).get(str(context), context)
+
+    @property
+    def specs(self) -> list[DataSpec]:
+        """What to prepare: this text, or every source of the mixture."""
+        if not self.mixture:
+            return [self]
+        shared = self.model_dump(include=DataSpec.model_fields.keys() - SourceSpec.model_fields.keys())
+        texts = [SourceSpec(**each.model_dump(include=set(SourceSpec.model_fields))) for each in self.mixture]
+        if self.tokenizer is None and len(texts) > 1:
+            shared["shared_tokenizer"] = texts_hash(texts)
+        return [DataSpec(**shared, **text.model_dump()) for text in texts]
+
+    @property
+    def base_weights(self) -> dict[str, float]:
+        """The weight of each source of the mixture, by its name."""
+        return {source.name: source.weight for source in self.mixture}
+
+    def in_one_spelling(self) -> Self:
+        """The same block with the spelling of local paths that all names of the same files share."""
+        if not self.mixture:
+            return in_one_spelling(self)
+        mixture = [each.model_copy(update={"source": one_spelling(each.source)}) for each in self.mixture]
+        tokenizer = in_one_spelling(self.specs[0]).tokenizer
+        return self.model_copy(update={"mixture": mixture, "tokenizer": tokenizer})
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Entries of the tokenizer; None if `tokenizer` names one for a text: the schedule does not give its size."""
+        return self.tokenizer_vocab_size or (None if self.tokenizer else self.vocab_size or DEFAULT_VOCAB_SIZE)

@@ -1,0 +1,249 @@
+"""The `launch` block of a schedule: machines, devices, and the hardware figures that `plan` uses.
+
+None of it changes the results beyond rounding, so you may change all of it when you resume a run.
+"""
+
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, field_validator
+
+from growctl.schedule.example import example
+from growctl.schedule.known_devices import DEVICES, Device
+from growctl.schedule.quantities import MOST_COUNTED, Count, Duration, FlopsPerSecond, Size, parse_count
+from model.config import Kernels
+from model.precision import Precision
+from model.strict import Strict
+from stages.spec import Offload, ZeroStage
+
+Cluster = Literal["local", "hostfile", "slurm"]
+
+
+MOST_MACHINES = 10**6
+Machines = Annotated[int, Field(gt=0, le=MOST_MACHINES)]
+"""A number of machines, or of devices per machine."""
+
+
+class Block(Strict):
+    """The base of all blocks: frozen and strict, and it rejects unknown keys."""
+
+    model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def _no_more_than_exist(number: Any) -> Any:
+    """Rejects numbers of machines, or of devices per machine, that nobody has: they would overflow times and prices."""
+    if any(type(each) is int and each > MOST_MACHINES for each in (number if isinstance(number, list) else [number])):
+        raise ValueError(f"must be {MOST_MACHINES} or less")
+    return number
+
+
+def _text_or_number(value: Any) -> Any:
+    if not isinstance(value, str | int):  # a bool is an int
+        raise ValueError("must be text, a whole number, true or false")
+    return value
+
+
+Option = Annotated[str | int | bool, BeforeValidator(_text_or_number, json_schema_input_type=str | int | bool)]
+"""The value of a command's option; true for an option without a value."""
+
+
+OptionName = Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+def _no_nul(value: Any) -> Any:
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError("must not contain a NUL character: environment variables cannot hold one")
+    return value
+
+
+Variable = Annotated[str, BeforeValidator(_no_nul, json_schema_input_type=str)]
+"""The value of an environment variable."""
+
+
+class HardwareBlock(Block):
+    """The devices that `plan` assumes. It never guesses a missing value: it leaves the column empty."""
+
+    device: Annotated[Device | None, example("h100")] = None
+    """A known device; it sets memory and flops."""
+    memory: Annotated[Size | None, example("40GiB", "bytes")] = None
+    """Memory of one device; by default that of `device`."""
+    flops: Annotated[FlopsPerSecond | None, example("989T", "FLOPs per second")] = None
+    """Peak FLOPs per second of one device in the training precision, for example 989T; by default that of `device`."""
+    mfu: Annotated[float | None, Field(gt=0.0, le=1.0), example(0.4, "share of the peak")] = None
+    """Share of the peak that training achieves without activation checkpointing (model FLOPs utilisation). FLOPs that
+    it recomputes take as long as others. `plan --measure` times real steps instead."""
+    price_per_device_hour: Annotated[NonNegativeFloat | None, example(2.5, "any currency")] = None
+    """Price of one device for one hour, in any currency."""
+
+    def peak_flops(self, precision: Precision) -> float | None:
+        """Peak FLOPs per second of one device in `precision`; None if unknown."""
+        if self.flops or self.device is None:
+            return self.flops
+        return DEVICES[self.device].peak_flops(precision)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory of one device in bytes; None if unknown."""
+        return self.memory or (DEVICES[self.device].memory_bytes if self.device else None)
+
+
+class HostfileBlock(Block):
+    """Several machines that share a file system, reached through DeepSpeed's own runners (`cluster: hostfile`)."""
+
+    path: Annotated[str, Field(min_length=1), example("/etc/growctl/hostfile")] = "hostfile"
+    """The hostfile in DeepSpeed's format: one line per machine, `name slots=8`."""
+    runner: Annotated[Literal["pdsh", "openmpi"], example("openmpi")] = "pdsh"
+    """How DeepSpeed reaches the machines: pdsh over ssh, or Open MPI."""
+    master_address: Annotated[str | None, Field(min_length=1), example("10.0.0.1")] = None
+    """Address on which rank 0 listens; by default the first host of the file."""
+    master_port: Annotated[int, Field(gt=0, lt=2**16), example(29501, "port number")] = 29500
+    """Port on which rank 0 listens."""
+
+
+class SlurmBlock(Block):
+    """Jobs of a SLURM cluster (`cluster: slurm`). All nodes must share the file system of the runs directory."""
+
+    job: Annotated[Literal["ladder", "stage"], example("stage")] = "ladder"
+    """ladder: one job for the whole run. stage: one job per stage, each waiting for the one before."""
+    partition: Annotated[str | None, Field(min_length=1), example("gpu")] = None
+    """sbatch's --partition."""
+    account: Annotated[str | None, Field(min_length=1), example("my-project")] = None
+    """sbatch's --account."""
+    qos: Annotated[str | None, Field(min_length=1), example("high")] = None
+    """sbatch's --qos."""
+    constraint: Annotated[str | None, Field(min_length=1), example("h100")] = None
+    """sbatch's --constraint."""
+    time_limit: Annotated[Duration, example("36h", "seconds")] = 24 * 3600
+    """Time limit of one job; a run that is not done by then is queued again."""
+    warn_before: Annotated[Duration, example("5m", "seconds")] = 120
+    """How long before the time limit SLURM warns the job; the workers then save and exit, and the job is queued
+    again."""
+    max_requeues: Annotated[int, Field(ge=0, le=10**6), example(20, "requeues")] = 100
+    """How many times one job may reach its time limit and be queued again; pre-emptions do not count."""
+    array_limit: Annotated[PositiveInt | None, example(4, "jobs")] = None
+    """How many jobs of one job array may run at once, by default all of them. The runs of `--seeds` and `growctl sweep`
+    are job arrays."""
+    gpus: Annotated[bool, example(False)] = True
+    """Whether to request one GPU per device. false: for machines without GPUs, or if `options` request them in another
+    way (gres)."""
+    cpus_per_device: Annotated[PositiveInt, example(12, "CPU cores")] = 8
+    """CPU cores to request per device."""
+    memory: Annotated[Size | None, example("200GiB", "bytes")] = None
+    """Host memory to request per node; by default all of it."""
+    setup: Annotated[list[str], example(["module load cuda"])] = []
+    """Shell lines to run before the job starts, for example to load modules or activate an environment."""
+    options: Annotated[dict[OptionName, Option], example({"reservation": "my-reservation"})] = {}
+    """Further sbatch options by their long names: {reservation: name, exclusive: true}."""
+
+
+class SegmentsBlock(Block):
+    """Activation checkpointing in segments of several blocks."""
+
+    every: Annotated[Count, example(2, "blocks")]
+    """Blocks of a segment. More of them keep fewer inputs, but recompute more activations at a time; either way, each
+    block is computed once more."""
+
+
+class LaunchBlock(Block):
+    """The machines that train and how they share the work. You may change this block when you resume a run."""
+
+    cluster: Annotated[Cluster, example("slurm")] = "local"
+    """local: this machine. hostfile: several machines, through DeepSpeed's runners. slurm: jobs in a queue."""
+    nodes: Annotated[Machines | list[Machines], example([1, 2], "machines")] = 1
+    """Number of machines; a list has one entry per stage."""
+    devices: Annotated[Literal["auto"] | Machines, example(8, "ranks per machine")] = "auto"
+    """Ranks on each machine. auto: one per GPU; without GPUs one per core, up to 8, and as many as divide the batch."""
+    zero_stage: Annotated[ZeroStage, example(2)] = 1
+    """DeepSpeed ZeRO. 1 shards the optimizer state, 2 also the gradients, 3 also the parameters."""
+    offload: Annotated[Offload, example("optimizer")] = "none"
+    """optimizer: keep and update the master weights and Adam's moments in the host's memory."""
+    activation_checkpointing: Annotated[Literal["none", "blocks"] | SegmentsBlock, example("blocks")] = "none"
+    """Keeps only the inputs of blocks in the forward pass and recomputes the rest in the backward pass: less memory,
+    one more forward pass. blocks: the input of every block. {every: N}: that of every N-th block, and N blocks are
+    recomputed at a time. The results have the same bits on CPUs."""
+    kernels: Annotated[Kernels, example("triton")] = "eager"
+    """How the model is computed. eager: operator by operator; only this keeps a resumed run bit-identical to an
+    unbroken one. compiled: torch.compile on each block. triton: fused kernels on GPUs, with `pip install
+    'growctl[gpu]'`."""
+    micro_batch_size: Annotated[Literal["auto"] | PositiveInt, example(4, "sequences")] = "auto"
+    """Sequences per forward pass on one device. auto: as many as fit by `plan`'s estimate if the device's memory is
+    known, else the device's whole share of the batch."""
+    environment: Annotated[dict[VariableName, Variable], example({"NCCL_DEBUG": "INFO"})] = {}
+    """Environment variables of the workers on every machine. Not for secrets: the run's files store them. Of your own
+    variables, a hostfile's machines get those that change rounding, such as OMP_NUM_THREADS and MKL_CBWR."""
+    grace: Annotated[Duration, example("10m", "seconds")] = 300
+    """How long the workers may take to save when the run is stopped, before growctl kills them."""
+    hang_timeout: Annotated[Duration, example("1h", "seconds")] = 1800
+    """growctl kills and restarts workers that make no progress for this long. Must exceed the time of a step, of a
+    compilation, and of writing one file of a checkpoint."""
+    max_restarts: Annotated[int, Field(ge=0, le=1000), example(5, "restarts")] = 3
+    """How many times in a row, without a new checkpoint in between, growctl restarts a stage whose workers crashed or
+    hung."""
+    hostfile: HostfileBlock = HostfileBlock()
+    """Settings for `cluster: hostfile`."""
+    slurm: SlurmBlock = SlurmBlock()
+    """Settings for `cluster: slurm`."""
+    hardware: HardwareBlock = HardwareBlock()
+    """The devices that `plan` assumes."""
+
+    @property
+    def least_micro_batch_size(self) -> int:
+        """Sequences that a forward pass takes at least: what each device's share of a batch must be a multiple of."""
+        return 1 if self.micro_batch_size == "auto" else self.micro_batch_size
+
+    @property
+    def recompute_every(self) -> int | None:
+        """Blocks in each segment that the backward pass recomputes; None without activation checkpointing."""
+        chosen = self.activation_checkpointing
+        if isinstance(chosen, SegmentsBlock):
+            return chosen.every
+        return 1 if chosen == "blocks" else None
+
+    def nodes_of(self, stage: int) -> int:
+        """Machines of the stage with index `stage`."""
+        return self.nodes[min(stage, len(self.nodes) - 1)] if isinstance(self.nodes, list) else self.nodes
+
+    @field_validator("nodes", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        entries = value if isinstance(value, list) else [value]
+        if not entries or any(type(entry) is not int or entry < 1 for entry in entries):
+            raise ValueError("must be a number of machines, 1 or more, or a list with one number per stage")
+        return _no_more_than_exist(value)
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _auto_or_a_number(cls, value: Any) -> Any:
+        if value == "auto" or (type(value) is int and value > 0):
+            return _no_more_than_exist(value)
+        raise ValueError("must be auto, or a whole number above 0")
+
+    @field_validator("activation_checkpointing", mode="before")
+    @classmethod
+    def _known_checkpointing(cls, value: Any) -> Any:
+        if value in ("none", "blocks") or isinstance(value, SegmentsBlock):
+            return value
+        if isinstance(value, dict):
+            return SegmentsBlock.model_validate(value)  # its errors name the key inside the block
+        meant = {"true": "; blocks recomputes every block", "false": "; write none"}.get(str(value).lower(), "")
+        raise ValueError("must be none, blocks, or {every: N} with a number of blocks" + meant)
+
+    @field_validator("micro_batch_size", mode="before", json_schema_input_type=Literal["auto"] | Count | None)
+    @classmethod
+    def _auto_or_a_count(cls, value: Any) -> Any:
+        if value in (None, "auto"):
+            return "auto"
+        with suppress(ValueError):
+            if 0 < (number := parse_count(value)) <= MOST_COUNTED:
+                return number
+        raise ValueError("must be auto, or a whole number above 0 and no more than 100T")
+
+    @field_validator("zero_stage", mode="before")
+    @classmethod
+    def _no_zero_stage_0(cls, value: Any) -> Any:
+        if type(value) is int and value == 0:
+            raise ValueError("ZeRO 0 saves no optimizer state that growth could read; use 1, which costs no more")
+        if type(value) is not int or not 1 <= value <= 3:
+            raise ValueError("must be 1, 2 or 3")
+        return value

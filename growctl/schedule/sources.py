@@ -1,0 +1,165 @@
+"""Prepares and finds the datasets of a `data` block: one text, or every source of a mixture and then the mixture."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from growctl.schedule.data_block import DataBlock
+from stages.corpus.location import missing_text
+from stages.corpus.prepared import (
+    given_dataset,
+    missing_unprepared,
+    prepared_datasets,
+    remote_copy,
+    remote_dataset,
+    require_usable,
+    text_change,
+)
+from stages.data.dataset import DatasetManifest, read_dataset_manifest, require_one_tokenizer
+from stages.data.errors import DataError
+from stages.data.spec import SourceSpec
+from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from stages.corpus.prepare import PreparingOptions
+
+_KEYS_OF_A_SOURCE = re.compile(rf"\bdata\.({'|'.join(SourceSpec.model_fields)})\b")
+
+
+def prepare_data(data: DataBlock, datasets_dir: Path, **options: "Unpack[PreparingOptions]") -> Path:
+    """Prepares the dataset of `data`, or those of all sources and then their mixture. Returns its path.
+
+    Takes the options of `prepare`. Raises DataError that names the entry of `data.mixture` whose text cannot be used.
+    """
+    from stages.corpus.prepare import prepare  # slow: numpy
+
+    if not data.mixture:
+        return prepare(data, datasets_dir, **options)
+    if missing := missing_data(data, datasets_dir):
+        raise DataError(missing)  # now, not after hours of preparing the sources before it
+    from stages.corpus.mixture_dataset import Ingredient, write_mixture  # slow: numpy
+
+    found, tokenizer = [], _shared_tokenizer(data, datasets_dir, **options)
+    for index, (source, spec) in enumerate(zip(data.mixture, data.specs, strict=True)):
+        with _naming_entry(index):
+            dataset = prepare(spec, datasets_dir, tokenizer=tokenizer, **options)
+        found.append(Ingredient(source.name, dataset, source.weight, source.epochs_at_most))
+    return write_mixture(found, datasets_dir)
+
+
+def _shared_tokenizer(data: DataBlock, datasets_dir: Path, **options: "Unpack[PreparingOptions]") -> "Tokenizer | None":
+    """The tokenizer that is trained on all sources; None if `data.tokenizer` or prepared datasets bring one."""
+    from stages.corpus.prepare import prepare
+    from stages.corpus.tasks import Progress
+    from stages.corpus.tokenizer import shared_tokenizer
+
+    specs = data.specs
+    if specs[0].shared_tokenizer is None:
+        return None
+    progress = Progress(options.get("log_path"), options.get("on_progress"), options.get("on_work"))
+    prepared = []
+    for index, spec in enumerate(specs):
+        with _naming_entry(index):
+            prepared.append(given_dataset(spec) or remote_dataset(spec, datasets_dir, progress))
+    if all(prepared):
+        return None
+    for index, dataset in enumerate(prepared):
+        if dataset:
+            with _naming_entry(index):
+                prepare(specs[index], datasets_dir, **options)  # checks it
+            raise DataError(
+                f"data.tokenizer: is missing; data.mixture.{index}.source {specs[index].source!r} is a prepared "
+                "dataset with a tokenizer of its own, which the other sources need too: set data.tokenizer to "
+                f"{dataset / TOKENIZER_NAME}"
+            )
+    return shared_tokenizer(specs, datasets_dir, _naming_entry, progress, options.get("tell", lambda line: None))
+
+
+def prepared_data(data: DataBlock, datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:
+    """As `prepared_datasets`, for a mixture too: those of its sources, weights and limits, newest first."""
+    if not data.mixture:
+        yield from prepared_datasets(data, datasets_dir)
+        return
+    wanted = [(source.name, source.weight, source.epochs_at_most) for source in data.mixture]
+    known = [{path.resolve() for path, _ in prepared_datasets(spec, datasets_dir)} for spec in data.specs]
+    for path, manifest in mixtures_in(datasets_dir):
+        if [(entry.name, entry.weight, entry.epochs_at_most) for entry in manifest.sources] != wanted:
+            continue
+        paths = [entry.dataset(path).resolve() for entry in manifest.sources]
+        if all(found in those for found, those in zip(paths, known, strict=True)):
+            yield path, manifest
+
+
+def mixtures_in(datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:
+    """The mixtures in a directory of datasets, newest first, each with its manifest; none that is damaged."""
+    manifests = sorted(datasets_dir.glob(f"{MIXTURE_PREFIX}*/{MANIFEST_NAME}"), key=lambda path: -path.stat().st_mtime)
+    for manifest in manifests:
+        with suppress(DataError):
+            yield manifest.parent, read_dataset_manifest(manifest.parent)
+
+
+def given_vocabulary(data: DataBlock, datasets_dir: Path) -> int | None:
+    """Entries of the tokenizer of the prepared datasets that the sources of `data` are; None if a text needs another.
+
+    None also for a dataset at a URL that was not opened yet. Raises DataError if a local dataset is not what `data`
+    asks for, as `prepare_data` does.
+    """
+    found = {}
+    for index, spec in enumerate(data.specs):
+        name = data.mixture[index].name if data.mixture else ""
+        if given := given_dataset(spec):
+            with _naming_entry(index) if data.mixture else nullcontext():
+                found[name] = require_usable(given, spec, read_dataset_manifest)
+        elif copy := remote_copy(spec, datasets_dir):
+            found[name] = copy
+    if not found or (data.tokenizer is None and len(found) < len(data.specs)):
+        return None
+    require_one_tokenizer(found)
+    return read_dataset_manifest(next(iter(found.values()))).vocab_size
+
+
+def missing_data(data: DataBlock, datasets_dir: Path) -> str | None:
+    """The message for the first local text or tokenizer that is missing and was not prepared; None if all are there."""
+    for index, spec in enumerate(data.specs):
+        if missing := missing_unprepared(spec, datasets_dir):
+            return of_entry(missing, index) if data.mixture else missing
+    return None
+
+
+def changed_texts(data: DataBlock, dataset: Path) -> Iterator[tuple[str, Path, str]]:
+    """(the text by its key, the dataset, how the text has changed, as a clause) for each text that `dataset` is made of
+    and that has changed since. The same limits as `text_change`'s apply.
+    """
+
+    if not data.mixture:
+        if change := text_change(data, dataset):
+            yield f"data.source {data.source!r}", dataset, change
+        return
+    made_of = {entry.name: entry.dataset(dataset) for entry in read_dataset_manifest(dataset).sources}
+    for index, (source, spec) in enumerate(zip(data.mixture, data.specs, strict=True)):
+        if source.name in made_of and (change := text_change(spec, made_of[source.name])):
+            yield f"data.mixture.{index}.source {source.source!r}", made_of[source.name], change
+
+
+def missing_source_text(data: DataBlock) -> str | None:
+    """The message for the first local text or tokenizer that is missing, prepared or not; None if all are there."""
+    messages = ((index, missing_text(spec)) for index, spec in enumerate(data.specs))
+    found = ((of_entry(message, index) if data.mixture else message) for index, message in messages if message)
+    return next(found, None)
+
+
+def of_entry(message: str, index: int) -> str:
+    """A message about the keys of a source, with the path of the entry of `data.mixture` that sets them."""
+    return _KEYS_OF_A_SOURCE.sub(rf"data.mixture.{index}.\1", message)
+
+
+@contextmanager
+def _naming_entry(index: int) -> Iterator[None]:
+    try:
+        yield
+    except DataError as error:
+        raise type(error)(of_entry(str(error), index)) from error

@@ -1,1 +1,0 @@
-"""The checkpoint that a run starts from: finding it, and what growctl must know of it."""

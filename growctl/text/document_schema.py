@@ -1,0 +1,122 @@
+"""Builds the JSON Schema (draft 2020-12) of a document from the type that describes it.
+
+Every key is required, except those of a TypedDict that are NotRequired, and no other key is allowed. The docstring
+below a field becomes the description of its key.
+"""
+
+import ast
+import inspect
+import json
+import re
+import textwrap
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from growctl.text.document_names import DOCUMENTS, title, type_of
+from growctl.text.documents import left_out
+from growctl.text.suggestion import did_you_mean
+from model.errors import UserError
+
+_OURS = ("growctl", "stages", "model")
+
+_DROPPED = ("title", "default")
+_DROPPED_VALUES = (("format", "path"),)
+_NAMED = ("properties", "$defs")
+"""Keywords whose values are schemas by name."""
+
+
+def document_schema_text(name: str) -> str:
+    """The JSON Schema of the document `name`, but not of schedules, as text. Raises UserError for an unknown name."""
+    return json.dumps(document_schema(name), indent=1, ensure_ascii=False) + "\n"
+
+
+def document_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of the document `name`, which is not a schedule. Raises UserError for an unknown name."""
+    if name not in DOCUMENTS:
+        raise UserError(f"schema {name!r}: must be one of {', '.join(DOCUMENTS)}{did_you_mean(name, DOCUMENTS)}")
+    module, _, attribute = type_of(name).partition(":")
+    described = getattr(import_module(module), attribute)
+    schema = TypeAdapter(described).json_schema(mode="serialization", schema_generator=_Generator)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title(name),
+        **_tidied(schema),
+    }
+
+
+class _Generator(GenerateJsonSchema):
+    """pydantic's generator, with closed objects and with docstrings as descriptions."""
+
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
+        return _closed(super().typed_dict_schema(schema), schema.get("cls"))
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        return _complete(_closed(super().dataclass_schema(schema), schema["cls"]))
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        return _complete(_closed(super().model_schema(schema), schema["cls"]))
+
+
+def _complete(schema: JsonSchemaValue) -> JsonSchemaValue:
+    """`schema` with every key required."""
+    return schema | {"required": list(schema["properties"])} if "properties" in schema else schema
+
+
+def _closed(schema: JsonSchemaValue, described: type | None) -> JsonSchemaValue:
+    """`schema` without further keys, and with the docstrings of the class that it is made from."""
+    if described is None or schema.get("type") != "object":
+        return schema
+    given = schema.get("properties", {})
+    properties = {name: dict(given[name]) for name in given if name not in left_out(described)}
+    for name, docstring in _docstrings(described).items():
+        if name in properties:
+            properties[name]["description"] = _as_json(docstring)
+    closed: JsonSchemaValue = schema | {"properties": properties, "additionalProperties": False}
+    if described.__doc__ and not described.__doc__.startswith(f"{described.__name__}("):
+        closed["description"] = _as_json(_one_line(described.__doc__))
+    return closed
+
+
+def _docstrings(described: type) -> dict[str, str]:
+    """The docstrings below the fields of a class and of the classes that it inherits from, by field."""
+    found: dict[str, str] = {}
+    for base in reversed(getattr(described, "__orig_bases__", described.__bases__)):  # a TypedDict's only base is dict
+        if isinstance(base, type) and base.__module__.partition(".")[0] in _OURS:
+            found |= _docstrings(base)
+    tree = ast.parse(textwrap.dedent(inspect.getsource(described)))
+    [definition] = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    for field, after in pairwise(definition.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and (text := _text(after)):
+            found[field.target.id] = _one_line(text)
+    return found
+
+
+def _text(statement: ast.stmt) -> str | None:
+    """The text of a statement that is only text; else None."""
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _as_json(text: str) -> str:
+    """`text` about Python values, in the words of JSON."""
+    return re.sub(r"\bNone\b", "null", text)
+
+
+def _tidied(schema: Any) -> Any:
+    """`schema` without keywords that say nothing about a document. The keys of `properties` and `$defs` are names."""
+    if isinstance(schema, list):
+        return [_tidied(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key not in _DROPPED and (key, value) not in _DROPPED_VALUES}
+    named = {key: {name: _tidied(part) for name, part in kept[key].items()} for key in _NAMED if key in kept}
+    return {key: _tidied(value) for key, value in kept.items()} | named

@@ -1,0 +1,50 @@
+"""Prints what a command found as one JSON document.
+
+Imports nothing but the standard library: `growctl doctor` must start on a machine where other packages are broken.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+NOT_IN_DOCUMENTS = {
+    "RunReport": ("directory", "points", "precisions"),
+    "StageCost": ("plan",),
+    "RunCost": ("schedule", "used_up"),
+    "Plan": ("devices", "device_memory_bytes", "training_tokens", "dataset", "missing", "measurements"),
+}
+"""Fields that belong in no document, by the name of their class: paths of this machine, and what other files hold."""
+
+
+def left_out(described: type) -> set[str]:
+    """The fields of a class that documents do not have."""
+    return {name for base in described.__mro__ for name in NOT_IN_DOCUMENTS.get(base.__name__, ())}
+
+
+def print_document(document: object) -> None:
+    """Prints `document` as JSON on standard output."""
+    print(document_text(document))
+
+
+def document_text(document: object) -> str:
+    """`document` as JSON text."""
+    return json.dumps(plain(document), indent=1, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON values: dataclasses and pydantic models by their fields, paths as text, non-finite as None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Path):
+        return str(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value) if field.name not in left_out(type(value))]
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return plain(value.model_dump(mode="json")) if hasattr(value, "model_dump") else value

@@ -1,0 +1,149 @@
+"""A mixture in a schedule: what is accepted, and one clear message for each mistake."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from growctl.ladder.load import ScheduleError, load_schedule
+from growctl.schedule.blocks import Schedule
+from tests.growctl.schedules import DELETE, changed, message_of, parse
+
+SOURCES = [
+    {"name": "books", "source": "/texts/books", "weight": 1},
+    {"name": "code", "source": "/texts/code", "weight": 3, "epochs_at_most": 4},
+]
+MIXED = {"data.source": DELETE, "data.vocab_size": DELETE, "data.tokenizer": "org/name", "data.mixture": SOURCES}
+MIXED |= {"model.vocab_size": 512}
+
+
+def mixed(**changes: Any) -> dict[str, Any]:
+    return changed(MIXED | {path.replace("__", "."): value for path, value in changes.items()})
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"data.source": "/text"}, "data.source = '/text': data.mixture names sources too; drop one of the two"),
+        ({"data.shared_tokenizer": "abc"}, "data.shared_tokenizer: growctl computes it; leave it out"),
+        ({"data.include": "*.txt"}, "data.include = '*.txt': is for data.source; with data.mixture, set it in the"),
+        ({"data.approximate_tokens": "3M"}, "data.approximate_tokens = 3000000: is for data.source; with data.mixture"),
+        ({"data.mixture.0.weight": 0}, "data.mixture.0.weight = 0: must be above 0"),
+        ({"data.mixture.0.weight": -1}, "data.mixture.0.weight = -1: must be above 0"),
+        ({"data.mixture.0.weight": math.nan}, "data.mixture.0.weight = NaN: must be a finite number"),
+        ({"data.mixture.0.weight": DELETE}, "data.mixture.0.weight: is missing"),
+        ({"data.mixture.0.source": DELETE}, "data.mixture.0.source: is missing"),
+        ({"data.mixture.0.wieght": 2}, "data.mixture.0.wieght = 2: no such key; did you mean 'weight'?"),
+        (
+            {"data.mixture.0.epochs": 2},
+            "data.mixture.0.epochs = 2: no such key here; growctl calls it data",
+        ),
+        (
+            {"data.mixture.0.name": "v1.0"},  # a dot would end a key in an override of stages.N.mixture
+            "data.mixture.0.name = 'v1.0': must be letters, digits, _ - (a letter or digit first, 100 at most)",
+        ),
+        ({"data.mixture.1.epochs_at_most": 0}, "data.mixture.1.epochs_at_most = 0: must be above 0"),
+        ({"data.mixture.1.name": "books"}, "data.mixture.1.name = 'books': another source has that name"),
+        ({"data.mixture": []}, "data.source: is missing; set it to a text, or name several in data.mixture"),
+        (
+            {"stages.1.mixture": {"boks": 1}},
+            "stages.1.mixture.boks = 1: data.mixture has no such source; its sources are books, code; did you mean "
+            "'books'?",
+        ),
+        ({"stages.1.mixture": {"books": 0, "code": 0}}, 'stages.1.mixture = {"books": 0.0, "code": 0.0}: all weig'),
+        ({"stages.1.mixture": {"books": -1}}, "stages.1.mixture.books = -1: must be 0 or more"),
+        ({"stages.1.mixture": {"books": math.inf}}, "stages.1.mixture.books = Infinity: must be a finite number"),
+        ({"stages.1.mixture": {}}, "stages.1.mixture = {}: must have 1 or more entries"),
+        ({"data.when_exhausted": "other"}, "data.when_exhausted = 'other': must be 'stop' or 'others'"),
+    ],
+)
+def test_each_mistake_in_a_mixture_has_one_message(changes: dict[str, Any], expected: str) -> None:
+    message = message_of(parse, changed(MIXED | changes))
+    assert message.startswith(f"s.yaml: {expected}"), message
+    assert "problems" not in message
+
+
+def followed(*entries: tuple[int, dict[str, float]]) -> dict[str, Any]:
+    return {"stages.1.followed": [{"first_step": step, "weights": weights} for step, weights in entries]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (followed((0, {"books": -1})), "stages.1.followed.0.weights.books = -1: must be 0 or more"),
+        (followed((0, {"books": 0})), 'stages.1.followed.0.weights = {"books": 0.0}: all weights are 0'),
+        (followed((0, {"boks": 1})), "stages.1.followed.0.weights.boks = 1: data.mixture has no such source"),
+        (followed((9, {"books": 1}), (2, {"code": 1})), "stages.1.followed: growctl writes this key into controls"),
+        (followed(), "stages.1.followed: growctl writes this key into controls"),
+    ],
+)
+def test_each_mistake_in_the_weights_that_a_control_follows_has_one_message(
+    changes: dict[str, Any], expected: str
+) -> None:
+    message = message_of(parse, changed(MIXED | changes))
+    assert message.startswith(f"s.yaml: {expected}"), message
+    assert "problems" not in message
+
+
+def test_weights_by_stage_need_a_mixture() -> None:
+    assert "stages.1.mixture: data.mixture names no sources" in message_of(
+        parse, changed({"stages.1.mixture": {"books": 1}})
+    )
+    assert "is for data.mixture; leave it out" in message_of(parse, changed({"data.when_exhausted": "others"}))
+
+
+def written(folder: Path, data: dict[str, Any]) -> Path:
+    path = folder / "mixed.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def loaded(path: Path, *overrides: str) -> Schedule:
+    return load_schedule(str(path), overrides, runs_dir=path.parent / "runs")
+
+
+def test_overrides_set_weights_and_replace_or_remove_a_mixture(tmp_path: Path) -> None:
+    path = written(tmp_path, mixed())
+    schedule = loaded(path, "data.mixture.0.weight=0.5", "stages.1.mixture={books: 1}", "stages.0.mixture.code=2.5")
+    assert schedule.data.base_weights == {"books": 0.5, "code": 3}
+    assert [stage.mixture for stage in schedule.stages] == [{"code": 2.5}, {"books": 1}]
+    alone = loaded(path, "data.mixture=[{name: web, source: python-stdlib, weight: 1}]")
+    assert alone.data.base_weights == {"web": 1}
+    plain = loaded(path, "~data.mixture", "data.source=python-stdlib")
+    assert (plain.data.source, plain.data.mixture) == ("python-stdlib", [])
+
+
+def test_a_relative_source_of_a_mixture_counts_from_the_file_of_the_schedule(tmp_path: Path) -> None:
+    path = written(tmp_path, mixed(data__mixture__0__source="books"))
+    assert [each.source for each in loaded(path).data.mixture] == [str(tmp_path / "books"), "/texts/code"]
+    overridden = loaded(path, "data.mixture.1.source=code").data.mixture
+    assert overridden[1].source == str(Path.cwd() / "code")
+
+
+def test_a_corpus_stands_for_the_source_of_a_shipped_choice_or_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    own = {"source": "notes", "text_key": "body", "tokenizer": "org/name", "approximate_tokens": "3M"}
+    (tmp_path / "data" / "ours.yaml").write_text(yaml.safe_dump(own))
+    entries = [{"corpus": "fineweb_edu", "weight": 3}, {"corpus": "ours", "name": "notes", "weight": 1}]
+    web, notes = loaded(written(tmp_path, changed(MIXED | {"data.mixture": entries}))).data.mixture
+    assert (web.name, web.source) == ("fineweb_edu", "hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT")
+    assert web.include == "*.parquet"
+    assert (notes.name, notes.source, notes.text_key) == ("notes", str(tmp_path / "data" / "notes"), "body")
+    assert (web.approximate_tokens, notes.approximate_tokens) == (None, 3_000_000)  # counted with this tokenizer
+
+    entries[0]["corpus"] = "finweb_edu"
+    with pytest.raises(ScheduleError, match=r"data\.mixture\.0\.corpus = 'finweb_edu': no such corpus.*fineweb_edu'\?"):
+        loaded(written(tmp_path, changed(MIXED | {"data.mixture": entries})))
+
+
+def test_a_stored_mixture_reads_back_the_same(tmp_path: Path) -> None:
+    from growctl.run.requests import schedule_yaml
+    from growctl.runs.directory import own_schedule
+
+    schedule = loaded(written(tmp_path, mixed(stages__1__mixture={"books": 1})))
+    stored = tmp_path / "mixed" / "schedule.yaml"
+    stored.parent.mkdir()
+    stored.write_text(schedule_yaml(schedule))
+    assert own_schedule(stored) == schedule

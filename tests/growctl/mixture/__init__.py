@@ -1,1 +1,0 @@
-"""Tests of mixtures in schedules, plans and runs."""

@@ -1,0 +1,251 @@
+"""Counts, durations and sizes as people write them, and the batch size in tokens."""
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from growctl.schedule.known_devices import DEVICES
+from growctl.schedule.launch_block import LaunchBlock
+from growctl.schedule.quantities import parse_count, parse_duration, parse_size
+from tests.growctl.schedules import DELETE, changed, message_of, parse
+
+COUNT = "must be a whole number; 2.5k, 300M and 15B are fine"
+DURATION = "must be a duration: 90m, 36h, 1d 12h, or seconds"
+SIZE = "must be a size: 40GiB, 80GB, 512MiB, or bytes"
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("15B", 15 * 10**9),
+        ("300M", 3 * 10**8),
+        ("2.5k", 2500),
+        ("2.5K", 2500),
+        ("1.1B", 11 * 10**8),
+        ("0.3T", 3 * 10**11),
+        ("1.234567891B", 1234567891),
+        (" 60 B ", 60 * 10**9),
+        ("4096", 4096),
+        (4096, 4096),
+        (1e9, 10**9),
+        (640.0, 640),
+    ],
+)
+def test_counts_parse_as_people_write_them(written: Any, number: int) -> None:
+    assert parse_count(written) == number
+    assert parse(changed({"stages.0.train_tokens": written})).stages[0].train_tokens == number
+
+
+@pytest.mark.parametrize(
+    "written", ["", "B", "15G", "1,000", "-5k", "1e3", "1.5", "1.2345k", "1.k", 1.5, True, math.inf, math.nan, [], {}]
+)
+def test_parse_count_rejects_everything_but_whole_numbers(written: Any) -> None:
+    with pytest.raises(ValueError, match="must be a whole number"):
+        parse_count(written)
+
+
+@given(st.integers(0, 10**9), st.sampled_from([("", 0), ("k", 3), ("M", 6), ("B", 9), ("T", 12)]))
+def test_a_suffix_multiplies_exactly_and_decimals_never_round(number: int, suffix: tuple[str, int]) -> None:
+    letter, zeros = suffix
+    assert parse_count(f"{number}{letter}") == number * 10**zeros
+    digits = str(number)
+    whole, part = digits[:-2] or "0", digits[-2:].rjust(2, "0")
+    if zeros:
+        assert parse_count(f"{whole}.{part}{letter}") == number * 10 ** (zeros - 2)
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("90m", 5400),
+        ("90min", 5400),
+        ("36h", 129_600),
+        ("1d 12h", 129_600),
+        ("1d12h30m15s", 131_415),
+        ("1.5h", 5400),
+        (" 2 H ", 7200),
+        ("45s", 45),
+        (3600, 3600),
+        (86400.0, 86400),
+    ],
+)
+def test_durations_parse_as_people_write_them(written: Any, seconds: int) -> None:
+    assert parse_duration(written) == seconds
+    assert LaunchBlock.model_validate({"slurm": {"time_limit": written}}).slurm.time_limit == seconds
+
+
+@pytest.mark.parametrize(
+    "written", ["", "24", "12:30:00", "h", "1w", "5ms", "1h and a bit", "-5m", "0.5s", 1.5, True, None, math.inf, []]
+)
+def test_parse_duration_rejects_everything_but_whole_seconds(written: Any) -> None:
+    with pytest.raises(ValueError, match="must be a duration"):
+        parse_duration(written)
+
+
+@given(st.integers(0, 99), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99))
+def test_the_parts_of_a_duration_add_up(days: int, hours: int, minutes: int, seconds: int) -> None:
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    assert parse_duration(f"{days}d {hours}h {minutes}m {seconds}s") == total
+    assert parse_duration(f"{seconds}s{minutes}min{hours}H{days}D") == total
+
+
+@pytest.mark.parametrize(
+    ("written", "num_bytes"),
+    [
+        ("40GiB", 40 * 2**30),
+        ("80GB", 80 * 10**9),
+        ("80 gb", 80 * 10**9),
+        ("80G", 80 * 10**9),
+        ("512MiB", 2**29),
+        ("512mi", 2**29),
+        ("1.5KiB", 1536),
+        ("2TiB", 2**41),
+        ("1024", 1024),
+        ("64B", 64),
+        (10**9, 10**9),
+    ],
+)
+def test_sizes_parse_as_people_write_them(written: Any, num_bytes: int) -> None:
+    assert parse_size(written) == num_bytes
+    assert LaunchBlock.model_validate({"hardware": {"memory": written}}).hardware.memory_bytes == num_bytes
+
+
+@pytest.mark.parametrize("written", ["", "GiB", "80 gigs", "1EiB", "-1GB", "0.3B", 0.5, True, None, math.nan, {}])
+def test_parse_size_rejects_everything_but_whole_bytes(written: Any) -> None:
+    with pytest.raises(ValueError, match="must be a size"):
+        parse_size(written)
+
+
+@given(st.integers(0, 10**6), st.sampled_from("kmgt"))
+def test_binary_prefixes_are_powers_of_1024_and_others_of_1000(number: int, letter: str) -> None:
+    power = "kmgt".index(letter) + 1
+    assert parse_size(f"{number}{letter.upper()}iB") == number * 1024**power
+    assert parse_size(f"{number}{letter}B") == parse_size(f"{number}{letter}") == number * 1000**power
+
+
+@given(st.text(max_size=8) | st.from_regex(r"[0-9.]{1,4} ?[a-zA-Z]{0,3}", fullmatch=True), st.integers(0, 2))
+def test_any_text_parses_or_raises_value_error(text: str, which: int) -> None:
+    parser: Callable[[Any], int] = (parse_count, parse_duration, parse_size)[which]
+    with contextlib.suppress(ValueError):
+        assert parser(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"launch.slurm": {"time_limit": "90"}}, f"launch.slurm.time_limit = '90': {DURATION}"),
+        ({"launch.slurm": {"warn_before": 0}}, "launch.slurm.warn_before = 0: must be above 0"),
+        ({"launch.hardware": {"memory": "80 gigs"}}, f"launch.hardware.memory = '80 gigs': {SIZE}"),
+        ({"launch.hardware": {"flops": "fast"}}, f"launch.hardware.flops = 'fast': {COUNT}"),
+        (
+            {"launch.hardware": {"device": "h101"}},
+            f"launch.hardware.device = 'h101': must be {', '.join(map(repr, list(DEVICES)[:-1]))} or 'rtx-4090'",
+        ),
+        ({"launch.hardware": {"mfu": 40}}, "launch.hardware.mfu = 40: must be 1 or less"),
+        (
+            {"launch.micro_batch_size": "many"},
+            "launch.micro_batch_size = 'many': must be auto, or a whole number above 0 and no more than 100T",
+        ),
+        (
+            {"launch.nodes": [1, 0]},
+            "launch.nodes = [1, 0]: must be a number of machines, 1 or more, or a list with one number per stage",
+        ),
+        (
+            {"launch.nodes": [1, 2, 4]},
+            "launch.nodes = [1, 2, 4]: has 3 entries for 2 stages; give one per stage",
+        ),
+        (
+            {"launch.environment": {"1A": "x"}},
+            "launch.environment.1A: invalid key; keys here match ^[A-Za-z_][A-Za-z0-9_]*$",
+        ),
+        ({"launch.environment": {"A": 1}}, "launch.environment.A = 1: must be text; put it in quotes"),
+        (
+            {"launch.slurm": {"options": {"exclusive": [1]}}},
+            "launch.slurm.options.exclusive = [1]: must be text, a whole number, true or false",
+        ),
+        ({"launch.slurm": {"job": "all"}}, "launch.slurm.job = 'all': must be 'ladder' or 'stage'"),
+        ({"launch.cluster": "cloud"}, "launch.cluster = 'cloud': must be 'local', 'hostfile' or 'slurm'"),
+        ({"data.approximate_tokens": "lots"}, f"data.approximate_tokens = 'lots': {COUNT}"),
+    ],
+)
+def test_a_wrong_quantity_gives_one_line(changes: dict[str, Any], problem: str) -> None:
+    assert message_of(parse, changed(changes)) == f"s.yaml: {problem}"
+
+
+def test_peak_flops_come_from_the_schedule_or_the_device_or_are_unknown() -> None:
+    given, named, neither = (
+        LaunchBlock.model_validate({"hardware": hardware}).hardware
+        for hardware in ({"flops": "500T", "device": "h100"}, {"device": "h100"}, {})
+    )
+    assert [given.peak_flops("bf16"), given.peak_flops("fp32")] == [500e12, 500e12]
+    assert [named.peak_flops("bf16"), named.peak_flops("fp32")] == [989e12, 67e12]
+    assert [neither.peak_flops("bf16"), neither.peak_flops("fp32")] == [None, None]
+    both = LaunchBlock.model_validate({"hardware": {"device": "h100", "memory": "94GB"}})
+    assert both.hardware.memory_bytes == 94 * 10**9
+
+
+@pytest.mark.parametrize(("nodes", "by_stage"), [(3, [3, 3, 3]), ([1, 2], [1, 2, 2])])
+def test_each_stage_has_its_own_number_of_machines_or_the_last_of_the_list(nodes: Any, by_stage: list[int]) -> None:
+    launch = LaunchBlock.model_validate({"nodes": nodes})
+    assert [launch.nodes_of(stage) for stage in range(3)] == by_stage
+
+
+# The batch in tokens: BASE has 8 sequences of 16
+
+
+def test_batch_tokens_set_the_batch_size() -> None:
+    only = parse(changed({"training.batch_size": DELETE, "training.batch_tokens": "1.024k"}))
+    assert only.training.batch_size == 64
+    assert parse(changed({"training.batch_tokens": 128})).training.batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"training.batch_tokens": 256},
+            "training: batch_size = 8 and batch_tokens = 256 differ (sequence_length is 16); drop one (as an override: "
+            "~training.batch_tokens)",
+        ),
+        (
+            {"training.batch_size": DELETE, "training.batch_tokens": 250},
+            "training: batch_tokens = 250: must be a multiple of sequence_length, 16",
+        ),
+        (
+            {"training.batch_size": DELETE, "training.batch_tokens": 8},
+            "training: batch_tokens = 8: must be a multiple of sequence_length, 16",
+        ),
+        ({"training.batch_tokens": "x"}, f"training.batch_tokens = 'x': {COUNT}"),
+        (
+            {"training.batch_size": DELETE, "training.batch_tokens": 256, "training.sequence_length": DELETE},
+            "training.sequence_length: is missing",
+        ),
+        ({"training.batch_size": DELETE}, "training.batch_size: is missing"),
+        (
+            {"training.sequence_length": 0, "training.batch_tokens": 16},
+            "training.sequence_length = 0: must be above 0",
+        ),
+        ({"training.batch_tokens": -16}, "training.batch_tokens = -16: must be above 0"),
+        ({"training.batch_tokens": 16, "training.batch_size": 0}, "training.batch_size = 0: must be above 0"),
+    ],
+)
+def test_wrong_batch_tokens_give_one_line(changes: dict[str, Any], problem: str) -> None:
+    assert message_of(parse, changed(changes)) == f"s.yaml: {problem}"
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 512), st.integers(1, 64))
+@pytest.mark.slow
+def test_batch_tokens_equal_the_batch_size_and_survive_the_dump(size: int, length: int) -> None:
+    shape = {"training.sequence_length": length, "stages.0.train_tokens": "1M", "launch": {}}
+    in_tokens = parse(changed(shape | {"training.batch_size": DELETE, "training.batch_tokens": size * length}))
+    in_sequences = parse(changed(shape | {"training.batch_size": size}))
+    assert in_tokens.training.batch_size == in_sequences.training.batch_size == size
+    dumped = OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(in_tokens.model_dump()))))
+    assert parse(dumped) == in_tokens

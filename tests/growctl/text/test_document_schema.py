@@ -1,0 +1,126 @@
+"""Every JSON document that growctl writes has a JSON Schema that allows no other key."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from growctl.cli.app import app
+from growctl.doctor.check import Check, DoctorDocument
+from growctl.schedule.json_schema import schema_text
+from growctl.text.document_names import COMMANDS, DOCUMENTS, FILES
+from growctl.text.document_schema import document_schema, document_schema_text
+from growctl.text.documents import document_text, plain
+from tests.growctl.runs import run_here
+from tests.growctl.text.schemas import assert_follows_schema
+from tests.stages.test_metrics import EVENTS, line
+from tests.workers import REPOSITORY
+
+DOCTOR = DoctorDocument(False, (Check("disk", "failed", "it is full", "remove something"),))
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command of the application, with - for spaces in its name."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield "-".join((*path, name)), command
+
+
+def test_the_schema_of_a_command_is_named_as_the_command_is_written():
+    assert run_here("schema", "import", "official") == run_here("schema", "import-official")
+    assert "schema 'import-offical': must be" in run_here("schema", "import", "offical", expect=2)[1]
+
+
+def test_every_command_that_prints_json_has_a_schema_and_no_other_has():
+    group = typer.main.get_group(app)
+    with_json = {
+        name for name, command in commands(group) if any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert with_json == set(COMMANDS)
+    assert len(with_json) > 15
+
+
+@pytest.mark.parametrize("name", [*FILES, *COMMANDS])
+def test_every_object_of_a_schema_is_closed_and_explained(name: str):
+    def check(schema: Any, where: str) -> None:
+        if isinstance(schema, dict) and "properties" in schema:
+            assert schema["additionalProperties"] is False, where
+            assert set(schema["required"]) <= set(schema["properties"]), where
+            assert schema.get("description"), where
+        if isinstance(schema, dict | list):
+            items = schema.items() if isinstance(schema, dict) else enumerate(schema)
+            for key, part in items:
+                check(part, f"{where}/{key}")
+
+    check(document_schema(name), name)
+
+
+def test_a_new_key_is_refused_at_every_depth():
+    document = plain(DOCTOR)
+    assert_follows_schema(document, "doctor")
+    with pytest.raises(AssertionError, match=r"doctor: \$: .*'seconds' was unexpected"):
+        assert_follows_schema(document | {"seconds": 1.0}, "doctor")
+    document["checks"][0]["seconds"] = 1.0
+    with pytest.raises(AssertionError, match=r"doctor: \$\.checks\[0\]: .*'seconds' was unexpected"):
+        assert_follows_schema(document, "doctor")
+
+
+def test_a_missing_key_is_refused():
+    document = plain(DOCTOR)
+    del document["checks"][0]["fix"]
+    with pytest.raises(AssertionError, match="'fix' is a required property"):
+        assert_follows_schema(document, "doctor")
+
+
+def test_docstrings_become_descriptions_in_the_words_of_json():
+    check = document_schema("doctor")["$defs"]["Check"]
+    assert check["properties"]["fix"]["description"] == "How to fix it; set unless the level is `ok`."
+    run = document_schema("status")["$defs"]["RunStatus"]["properties"]
+    assert run["control"]["description"] == "Kind of control; null for a ladder."
+
+
+@pytest.mark.parametrize("event", sorted(EVENTS))
+def test_a_line_of_every_kind_follows_the_schema_of_metrics(event: str):
+    record = json.loads(line(event))
+    assert_follows_schema(record, "metrics")
+    with pytest.raises(AssertionError):
+        assert_follows_schema(record | {"another": 1}, "metrics")
+
+
+def test_infinite_numbers_are_null_and_paths_are_text():
+    assert json.loads(document_text({"loss": float("inf"), "path": REPOSITORY, "runs": (float("nan"), 2)})) == {
+        "loss": None,
+        "path": str(REPOSITORY),
+        "runs": [None, 2],
+    }
+
+
+def test_the_command_prints_the_schema_of_a_schedule_by_default_and_any_document_by_name():
+    assert run_here("schema")[0] == run_here("schema", "schedule")[0] == schema_text()
+    assert run_here("schema", "import-official")[0] == document_schema_text("import-official")
+
+
+def test_an_unknown_document_gives_one_message_with_the_nearest_name():
+    out, err = run_here("schema", "statsu", expect=2)
+    assert out == ""
+    assert err == f"growctl: schema 'statsu': must be one of {', '.join(DOCUMENTS)}; did you mean 'status'?\n"
+
+
+@pytest.mark.slow
+def test_printing_a_schema_imports_neither_torch_nor_the_harness():
+    program = (
+        "import sys\n"
+        "from growctl.text.document_schema import document_schema_text\n"
+        "from growctl.text.document_names import COMMANDS, FILES\n"
+        "for name in (*FILES, *COMMANDS):\n"
+        "    document_schema_text(name)\n"
+        "print(sorted({'torch', 'deepspeed', 'lm_eval', 'matplotlib', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
