@@ -20,7 +20,7 @@ _ROUNDING = 1e-6
 def read_run(path: Path) -> RunReport:
     """The report of the run whose ledger is `path`; raises LedgerError if the ledger cannot be read."""
     with Ledger.open(path, read_only=True) as ledger:
-        run, machines = ledger.run(), tuple(ledger.machines())
+        run, machines, relaunched = ledger.run(), tuple(ledger.machines()), tuple(ledger.relaunched())
         stages: list[StageReport] = []
         releases: list[StageReport] = []
         points: list[EvaluationPoint] = []
@@ -56,6 +56,7 @@ def read_run(path: Path) -> RunReport:
         directory=path.parent,
         dataset=run.dataset,
         conditions=run.conditions,
+        relaunched=relaunched,
         decays=run.decays,
         caveats=tuple(run.caveats),
         precisions=frozenset(precision for _, _, precision in machines) - {UNKNOWN},
