@@ -1,8 +1,10 @@
 """The validation losses that the evaluations of a stage have measured so far. Imports no torch."""
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from stages.checkpoint.lineage import TrainingRecord
 
 if TYPE_CHECKING:
     from stages.train.evaluate import Measured
@@ -22,9 +24,9 @@ class StageLosses:
         self._own = own or []
 
     @classmethod
-    def of(cls, details: Mapping[str, Any]) -> "StageLosses":
-        """The losses that the details of a checkpoint have."""
-        return cls(_read(details, "losses"), _read(details, "own_context_losses"))
+    def of(cls, record: TrainingRecord) -> "StageLosses":
+        """The losses that a checkpoint's record has."""
+        return cls(_read(record.losses), _read(record.own_context_losses))
 
     @property
     def own(self) -> Losses:
@@ -37,11 +39,11 @@ class StageLosses:
         if found.own:
             self._own.append((step, found.own.loss))
 
-    def details(self) -> dict[str, Losses]:
-        """The losses as the details of a checkpoint."""
-        return {"losses": self.main} | ({"own_context_losses": self._own} if self._own else {})
+    def record(self) -> dict[str, Losses]:
+        """The losses as fields of a TrainingRecord."""
+        return {"losses": self.main, "own_context_losses": self._own}
 
 
-def _read(details: Mapping[str, Any], name: str) -> Losses:
-    """The losses under `name`: JSON stores NaN as null."""
-    return [(step, math.nan if loss is None else loss) for step, loss in details.get(name, [])]
+def _read(losses: Iterable[tuple[int, float | None]]) -> Losses:
+    """The losses of a record: JSON stores NaN as null."""
+    return [(step, math.nan if loss is None else loss) for step, loss in losses]
