@@ -149,9 +149,10 @@ class RunPaths:
         """The file with the run's id in the tracker of that name, and what the tracker has of the run."""
         return self.directory / "trackers" / f"{tracker}.json"
 
-    def tracker_log(self, tracker: str) -> Path:
-        """What the tracker of that name prints."""
-        return self.directory / "trackers" / f"{tracker}.log"
+    @property
+    def trackers_log(self) -> Path:
+        """What the trackers print."""
+        return self.directory / "trackers" / "log.txt"
 
     @property
     def jobs_folder(self) -> Path:

@@ -28,7 +28,7 @@ def export_huggingface(
 ) -> None:
     """Exports the checkpoint that the user names, and prints what was written and whether it was checked."""
     max_shard_bytes = _size(max_shard_size)
-    from growctl.cli.pretrained import open_pretrained
+    from growctl.evaluate.pretrained import open_pretrained
     from growctl.model_card.facts import card_facts
     from growctl.runs.show import read_facts
     from stages.huggingface.card import model_card

@@ -107,7 +107,7 @@ def validate(
     from growctl.ladder.load import ScheduleError, check_text, load_schedule
     from growctl.launch.ranks import planned_crowding
     from growctl.text.documents import print_document
-    from growctl.trackers.kinds import missing_package
+    from growctl.trackers.adapters import missing_package
 
     files, overrides = _files_and_overrides(files)
     results: list[CheckedSchedule] = []

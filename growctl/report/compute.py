@@ -12,7 +12,7 @@ from growctl.report.legend import Legend
 from growctl.report.published import Published, published_series
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.text.formatting import exact, four_digits, scientific, short_count
-from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure, rows_of
 from stages.counted import counted
 
 COMPUTE = "compute-against-perplexity"
@@ -159,11 +159,11 @@ def _summary(runs: Sequence[RunReport], y_axis: Axis) -> str:
 
 
 _COLUMNS = (
-    Column("stage", is_number=False),
-    Column("parameters", drop=1),
-    Column("FLOPs so far"),
-    Column("perplexity", drop=2),
-    Column("bits per byte"),
+    Column("stage", False, cell=lambda part: Cell(part.name)),
+    Column("parameters", drop=1, cell=lambda part: figure(part.num_parameters, short_count)),
+    Column("FLOPs so far", cell=lambda part: figure(part.cumulative_flops, scientific)),
+    Column("perplexity", drop=2, cell=lambda part: figure(part.perplexity, four_digits)),
+    Column("bits per byte", cell=lambda part: figure(part.bits_per_byte)),
 )
 _EXPLAINED = (
     "Bits per byte is the loss per byte of text instead of per token, so it does not depend on how a tokenizer cuts "
@@ -178,7 +178,8 @@ def bits_per_byte_section(runs: Sequence[RunReport]) -> Section | None:
     parts: list[Part] = [Paragraph(_EXPLAINED)] if together else []
     for number, datasets in enumerate(together, 1):
         alike = [(dataset.name, run) for dataset in datasets for run in groups[dataset]]
-        rows = (Rows(tuple(_row(part) for part in run.parts if part.finished), run.name, name) for name, run in alike)
+        ended = {run.name: [part for part in run.parts if part.finished] for _, run in alike}
+        rows = (Rows(rows_of(_COLUMNS, ended[run.name]), run.name, name) for name, run in alike)
         key = f"bits-per-byte-{number}"
         parts.append(Paragraph(" and ".join(dataset.name for dataset in datasets), "heading"))
         parts.append(Table(key, _COLUMNS, tuple(rows)))
@@ -187,13 +188,3 @@ def bits_per_byte_section(runs: Sequence[RunReport]) -> Section | None:
         if any(series.marks for series in chart.series):
             parts.append(replace(chart, key=f"{key}-against-compute", title="Compute against bits per byte"))
     return Section("bits-per-byte", "Bits per byte", tuple(parts)) if parts else None
-
-
-def _row(stage: StageReport) -> tuple[Cell, ...]:
-    return (
-        Cell(stage.name),
-        figure(stage.num_parameters, short_count),
-        figure(stage.cumulative_flops, scientific),
-        figure(stage.perplexity, four_digits),
-        figure(stage.bits_per_byte),
-    )

@@ -94,12 +94,9 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
 def for_spreadsheet(value: Any) -> Any:
     """A cell of a CSV file. Text that a spreadsheet would read as a formula gets an apostrophe; a block is JSON."""
     if isinstance(value, dict):
-        value = json.dumps(value) if value else None
-    text = " ".join(value) if isinstance(value, list) else value
-    if not isinstance(text, str):
-        return text
-    text = visible(text)  # a bare carriage return would start a new line
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
+        return json.dumps(value) if value else None
+    text = visible(" ".join(value) if isinstance(value, list) else value) if isinstance(value, list | str) else ""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text or value
 
 
 ALL = "all"
@@ -116,7 +113,10 @@ def report_folder(runs: Sequence[RunReport], runs_dir: Path, are_all: bool) -> R
         return RunPaths(subjects[0].directory).report
     sets = {run.group for run in subjects}
     name = (sets.pop() or ALL if len(sets) == 1 else ALL) if are_all else "+".join(run.name for run in subjects)
-    return RunsPaths(runs_dir).report(file_name(name))
+    name = re.sub(r"[^\w.+=-]", "_", name).lstrip(".")
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return RunsPaths(runs_dir).report(name)
 
 
 def report_title(runs: Sequence[RunReport]) -> str:
@@ -125,14 +125,6 @@ def report_title(runs: Sequence[RunReport]) -> str:
     names = list(dict.fromkeys(ladders))
     left_out = len(names) - _MOST_TITLES
     return "The cost of growing: " + ", ".join(names[:_MOST_TITLES]) + (f" and {left_out} more" if left_out > 0 else "")
-
-
-def file_name(name: str) -> str:
-    """`name` without characters that a folder should not have; a long one, or one that changes, ends in a hash."""
-    simple = re.sub(r"[^\w.+=-]", "_", name, flags=re.ASCII).lstrip(".") or "_"
-    if simple == name and len(simple) <= _LONGEST_NAME:
-        return simple
-    return f"{simple[: _LONGEST_NAME - 9]}-{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:8]}"
 
 
 def write_report(

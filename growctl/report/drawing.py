@@ -8,7 +8,6 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -21,7 +20,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from growctl.report.chart import COLOURS, GREY, Axis, Chart, FigureFormat, Rule, looks
 from growctl.text.escaping import visible
 from growctl.text.formatting import scientific, short_count
-from growctl.text.section import Drawn
 from model.errors import UserError
 
 INK, PAPER = "#1a1f26", "#ffffff"
@@ -55,16 +53,6 @@ _SETTINGS: dict[Any, Any] = {
 _NO_DATE: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
-@dataclass(frozen=True)
-class Picture(Drawn):
-    """A finished drawing for a page."""
-
-    key: str
-    title: str
-    summary: str
-    svg: Markup
-
-
 @contextmanager
 def _settings(salt: str, **more: Any) -> Iterator[None]:
     """matplotlib's settings. Equal charts make equal files."""
@@ -82,20 +70,11 @@ def figure_file(chart: Chart, kind: FigureFormat, axis: Axis | None = None) -> b
     return buffer.getvalue()
 
 
-def picture(chart: Chart) -> Picture:
-    """The chart on its first x axis, for a page."""
-    with _settings(chart.key, **{"svg.fonttype": "none"}):
-        svg = page_svg(_draw(chart, chart.x_axes[0]), chart.key)
-    return Picture(chart.key, chart.title, chart.summary, svg)
-
-
-def page_svg(figure: Figure, key: str) -> Markup:
-    """The figure as a small `<svg>` element, in the colours of a light or a dark page. `key` makes its ids unique."""
-    figure.patch.set_alpha(0.0)
-    for axes in figure.axes:
-        axes.patch.set_alpha(0.0)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+def page_svg(chart: Chart) -> Markup:
+    """The chart on its first x axis as a small `<svg>` element, in the colours of a light or a dark page."""
+    buffer, key = io.StringIO(), chart.key
+    with _settings(key, **{"svg.fonttype": "none", "savefig.transparent": True}):
+        _draw(chart, chart.x_axes[0]).savefig(buffer, format="svg", metadata=_NO_DATE["svg"])
     svg = buffer.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     used = {name: f"{key}-{number}" for number, name in enumerate(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))}
@@ -197,12 +176,13 @@ def interactive_page(title: str, charts: Sequence[Chart]) -> str:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise UserError("--interactive needs plotly: pip install 'growctl[interactive]'") from error
-    words = (
-        (number, escape(visible(chart.title)), escape(visible(chart.summary))) for number, chart in enumerate(charts)
-    )
-    divs = [f'<h2>{name}</h2><p>{summary}</p><div id="chart-{number}"></div>' for number, name, summary in words]
-    plots = json.dumps(list(map(_plotly, charts)), allow_nan=False).replace("</", r"<\/")
-    return _INTERACTIVE.format(title=escape(visible(title)), charts="".join(divs), js=get_plotlyjs(), plots=plots)
+    plots = [_plotly(chart, axis) for chart in charts for axis in chart.x_axes]
+    divs = []
+    for chart in charts:
+        divs.append(f"<h2>{escape(visible(chart.title))}</h2><p>{escape(visible(chart.summary))}</p>")
+        divs += ["<div></div>"] * len(chart.x_axes)
+    data = json.dumps(plots, allow_nan=False).replace("</", r"<\/")
+    return _INTERACTIVE.format(title=escape(visible(title)), charts="".join(divs), js=get_plotlyjs(), plots=data)
 
 
 _INTERACTIVE = """<!DOCTYPE html>
@@ -210,35 +190,31 @@ _INTERACTIVE = """<!DOCTYPE html>
 <title>{title}</title><style>:root {{ color-scheme: light dark }}
 body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1.5rem auto; padding: 0 1rem }}</style></head>
 <body><main><h1>{title}</h1>{charts}</main><script>{js}</script><script>
+const divs = [...document.querySelectorAll("main > div")];
 const dark = matchMedia("(prefers-color-scheme: dark)").matches, ink = dark ? "#e6e9ed" : "#1a1f26";
 {plots}.forEach(({{ data, layout }}, number) => {{
   for (const trace of data) trace.line.color = trace.marker.color = trace.meta[dark ? 1 : 0];
   const axis = {{ gridcolor: dark ? "#363c45" : "#d5dae0" }}, none = "transparent";
   Object.assign(layout.xaxis, axis); Object.assign(layout.yaxis, axis);
   Object.assign(layout, {{ paper_bgcolor: none, plot_bgcolor: none, font: {{ color: ink }} }});
-  Plotly.newPlot("chart-" + number, data, layout, {{ responsive: true, displaylogo: false }});
+  Plotly.newPlot(divs[number], data, layout, {{ responsive: true, displaylogo: false }});
 }});
 </script></body></html>
 """
 
 
-def _plotly(chart: Chart) -> dict[str, Any]:
-    """The chart as plotly's JSON. Each x axis of the choice replaces the places of all marks."""
+def _plotly(chart: Chart, axis: Axis) -> dict[str, Any]:
+    """The chart on one of its x axes as plotly's JSON."""
     traces: list[dict[str, Any]] = []
-    places: dict[str, list[list[float | None]]] = {axis.key: [] for axis in chart.x_axes}
     named: set[str] = set()
     for series, look in looks(chart):
-        marks = [mark for mark in series.marks if chart.y_axis.has_place(mark.y)]
-        for axis in chart.x_axes:
-            places[axis.key].append([x if axis.has_place(x := mark.x.get(axis.key)) else None for mark in marks])
-        entry = str(escape(visible(series.entry)))
+        marks, entry = chart.marks_on(series, axis), str(escape(visible(series.entry)))
         sizes = [9 if mark.is_end or not series.is_joined else 0 if series.hides_dots else 4 for mark in marks]
-        facts = ["<br>".join(f"{escape(name)}: {escape(text)}" for name, text in mark.facts) for mark in marks]
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers" if series.is_joined else "markers",
-                "x": places[chart.x_axes[0].key][-1],
+                "x": [mark.x[axis.key] for mark in marks],
                 "y": [mark.y for mark in marks],
                 "marker": {"size": sizes, "symbol": _SYMBOLS[look.marker] + ("-open" if look.is_hollow else "")},
                 "line": {"dash": ",".join(f"{length}px" for length in look.dashes) or "solid", "width": look.width},
@@ -246,26 +222,13 @@ def _plotly(chart: Chart) -> dict[str, Any]:
                 "legendgroup": entry,
                 "showlegend": entry not in named,
                 "meta": list(look.colour),
-                "text": facts,
+                "text": ["<br>".join(f"{escape(name)}: {escape(fact)}" for name, fact in mark.facts) for mark in marks],
                 "hovertemplate": f"{escape(visible(series.name))}<br>%{{text}}<extra></extra>",
             }
         )
         named.add(entry)
-
-    def rules(axis: Axis) -> list[dict[str, Any]]:
-        line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot", "width": 1, "color": "gray"}}
-        seen = [(x, rule.label) for rule in chart.rules if axis.has_place(x := rule.x.get(axis.key))]
-        return [line | {"x0": x, "x1": x, "label": {"text": visible(text), "textposition": "end"}} for x, text in seen]
-
-    buttons = []
-    for axis in chart.x_axes:
-        change = {"xaxis.title.text": visible(axis.label), "xaxis.type": axis.scale, "shapes": rules(axis)}
-        buttons.append({"label": axis.label, "method": "update", "args": [{"x": places[axis.key]}, change]})
-    x_axis, y_axis = (
-        {"title": {"text": visible(axis.label)}, "type": axis.scale} for axis in (chart.x_axes[0], chart.y_axis)
-    )
-    layout: dict[str, Any] = {"xaxis": x_axis, "yaxis": y_axis, "shapes": rules(chart.x_axes[0])}
-    layout |= {"hovermode": "closest", "margin": {"t": 60}}
-    if len(buttons) > 1:
-        layout["updatemenus"] = [{"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.12, "yanchor": "bottom"}]
-    return {"data": traces, "layout": layout}
+    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot", "width": 1, "color": "gray"}}
+    rules = [(x, rule.label) for rule in chart.rules if axis.has_place(x := rule.x.get(axis.key))]
+    x_axis, y_axis = ({"title": {"text": visible(one.label)}, "type": one.scale} for one in (axis, chart.y_axis))
+    shapes = [line | {"x0": x, "x1": x, "label": {"text": visible(label), "textposition": "end"}} for x, label in rules]
+    return {"data": traces, "layout": {"xaxis": x_axis, "yaxis": y_axis, "shapes": shapes, "hovermode": "closest"}}

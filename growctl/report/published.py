@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt, ValidationError, model_validator
 from growctl.report.chart import Mark, Series
 from growctl.schedule.errors import describe, several
 from growctl.text.formatting import exact, scientific, short_count
-from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure, rows_of
 from growctl.text.suggestion import did_you_mean, nearest
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
 from model.errors import UserError
@@ -166,14 +166,21 @@ def _mark(overlay: Published, model: PublishedModel) -> Mark:
     return Mark(model.costs, model.perplexity or 0.0, tuple(facts), is_end=True)
 
 
-_COLUMNS = (Column("model", is_number=False), Column("tokens", drop=1), Column("FLOPs so far"), Column("perplexity"))
+_UNKNOWN = "Neither the FLOPs nor the shape and the tokens were published."
+_COLUMNS = (
+    Column("model", False, cell=lambda row: Cell(row.model)),
+    Column("tokens", drop=1, cell=lambda row: figure(row.tokens, short_count, "Not published.")),
+    Column("FLOPs so far", cell=lambda row: figure(row.flops, scientific, _UNKNOWN)),
+    Column("perplexity", cell=lambda row: figure(row.perplexity, "{:.4g}", "Not published.")),
+)
 
 
 def section(overlays: Sequence[Published]) -> Section | None:
     """The published figures as tables; None without any."""
     parts: list[Part] = [Paragraph(_NOTE, "note")]
     for number, overlay in enumerate(overlays, 1):
-        groups = [Rows(tuple(map(_row, models)), name, "published") for name, models in _by_series(overlay).items()]
+        by_series = _by_series(overlay).items()
+        groups = [Rows(rows_of(_COLUMNS, models), name, "published") for name, models in by_series]
         caption = f"FLOPs are {_COMPUTED}." if any(model.flops_computed for model in overlay.rows) else ""
         parts += [
             Paragraph(f"{overlay.title} (published)", "heading"),
@@ -182,12 +189,3 @@ def section(overlays: Sequence[Published]) -> Section | None:
             *(Paragraph(note, "note") for note in overlay.notes),
         ]
     return Section("published", "Published figures", tuple(parts)) if overlays else None
-
-
-def _row(model: PublishedModel) -> tuple[Cell, ...]:
-    return (
-        Cell(model.model),
-        figure(model.tokens, short_count, "Not published."),
-        figure(model.flops, scientific, "Neither the FLOPs nor the shape and the tokens were published."),
-        figure(model.perplexity, "{:.4g}", "Not published."),
-    )

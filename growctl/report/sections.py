@@ -1,6 +1,7 @@
 """All that a report says, topic by topic, in the order in which a reader wants it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from growctl.analysis.data_groups import data_document, data_groups, mixture_shares
 from growctl.analysis.results import results as judge
@@ -11,7 +12,7 @@ from growctl.report.published import Published
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
-from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure
+from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure, rows_of
 from stages.counted import counted
 from stages.data.validation_size import small_validation
 
@@ -63,20 +64,25 @@ def _by_dataset(
         yield from table(f"{key}-{number}" if len(groups) > 1 else key, members)
 
 
-_SHAPES: dict[str, Callable[[StageReport], int | None]] = {
-    "layers": lambda stage: stage.num_layers,
-    "batch": lambda stage: stage.batch_size,
-    "context": lambda stage: stage.sequence_length,
-}
+def _perplexity(stage: StageReport) -> Cell:
+    is_unfinished = stage.train_tokens and not stage.finished
+    return Cell("unfinished") if is_unfinished else figure(stage.perplexity, four_digits)
+
+
+_SHAPE_COLUMNS = (
+    Column("layers", drop=4, cell=lambda stage: figure(stage.num_layers, "{:,}")),
+    Column("batch", drop=4, cell=lambda stage: figure(stage.batch_size, "{:,}")),
+    Column("context", drop=4, cell=lambda stage: figure(stage.sequence_length, "{:,}")),
+)
 """Columns that the table of stages has only if they change within a run: most ladders grow in tokens alone."""
 _STAGE_COLUMNS = (
-    Column("parameters", drop=3),
-    Column("tokens"),
-    Column("FLOPs", drop=1),
-    Column("FLOPs so far"),
-    Column("device time", drop=2),
-    Column("perplexity"),
-    Column("jump"),
+    Column("parameters", drop=3, cell=lambda stage: figure(stage.num_parameters, short_count)),
+    Column("tokens", cell=lambda stage: figure(stage.train_tokens, short_count)),
+    Column("FLOPs", drop=1, cell=lambda stage: figure(stage.flops, scientific)),
+    Column("FLOPs so far", cell=lambda stage: figure(stage.cumulative_flops, scientific)),
+    Column("device time", drop=2, cell=lambda stage: figure(stage.device_seconds, duration)),
+    Column("perplexity", cell=_perplexity),
+    Column("jump", cell=lambda stage: figure(stage.jump, jump_text)),
 )
 
 
@@ -85,31 +91,16 @@ def stage_section(runs: Sequence[RunReport]) -> Section:
     brief = brief_runs(runs)
 
     def table(key: str, runs: Sequence[RunReport]) -> list[Part]:
-        shown = [name for name, read in _SHAPES.items() if any(len(set(map(read, run.parts))) > 1 for run in runs)]
-        columns = (Column("stage", is_number=False), *(Column(name, drop=4) for name in shown), *_STAGE_COLUMNS)
+        shapes = [each for each in _SHAPE_COLUMNS if any(len(set(map(each.cell, run.parts))) > 1 for run in runs)]
+        columns = (Column("stage", False, cell=lambda stage: Cell(stage.name)), *shapes, *_STAGE_COLUMNS)
         rows = []
         for run in runs:
             remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else run.description
-            cells = tuple(_stage_row(part, shown) for part in run.parts)
-            rows.append(Rows(cells, run.name, remark, tuple(remarks(run)), is_detail=run.name not in brief))
+            cells, is_detail = rows_of(columns, run.parts), run.name not in brief
+            rows.append(Rows(cells, run.name, remark, tuple(remarks(run)), is_detail=is_detail))
         return [Table(key, columns, tuple(rows))]
 
     return Section("stages", "Stages", tuple(_by_dataset("stages", runs, table)))
-
-
-def _stage_row(stage: StageReport, shapes: Sequence[str]) -> tuple[Cell, ...]:
-    is_unfinished = stage.train_tokens and not stage.finished
-    return (
-        Cell(stage.name),
-        *(figure(_SHAPES[name](stage), "{:,}") for name in shapes),
-        figure(stage.num_parameters, short_count),
-        figure(stage.train_tokens, short_count),
-        figure(stage.flops, scientific),
-        figure(stage.cumulative_flops, scientific),
-        figure(stage.device_seconds, duration),
-        Cell("unfinished") if is_unfinished else figure(stage.perplexity, four_digits),
-        figure(stage.jump, jump_text),
-    )
 
 
 def remarks(run: RunReport) -> Iterator[str]:
@@ -182,14 +173,28 @@ def _warnings(runs: Sequence[RunReport]) -> Section | None:
     return Section("warnings", "Warnings", parts) if parts else None
 
 
+class _SourceRow(NamedTuple):
+    """What a stage read of one source of a mixture."""
+
+    stage: StageReport
+    name: str
+    source: Mapping[str, Any]
+
+    @property
+    def share(self) -> float | None:
+        """The part of the stage's tokens."""
+        total = sum(source["trained_tokens"] for source in self.stage.by_source.values())
+        return self.source["trained_tokens"] / total if total else None
+
+
 _SOURCE_COLUMNS = (
-    Column("stage", is_number=False),
-    Column("source", is_number=False),
-    Column("tokens"),
-    Column("share", drop=1),
-    Column("epochs so far"),
-    Column("validation loss"),
-    Column("bits per byte", drop=2),
+    Column("stage", False, cell=lambda row: Cell(row.stage.name + ("" if row.stage.finished else " (unfinished)"))),
+    Column("source", False, cell=lambda row: Cell(row.name)),
+    Column("tokens", cell=lambda row: figure(row.source["trained_tokens"], short_count)),
+    Column("share", drop=1, cell=lambda row: figure(row.share, "{:.1%}")),
+    Column("epochs so far", cell=lambda row: figure(row.source["epochs"], "{:.3g}")),
+    Column("validation loss", cell=lambda row: figure(row.source["loss"])),
+    Column("bits per byte", drop=2, cell=lambda row: figure(row.source["bits_per_byte"])),
 )
 _SOURCES = (
     "Tokens are those that the stage trained on; data that a rollback skipped does not count. Epochs count from the "
@@ -210,28 +215,14 @@ def _sources(runs: Sequence[RunReport]) -> Section | None:
             "and in every control, whatever weights they train with."
         )
         rows = [
-            Rows(cells, run.name, run.description, is_detail=run.name not in brief)
+            Rows(rows_of(_SOURCE_COLUMNS, sources), run.name, run.description, is_detail=run.name not in brief)
             for run in runs
-            if (cells := tuple(row for part in run.parts for row in _source_rows(part)))
+            if (sources := [_SourceRow(part, *item) for part in run.parts for item in part.by_source.items()])
         ]
         return [*([Paragraph(weighted)] if shares else []), Table(key, _SOURCE_COLUMNS, tuple(rows))]
 
     parts = (*_by_dataset("sources", mixed, table), Paragraph(_SOURCES))
     return Section("sources", "Sources of the mixture", parts) if mixed else None
-
-
-def _source_rows(stage: StageReport) -> Iterator[tuple[Cell, ...]]:
-    total = sum(source["trained_tokens"] for source in stage.by_source.values())
-    for name, source in stage.by_source.items():
-        yield (
-            Cell(stage.name if stage.finished else f"{stage.name} (unfinished)"),
-            Cell(name),
-            figure(source["trained_tokens"], short_count),
-            figure(source["trained_tokens"] / total if total else None, "{:.1%}"),
-            figure(source["epochs"], "{:.3g}"),
-            figure(source["loss"]),
-            figure(source["bits_per_byte"]),
-        )
 
 
 def _anomalies(runs: Sequence[RunReport]) -> Section | None:
@@ -272,10 +263,8 @@ def _samples(runs: Sequence[RunReport]) -> Section | None:
 _METHOD = (
     ("FLOPs",
      "The matrix products of training, from the model's structure: a multiply-add counts as 2, attention as the full "
-     "T x T, and the backward pass as twice the forward pass."),
-    ("Cumulative cost",
-     "Every stage so far, and the start checkpoint if its cost is known. Evaluations and work repeated after "
-     "interruptions are shown apart, for ladders and controls alike."),
+     "T x T, and the backward pass as twice the forward pass. A model's cost is that of every stage so far, its "
+     "release, and the start checkpoint if its cost is known."),
     ("Device time",
      "Wall time times devices, with start-up, evaluations, replayed steps and failed attempts."),
     ("Perplexity",
@@ -284,11 +273,6 @@ _METHOD = (
     ("The result",
      "Only finished models count, whose learning rate has decayed, and only controls whose resolved schedule is the "
      "ladder's, except its shape. docs/judge.md has the method, and how often it is right."),
-    ("Time, money and energy",
-     "They compare only between runs on the same devices, as many of them, launched alike."),
-    ("Releases",
-     "A release is a branch from a stage's end on which the learning rate decays, so that its size is a finished model "
-     "too. It costs the stages up to its own, and the branch."),
     ("The chart of compute against perplexity",
      "Large marks are the ends of stages and runs, and diamonds those of releases. Small dots are evaluations before "
      "the learning rate has decayed: a full run with that budget would reach a lower loss."),

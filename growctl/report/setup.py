@@ -19,7 +19,6 @@ from model.errors import UserError
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import read_manifest
 from stages.counted import counted
-from stages.metrics import read_events
 from stages.plain_yaml import UNREADABLE, parse, read_text
 
 Outcome = Literal["preserved", "moved as declared", "moved", "broke its promise", "unknown"]
@@ -111,10 +110,8 @@ def _details(initial: Path) -> dict[str, Any]:
 
 
 _GROWTH_COLUMNS = (
-    Column("growth to", is_number=False),
-    Column("parameters", drop=2),
-    Column("policy", is_number=False, drop=1),
-    *(Column(name) for name in ("loss before", "loss after", "jump", "highest", "tokens to regain", "FLOPs to regain")),
+    *(Column("growth to", is_number=False), Column("parameters", drop=2), Column("policy", is_number=False, drop=1)),
+    *map(Column, ("loss before", "loss after", "jump", "highest", "tokens to regain", "FLOPs to regain")),
     Column("verdict", is_number=False),
 )
 _ABOUT = (
@@ -140,28 +137,25 @@ def _growth_row(growth: Growth, stage: StageReport) -> tuple[Cell, ...]:
     policy = ", ".join(str(growth.policy[key]) for key in keys if key in growth.policy)
     sizes = f"{short_count(growth.num_parameters_before)} to {short_count(stage.num_parameters)}"
     sizes += f", {counted(growth.new_layers, 'new layer')}" if growth.new_layers else ""
-    tokens, flops = growth.regained_after_tokens, growth.regained_after_flops
-    never = "" if growth.highest is None else "not yet"
+    costs = ((growth.regained_after_tokens, short_count), (growth.regained_after_flops, scientific))
+    never = "-" if growth.highest is None else "not yet"
     return (
-        Cell(growth.stage),
-        Cell(sizes, stage.num_parameters),
+        *(Cell(growth.stage), Cell(sizes, stage.num_parameters)),
         Cell(policy or "-", why="" if policy else "Its checkpoint is not here."),
-        figure(stage.loss_before_growth, "{:.6f}"),
-        figure(stage.loss_after_growth, "{:.6f}"),
-        figure(stage.jump, jump_text),
-        figure(growth.highest),
-        *(
-            Cell(never or "-") if value is None else Cell("at once" if not value else shown(value), value)
-            for value, shown in ((tokens, short_count), (flops, scientific))
-        ),
+        *(figure(loss, "{:.6f}") for loss in (stage.loss_before_growth, stage.loss_after_growth)),
+        *(figure(stage.jump, jump_text), figure(growth.highest)),
+        *(Cell(never if cost is None else shown(cost) if cost else "at once", cost) for cost, shown in costs),
         Cell(growth.outcome, why=_WHY.get(growth.outcome, "")),
     )
 
 
-_DROPPED = {"ZeRO stage": 5, "growctl": 4, "torch": 3, "DeepSpeed": 2, "Python": 1}
-"""The columns that a narrow terminal leaves out, the one with 1 first."""
 _NOT_RECORDED = "The run did not record it when it started."
 _SOFTWARE = {"growctl": "growctl", "python": "Python", "torch": "torch", "deepspeed": "DeepSpeed"}
+_ENVIRONMENT_COLUMNS = (
+    *(Column("runs", False), Column("device", False), Column("devices"), Column("precision", False)),
+    *(Column("ZeRO stage", drop=5), Column("growctl", False, 4), Column("Python", False, 1)),
+    *(Column("torch", False, 3), Column("DeepSpeed", False, 2)),
+)
 
 
 @dataclass(frozen=True)
@@ -173,32 +167,25 @@ class Environment:
     """One rank trains on each."""
     precision: str
     """`bf16` or `fp32`."""
-    zero_stages: tuple[int, ...]
-    """DeepSpeed's ZeRO stages; empty if they are not known."""
+    zero_stage: int | None
+    """DeepSpeed's ZeRO stage; None if it is not known."""
     software: tuple[tuple[str, tuple[str, ...]], ...]
     """The versions of each package, or of Python, with which the ladder was started; empty if they are not known."""
 
 
 def environments(run: RunReport) -> tuple[Environment, ...]:
     """What a run was trained on, in the order of the work, reused work included; empty before any."""
-    ladder = RunPaths(run.directory.with_name(run.control_of) if run.control_of else run.directory)
-    versions: dict[str, dict[str, None]] = {}
-    for start in read_starts(ladder):
-        for name, version in start.software.items():
-            versions.setdefault(name, {})[version] = None
-    software = tuple((name, tuple(versions[name])) for name in _SOFTWARE if name in versions)
-    zero: dict[tuple[str, int, str], set[int]] = {}
-    for _, _, stage in RunPaths(run.directory).stages_found():
-        for record in (*read_events(stage.metrics, "start"), *read_events(stage.release.metrics, "start")):
-            machine = (record["device"], record["num_devices"], record["precision"])
-            zero.setdefault(machine, set()).add(record["zero_stage"])
-    return tuple(Environment(*machine, tuple(sorted(zero.get(machine, ()))), software) for machine in run.machines)
+    starts = read_starts(RunPaths(run.directory.with_name(run.control_of) if run.control_of else run.directory))
+    versions = {
+        name: tuple(dict.fromkeys(s.software[name] for s in starts if name in s.software)) for name in _SOFTWARE
+    }
+    software = tuple((name, numbers) for name, numbers in versions.items() if numbers)
+    zero_stage = run.conditions.get("launch.zero_stage")
+    return tuple(Environment(*machine, zero_stage, software) for machine in run.machines)
 
 
 def environment_section(runs: Sequence[RunReport]) -> Section | None:
     """A row for each environment, with its runs; None if nothing was trained."""
-    names = ("runs", "device", "devices", "precision", "ZeRO stage", *_SOFTWARE.values())
-    columns = [Column(name, name in ("devices", "ZeRO stage"), _DROPPED.get(name, 0)) for name in names]
     trained_in: dict[Environment, list[str]] = {}
     for run in runs:
         for environment in environments(run):
@@ -207,13 +194,12 @@ def environment_section(runs: Sequence[RunReport]) -> Section | None:
     for each, members in trained_in.items():
         software = {name: " and ".join(versions) for name, versions in each.software}
         who = f"all {len(members)} runs" if len(members) == len(runs) > 1 else ", ".join(members)
-        zero = " and ".join(map(str, each.zero_stages))
         rows.append([
             *(Cell(who), Cell(each.device), Cell(str(each.num_devices), each.num_devices), Cell(each.precision)),
-            Cell(zero or "-", why="" if zero else "Only the ledger is here, which does not record it."),
+            figure(each.zero_stage, str),
             *(Cell(software.get(name, "-"), why="" if name in software else _NOT_RECORDED) for name in _SOFTWARE),
         ])  # fmt: skip
-    table = Table.of("environment", columns, rows)
+    table = Table.of("environment", _ENVIRONMENT_COLUMNS, rows)
     return Section("environment", "Environment", (table,), in_terminal=False, is_detail=True) if rows else None
 
 

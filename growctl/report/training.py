@@ -1,13 +1,14 @@
 """How training went: its log lines as curves, and the figures of each stage.
 
 Reads metrics.jsonl. Steps that a later attempt repeated do not count; steps taken over from another run are read from
-that run, if it still exists. Damaged and missing files leave gaps, and a note for the reader.
+that run, if it still exists. Damaged lines and missing files leave gaps.
 """
 
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,14 +20,10 @@ from growctl.report.legend import Legend
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import RunPaths
 from growctl.schedule.known_devices import peak_flops
-from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure, rows_of
 from stages.counted import counted
-from stages.metrics import parse_line
+from stages.metrics import read_events
 from stages.stage_dir import StagePaths
-
-_SKIPPED = tuple(b'{"event": "%s",' % event for event in (b"usage", b"evaluation", b"checkpoint", b"saved"))
-_SHARE, _LEAST, _MOST = 50, 5, 100
-"""A smoothed loss is the mean of one in SHARE of a stage's lines, but of LEAST to MOST."""
 
 Floats = NDArray[np.float64]
 
@@ -43,83 +40,59 @@ class Line(NamedTuple):
     """FLOPs per second that all devices together could do."""
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What a stage recorded."""
-
-    lines: tuple[Line, ...] = ()
-    """Those that count, by ascending steps of the stage."""
-    notes: tuple[str, ...] = ()
-    """What could not be read, one sentence each."""
-
-    def column(self, name: str) -> Floats:
-        """One figure of all lines."""
-        return np.array([getattr(line, name) for line in self.lines], dtype=float)
-
-    def smoothed_loss(self) -> Floats:
-        """For each line, the mean of the losses of `window` lines up to it; lines that are not finite do not count."""
-        losses = self.column("loss")
-        is_finite = np.isfinite(losses)
-        sums, counts = np.cumsum(np.where(is_finite, losses, 0.0)), np.cumsum(is_finite)
-        sums[self.window :] -= sums[: -self.window].copy()
-        counts[self.window :] -= counts[: -self.window].copy()
-        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-    @property
-    def window(self) -> int:
-        """The number of lines that a smoothed loss covers."""
-        return min(_MOST, max(_LEAST, len(self.lines) // _SHARE))
-
-
-def recorded(run: RunReport, part: StageReport) -> Recorded:
-    """What a stage or a release of `run` recorded; without lines if its files are not here."""
+def logged(run: RunReport, part: StageReport) -> list[Line]:
+    """The log lines of a stage or a release of `run` that count, by ascending steps; none if its files are not here."""
     for _, name, paths in RunPaths(run.directory).stages_found():
         if name == (part.branch_of or part.name):
-            return read_recorded(paths.release if part.branch_of else paths)
-    return Recorded()
+            return read_lines(paths.release if part.branch_of else paths)
+    return []
 
 
-def read_recorded(stage: StagePaths, followed: frozenset[Path] = frozenset()) -> Recorded:
-    """What a stage recorded. `followed`: directories that are being read, which take over from this one."""
+def read_lines(stage: StagePaths, followed: frozenset[Path] = frozenset()) -> list[Line]:
+    """The log lines of a stage that count, by ascending steps.
+
+    `followed`: directories that are being read, which take over from this one.
+    """
     lines: list[Line] = []
-    notes: list[str] = []
-    peak, unreadable = math.nan, 0
+    peak = math.nan
 
     def cut(last: float) -> None:
         del lines[bisect_right(lines, last, key=lambda line: line.step) :]
 
-    try:
-        texts = [line for line in stage.metrics.read_bytes().splitlines(True) if line.endswith(b"\n")]
-    except FileNotFoundError:
-        return Recorded()
-    except OSError as error:
-        return Recorded(notes=(f"{stage.metrics} cannot be read: {error.strerror or error}.",))
-    for text in texts:
-        if text.startswith(_SKIPPED):  # most of the file
-            continue
-        if (record := parse_line(text)) is None:
-            unreadable += 1
-            continue
-        event, step = record["event"], record["step"]
-        if event == "start":
+    for record in read_events(stage.metrics, "start", "train", "reused"):
+        step = record["step"]
+        if record["event"] == "start":
             alone = peak_flops(record["peak_flops"], record["device"], record["precision"])
             peak = alone * record["num_devices"] if alone else math.nan
             cut(record["resumed_from"] or 0)
-        elif event == "train":
+        elif record["event"] == "train":
             cut(step - 1)
             figures = {name: math.nan if record[name] is None else record[name] for name in Line._fields[1:-1]}
             lines.append(Line(step=step, **figures, peak_flops=peak))
-        elif event == "reused":
+        else:
             cut(record["resumed_from"])
             source = StagePaths(Path(record["checkpoint"]).parent)
-            is_loop = source.directory in followed
-            theirs = Recorded() if is_loop else read_recorded(source, followed | {stage.directory})
-            lines += [line for line in theirs.lines if record["resumed_from"] < line.step <= step]
-            if not theirs.lines:
-                notes.append(f"The steps reused from {record['run']} are not drawn: its metrics.jsonl is not here.")
-    if unreadable:
-        notes.append(f"{stage.metrics}: {counted(unreadable, 'line')} could not be read.")
-    return Recorded(tuple(lines), tuple(notes))
+            theirs = [] if source.directory in followed else read_lines(source, followed | {stage.directory})
+            lines += [line for line in theirs if record["resumed_from"] < line.step <= step]
+    return lines
+
+
+def _column(name: str, lines: Sequence[Line]) -> Floats:
+    return np.array([getattr(line, name) for line in lines], dtype=float)
+
+
+_SHARE, _LEAST, _MOST = 50, 5, 100
+"""A smoothed loss is the mean of one in SHARE of a stage's lines, but of LEAST to MOST."""
+
+
+def smoothed_loss(lines: Sequence[Line]) -> Floats:
+    """For each line, the mean of the losses of some lines up to it; lines that are not finite do not count."""
+    losses, window = _column("loss", lines), min(_MOST, max(_LEAST, len(lines) // _SHARE))
+    is_finite = np.isfinite(losses)
+    sums, counts = np.cumsum(np.where(is_finite, losses, 0.0)), np.cumsum(is_finite)
+    sums[window:] -= sums[:-window].copy()
+    counts[window:] -= counts[:-window].copy()
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 @dataclass(frozen=True)
@@ -127,14 +100,9 @@ class StageTraining:
     """How a stage, or its release, trained: what its log lines say, without replayed steps. None is not known."""
 
     stage: str
-    num_lines: int
-    """Log lines that count."""
     final_training_loss: float | None
-    """Nats per token: the mean of the last log lines, `window_steps` in all."""
-    window_steps: int | None
-    """Optimizer steps that this mean covers."""
+    """Nats per token: the mean of the last log lines."""
     peak_learning_rate: float | None
-    last_learning_rate: float | None
     median_gradient_norm: float | None
     """L2 norm before clipping, of the steps at which lines were logged."""
     largest_gradient_norm: float | None
@@ -142,32 +110,24 @@ class StageTraining:
     """Data tokens per wall second of optimizer steps, over all devices."""
     median_mfu: float | None
     """Share of the devices' peak speed; None without a known peak."""
-    notes: tuple[str, ...]
-    """What could not be read, one sentence each."""
 
 
 def stages_trained(run: RunReport) -> tuple[StageTraining, ...]:
     """How each stage of a run trained; a stage's release follows it."""
-    return tuple(_trained(part, recorded(run, part)) for part in run.parts)
+    return tuple(_trained(part, logged(run, part)) for part in run.parts)
 
 
-def _trained(part: StageReport, log: Recorded) -> StageTraining:
-    losses, rates, norms, speeds = (log.column(name) for name in Line._fields[1:-1])
-    mfu = speeds * part.step_flops / max(1, part.tokens_per_step) / log.column("peak_flops")
-    losses = log.smoothed_loss()[-1:]
-    before = log.lines[-log.window - 1].step if len(log.lines) > log.window else 0
+def _trained(part: StageReport, lines: Sequence[Line]) -> StageTraining:
+    norms, speeds = _column("gradient_norm", lines), _column("tokens_per_second", lines)
+    mfu = speeds * part.step_flops / max(1, part.tokens_per_step) / _column("peak_flops", lines)
     return StageTraining(
         stage=part.name,
-        num_lines=len(log.lines),
-        final_training_loss=_of_finite(np.max, losses),
-        window_steps=int(log.lines[-1].step - before) if log.lines else None,
-        peak_learning_rate=_of_finite(np.max, rates),
-        last_learning_rate=_of_finite(np.max, rates[-1:]),
+        final_training_loss=_of_finite(np.max, smoothed_loss(lines)[-1:]),
+        peak_learning_rate=_of_finite(np.max, _column("learning_rate", lines)),
         median_gradient_norm=_of_finite(np.median, norms),
         largest_gradient_norm=_of_finite(np.max, norms),
         median_tokens_per_second=_of_finite(np.median, speeds),
         median_mfu=_of_finite(np.median, mfu),
-        notes=log.notes,
     )
 
 
@@ -177,14 +137,15 @@ def _of_finite(summary: Callable[[Floats], float], values: Floats) -> float | No
 
 
 _COLUMNS = (
-    Column("stage", is_number=False),
-    Column("training loss at the end"),
-    Column("peak learning rate"),
-    Column("median gradient norm", drop=3),
-    Column("largest gradient norm", drop=1),
-    Column("median tokens per second"),
-    Column("median MFU", drop=2),
+    Column("stage", False, cell=lambda row: Cell(row.stage)),
+    Column("training loss at the end", cell=lambda row: figure(row.final_training_loss)),
+    Column("peak learning rate", cell=lambda row: figure(row.peak_learning_rate, "{:.3g}")),
+    Column("median gradient norm", drop=3, cell=lambda row: figure(row.median_gradient_norm, "{:.3g}")),
+    Column("largest gradient norm", drop=1, cell=lambda row: figure(row.largest_gradient_norm, "{:.3g}")),
+    Column("median tokens per second", cell=lambda row: figure(row.median_tokens_per_second, "{:,.0f}")),
+    Column("median MFU", drop=2, cell=lambda row: figure(row.median_mfu, "{:.1%}", _NO_PEAK)),
 )
+_NO_PEAK = "The peak speed of the device is not known."
 _SMOOTHED = (
     f"Training losses are those of the log lines, each the mean over the steps since the line before; smoothed, the "
     f"mean of one in {_SHARE} of a stage's lines, but of {_LEAST} to {_MOST}. Long curves are thinned: both ends and "
@@ -193,16 +154,15 @@ _SMOOTHED = (
 )
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """The log lines of a stage or a release, with its place in the run."""
+class _Log(NamedTuple):
+    """The log lines of a stage or a release."""
 
     run: RunReport
     part: StageReport
-    log: Recorded
+    lines: list[Line]
 
     def place(self, step: float) -> dict[str, float]:
-        """The place after `step` steps of it, on each of _AXES."""
+        """The place in the run after `step` steps of it, on each of _AXES."""
         tokens = sum(part.train_tokens for part in self.run.path(self.part)[:-1])
         flops = self.part.cumulative_flops - self.part.flops
         return {"tokens": tokens + step * self.part.tokens_per_step, "flops": flops + step * self.part.step_flops}
@@ -210,78 +170,63 @@ class _Drawn:
 
 def sections(runs: Sequence[RunReport], legend: Legend) -> Iterator[Section]:
     """The training of the ladders, and that of the controls for those who ask."""
-    drawn = {run.name: [_Drawn(run, part, recorded(run, part)) for part in run.parts] for run in runs}
     for key, heading, is_ladder in (("training", "Training", True), ("controls", "Training of the controls", False)):
         some = [run for run in runs if (run.control is None) == is_ladder and any(p.train_tokens for p in run.parts)]
-        logged = [run for run in some if any(stage.log.lines for stage in drawn[run.name])]
-        parts: list[Part] = [*_charts([drawn[run.name] for run in logged], legend, key)]
-        if logged:
+        logs = {run.name: [_Log(run, part, logged(run, part)) for part in run.parts] for run in some}
+        here = [log for log in logs.values() if any(part.lines for part in log)]
+        parts: list[Part] = [*_charts(here, legend, key)]
+        if here:
+            trained = [[_trained(part.part, part.lines) for part in log] for log in here]
             rows = [
-                Rows(tuple(_row(_trained(each.part, each.log)) for each in drawn[run.name]), run.name, run.description)
-                for run in logged
+                Rows(rows_of(_COLUMNS, stages), log[0].run.name, log[0].run.description)
+                for log, stages in zip(here, trained, strict=True)
             ]
             parts.append(Table(key, _COLUMNS, tuple(rows), _SMOOTHED))
-        if missing := [run.name for run in some if run not in logged]:
+        if missing := [name for name, log in logs.items() if log not in here]:
             parts.append(Paragraph(f"No log lines are here of {', '.join(missing)}.", "note"))
-        notes = (note for run in some for stage in drawn[run.name] for note in stage.log.notes)
-        parts += [Paragraph(note, "note") for note in dict.fromkeys(notes)]
         if parts:
             yield Section(key, heading, tuple(parts), in_terminal=False, is_detail=not is_ladder)
 
 
-def _row(stage: StageTraining) -> tuple[Cell, ...]:
-    return (
-        Cell(stage.stage),
-        figure(stage.final_training_loss),
-        figure(stage.peak_learning_rate, "{:.3g}"),
-        figure(stage.median_gradient_norm, "{:.3g}"),
-        figure(stage.largest_gradient_norm, "{:.3g}"),
-        figure(stage.median_tokens_per_second, "{:,.0f}"),
-        figure(stage.median_mfu, "{:.1%}", "The peak speed of the device is not known."),
-    )
-
-
 _AXES = (Axis("tokens", "data tokens"), Axis("flops", "training FLOPs"))
-_CHARTS: dict[str, tuple[str, Axis, str, Callable[[Recorded], Floats]]] = {
-    "loss": (
-        *("Loss", Axis("y", "smoothed training loss (nats per token); dots: validation"), "{:.4f}"),
-        Recorded.smoothed_loss,
-    ),
-    "learning-rate": ("Learning rate", Axis("y", "learning rate"), "{:.4g}", lambda log: log.column("learning_rate")),
-    "gradient-norm": (
-        *("Gradient norm", Axis("y", "L2 norm of the gradient before clipping", is_log=True), "{:.4g}"),
-        lambda log: log.column("gradient_norm"),
-    ),
-    "throughput": (
-        *("Throughput", Axis("y", "data tokens per second of optimizer steps"), "{:,.0f}"),
-        lambda log: log.column("tokens_per_second"),
-    ),
-}
-"""The charts by key: title, axis, how a value is shown, and the values of the log lines."""
+_LOSS, _RATE, _NORM, _SPEED = (
+    Axis("y", "smoothed training loss (nats per token); dots: validation"),
+    Axis("y", "learning rate"),
+    Axis("y", "L2 norm of the gradient before clipping", is_log=True),
+    Axis("y", "data tokens per second of optimizer steps"),
+)
+_CHARTS: tuple[tuple[str, Axis, str, Callable[[Sequence[Line]], Floats]], ...] = (
+    ("Loss", _LOSS, "{:.4f}", smoothed_loss),
+    ("Learning rate", _RATE, "{:.4g}", partial(_column, "learning_rate")),
+    ("Gradient norm", _NORM, "{:.4g}", partial(_column, "gradient_norm")),
+    ("Throughput", _SPEED, "{:,.0f}", partial(_column, "tokens_per_second")),
+)
+"""The title of each chart, its axis, how a value is shown, and the values of the log lines."""
 
 
-def _charts(runs: Sequence[Sequence[_Drawn]], legend: Legend, key: str) -> Iterator[Chart]:
+def _charts(logs: Sequence[Sequence[_Log]], legend: Legend, key: str) -> Iterator[Chart]:
     """A chart for each question; none for what no run has recorded."""
-    curves = [[each for each in stages if not each.part.branch_of] for stages in runs]
-    curves += [[each] for stages in runs for each in stages if each.part.branch_of]
-    first = {(each.run.name, each.part.name): each.place(0) for stages in runs for each in stages}
-    rules = legend.growths([stages[0].run for stages in runs], lambda run, stage: first[run.name, stage.name])
-    for what, (title, axis, shown, read) in _CHARTS.items():
+    curves = [[part for part in log if not part.part.branch_of] for log in logs]
+    curves += [[part] for log in logs for part in log if part.part.branch_of]
+    starts = {(part.run.name, part.part.name): part.place(0) for log in logs for part in log}
+    rules = legend.growths([log[0].run for log in logs], lambda run, stage: starts[run.name, stage.name])
+    for title, axis, shown, read in _CHARTS:
         series = [_series(parts, legend, read, share_of_marks(len(curves)), shown) for parts in curves]
         series = [each for each in series if each.marks]
         if series:
-            series += _validation(runs, legend) if what == "loss" else ()
+            series += _validation(logs, legend) if axis is _LOSS else ()
             ys = [mark.y for each in series for mark in each.marks]
             summary = f"{title}: {counted(len(series), 'curve')}, from {min(ys):.4g} to {max(ys):.4g} ({axis.label})."
-            yield Chart(f"{key}-{what}", title, summary, _AXES, axis, tuple(series), rules, legend.groups)
+            name = f"{key}-{title.lower().replace(' ', '-')}"
+            yield Chart(name, title, summary, _AXES, axis, tuple(series), rules, legend.groups)
 
 
 def _series(
-    parts: Sequence[_Drawn], legend: Legend, read: Callable[[Recorded], Floats], most: int, shown: str
+    parts: Sequence[_Log], legend: Legend, read: Callable[[Sequence[Line]], Floats], most: int, shown: str
 ) -> Series:
     """One figure of the log lines of some stages, or of a release, thinned to `most` marks."""
-    ys = np.concatenate([read(part.log) for part in parts])
-    owners = [(part, line.step) for part in parts for line in part.log.lines]
+    ys = np.concatenate([read(part.lines) for part in parts])
+    owners = [(part, line.step) for part in parts for line in part.lines]
     places = thinned(ys, most)
 
     def mark(place: int) -> Mark:
@@ -295,12 +240,12 @@ def _series(
     return Series(run.name, tuple(map(mark, places)), role, legend.group(run), label=label)
 
 
-def _validation(runs: Sequence[Sequence[_Drawn]], legend: Legend) -> Iterator[Series]:
+def _validation(logs: Sequence[Sequence[_Log]], legend: Legend) -> Iterator[Series]:
     """The validation losses of each run, as dots."""
-    for stages in runs:
-        run, by_name = stages[0].run, {each.part.name: each for each in stages}
+    for log in logs:
+        run, by_name = log[0].run, {part.part.name: part for part in log}
         points = [point for point in run.points if point.stage in by_name]
-        chosen = [points[place] for place in thinned([point.loss for point in points], share_of_marks(2 * len(runs)))]
+        chosen = [points[place] for place in thinned([point.loss for point in points], share_of_marks(2 * len(logs)))]
         marks = tuple(
             Mark(by_name[point.stage].place(point.step), point.loss, (("loss", f"{point.loss:.4f}"),))
             for point in chosen

@@ -17,7 +17,7 @@ from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.sources import missing_data
 from growctl.text.suggestion import did_you_mean
-from growctl.trackers.kinds import missing_package
+from growctl.trackers.adapters import missing_package
 from model.errors import Failure
 
 

@@ -34,7 +34,7 @@ from growctl.run.start import Start, started_from
 from growctl.runs.directory import steps_done
 from growctl.runs.lock import hold
 from growctl.runs_dir import RunsPaths
-from growctl.trackers.protocol import TrackedRun
+from growctl.trackers.adapters import TrackedRun
 from growctl.trackers.tracking import Tracking
 from model.precision import Precision
 from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
@@ -199,7 +199,6 @@ class Execution:
         for records in history.read():
             books.sync(records)
             self.screen.catch_up(plan, records)
-            self.tracking.records(records)
 
     def _reuse(self, plan: StagePlan, initial: Path | None, history: StageHistory, books: StageBooks) -> None:
         """Takes over the checkpoint of another run that is furthest along the stage, if it is further than our own."""
@@ -373,7 +372,6 @@ class Execution:
 
         def on_records(new: list[Record]) -> None:
             books.add(new)
-            self.tracking.records(new)
             for record in new:
                 self.screen.record(plan, record)
                 self._check_growth(plan, record)

@@ -1,8 +1,8 @@
 """What a command says, as data: each topic is a section, and the terminal, plain lines and a page show it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 Tone = Literal["plain", "heading", "strong", "note", "warning"]
 CellTone = Literal["plain", "strong", "good", "warning", "bad", "faint"]
@@ -19,17 +19,6 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of a table."""
-
-    heading: str
-    is_number: bool = True
-    """Numbers align right, text left."""
-    drop: int = 0
-    """The order in which a narrow terminal drops columns: 1 goes first; 0 stays."""
-
-
-@dataclass(frozen=True)
 class Cell:
     """A cell of a table."""
 
@@ -40,6 +29,24 @@ class Cell:
     """Why it is empty or unusual, in a sentence."""
     tone: CellTone = "plain"
     """The colour of a state, such as `bad` of a run that failed."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    heading: str
+    is_number: bool = True
+    """Numbers align right, text left."""
+    drop: int = 0
+    """The order in which a narrow terminal drops columns: 1 goes first; 0 stays."""
+    cell: Callable[[Any], Cell] = field(default=lambda text: Cell(str(text)), compare=False, repr=False)
+    """The cell of a record in this column, for tables that are made by `rows_of`."""
+
+
+def rows_of(columns: Sequence[Column], records: Iterable[Any]) -> tuple[tuple[Cell, ...], ...]:
+    """The rows of a table, one for each record, with the cells that the columns make of it."""
+    return tuple(tuple(column.cell(record) for column in columns) for record in records)
 
 
 def figure(value: float | None, shown: str | Callable[[float], str] = "{:.4f}", why: str = "") -> Cell:

@@ -145,4 +145,4 @@ def test_the_command_records_and_the_report_shows_it(run: RunPaths, tmp_path: Pa
     with hold(run.directory):
         out, err = run_here("eval", final, "--text", tmp_path / "text.txt", "--json")
     assert json.loads(out)["recorded_in"] is None
-    assert "not recorded in the ledger (a run's record of costs) of the run: " in err
+    assert "not recorded in the ledger of the run: " in err

@@ -17,11 +17,7 @@ from growctl.runs.runs import EvaluationPoint, RunReport
 from growctl.runs_dir import RunPaths
 from growctl.text.section import Listing, Section, Table
 from growctl.text.terminal import print_sections
-from stages.metrics import MetricsWriter
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
-
-START = {"device": "cpu", "num_devices": 2, "precision": "bf16", "converted": False}
-NOTHING = {"resumed_from": None, "recomputed_step_flops": 0.0, "peak_flops": None, "price_per_device_hour": None}
 
 
 @pytest.fixture
@@ -39,24 +35,18 @@ def texts(section: Section | None) -> list[str]:
     return [part.text for part in section.parts if not isinstance(part, Table)]
 
 
-def attempt(run: Path, stage: str, zero_stage: int) -> None:
-    """An attempt in the training log of a stage."""
-    paths = RunPaths(run).stage(0, stage)
-    paths.directory.mkdir(parents=True)
-    writer = MetricsWriter(paths.metrics, attempt=1)
-    writer.write("start", 0, 1.0, zero_stage=zero_stage, **START, **NOTHING)
-    writer.close()
+def runs_on_zero_2(runs: Path) -> list[RunReport]:
+    """The runs in `runs`, as if DeepSpeed's ZeRO stage had been 2."""
+    return [replace(run, conditions={"launch.zero_stage": 2}) for run in find_runs(runs)]
 
 
 def test_runs_of_one_environment_share_a_row_with_the_versions_that_their_ladder_recorded(runs: Path) -> None:
     ladder(runs)
     control(runs, 900, 1.30)
-    attempt(runs / "quick", "0-800k", 2)
-    attempt(runs / "quick-control-tokenformer-scratch-900", "0-2m", 2)
     record_start(RunPaths(runs / "quick"), ["growctl", "run", "quickstart"])
     software = read_starts(RunPaths(runs / "quick"))[0].software
     assert software.keys() == {"python", "growctl", "torch", "deepspeed"}
-    [row] = cells(setup.environment_section(find_runs(runs)))
+    [row] = cells(setup.environment_section(runs_on_zero_2(runs)))
     assert row == ["all 2 runs", "cpu", "2", "bf16", "2", *(software[name] for name in setup._SOFTWARE)]
 
 
@@ -64,16 +54,15 @@ def test_runs_of_one_environment_share_a_row_with_the_versions_that_their_ladder
 def test_the_environments_fit_the_terminal_with_every_word_whole(runs: Path, width: int) -> None:
     ladder(runs)
     control(runs, 900, 1.30)
-    attempt(runs / "quick", "0-800k", 2)
     record_start(RunPaths(runs / "quick"), ["growctl", "run", "quickstart"])
-    found = setup.environment_section(find_runs(runs))
+    found = setup.environment_section(runs_on_zero_2(runs)[:1])
     assert found is not None
     output = io.StringIO()
     print_sections([found], Console(file=output, width=width), details=True)
     assert max(map(len, output.getvalue().splitlines())) <= width
     words = output.getvalue().split()
     assert {"ZeRO", "stage", "precision", "devices", "quick", "bf16", "growctl"} <= set(words)
-    assert ("Python" in words) == (width == 100)
+    assert ("Python" in words) == (width >= 80)
 
 
 def test_what_was_not_recorded_of_an_environment_says_why(runs: Path) -> None:
@@ -81,7 +70,6 @@ def test_what_was_not_recorded_of_an_environment_says_why(runs: Path) -> None:
     [table] = setup.environment_section(find_runs(runs)).parts
     [[_, device, *_, zero, growctl, _, _, _]] = table.groups[0].rows
     assert (device.text, zero.text, growctl.text) == ("cpu", "-", "-")
-    assert "Only the ledger is here" in zero.why
     assert "did not record it" in growctl.why
 
 

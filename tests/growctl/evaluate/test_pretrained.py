@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from growctl.cli.pretrained import open_pretrained
+from growctl.evaluate.pretrained import open_pretrained
 from stages.stage_dir import TOKENIZER_NAME
 from tests.pretrained import write_pretrained
 from tests.stages.grow.test_compare import rewrite
