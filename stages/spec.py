@@ -6,7 +6,7 @@ Imports no torch.
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     Field,

@@ -12,7 +12,7 @@ import math
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, model_validator
 
 from model.flops import Flops
 from model.policy import GrowthPolicy
@@ -127,10 +127,14 @@ def _hash(before: str, operation: Operation, determined_by: dict[str, Any]) -> s
     return hash_of([before, operation, determined_by])
 
 
+Loss = Annotated[float, BeforeValidator(lambda loss: math.nan if loss is None else loss)]
+"""JSON stores NaN as null."""
+
+
 class SourceRecord(Strict):
     """What a stage did with one source of a mixture."""
 
-    loss: float
+    loss: Loss
     """Validation loss on it, nats per token."""
 
     bits_per_byte: float
@@ -142,8 +146,8 @@ class SourceRecord(Strict):
     """How often it was read, from the ladder's first sample on."""
 
 
-Losses = list[tuple[int, float | None]]
-"""(step, validation loss in nats per token) pairs, oldest first; a loss that is not a number is None."""
+Losses = list[tuple[int, Loss]]
+"""(step, validation loss in nats per token) pairs, oldest first."""
 
 
 class TrainingRecord(Strict):
@@ -156,7 +160,7 @@ class TrainingRecord(Strict):
     own_context_losses: Losses = []
     """At the stage's own context; empty if that is the same."""
 
-    pending: list[list[float | None]] | None = None
+    pending: list[list[Loss]] | None = None
     """By rank: the losses of the updates since the last log line."""
 
     guard: dict[str, Any] | None = None
@@ -166,7 +170,7 @@ class TrainingRecord(Strict):
     """(first step, number of steps) of data that rollbacks skipped."""
 
     evaluations: EvaluationPlan | None = None
-    validation_loss: float | None = None
+    validation_loss: Loss | None = None
     """Of a finished stage, measured in float32; nats per token."""
 
     validation_tokens: Count | None = None
@@ -174,13 +178,16 @@ class TrainingRecord(Strict):
     by_source: dict[str, SourceRecord] | None = None
     """Of a finished stage on a mixture, by the source's name."""
 
-    is_finished: bool = False
+    @property
+    def is_finished(self) -> bool:
+        """Whether the stage's final evaluation is in it."""
+        return self.validation_tokens is not None
 
     @property
     def last_loss(self) -> float | None:
         """The loss measured when the stage finished, else the last one before; None if there is none."""
-        losses = [self.validation_loss, *(loss for _, loss in self.losses[-1:])]
-        return next((loss for loss in losses if loss is not None and math.isfinite(loss)), None)
+        losses = [*(loss for _, loss in self.losses[-1:]), self.validation_loss]
+        return next((loss for loss in reversed(losses) if loss is not None and math.isfinite(loss)), None)
 
 
 class GrowthRecord(Strict):

@@ -342,8 +342,8 @@ class Worker:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
             by_source = self.data.by_source(step, found.result) or {}
-            sources = {name: SourceRecord(**values) for name, values in by_source.items()}
-            measured = found.training_record() | {"by_source": sources or None, "is_finished": True}
+            sources = {name: SourceRecord.model_validate(values) for name, values in by_source.items()}
+            measured = found.training_record() | {"by_source": sources or None}
             record = record.model_copy(update=measured)
             history = self.history.at(step, self.cost(step))
             lineage = Lineage(operation="train", parent=parent, training=record, history=history)
@@ -354,7 +354,8 @@ class Worker:
         """What a checkpoint stores besides tensors, for training that continues from it. Collective."""
         return TrainingRecord(
             stage=self.spec.stage,
-            **self.losses.record(),
+            losses=self.losses.main,
+            own_context_losses=self.losses.own_context,
             pending=self.pending.gathered(),
             guard=self.guard.state(),
             left_out=list(self.spec.left_out),
