@@ -198,25 +198,23 @@ def plan(
 
     Example: growctl plan pile_1.4b launch.devices=8 launch.hardware.device=h100 launch.hardware.mfu=0.4
     """
-    from growctl.ladder.costs import plan_costs
     from growctl.ladder.load import load_schedule
-    from growctl.ladder.plan_table import print_plan
+    from growctl.ladder.plan import make_plan, print_plan
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
-    costs = plan_costs(loaded, runs_dir)
+    plan = make_plan(loaded, runs_dir)
     if measure:
         from growctl.ladder.measure import measure_sizes
 
         progress = Terminal(stderr=True, highlight=False)
-        costs = plan_costs(loaded, runs_dir, measure_sizes(costs, lambda line: progress.print(line, soft_wrap=True)))
+        measurements = measure_sizes(plan, lambda line: progress.print(line, soft_wrap=True))
+        plan = make_plan(loaded, runs_dir, measurements)
     if as_json:
-        from growctl.ladder.plan_document import plan_document
-        from growctl.text.documents import print_document
-
-        print_document(plan_document(loaded, costs))
+        print_document(plan)
     else:
-        print_plan(loaded, Terminal(), costs)
+        print_plan(plan, Terminal())
 
 
 @app.command(rich_help_panel=TRAINING)
@@ -239,7 +237,7 @@ def prepare(
 
     Example: growctl prepare quickstart
     """
-    from growctl.ladder.datasets import DatasetSizes, dataset_warnings
+    from growctl.ladder.datasets import dataset_warnings, prepared_sizes
     from growctl.ladder.load import load_schedule
     from growctl.prepare.executors import execute_on
     from growctl.run.screen import make_screen
@@ -263,9 +261,9 @@ def prepare(
             execute=execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen),
         )
     manifest = read_dataset_manifest(path)
-    warnings += dataset_warnings(loaded, DatasetSizes.of(manifest, path))
+    warnings += dataset_warnings(loaded, prepared_sizes(loaded.data, runs_dir))
     if as_json:
-        from growctl.run.prepared import PrepareDocument
+        from growctl.run.dataset import PrepareDocument
         from growctl.text.documents import print_document
 
         print_document(PrepareDocument(path, manifest, tuple(warnings)))

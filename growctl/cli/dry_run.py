@@ -5,15 +5,15 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from growctl.ladder.plan import start_line
 from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
-from growctl.ladder.start_line import start_line
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
 from growctl.queue.arrays import bundles
 from growctl.queue.submit import AlreadySubmitted, Chain, Job, job_executor, nothing_to_submit, script
-from growctl.run.history import StageHistory
+from growctl.run.attempt import StageHistory
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.runs_dir import RunPaths
 from stages.counted import counted

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from growctl.ladder.checks import RUN_NAME, check_combinations, check_controls
 from growctl.ladder.dataset_facts import with_attended_tokens, with_vocabulary
-from growctl.ladder.mixture_needs import exhausted_run, known_sizes
+from growctl.ladder.datasets import source_sizes
+from growctl.ladder.mixtures import exhausted_run
 from growctl.ladder.start import with_base
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
@@ -86,7 +87,7 @@ def check_text(schedule: Schedule, label: str, runs_dir: Path) -> None:
     """
     if missing := missing_data(schedule.data, RunsPaths(runs_dir).datasets):
         raise ScheduleError(f"{label}: {missing}")
-    sizes, counted = known_sizes(schedule.data, runs_dir)
+    sizes, counted = source_sizes(schedule.data, runs_dir)
     if counted and (used_up := exhausted_run(schedule, sizes)):
         raise ScheduleError(f"{label}: {used_up}")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from growctl.ladder.mixture_spans import stage_weights
+from growctl.ladder.budgets import stage_weights
 from growctl.ladder.sizes import growth_before, is_grown, num_layers, tokens_so_far
 from growctl.schedule.batches import stage_batch
 from growctl.schedule.blocks import Schedule

@@ -77,7 +77,7 @@ class Screen:
         knows neither the evaluations nor the hardware."""
         self.ladder = LadderProgress(name, control, plans, schedule)
         sizes = " -> ".join(short_count(plan.num_parameters) for plan in plans if not plan.branch_of)
-        tokens, flops = sum(plan.train_tokens for plan in plans), total_flops(plans).total
+        tokens, flops = sum(plan.budget_tokens for plan in plans), total_flops(plans).total
         what = f"control ({control})" if control else "ladder"
         self.message(f"{name}: {what} {sizes}, {short_count(tokens)} tokens, {scientific(flops)} FLOPs")
 
@@ -145,7 +145,7 @@ class Screen:
         self.message(
             f"stage {plan.name}: {short_count(plan.num_parameters)} parameters in {layers}, "
             f"{counted(plan.num_steps, 'step')} of {batch.batch_size:,} x {batch.sequence_length:,} tokens, "
-            f"{short_count(plan.train_tokens)} in all"
+            f"{short_count(plan.budget_tokens)} in all"
         )
 
     def record(self, plan: StagePlan, record: Record) -> None:

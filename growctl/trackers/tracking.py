@@ -125,7 +125,7 @@ def tracked_stage(plan: StagePlan, plans: Sequence[StagePlan], schedule: Schedul
         num_parameters=plan.num_parameters,
         parameters_before=sizes[plan.index] if plan.is_grown else None,
         first_step=plan.first_step,
-        first_tokens=((base and base.tokens) or 0) + sum(other.train_tokens for other in before),
+        first_tokens=((base and base.tokens) or 0) + sum(other.budget_tokens for other in before),
         first_flops=(schedule.base_flops or 0.0) + sum(other.flops.total for other in before),
         step_tokens=plan.tokens_per_step,
         step_flops=plan.step_flops.total,

@@ -178,7 +178,7 @@ def lost_rows(runs: Path) -> None:
     plans = plan_run(parse(BASE))
     cost = TrainingCost()
     for plan in plans:
-        cost = cost.plus(plan.num_steps, plan.train_tokens, plan.flops, 60.0)
+        cost = cost.plus(plan.num_steps, plan.budget_tokens, plan.flops, 60.0)
         paths = RunPaths(ladder.path.parent).stage(plan.index, plan.name)
         history = extended((), "train", {}, num_parameters=plan.num_parameters, cost=cost)
         lineage = Lineage(operation="train", history=history, training=TrainingRecord(validation_loss=2.3))

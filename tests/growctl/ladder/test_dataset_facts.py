@@ -9,12 +9,10 @@ import fsspec
 import pytest
 from rich.console import Console
 
-from growctl.ladder.costs import plan_costs
 from growctl.ladder.dataset_facts import counted_on
 from growctl.ladder.load import ScheduleError, load_resolved, load_schedule
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
-from growctl.ladder.warnings import plan_notes
+from growctl.ladder.plan import make_plan
+from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.run.dataset import RunDataset
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
@@ -49,7 +47,7 @@ def prepare(folder: Path) -> Path:
 
 
 def notes(folder: Path, *overrides: str) -> str:
-    return " ".join(plan_notes(plan_costs(loaded(folder, *overrides), folder / "runs")))
+    return " ".join(make_plan(loaded(folder, *overrides), folder / "runs").notes)
 
 
 def test_before_the_text_is_prepared_the_plan_counts_the_whole_context_and_says_so(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.load import load_schedule
-from growctl.ladder.mixture_spans import mixture_spans
+from growctl.ladder.mixtures import mixture_spans
 from growctl.runs.read import read_run
 from stages.checkpoint.manifest import read_manifest
 from stages.data.mixed_samples import MixedSamples

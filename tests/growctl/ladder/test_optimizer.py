@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from growctl.ladder.load import load_schedule
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.stage_plans import plan_stages, worker_spec
 from tests.growctl.schedules import changed, message_of, parse
 
 MUON = {"optimizer.name": "muon"}

@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.runs.directory import own_schedule
 from model.config import ModelConfig, num_parameters
 from stages.checkpoint.directory import finish_directory, whole_directory

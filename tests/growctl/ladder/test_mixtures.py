@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from growctl.ladder.costs import plan_costs
 from growctl.ladder.load import load_schedule, parse_schedule
-from growctl.ladder.mixture_needs import exhausted, mixture_parts
+from growctl.ladder.mixtures import exhausted, mixture_parts
+from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.warnings import plan_warnings
 from growctl.run.dataset import RunDataset
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
@@ -32,7 +31,7 @@ def mixed(limit: float | None = None, **data: Any) -> Schedule:
 
 
 def read(schedule: Schedule, sizes: dict[str, int | None]) -> dict[tuple[str, str], tuple[int, float | None]]:
-    return {(part.stage, part.source): (part.train_tokens, part.epochs) for part in mixture_parts(schedule, sizes)}
+    return {(part.stage, part.source): (part.budget_tokens, part.epochs) for part in mixture_parts(schedule, sizes)}
 
 
 def test_tokens_and_epochs_by_source_and_stage_add_up() -> None:
@@ -67,14 +66,14 @@ def test_how_long_sources_last_is_said_in_training_tokens_whatever_the_contexts(
         stage | {"sequence_length": context} for stage, context in zip(written["stages"], contexts, strict=True)
     ]
     schedule = parse_schedule(written, label="s", default_name="s")
-    num_tokens = sum(plan.train_tokens for plan in plan_stages(schedule))
+    num_tokens = sum(plan.budget_tokens for plan in plan_stages(schedule))
     found = re.search(r"the sources last for ([\d,]+) of ([\d,]+) training tokens: ", exhausted(schedule, SIZES) or "")
     assert found
     lasting, needed = (int(number.replace(",", "")) for number in found.groups())
     assert needed == num_tokens == 80 * 16
     parts = list(mixture_parts(schedule, SIZES))
-    before_c = sum(part.train_tokens for part in parts if part.stage != "c")
-    of_code = sum(part.train_tokens for part in parts if part.stage != "c" and part.source == "code")
+    before_c = sum(part.budget_tokens for part in parts if part.stage != "c")
+    of_code = sum(part.budget_tokens for part in parts if part.stage != "c" and part.source == "code")
     assert before_c < lasting < before_c + 4 / 3 * (SIZES["code"] - of_code) + 2 * max(contexts)
 
 
@@ -82,17 +81,13 @@ def test_plan_warns_of_sources_that_do_not_last_or_are_read_often(tmp_path: Path
     written = mixed_schedule(tmp_path)
     for source, tokens in zip(written["data"]["mixture"], SIZES.values(), strict=True):
         source |= {"approximate_tokens": tokens, "epochs_at_most": 2}
-    costs = plan_costs(parse_schedule(written, label="s", default_name="s"))
-    assert any(
-        line.startswith("s cannot be trained: data.mixture: the sources last for") for line in plan_warnings(costs)
-    )
+    plan = make_plan(parse_schedule(written, label="s", default_name="s"))
+    assert any(line.startswith("s cannot be trained: data.mixture: the sources last for") for line in plan.warnings)
     for source in written["data"]["mixture"]:
         source |= {"approximate_tokens": 96, "epochs_at_most": None}
-    costs = plan_costs(parse_schedule(written, label="s", default_name="s"))
-    assert any(
-        "s reads sources more than 4 times: books 8.3 times, code 5.0 times" in line for line in plan_warnings(costs)
-    )
-    assert [cost.epochs for cost in costs.ladder.stages] == pytest.approx([3, 7, 50 / 6])
+    plan = make_plan(parse_schedule(written, label="s", default_name="s"))
+    assert any("s reads sources more than 4 times: books 8.3 times, code 5.0 times" in line for line in plan.warnings)
+    assert [cost.epochs for cost in plan.trunk] == pytest.approx([3, 7, 50 / 6])
 
 
 def test_plan_validate_and_run_agree_on_a_prepared_mixture(tmp_path: Path) -> None:
@@ -101,13 +96,13 @@ def test_plan_validate_and_run_agree_on_a_prepared_mixture(tmp_path: Path) -> No
     path, runs = write_schedule(tmp_path, controls=controls), tmp_path / "runs"
     run_here("prepare", path, "--runs-dir", runs)
     out, _ = run_here("plan", path, "--runs-dir", runs)
-    assert "tokens and epochs by source" in " ".join(out.split())
+    assert "Tokens and epochs by source" in " ".join(out.split())
     document = json.loads(run_here("plan", path, "--runs-dir", runs, "--json")[0])
-    assert [(part["source"], part["train_tokens"]) for part in document["stages"][1]["mixture"]] == [
+    assert [(part["source"], part["budget_tokens"]) for part in document["stages"][1]["mixture"]] == [
         ("books", 384),
         ("code", 0),
     ]
-    assert document["controls"][0]["stages"][0]["mixture"][1]["train_tokens"] > 0
+    assert document["controls"][0]["stages"][0]["mixture"][1]["budget_tokens"] > 0
 
     short = "data.mixture.1.epochs_at_most=0.05"
     _, err = run_here("validate", path, short, "--runs-dir", runs, expect=2)

@@ -1,27 +1,56 @@
-"""How much of each source of a mixture a schedule reads, and whether the sources last that long."""
+"""What a schedule reads of each source of a mixture: the weights along a run, and whether the sources last that long.
 
-from collections.abc import Iterator, Mapping
+Sources take turns at windows of the ladder's longest context. A stage that begins inside a window reads the rest of it,
+from the source that it belongs to; its own weights hold from the next window on.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from growctl.ladder.budgets import first_sample, stage_weights
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.mixture_spans import planned_spans
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
-from growctl.runs_dir import RunsPaths
-from growctl.schedule.batches import longest_context
+from growctl.schedule.batches import longest_context, stage_batch
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.data_block import DataBlock
-from stages.data.corpus import DataSpec
-from stages.data.prepared import prepared_datasets
+from growctl.schedule.mixture_block import shares
 from stages.data.source_errors import DataError
+from stages.spec import MixtureSpan
 
 if TYPE_CHECKING:
-    from stages.data.dataset import DatasetManifest
     from stages.data.mixture import Mixture
 
 _UNKNOWN_TOKENS = 2**60
+
+
+def mixture_spans(
+    schedule: Schedule, positions: Sequence[int], before: Sequence[MixtureSpan] = ()
+) -> tuple[MixtureSpan, ...]:
+    """The weights from window 0 on, for the stages that begin at `positions` (`budgets.stage_positions`).
+
+    Empty without a mixture. `before` is what a start checkpoint has read. Without it, a run that begins at a later
+    position counts as if it had read what lies before with the weights of its first stage. A stage with the shares of
+    the one before begins no span of its own.
+    """
+    spans, window = list(before), longest_context(schedule)
+    for position, weights in _changes(schedule, positions):
+        first = first_sample(position, window) if spans else 0
+        if spans and shares(spans[-1].weights) == shares(weights):
+            continue
+        while spans and spans[-1].first_window >= first:
+            spans.pop()
+        above_zero = {name: weight for name, weight in weights.items() if weight}
+        spans.append(MixtureSpan(first_window=first, weights=above_zero))
+    return tuple(spans)
+
+
+def _changes(schedule: Schedule, positions: Sequence[int]) -> Iterator[tuple[int, Mapping[str, float]]]:
+    for index, position in enumerate(positions):
+        batch = stage_batch(schedule, index)
+        begin = first_sample(position, batch.sequence_length) * batch.sequence_length
+        for step, weights in stage_weights(schedule, index):
+            yield begin + step * batch.tokens, weights
 
 
 @dataclass(frozen=True)
@@ -35,37 +64,15 @@ class MixturePart:
     share: float
     """Of the stage's samples, between 0 and 1."""
 
-    train_tokens: int
+    budget_tokens: int
     epochs: float | None
-    """Passes over the source from the run's start to the stage's end; null before its size is known."""
-
-
-def known_sizes(data: DataBlock, runs_dir: Path | None) -> tuple[dict[str, int | None], bool]:
-    """The training tokens of each source, and whether all of them are counted: prepared in `runs_dir`.
-
-    Otherwise they are `approximate_tokens`, or None.
-    """
-    sizes: dict[str, int | None] = {}
-    counted = True
-    for source, spec in zip(data.mixture, data.specs, strict=True) if data.mixture else ():
-        prepared = _prepared_tokens(spec, runs_dir)
-        counted = counted and prepared is not None
-        sizes[source.name] = source.approximate_tokens if prepared is None else prepared
-    return sizes, counted
-
-
-def sizes_of(manifest: "DatasetManifest", directory: Path) -> dict[str, int | None]:
-    """The training tokens of each source of the mixture in `directory`; empty for an ordinary dataset."""
-    from stages.data.dataset import read_dataset_manifest
-
-    sources = [(entry.name, read_dataset_manifest(entry.dataset(directory))) for entry in manifest.sources]
-    return {name: source.splits["train"].num_tokens for name, source in sources}
+    """Passes over the source from the run's start to the stage's end; None before its size is known."""
 
 
 def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterator[MixturePart]:
     """What each stage and release of `schedule` reads of each source, if every stage trains as long as planned.
 
-    A plan for which the sources do not last reads on in them.
+    `sizes` are the training tokens of each source. A plan for which the sources do not last reads on in them.
     """
     plans, used_up = plan_stages(schedule), exhausted(schedule, sizes) is not None
     for part in plan_run(schedule) if schedule.data.mixture else ():
@@ -78,7 +85,7 @@ def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterat
                 stage=part.name,
                 source=source.name,
                 share=(now - was) / part.num_samples,
-                train_tokens=(now - was) * length,
+                budget_tokens=(now - was) * length,
                 epochs=None if source.num_tokens == _UNKNOWN_TOKENS else now / per_window / source.num_windows,
             )
 
@@ -89,8 +96,8 @@ def exhausted(schedule: Schedule, sizes: Mapping[str, int | None]) -> str | None
     Sources of unknown size last. The last stage or release comes first: it says how much the whole run needs.
     """
     plans = plan_stages(schedule)
-    for part in reversed(list(plan_run(schedule))) if schedule.data.mixture else ():
-        end = part.first_token + part.train_tokens
+    for part in reversed(plan_run(schedule)) if schedule.data.mixture else ():
+        end = part.first_token + part.budget_tokens
         try:
             _mixture(schedule, part, plans, sizes).require(-(-end // longest_context(schedule)))
         except DataError as error:
@@ -120,15 +127,6 @@ def _mixture(
         most = source.epochs_at_most if limited and tokens is not None else None
         num_tokens = _UNKNOWN_TOKENS if tokens is None else tokens
         sources.append(MixtureSource(source.name, num_tokens, longest_context(schedule), most))
-    stages = [MixtureStage(span.first_window, span.weights) for span in planned_spans(schedule, part, plans)]
+    spans = mixture_spans(schedule, [plan.first_token for plan in plans[: part.index + 1]])
+    stages = [MixtureStage(span.first_window, span.weights) for span in spans]
     return Mixture(sources, stages, schedule.data.when_exhausted)
-
-
-def _prepared_tokens(spec: DataSpec, runs_dir: Path | None) -> int | None:
-    """The training tokens of the newest prepared dataset; None if there is none."""
-    for _, document in prepared_datasets(spec, RunsPaths(runs_dir).datasets) if runs_dir else ():
-        try:
-            return int(document["splits"]["train"]["num_tokens"])
-        except (ValueError, LookupError, TypeError, OverflowError):
-            continue  # damaged: `prepare` sets it aside with a message
-    return None
