@@ -4,7 +4,7 @@ from growctl.launch.devices import Devices, local_devices
 from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.local import Local
 from growctl.launch.machines import LaunchError, Machines
-from growctl.launch.slurm_machines import SlurmMachines
+from growctl.launch.slurm import SlurmMachines
 from growctl.schedule.batches import shared_batch
 from growctl.schedule.blocks import Schedule
 from stages.counted import counted
