@@ -263,7 +263,7 @@ def prepare(
     manifest = read_dataset_manifest(path)
     warnings += dataset_warnings(loaded, prepared_sizes(loaded.data, runs_dir))
     if as_json:
-        from growctl.run.prepared import PrepareDocument
+        from growctl.run.dataset import PrepareDocument
         from growctl.text.documents import print_document
 
         print_document(PrepareDocument(path, manifest, tuple(warnings)))

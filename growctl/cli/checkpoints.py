@@ -108,7 +108,7 @@ def expand(
     """
     from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.ladder.sizes import Growth
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.run.resume import as_parameters
     from growctl.runs.room import check_expansion
     from growctl.runs.verify import section
     from growctl.text.console import Terminal
@@ -177,7 +177,7 @@ def shrink(
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
     from growctl.find_checkpoint import find_checkpoint
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.run.resume import as_parameters
     from growctl.runs.room import check_copies
     from stages.checkpoint.manifest import read_manifest
     from stages.grow.expand import shrink as shrink_checkpoint

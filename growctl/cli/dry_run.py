@@ -11,7 +11,7 @@ from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
-from growctl.run.history import StageHistory
+from growctl.run.attempt import StageHistory
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.run.slurm_jobs import AlreadySubmitted, Chain, Job, bundles, nothing_to_submit
 from growctl.runs_dir import RunPaths

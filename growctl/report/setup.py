@@ -149,58 +149,32 @@ def _growth_row(growth: Growth, stage: StageReport) -> tuple[Cell, ...]:
     )
 
 
-_NOT_RECORDED = "The run did not record it when it started."
 _SOFTWARE = {"growctl": "growctl", "python": "Python", "torch": "torch", "deepspeed": "DeepSpeed"}
-_ENVIRONMENT_COLUMNS = (
-    *(Column("runs", False), Column("device", False), Column("devices"), Column("precision", False)),
-    *(Column("ZeRO stage", drop=5), Column("growctl", False, 4), Column("Python", False, 1)),
-    *(Column("torch", False, 3), Column("DeepSpeed", False, 2)),
-)
 
 
-@dataclass(frozen=True)
-class Environment:
-    """What a run, or a part of it, was trained on."""
-
-    device: str
-    num_devices: int
-    """One rank trains on each."""
-    precision: str
-    """`bf16` or `fp32`."""
-    zero_stage: int | None
-    """DeepSpeed's ZeRO stage; None if it is not known."""
-    software: tuple[tuple[str, tuple[str, ...]], ...]
-    """The versions of each package, or of Python, with which the ladder was started; empty if they are not known."""
-
-
-def environments(run: RunReport) -> tuple[Environment, ...]:
-    """What a run was trained on, in the order of the work, reused work included; empty before any."""
+def software(run: RunReport) -> dict[str, tuple[str, ...]]:
+    """The versions of each package, and of Python, with which a ladder was started; empty if they are not known."""
     starts = read_starts(RunPaths(run.directory.with_name(run.control_of) if run.control_of else run.directory))
-    versions = {
-        name: tuple(dict.fromkeys(s.software[name] for s in starts if name in s.software)) for name in _SOFTWARE
-    }
-    software = tuple((name, numbers) for name, numbers in versions.items() if numbers)
-    zero_stage = run.conditions.get("launch.zero_stage")
-    return tuple(Environment(*machine, zero_stage, software) for machine in run.machines)
+    by_name = {name: [start.software[name] for start in starts if name in start.software] for name in _SOFTWARE}
+    return {name: tuple(dict.fromkeys(versions)) for name, versions in by_name.items() if versions}
 
 
 def environment_section(runs: Sequence[RunReport]) -> Section | None:
-    """A row for each environment, with its runs; None if nothing was trained."""
-    trained_in: dict[Environment, list[str]] = {}
-    for run in runs:
-        for environment in environments(run):
-            trained_in.setdefault(environment, []).append(run.name)
-    rows = []
-    for each, members in trained_in.items():
-        software = {name: " and ".join(versions) for name, versions in each.software}
-        who = f"all {len(members)} runs" if len(members) == len(runs) > 1 else ", ".join(members)
-        rows.append([
-            *(Cell(who), Cell(each.device), Cell(str(each.num_devices), each.num_devices), Cell(each.precision)),
-            figure(each.zero_stage, str),
-            *(Cell(software.get(name, "-"), why="" if name in software else _NOT_RECORDED) for name in _SOFTWARE),
-        ])  # fmt: skip
-    table = Table.of("environment", _ENVIRONMENT_COLUMNS, rows)
-    return Section("environment", "Environment", (table,), in_terminal=False, is_detail=True) if rows else None
+    """What the runs were trained on, each environment once; None if nothing was trained."""
+    trained_in: dict[str, list[str]] = {}
+    for run in (run for run in runs if run.machines):
+        machines = [f"{count} x {device} in {precision}" for device, count, precision in run.machines]
+        zero_stage = run.conditions.get("launch.zero_stage")
+        machines += [f"ZeRO stage {zero_stage}"] if zero_stage else []
+        versions = [f"{_SOFTWARE[name]} {' and '.join(numbers)}" for name, numbers in software(run).items()]
+        environment = f"{', '.join(machines)}; {', '.join(versions) or 'versions not recorded'}"
+        trained_in.setdefault(environment, []).append(run.name)
+    sentences = [
+        f"{f'All {len(names)} runs' if len(names) == len(runs) > 1 else ', '.join(names)}: {environment}."
+        for environment, names in trained_in.items()
+    ]
+    parts = tuple(map(Paragraph, sentences))
+    return Section("environment", "Environment", parts, in_terminal=False, is_detail=True) if parts else None
 
 
 _HIDDEN = f"What looks like a secret, such as a variable in launch.environment, is replaced by {REMOVED}."

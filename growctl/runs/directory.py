@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ladder.load import ScheduleError, load_resolved
-from growctl.runs_dir import RunPaths
+from growctl.runs_dir import CONTROL_INFIX, RunPaths
 from growctl.schedule.blocks import Schedule
 from model.errors import UserError
 from stages.checkpoint.files import write_file
@@ -77,3 +77,9 @@ def write_run_set(run: RunPaths, run_set: RunSet) -> None:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def short_name(run: str, is_below: bool) -> str:
+    """A run's name in a table; for a control below its ladder, indented, the part of it after the ladder's."""
+    _, infix, control = run.partition(CONTROL_INFIX)
+    return f"  {control}" if is_below and infix else run

@@ -11,7 +11,7 @@ FILES = {
 """Files of a run: {name: (what it is, its type as MODULE:NAME)}."""
 
 COMMANDS = {
-    "clean": "growctl.runs.clean_document:CleanDocument",
+    "clean": "growctl.runs.clean:Cleanup",
     "compare": "growctl.analysis.results:Pair",
     "data-export": "growctl.data_exchange.export:DataExportDocument",
     "data-import": "growctl.data_exchange.importing:DataImportDocument",
@@ -26,13 +26,13 @@ COMMANDS = {
     "ledger-export": "growctl.ledger.exchange:LedgerExportDocument",
     "ledger-import": "growctl.ledger.exchange:LedgerImportDocument",
     "plan": "growctl.ladder.costs:Plan",
-    "prepare": "growctl.run.prepared:PrepareDocument",
+    "prepare": "growctl.run.dataset:PrepareDocument",
     "report": "growctl.report.documents:ReportDocument",
     "runs": "growctl.runs.storage:Storage",
     "show": "growctl.runs.show:CheckpointFacts",
     "shrink": "growctl.cli.written:ShrinkDocument",
     "status": "growctl.runs.status:StatusDocument",
-    "sweep": "growctl.run.set_document:SweepDocument",
+    "sweep": "growctl.run.sets:SweepDocument",
     "validate": "growctl.ladder.brief:ValidateDocument",
     "verify": "growctl.runs.verify:VerifyDocument",
 }

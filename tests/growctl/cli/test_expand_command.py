@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from growctl.launch.devices import Devices
-from growctl.run.disk_space import remaining_bytes
-from growctl.run.requests import RunRequest
+from growctl.run.requests import RunRequest, remaining_bytes
 from growctl.runs.directory import steps_done
 from growctl.runs.stages import PlannedStage, read_stage
 from growctl.runs.verify import find_targets

@@ -113,7 +113,7 @@ def test_a_missing_dataset_gives_one_message_that_explains_how_to_get_one(tmp_pa
 def test_integrity_covers_engine_checkpoints_and_damaged_manifests(old, call):
     rewrite(old, kind="engine")
     assert ": OK, " in call("verify", "--integrity", old)
-    with pytest.raises(ValueError, match=r"is not signed\. Its files are pickles"):
+    with pytest.raises(ValueError, match=r"Its files are pickles"):
         call("verify", old, old)
     (old / "manifest.json").write_text("{")
     assert "manifest.json cannot be read" in call("verify", "--integrity", old, expect=1)

@@ -87,7 +87,7 @@ def test_a_run_finds_its_jobs_and_logs_in_its_own_directory(tmp_path, queue):
     assert found["tiny-seed-1"].jobs == {"tiny-seed-1.small": "101_1", "tiny-seed-1.large": "102_1"}
     assert options(queue, "101_0")["array"] == "0-2%3"  # all at once
     out, _ = run_here("status", "tiny-seed-1", "--runs-dir", tmp_path)
-    assert "check their state with: squeue --jobs=101_1,102_1" in out
+    assert "check their state with: squeue --jobs=101_1,102_1" in " ".join(out.split())
 
 
 def test_controls_are_arrays_behind_the_last_of_the_ladders(tmp_path, queue):
