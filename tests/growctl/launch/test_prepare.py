@@ -120,7 +120,7 @@ def test_ray_runs_as_many_parts_as_there_are_workers_and_the_error_of_a_text_is_
         wait=lambda running, num_returns, timeout: (running, []),
         shutdown=lambda: None,
     )
-    monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "ray", ray)
     assert prepared(values, tmp_path / "far", "ray") == prepared(values, tmp_path / "here", "local")
     assert max(map(len, parts)) > 1, "two workers share the shards"
     check_error(values, tmp_path, "ray")
