@@ -112,7 +112,7 @@ def _integrity(paths: list[Path], as_json: bool) -> list["Target"]:
 
 def compared(old: Path, new: Path, dataset: Path, runs_dir: Path, **settings: Any) -> "Comparison":
     """The comparison of two checkpoints on the text of a dataset, with engine checkpoints converted meanwhile."""
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.run.resume import as_parameters
     from growctl.text.console import Terminal
     from stages.grow.compare import compare
 

@@ -31,6 +31,18 @@ from stages.data.samples import open_samples
 from stages.spec import TrainSpec
 
 
+@dataclass(frozen=True)
+class PrepareDocument:
+    """A prepared dataset."""
+
+    path: Path
+    manifest: DatasetManifest
+    """The content of its manifest.json."""
+
+    warnings: tuple[str, ...] = ()
+    """Such as a validation set that is too small, one sentence or two each."""
+
+
 class RunDataset:
     """Finds or prepares the dataset of a run."""
 

@@ -16,7 +16,7 @@ from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths
 from model.flops import Flops
 from stages.checkpoint.files import write_file
-from stages.checkpoint.lineage import Lineage, TrainingCost, extended
+from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord, extended
 from stages.checkpoint.manifest import Manifest, sealed_manifest
 from stages.stage_dir import MANIFEST_NAME
 from tests.growctl.analysis.ladders import (
@@ -185,7 +185,7 @@ def lost_rows(runs: Path, start_flops: float | None) -> None:
         cost = history[-1].cost.plus(plan.num_steps, plan.budget_tokens, plan.flops, 60.0)
         paths = RunPaths(ladder.path.parent).stage(plan.index, plan.name)
         history = extended(history, "train", {}, num_parameters=plan.num_parameters, cost=cost)
-        lineage = Lineage(operation="train", history=history, details={"validation_loss": 2.3})
+        lineage = Lineage(operation="train", history=history, training=TrainingRecord(validation_loss=2.3))
         facts: dict[str, Any] = {"kind": "parameters", "model": plan.model, "step": plan.num_steps, "lineage": lineage}
         facts |= {"group_steps": {}, "samples_seen": 0, "seed": 3, "dataset_fingerprint": "f00d", "files": {}}
         manifest = Manifest(**facts, tokenizer_sha256=None)

@@ -28,8 +28,7 @@ from growctl.launch.devices import GPU_FILES, MOST_CPU_RANKS, Devices, gpus_here
 from growctl.launch.local import Local
 from growctl.launch.machines import LaunchError
 from growctl.launch.resolve import machines_of, planned_devices, run_devices
-from growctl.run.disk_space import remaining_bytes
-from growctl.run.requests import LadderRequest
+from growctl.run.requests import LadderRequest, remaining_bytes
 from growctl.run.runner import Execution
 from growctl.run.screen import Screen
 from growctl.schedule.blocks import Schedule
@@ -364,7 +363,7 @@ def test_a_run_uses_the_devices_it_starts_on_and_not_the_gpu_that_its_plan_assum
     assert run_devices(schedule, machines) == Devices(2, "cpu", cpu_is_fast_at_bf16())
     request = LadderRequest.of(schedule, "s", tmp_path, None, with_controls=False).ladder
     execution = Execution(request, tmp_path, machines, Screen(Console()))
-    assert [execution._micro_batch_size(plan) for plan in execution.plans] == [4] * len(execution.plans)
+    assert [execution.micro_batch_size(plan) for plan in execution.plans] == [4] * len(execution.plans)
 
 
 def test_a_run_needs_the_disk_space_of_the_precision_it_trains_in(other_machine, tmp_path, monkeypatch):
