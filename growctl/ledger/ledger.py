@@ -201,6 +201,10 @@ class Ledger:
         """The stage's anomalies, in the order in which they occurred."""
         return sorted(self._file.entries(AnomalyEntry, stage), key=lambda anomaly: (anomaly.attempt, anomaly.seconds))
 
+    def rollbacks(self, stage: str) -> list[tuple[int, int]]:
+        """The stage's rollbacks in their order: the first step and the number of steps whose data each skips."""
+        return [(a.first_step or 0, a.num_steps or 0) for a in self.anomalies(stage) if a.action == "rollback"]
+
 
 def split_by_resumes(work: WorkEntry, later: Sequence[tuple[int, bool]]) -> WorkEntry:
     """`work` with what became of its steps. `later`: where each later attempt resumed, and whether a rollback had

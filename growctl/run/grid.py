@@ -92,7 +92,7 @@ def seed_grid(seeds: str, overrides: Sequence[str]) -> list[Point]:
     Raises SweepError if a seed is no whole number, is negative or is given twice, or if an override sets it too.
     """
     for text in overrides:
-        if (known := _parsed(text)) and known.key_or_group == SEED:
+        if (override := _parsed(text)) and override.key_or_group == SEED:
             raise SweepError(f"--seeds {seeds} and the override {shown(text)} contradict each other; give one of them")
     parsed = _parsed(f"{SEED}={seeds}")
     where = f"--seeds {seeds!r}"
