@@ -236,8 +236,10 @@ class SplitCost:
 
 @dataclass(frozen=True)
 class EvaluationEntry:
-    """One evaluation that still counts: no later attempt resumed from before it."""
+    """A loss on the validation split. A ledger gives those that still count: no later attempt resumed from before."""
 
+    stage: str
+    attempt: int
     step: int
     point: str
     """`after_growth`, `start` (of a release, or of a stage that does not grow), `interval` or `final`."""
@@ -261,6 +263,7 @@ class EvaluationEntry:
 class AnomalyEntry:
     """A training anomaly, such as a loss spike, and the action taken."""
 
+    stage: str
     attempt: int
     step: int
     seconds: float
