@@ -44,7 +44,7 @@ _COMPANIONS = ("-journal", "-wal", "-shm")
 """Suffixes of the files that SQLite keeps beside a database."""
 
 TABLES: dict[str, tuple[type, str]] = {
-    "run": (RunEntry, "run_id"),
+    "run": (RunEntry, "run_id, conditions"),
     "stage": (StageEntry, "name"),
     "attempt": (AttemptEntry, "stage, attempt"),
     "work": (WorkEntry, "stage, attempt, first_step, last_step, num_records"),
