@@ -146,17 +146,17 @@ def expand(
     with as_parameters(source, runs_dir, _tell, output) as parameters:
         with progress_bar("writing new tokens") as on_progress:
             settings = {**growth._asdict(), "policy": policy, "seed": seed, "on_progress": on_progress}
-            lineage = expand_checkpoint(parameters, output, **settings).lineage
+            written = expand_checkpoint(parameters, output, **settings)
         comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
     if as_json:
-        from growctl.cli.written import ExpandDocument
+        from growctl.cli.written import WrittenCheckpoint
         from growctl.text.documents import print_document
 
-        parent = lineage.parent or ""
-        print_document(ExpandDocument(path=output, parent=parent, **lineage.details, comparison=comparison))
+        print_document(WrittenCheckpoint.of(output, written, comparison))
     else:
-        what = "the function is unchanged" if lineage.details["preserves"] else "the function has changed"
-        say(f"{_sizes(output, lineage)} ({added_words(growth)}); {what}")
+        assert written.lineage.growth
+        what = "the function is unchanged" if written.lineage.growth.preserves else "the function has changed"
+        say(f"{_sizes(output, written.lineage)} ({added_words(growth)}); {what}")
         if comparison:
             print()
             print_sections([section(comparison)], Terminal())
@@ -184,10 +184,10 @@ def shrink(
     with as_parameters(source, runs_dir, _tell, output) as parameters:
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     if as_json:
-        from growctl.cli.written import ShrinkDocument
+        from growctl.cli.written import WrittenCheckpoint
         from growctl.text.documents import print_document
 
-        print_document(ShrinkDocument(path=output, parent=manifest.lineage.parent or "", **manifest.lineage.details))
+        print_document(WrittenCheckpoint.of(output, manifest))
     else:
         say(_sizes(output, manifest.lineage))
 
@@ -275,7 +275,7 @@ def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
 def _sizes(output: Path, lineage: "Lineage") -> str:
     from growctl.text.formatting import short_count
 
-    before, after = (short_count(lineage.details[key]) for key in ("num_parameters_before", "num_parameters"))
+    before, after = (short_count(entry.num_parameters) for entry in lineage.history[-2:])
     return f"{output}: {before} -> {after} parameters"
 
 

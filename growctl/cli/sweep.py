@@ -80,10 +80,10 @@ def train_requests(
     requests: Sequence["LadderRequest"], runs_dir: Path, dry_run: bool = False, as_json: bool = False
 ) -> None:
     """Trains the runs of a set and prints how they ended, or only lists them. Raises RunFailed if one failed."""
-    from growctl.queue.arrays import submit_set
     from growctl.run.requests import RunFailed
     from growctl.run.screen import make_screen
     from growctl.run.sets import cost_section, describe_set, outcome_section, train_set
+    from growctl.run.slurm_jobs import submit_set
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
     from growctl.text.terminal import print_sections

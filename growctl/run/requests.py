@@ -12,7 +12,7 @@ from growctl.ladder.releases import paths_of, plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.devices import Devices
 from growctl.launch.machines import Machines
-from growctl.launch.ranks import uneven_batch
+from growctl.launch.resolve import uneven_batch
 from growctl.ledger.lines import record_start
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
 from growctl.runs.directory import (

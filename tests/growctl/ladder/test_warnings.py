@@ -8,7 +8,7 @@ import pytest
 from growctl.ladder.costs import Measurements
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
-from growctl.launch.ranks import planned_crowding
+from growctl.launch.resolve import planned_crowding
 from growctl.run.requests import RunRequest, check_batch
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths

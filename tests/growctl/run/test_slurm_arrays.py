@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from growctl.queue import slurm_job
-from growctl.queue.arrays import Bundle, bundles
-from growctl.queue.submit import Chain
+from growctl.run import job_part
 from growctl.run.grid import grid
 from growctl.run.sets import set_requests
+from growctl.run.slurm_jobs import Bundle, Chain, bundles
 from growctl.runs.status import find_status
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import write_file
@@ -131,7 +130,7 @@ def test_jobs_that_cannot_be_recorded_are_cancelled(tmp_path, queue, monkeypatch
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         write_file(path, content)
 
-    monkeypatch.setattr("growctl.queue.submit.write_file", write)
+    monkeypatch.setattr("growctl.run.slurm_jobs.write_file", write)
     submit(tmp_path, expect=1)
     assert [job.name for job in queue.iterdir() if job.is_dir()] != []
     assert in_queue(queue) == []
@@ -174,7 +173,7 @@ def test_runs_share_arrays_only_if_they_ask_slurm_for_the_same(tmp_path, swept, 
 
 
 def test_more_runs_than_an_array_may_have_are_several_arrays(tmp_path, monkeypatch):
-    monkeypatch.setattr("growctl.queue.arrays.LARGEST_ARRAY", 2)
+    monkeypatch.setattr("growctl.run.slurm_jobs.LARGEST_ARRAY", 2)
     assert [bundle.names for bundle in bundled(tmp_path, "seed=0,1,2")] == [SEEDS[:2], SEEDS[2:]]
 
 
@@ -208,6 +207,6 @@ def test_a_task_asks_for_its_own_state_and_not_for_that_of_its_array(monkeypatch
 
     for name, value in (("JOB_ID", "105"), ("ARRAY_JOB_ID", "101"), ("ARRAY_TASK_ID", "2")):
         monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setattr(slurm_job, "job_states", states)
-    assert slurm_job._kept()
+    monkeypatch.setattr(job_part, "job_states", states)
+    assert job_part._kept()
     assert asked == ["101_2"]

@@ -1,6 +1,6 @@
 """Runs inside a SLURM job: the ordinary runner on its first machine, with workers started by srun.
 
-Jobs are submitted through submitit (growctl/queue/submit.py) and follow its protocol. Shortly before the time limit,
+Jobs are submitted through submitit (growctl/run/slurm_jobs.py) and follow its protocol. Shortly before the time limit,
 SLURM warns the job with SIGUSR2. The job makes its workers save and exit, saves its own state and is requeued. When it
 starts again, it resumes from the files on disk, like any other run.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from growctl.bugs import report_bug
-from growctl.launch.slurm_machines import job_states
+from growctl.launch.slurm import job_states
 from growctl.run import signals
 from growctl.run.requests import LadderRequest
 from growctl.text.escaping import say

@@ -15,10 +15,11 @@ from submitit.core.utils import UncompletedJobError
 from growctl.ladder.load import load_schedule, parse_schedule
 from growctl.launch.machines import LaunchError
 from growctl.launch.resolve import machines_of
-from growctl.queue import slurm_job as job_module
-from growctl.queue.slurm_job import JobPart
-from growctl.queue.submit import _check_no_jobs, check_slurm, plan_jobs
+from growctl.launch.slurm import check_slurm
+from growctl.run import job_part as job_module
+from growctl.run.job_part import JobPart
 from growctl.run.requests import LadderRequest, RunFailed
+from growctl.run.slurm_jobs import _check_no_jobs, plan_jobs
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths
 from growctl.schedule.launch_block import LaunchBlock

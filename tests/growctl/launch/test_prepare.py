@@ -1,8 +1,10 @@
-"""growctl/prepare/: a dataset prepared by SLURM jobs or on a Ray cluster is the one that this machine prepares."""
+"""A dataset prepared by SLURM jobs or on a Ray cluster is the one that this machine prepares."""
 
 import importlib.util
 import json
 import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +12,8 @@ from typing import Any
 import pytest
 
 from growctl.ladder.load import load_schedule
-from growctl.prepare.executors import execute_on
-from growctl.prepare.far_tasks import JOBS, TaskPart, error_file, new_folder
-from growctl.run.screen import Screen, work_words
-from growctl.text.console import Terminal
+from growctl.launch.prepare import JOBS, TaskPart, error_file, execute_on
+from growctl.run.screen import work_words
 from stages.data import build as build_module
 from stages.data.corpus import DataError
 from stages.data.dataset import read_dataset_manifest
@@ -37,7 +37,7 @@ def values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def prepared(values: list[str], place: Path, executor: str) -> str:
     """The fingerprint of the dataset that `executor` prepares."""
     loaded = load_schedule("quickstart", values)
-    execute = execute_on(executor, loaded, place, place / "log", Screen(Terminal(stderr=True)))  # type: ignore[arg-type]
+    execute = execute_on(executor, loaded, place, place / "log", print)  # type: ignore[arg-type]
     return read_dataset_manifest(prepare(loaded.data, place, execute=execute)).fingerprint
 
 
@@ -71,7 +71,7 @@ def test_the_error_of_a_task_appears_with_its_whole_message(tmp_path: Path, monk
         raise DataError("not UTF-8")
 
     tasks: Any = SimpleNamespace(directory=tmp_path, record=lambda number: None, run=fail)
-    new_folder(tasks)
+    (tmp_path / JOBS).mkdir()
 
     def full_disk(*_: object) -> None:
         assert not error_file(tasks, 3).exists(), "before the message is in it"
@@ -99,6 +99,31 @@ def test_an_executor_that_is_not_there_is_one_error(
         _, err = run_here(*command, "ray", expect=2)
         assert err.splitlines()[-1].endswith("--executor ray: needs Ray: pip install 'growctl[ray]'")
     assert not (tmp_path / "runs/.datasets").exists()
+
+
+def test_ray_runs_as_many_parts_as_there_are_workers_and_the_error_of_a_text_is_reported(
+    values: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[list[int]] = []
+
+    def remote(run: Any) -> Any:
+        def start(part: TaskPart) -> None:
+            parts.append(part.numbers)
+            with suppress(DataError):  # as Ray: the error stays with the result
+                run(part)
+
+        return SimpleNamespace(remote=start)
+
+    ray = SimpleNamespace(
+        is_initialized=lambda: True,
+        remote=lambda num_cpus: remote,
+        wait=lambda running, num_returns, timeout: (running, []),
+        shutdown=lambda: None,
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    assert prepared(values, tmp_path / "far", "ray") == prepared(values, tmp_path / "here", "local")
+    assert max(map(len, parts)) > 1, "two workers share the shards"
+    check_error(values, tmp_path, "ray")
 
 
 @pytest.mark.slow
