@@ -47,7 +47,7 @@ _STAGE = "stage TEXT NOT NULL"
 _ATTEMPT = f"{_STAGE}, attempt INTEGER NOT NULL"
 
 TABLES: dict[str, tuple[type, str, str]] = {
-    "run": (RunEntry, "", "run_id"),
+    "run": (RunEntry, "", "run_id, conditions"),
     "stage": (StageEntry, "", "name"),
     "attempt": (AttemptEntry, "", "stage, attempt"),
     "work": (WorkEntry, "", "stage, attempt, first_step, last_step, num_records"),

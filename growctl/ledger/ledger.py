@@ -69,7 +69,7 @@ class Ledger:
         """Records the run and all stages of its schedule, before any work. Recording them again changes nothing.
 
         Raises LedgerError if they differ from those recorded. Only the fields in _MAY_CHANGE may differ: names, paths,
-        ids, sets, decays and caveats. The ledger keeps the first values.
+        ids, sets, decays and caveats, and the launch. `run` keeps the first values, `relaunched` knows the launch's.
         """
         now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
         with self._file.transaction():
@@ -85,6 +85,9 @@ class Ledger:
                     raise LedgerError(
                         f"{self.path}: {what} was recorded with {differing}; use another run name for other values"
                     )
+        if run.conditions != self._file.entries(RunEntry)[-1].conditions:
+            with self._file.transaction():
+                self._file.append(replace(self.run(), conditions=run.conditions), once=True)
 
     def books(self, stage: str, landmarks: Iterable[Record] = ()) -> StageBooks:
         """The books for a stage's metrics.jsonl; raises LedgerError for a stage that was not recorded."""
@@ -103,11 +106,16 @@ class Ledger:
     # Read from the ledger.
 
     def run(self) -> RunEntry:
-        """The run; raises NothingRecorded if there is none yet."""
+        """The run as it was first recorded; raises NothingRecorded if there is none yet."""
         runs = self._file.entries(RunEntry)
         if not runs:
             raise NothingRecorded(self.path)
         return runs[0]
+
+    def relaunched(self) -> list[str]:
+        """The conditions of the run's launch that changed when it resumed."""
+        first, *others = (run.conditions for run in self._file.entries(RunEntry))
+        return sorted({key for other in others for key in first | other if first.get(key) != other.get(key)})
 
     def machines(self) -> list[tuple[str, int, str]]:
         """The device, the number of devices and the precision of all work, in order, also of reused work, which has the

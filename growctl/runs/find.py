@@ -217,7 +217,7 @@ def _ends(run: RunReport) -> list[tuple[str, int, float | None]]:
 def read_run(path: Path) -> RunReport:
     """The report of the run whose ledger is `path`; raises LedgerError if the ledger cannot be read."""
     with Ledger.open(path, read_only=True) as ledger:
-        run, machines = ledger.run(), tuple(ledger.machines())
+        run, machines, relaunched = ledger.run(), tuple(ledger.machines()), tuple(ledger.relaunched())
         stages: list[StageReport] = []
         releases: list[StageReport] = []
         points: list[EvaluationPoint] = []
@@ -253,6 +253,7 @@ def read_run(path: Path) -> RunReport:
         directory=path.parent,
         dataset=run.dataset,
         conditions=run.conditions,
+        relaunched=relaunched,
         decays=run.decays,
         caveats=tuple(run.caveats),
         precisions=frozenset(precision for _, _, precision in machines) - {UNKNOWN},
@@ -325,7 +326,7 @@ def _stage_report(
         evaluation_flops=cost.spent.evaluation_flops + cost.reused.evaluation_flops,
         evaluated_tokens=final.num_tokens if final else None,
         evaluation_precision=final.precision if final else None,
-        cost_is_whole=bool(run.base) or _agrees(cost.trained, before, directory, stage),
+        cost_is_whole=_agrees(cost.trained, directory, stage),
         recomputed_flops=cost.spent.recomputed_flops,
         wall_seconds=cost.spent.wall_seconds,
         device_seconds=cost.spent.device_seconds,
@@ -383,16 +384,17 @@ def _part_paths(directory: Path, stage: StageEntry) -> StagePaths | None:
     return None
 
 
-def _agrees(trained: Cost, before: Sequence[StageReport], directory: Path, stage: StageEntry) -> bool:
-    """Whether the rows up to a stage sum up to the FLOPs that its final checkpoint says it cost, if that is here."""
+def _agrees(trained: Cost, directory: Path, stage: StageEntry) -> bool:
+    """Whether the rows of a stage sum up to the FLOPs that its final checkpoint says it cost, if that is here."""
     paths = _part_paths(directory, stage)
     try:
         history = read_manifest(paths.final).lineage.history if paths else ()
     except (CheckpointError, OSError):
         return True
-    cost = history[-1].cost if history else None
-    flops = trained.flops.total + sum(each.flops - each.rolled_back_flops for each in before)
-    return cost is None or not cost.complete or math.isclose(cost.flops.total, flops, rel_tol=_ROUNDING)
+    if len(history) < 2:
+        return True
+    own = history[-1].cost.flops.total - history[-2].cost.flops.total
+    return math.isclose(own, trained.flops.total, rel_tol=_ROUNDING)
 
 
 def _samples(directory: Path, stage: StageEntry) -> tuple[TextSample, ...]:
