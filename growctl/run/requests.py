@@ -15,8 +15,15 @@ from growctl.launch.machines import Machines
 from growctl.launch.resolve import uneven_batch
 from growctl.ledger.lines import record_start
 from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
-from growctl.runs.control_folders import in_their_folders
-from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set, steps_done, write_run_set
+from growctl.runs.directory import (
+    RunError,
+    RunSet,
+    in_their_folders,
+    own_schedule,
+    read_run_set,
+    steps_done,
+    write_run_set,
+)
 from growctl.runs.lock import find_holder
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
