@@ -30,7 +30,7 @@ from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
-from growctl.runs.read import read_run
+from growctl.runs.find import read_run
 from growctl.runs.show import read_facts, section
 from growctl.runs.status import find_status
 from growctl.text.console import Terminal

@@ -6,7 +6,7 @@ import pytest
 
 from growctl.ladder.load import load_schedule
 from growctl.ladder.mixtures import mixture_spans
-from growctl.runs.read import read_run
+from growctl.runs.find import read_run
 from stages.checkpoint.manifest import read_manifest
 from stages.data.samples import MixedSamples, open_samples
 from stages.spec import TrainSpec
