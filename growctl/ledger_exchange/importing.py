@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from growctl.ladder.checks import RUN_NAME
 from growctl.ledger.books import utc_now
 from growctl.ledger.ledger import Ledger
-from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.errors import NAME_ALLOWED
+from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
 from model.errors import UserError
 from stages.checkpoint.files import write_file
 

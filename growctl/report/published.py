@@ -16,7 +16,7 @@ from model.config import TokenformerConfig, TransformerConfig, tokenformer_confi
 from model.errors import UserError
 from model.flops import training_flops_per_token
 from model.strict import Strict
-from stages.plain_yaml import UNREADABLE, parse, read_text, why_unreadable
+from stages.plain_yaml import read_yaml
 
 _FOLDER = Path(__file__).with_name("published_figures")
 _KIND = "file of published figures"
@@ -110,11 +110,9 @@ def shipped(name: str) -> Published:
 
 def _load(path: Path) -> Published:
     try:
-        data = parse(read_text(path, _KIND), _KIND)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-    except (*UNREADABLE, OSError) as error:
-        raise UserError(f"{path}: cannot be read: {why_unreadable(error)}") from error
+        data = read_yaml(path)
+    except (UserError, OSError) as error:
+        raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     if not isinstance(data, dict):
         raise UserError(
             f"{path}: has no published figures; such a file has the keys {', '.join(Published.model_fields)}"

@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 from growctl.ladder.control_folders import further_controls, in_their_folders, renamed_controls
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
+from growctl.ladder.load import ScheduleError, folder_name_error, load_resolved
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger, LedgerError, RunEntry, StageEntry
 from growctl.run.requests import steps_done
 from growctl.run.run_set import RunSet, read_run_set
 from growctl.runs.find import RunNotFoundError
-from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
+from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.status.damage import lacks_records, missing_files
 from growctl.status.holders import changed_a_moment_ago, is_held, process_in

@@ -17,7 +17,7 @@ from model.errors import UserError
 from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, TokensName
 from model.strict import first_reason
 from stages.checkpoint.manifest import CheckpointError
-from stages.plain_yaml import UNREADABLE, parse, read_text, why_unreadable
+from stages.plain_yaml import read_yaml
 
 OFFICIAL_EMBEDDING = "sequential.0.word_embeddings.weight"
 
@@ -75,9 +75,10 @@ def read_settings(path: Path) -> dict[str, Any]:
             f"{path} {'is a directory' if path.is_dir() else 'does not exist'}; --config names a YAML"
         )
     try:
-        loaded = parse(read_text(path, "model's YAML"), "model's YAML")
-    except (OSError, UserError, *UNREADABLE) as error:
-        raise CheckpointError(f"{path} is not a YAML file of settings: {why_unreadable(error)}") from error
+        loaded = read_yaml(path)
+    except (OSError, UserError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{path} is not a YAML file of settings: {why}") from error
     if not isinstance(loaded, dict):
         raise CheckpointError(f"{path} is not a YAML file of settings: it has no keys")
     names: dict[str, Any] = {}

@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from growctl.ladder.costs import plan_costs
-from growctl.ladder.dataset_facts import counted_on
-from growctl.ladder.load import ScheduleError, load_resolved, load_schedule
+from growctl.ladder.load import ScheduleError, counted_on, load_resolved, load_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.train_spec import worker_spec
 from growctl.ladder.warnings import plan_notes

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from growctl.ladder.load import RUN_NAME
+from growctl.runs_dir import RUN_NAME
 from growctl.sweep.names import run_names, short_keys
 
 VALUES = st.one_of(
