@@ -24,8 +24,9 @@ from typing import Any
 
 from benchmarks.machine import machine
 from growctl.ledger.books import StageBooks
-from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
-from growctl.run.history import StageHistory
+from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.ledger import Ledger
+from growctl.run.attempt import StageHistory
 from growctl.runs_dir import RunsPaths
 from model.flops import Flops
 from stages.metrics import MetricsWriter

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
-from growctl.checkpoints.dataset import dataset_of
-from growctl.cli.pretrained import open_pretrained
-from growctl.find_checkpoint import find_checkpoint
+from growctl.evaluate.pretrained import open_pretrained
+from growctl.find_checkpoint import dataset_of, find_checkpoint
 from growctl.ladder.equal_size import equal_size_transformer
 from growctl.runs_dir import RunPaths
 from model.config import (

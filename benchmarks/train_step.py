@@ -201,7 +201,6 @@ def train_spec(case: Case, precision: Any, dataset: Path, model: Any, kernels: A
         stage="benchmark",
         attempt=1,
         directory=tempfile.mkdtemp(dir=dataset.parent),
-        keys="",
         dataset=str(dataset),
         model=model,
         initial=None,

@@ -1,7 +1,4 @@
-"""Finds the checkpoint that a user names: by its path, by its stage's or run's directory, or by the run's name.
-
-Imports no torch.
-"""
+"""Finds the checkpoint that a user names, and the dataset that it was trained on. Imports no torch."""
 
 import errno
 from collections.abc import Callable
@@ -9,7 +6,8 @@ from pathlib import Path
 
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.text.suggestion import did_you_mean
-from stages.checkpoint.manifest import CheckpointError, parameter_file
+from model.errors import UserError
+from stages.checkpoint.manifest import CheckpointError, parameter_file, read_manifest
 from stages.checkpoint.staging import why_unfinished
 from stages.stage_dir import MANIFEST_NAME, StagePaths, is_checkpoint_name, staging_directory
 
@@ -52,6 +50,36 @@ def find_named(name: str, runs_dir: Path) -> Path:
     Raises CheckpointError with what there is instead.
     """
     return _by_name(Path(name), runs_dir)[0]
+
+
+def dataset_of(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
+    """The dataset `given`, or else the checkpoint's training dataset, found above the checkpoint or in `runs_dir`.
+
+    Raises UserError if there is none, or if `given` is damaged or cannot be read with the checkpoint's vocabulary.
+    """
+    from stages.data.dataset import DataError, verify_dataset  # slow, and finding a checkpoint must not be
+
+    manifest = read_manifest(checkpoint)
+    if given is not None:
+        from stages.grow.compare import require_readable  # imports torch
+
+        require_readable(given, checkpoint, manifest)
+        verify_dataset(given, hashes=False)
+        return given
+    fingerprint = manifest.dataset_fingerprint
+    here = RunsPaths(runs_dir)
+    above = [RunsPaths(folder) for folder in checkpoint.resolve().parents]
+    for dataset in (path.parent for runs in (*above, here) for path in runs.dataset_manifests()):
+        try:
+            if verify_dataset(dataset, hashes=False).fingerprint == fingerprint:
+                return dataset
+        except DataError:
+            continue
+    sought = f"with the fingerprint {fingerprint[:12]}... of {checkpoint}" if fingerprint else f"named by {checkpoint}"
+    raise UserError(
+        f"there is no dataset {sought}, neither in a {here.datasets.name} above it nor in {here.datasets}; give one "
+        "with --data DIR (`growctl prepare SCHEDULE` prepares it and prints its path)"
+    )
 
 
 def _exists(path: Path) -> bool:

@@ -49,11 +49,6 @@ class RunsPaths:
         return [RunPaths(path.parent) for path in sorted(self.directory.glob(f"*/{self.run('').ledger.name}"))]
 
     @property
-    def keys(self) -> Path:
-        """The keys that sign engine checkpoints (stages/checkpoint/signatures.py)."""
-        return self.directory / ".keys"
-
-    @property
     def bugs(self) -> Path:
         """The folder of the tracebacks of growctl's own errors."""
         return self.directory / ".bugs"
@@ -161,9 +156,10 @@ class RunPaths:
         """The file with the run's id in the tracker of that name, and what the tracker has of the run."""
         return self.directory / "trackers" / f"{tracker}.json"
 
-    def tracker_log(self, tracker: str) -> Path:
-        """What the tracker of that name prints."""
-        return self.directory / "trackers" / f"{tracker}.log"
+    @property
+    def trackers_log(self) -> Path:
+        """What the trackers print."""
+        return self.directory / "trackers" / "log.txt"
 
     @property
     def jobs_folder(self) -> Path:

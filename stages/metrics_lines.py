@@ -140,7 +140,7 @@ class SourceEvaluation(TypedDict):
     num_tokens: Count
     """Validation tokens predicted."""
 
-    train_tokens: Tokens
+    trained_tokens: Tokens
     """Data tokens of the source that the stage has trained on so far. Data that a rollback skipped does not count."""
 
     epochs: Epochs

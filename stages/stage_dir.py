@@ -110,7 +110,7 @@ class StagePaths:
 
     @property
     def scores(self) -> Path:
-        """What `growctl eval` found on the stage's checkpoints (growctl/ledger/scores.py)."""
+        """What `growctl eval` found on the stage's checkpoints (growctl/ledger/lines.py)."""
         return self.directory / "scores.jsonl"
 
     @property

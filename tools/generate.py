@@ -1,9 +1,11 @@
 """Writes the parts of the documentation that come from code: `make docs` runs `python -m tools.generate`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from growctl.ladder.costs import RunCost, plan_costs
+from growctl.ladder.costs import ControlCost
 from growctl.ladder.load import load_schedule, shipped_schedules
+from growctl.ladder.plan import make_plan
 from growctl.text.formatting import byte_count, scientific, short_count
 from tools import file_tables, formats, growth_axes, inspection, judge, keys, performance
 from tools.pages import REPOSITORY, filled
@@ -26,19 +28,19 @@ def plans_table() -> str:
 
 def _cells(name: str, path: Path) -> tuple[str, ...]:
     """The cells of one schedule, one for each of HEADINGS."""
-    costs = plan_costs(load_schedule(name, ASSUMED), Path("no runs directory"))
-    ladder, last = costs.ladder, costs.ladder.stages[-1]
-    assert last.memory, "a batch that 8 devices cannot share"
-    controls = ", ".join(f"{len(runs)} x {kind}" for kind, runs in _by_kind(costs.controls).items())
-    hours = sum(run.total.device_hours or 0.0 for run in costs.controls)
+    plan = make_plan(load_schedule(name, ASSUMED), Path("no runs directory"))
+    last = plan.trunk[-1]
+    assert last.memory_bytes, "a batch that 8 devices cannot share"
+    controls = ", ".join(f"{len(runs)} x {kind}" for kind, runs in _by_kind(plan.controls).items())
+    hours = sum(run.total.device_seconds or 0.0 for run in plan.controls) / 3600
     return (
         f"[`{name}`](../{path.relative_to(REPOSITORY)})",
-        " -> ".join(short_count(cost.plan.num_parameters) for cost in ladder.stages),
-        " + ".join(short_count(cost.plan.train_tokens) for cost in ladder.stages),
-        f"{sum(cost.plan.train_tokens for cost in ladder.stages) / last.plan.num_parameters:.0f}",
-        scientific(ladder.total.flops.total),
-        f"{byte_count(last.memory.total)} (micro-batch {last.micro_batch_size})",
-        _hours(ladder.total.device_hours),
+        " -> ".join(short_count(stage.num_parameters) for stage in plan.trunk),
+        " + ".join(short_count(stage.budget_tokens) for stage in plan.trunk),
+        f"{sum(stage.budget_tokens for stage in plan.trunk) / last.num_parameters:.0f}",
+        scientific(plan.total.flops),
+        f"{byte_count(last.memory_bytes.total)} (micro-batch {last.micro_batch_size})",
+        _hours((plan.total.device_seconds or 0.0) / 3600),
         f"{controls}: {_hours(hours)}" if controls else "-",
     )
 
@@ -48,15 +50,15 @@ def with_plans(page: str) -> str:
     return filled(page, {"plans": plans_table})
 
 
-def _by_kind(controls: list[RunCost]) -> dict[str | None, list[RunCost]]:
-    kinds: dict[str | None, list[RunCost]] = {}
+def _by_kind(controls: Sequence[ControlCost]) -> dict[str, list[ControlCost]]:
+    kinds: dict[str, list[ControlCost]] = {}
     for control in controls:
         kinds.setdefault(control.kind, []).append(control)
     return kinds
 
 
-def _hours(hours: float | None) -> str:
-    return "-" if hours is None else f"{hours:,.0f}" if hours >= 1 else "under 1"
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 1 else "under 1"
 
 
 def main() -> None:

@@ -59,7 +59,7 @@ def one_size(section: Section, size: str, kernels: Kernels) -> dict[str, Any]:
     if device.type == "cuda":
         ids_BT = batch[0][0]
         tokens_BT = torch.cat((ids_BT, ids_BT[:, :1]), dim=1)
-        found |= memory(config, step_memory(engine, tokens_BT, settings.micro_batches)._asdict(), settings, ids_BT)
+        found |= memory(config, step_memory(engine, tokens_BT, settings.micro_batches).model_dump(), settings, ids_BT)
     engine.destroy()
     return found | {"says": f"ZeRO-1 takes {found['engine_over_plain']} times the plain loop's time"}
 
@@ -117,7 +117,6 @@ def train_spec(
         stage="benchmark",
         attempt=1,
         directory="",
-        keys="",
         dataset="",
         model=model,
         initial=None,

@@ -131,8 +131,8 @@ def run(
         check_runs_dir(schedule, runs_dir, name)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     if seeds is not None:
-        from growctl.sweep.grid import seed_grid
-        from growctl.sweep.requests import set_requests
+        from growctl.run.grid import seed_grid
+        from growctl.run.sets import set_requests
 
         points = seed_grid(seeds, overrides or [])
         requests = set_requests(
@@ -158,7 +158,7 @@ def run(
             say(note, error=True)
         say(dry_run_text(request))
     elif loaded.launch.cluster == "slurm":
-        from growctl.queue.submit import submit
+        from growctl.run.slurm_jobs import submit
 
         screen = Screen(Terminal())
         if note:
@@ -197,25 +197,23 @@ def plan(
 
     Example: growctl plan pile_1.4b launch.devices=8 launch.hardware.device=h100 launch.hardware.mfu=0.4
     """
-    from growctl.ladder.costs import plan_costs
     from growctl.ladder.load import load_schedule
-    from growctl.ladder.plan_table import print_plan
+    from growctl.ladder.plan import make_plan, print_plan
     from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
 
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir)
-    costs = plan_costs(loaded, runs_dir)
+    plan = make_plan(loaded, runs_dir)
     if measure:
         from growctl.ladder.measure import measure_sizes
 
         progress = Terminal(stderr=True, highlight=False)
-        costs = plan_costs(loaded, runs_dir, measure_sizes(costs, lambda line: progress.print(line, soft_wrap=True)))
+        measurements = measure_sizes(plan, lambda line: progress.print(line, soft_wrap=True))
+        plan = make_plan(loaded, runs_dir, measurements)
     if as_json:
-        from growctl.ladder.plan_document import plan_document
-        from growctl.text.documents import print_document
-
-        print_document(plan_document(loaded, costs))
+        print_document(plan)
     else:
-        print_plan(loaded, Terminal(), costs)
+        print_plan(plan, Terminal())
 
 
 @app.command(rich_help_panel=TRAINING)
@@ -238,9 +236,9 @@ def prepare(
 
     Example: growctl prepare quickstart
     """
-    from growctl.ladder.datasets import DatasetSizes, dataset_warnings
+    from growctl.ladder.datasets import dataset_warnings, prepared_sizes
     from growctl.ladder.load import load_schedule
-    from growctl.prepare.executors import execute_on
+    from growctl.launch.prepare import execute_on
     from growctl.run.screen import make_screen
     from growctl.runs_dir import RunsPaths
     from growctl.schedule.sources import prepare_data
@@ -259,12 +257,12 @@ def prepare(
             on_progress=screen.preparing,
             on_work=screen.preparing_work,
             tell=warnings.append,
-            execute=execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen),
+            execute=execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen.message),
         )
     manifest = read_dataset_manifest(path)
-    warnings += dataset_warnings(loaded, DatasetSizes.of(manifest, path))
+    warnings += dataset_warnings(loaded, prepared_sizes(loaded.data, runs_dir))
     if as_json:
-        from growctl.run.prepared import PrepareDocument
+        from growctl.run.dataset import PrepareDocument
         from growctl.text.documents import print_document
 
         print_document(PrepareDocument(path, manifest, tuple(warnings)))
@@ -277,7 +275,7 @@ def prepare(
         if manifest.skipped.total:
             say(f"skipped: {manifest.skipped}")
         for warning in warnings:
-            screen.message(f"warning: {screen.explained(warning)}")
+            screen.message(f"warning: {warning}")
         say(str(path))
 
 

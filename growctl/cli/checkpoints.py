@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from model.config import ModelConfig
     from model.policy import GrowthPolicy
     from stages.checkpoint.lineage import Lineage
+    from stages.checkpoint.manifest import Manifest
 
 MOST_TOKENS = 10_000_000
 MOST_LAYERS = 1_000
@@ -106,13 +107,13 @@ def expand(
 
     Example: growctl expand quickstart --add-layers 2 --depth interleave --output deeper
     """
-    from growctl.checkpoints.dataset import dataset_of
-    from growctl.checkpoints.room import check_expansion
-    from growctl.find_checkpoint import find_checkpoint
+    from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.ladder.sizes import Growth
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.run.resume import as_parameters
+    from growctl.runs.room import check_expansion
+    from growctl.runs.verify import section
     from growctl.text.console import Terminal
-    from growctl.verify.table import print_comparison
+    from growctl.text.terminal import print_sections
     from model.errors import UserError
     from model.policy import grow_config
     from stages.checkpoint.manifest import read_manifest
@@ -148,20 +149,18 @@ def expand(
         in_proportion=add_ffn_tokens is None,
     )
     with as_parameters(source, runs_dir, _tell, output) as parameters:
-        lineage = _expanded(parameters, output, **growth._asdict(), policy=policy, seed=seed)
+        grown = _expanded(parameters, output, **growth._asdict(), policy=policy, seed=seed)
         comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
     if as_json:
-        from growctl.cli.written import ExpandDocument
+        from growctl.cli.written import WrittenCheckpoint
         from growctl.text.documents import print_document
-        from growctl.verify.document import comparison_entry
 
-        entry = comparison_entry(source, output, dataset, comparison) if dataset and comparison else None
-        print_document(ExpandDocument(path=output, parent=lineage.parent or "", **lineage.details, comparison=entry))
+        print_document(WrittenCheckpoint.of(output, grown, comparison))
     else:
-        _say_expanded(output, lineage, growth)
-        if dataset and comparison:
+        _say_expanded(output, grown.lineage, growth)
+        if comparison:
             print()
-            print_comparison(source, output, dataset, comparison, Terminal())
+            print_sections([section(comparison)], Terminal())
     if comparison and comparison.breaks_promise:
         raise typer.Exit(1)
 
@@ -177,9 +176,9 @@ def shrink(
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
-    from growctl.checkpoints.room import check_copies
     from growctl.find_checkpoint import find_checkpoint
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.run.resume import as_parameters
+    from growctl.runs.room import check_copies
     from stages.checkpoint.manifest import read_manifest
     from stages.grow.expand import shrink as shrink_checkpoint
 
@@ -188,10 +187,10 @@ def shrink(
     with as_parameters(source, runs_dir, _tell, output) as parameters:
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     if as_json:
-        from growctl.cli.written import ShrinkDocument
+        from growctl.cli.written import WrittenCheckpoint
         from growctl.text.documents import print_document
 
-        print_document(ShrinkDocument(path=output, parent=manifest.lineage.parent or "", **manifest.lineage.details))
+        print_document(WrittenCheckpoint.of(output, manifest))
     else:
         say(_sizes(output, manifest.lineage))
 
@@ -203,18 +202,17 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
 
     Example: growctl show quickstart
     """
-    from growctl.checkpoints.document import show_document
-    from growctl.checkpoints.facts import read_facts
-    from growctl.checkpoints.table import print_facts
     from growctl.find_checkpoint import find_checkpoint
+    from growctl.runs.show import read_facts, section
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
+    from growctl.text.terminal import print_sections
 
     facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell), runs_dir)
     if as_json:
-        print_document(show_document(facts))
+        print_document(facts)
     else:
-        print_facts(facts, Terminal(highlight=False))
+        print_sections([section(facts)], Terminal(highlight=False))
 
 
 def _new_tokens(
@@ -268,19 +266,20 @@ def _new(output: Path) -> Path:
     return output
 
 
-def _expanded(checkpoint: Path, output: Path, **growth: Any) -> "Lineage":
-    """Writes the expanded checkpoint to `output`, with a progress bar on a terminal. Returns its lineage."""
+def _expanded(checkpoint: Path, output: Path, **growth: Any) -> "Manifest":
+    """Writes the expanded checkpoint to `output`, with a progress bar on a terminal. Returns its manifest."""
     from growctl.text.progress import progress_bar
     from stages.grow.expand import expand as expand_checkpoint
 
     with progress_bar("writing new tokens") as on_progress:
-        return expand_checkpoint(checkpoint, output, **growth, on_progress=on_progress).lineage
+        return expand_checkpoint(checkpoint, output, **growth, on_progress=on_progress)
 
 
 def _say_expanded(output: Path, lineage: "Lineage", growth: "Growth") -> None:
     from growctl.run.screen import added_words
 
-    what = "the function is unchanged" if lineage.details["preserves"] else "the function has changed"
+    assert lineage.growth
+    what = "the function is unchanged" if lineage.growth.preserves else "the function has changed"
     say(f"{_sizes(output, lineage)} ({added_words(growth)}); {what}")
 
 
@@ -304,7 +303,7 @@ def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
 def _sizes(output: Path, lineage: "Lineage") -> str:
     from growctl.text.formatting import short_count
 
-    before, after = (short_count(lineage.details[key]) for key in ("num_parameters_before", "num_parameters"))
+    before, after = (short_count(entry.num_parameters) for entry in lineage.history[-2:])
     return f"{output}: {before} -> {after} parameters"
 
 

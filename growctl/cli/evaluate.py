@@ -1,11 +1,10 @@
 """The command `eval`. Slow modules are imported on use."""
 
+import importlib.util
 import json
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,14 +12,10 @@ import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, DtypeName, RunsDir, TokenizerFile
 from growctl.text.escaping import say
-from growctl.text.first_use import FirstUse
+from model.errors import Failure, UserError
 
 if TYPE_CHECKING:
-    import torch
-    from lm_eval.tasks import TaskManager
-
-    from stages.checkpoint.pretrained import Pretrained
-    from stages.evaluate.replicas import Replicas
+    from growctl.evaluate.evaluation import EvalDocument
 
 PER_STEP = 8
 """Windows or requests that a device computes at a time, by default."""
@@ -124,152 +119,116 @@ def evaluate(
 
     Example: growctl eval my-run --text book.txt --contexts 1024,4096,16384 --rope-scaling yarn --picture long.png
     """
-    from growctl.evaluate.evaluation import Evaluation
+    from growctl.evaluate.evaluation import ContextsDocument, Evaluator
+    from growctl.evaluate.pretrained import open_replicas
     from growctl.evaluate.record import record
-    from growctl.evaluate.settings import (
-        context_lengths,
-        listed,
-        new_file,
-        require_fitting,
-        require_one,
-        require_one_device,
-    )
     from growctl.text.console import Terminal
     from growctl.text.documents import plain, print_document
+    from growctl.text.terminal import print_sections
 
     text = text or None
     split_given = split if text or tasks is not None else split or data
-    what = require_one([("--text", text), ("--split", split_given), ("--tasks", tasks)])
+    what = _one_of({"--text": text, "--split": split_given, "--tasks": tasks})
     if text and contexts is not None:
         what = "--contexts"
-        require_one_device(device, batch_size)
-    options = {
-        "--stride": (stride, "--text"),
-        "--data": (data, "--split"),
-        "--sequences": (sequences, "--split"),
-        "--include-path": (include_path, "--tasks"),
-        "--limit": (limit, "--tasks"),
-        "--output": (output, "--tasks"),
-        "--rope-scaling": (rope_scaling, "--contexts"),
-        "--max-tokens": (max_tokens, "--contexts"),
-        "--contexts": (None if text else contexts, "--text"),
-        "--picture": (picture, "--contexts"),
+        if "," in device:
+            raise UserError(f"--device {device}: --contexts measures time and memory on one device; give one")
+    belongs_to: dict[str, dict[str, Any]] = {
+        "--text": {"--stride": stride, "--contexts": None if text else contexts},
+        "--split": {"--data": data, "--sequences": sequences},
+        "--tasks": {"--include-path": include_path, "--limit": limit, "--output": output},
+        "--contexts": {"--rope-scaling": rope_scaling, "--max-tokens": max_tokens, "--picture": picture},
+        "--text, --split or --tasks": {"--batch-size": batch_size if what == "--contexts" else None},
     }
-    require_fitting(what, options)
-    new_file("--output", output)
-    new_file("--picture", picture)
-    names = [] if tasks is None else listed("--tasks", tasks)
-    lengths = [] if contexts is None else context_lengths(contexts)
-    files = _files(text or [])
-    found_tasks = _tasks(names, include_path)
+    _require_fitting(what, belongs_to)
+    check_new_file("--output", output)
+    check_new_file("--picture", picture)
+    names = [] if tasks is None else _listed("--tasks", tasks)
+    lengths = [] if contexts is None else _lengths(contexts)
+    if text:
+        from stages.evaluate.documents import text_files
+
+        files = text_files(text)
+    if names:
+        if importlib.util.find_spec("lm_eval") is None:
+            raise UserError("--tasks needs lm-evaluation-harness; install it with `pip install 'growctl[eval]'`")
+        os.environ.setdefault("TQDM_DISABLE", "1")  # lm_eval's own bars would run into ours
+        from stages.evaluate.tasks import find_tasks
+
+        manager, names = find_tasks(names, include_path)  # before the model is loaded
+    document: EvalDocument
     with open_replicas(checkpoint, runs_dir, tokenizer, device, dtype) as (opened, replicas):
-        evaluation = Evaluation(opened, replicas, context, batch_size or PER_STEP)
-        started = time.monotonic()
+        evaluator = Evaluator(opened, replicas, tokenizer, context, batch_size or PER_STEP)
         if what == "--contexts":
-            outcome = evaluation.at_contexts(files, lengths, rope_scaling, max_tokens or LONG_TEXT_TOKENS)
-        elif found_tasks:
-            outcome = evaluation.on_tasks(*found_tasks, limit, include_path)
+            document = evaluator.at_contexts(files, lengths, rope_scaling or "none", max_tokens or LONG_TEXT_TOKENS)
+        elif names:
+            document, harness = evaluator.on_tasks(manager, names, limit, include_path)
         elif what == "--text":
-            outcome = evaluation.on_text(files, stride)
+            document = evaluator.on_text(files, stride)
         else:
-            outcome = evaluation.on_split(split or "validation", data, sequences, runs_dir)
-        seconds = round(time.monotonic() - started, 3)
-        facts = checkpoint_facts(opened, replicas)
-        another = tokenizer_facts(opened, tokenizer)
-    recorded = record(opened.directory, outcome.scores, outcome.settings | another | {"dtype": facts["dtype"]})
-    facts |= {"tokenizer_sha256": another.get("tokenizer"), "wall_seconds": seconds, "recorded_in": recorded.ledger}
-    document = outcome.kind(**outcome.figures, **outcome.settings, **facts)
+            document = evaluator.on_split(split or "validation", data, sequences, runs_dir)
+    recorded = record(document.checkpoint, document.scores(), document.settings())
+    document = replace(document, recorded_in=recorded.ledger)
     if as_json:
         print_document(document)
     else:
-        outcome.show(Terminal())
+        print_sections(document.sections(), Terminal())
         if recorded.ledger:
             say(f"recorded in {recorded.ledger}; growctl report shows it")
     if recorded.why_not:
-        say(FirstUse().explained("not recorded in the ledger") + f" of the run: {recorded.why_not}", error=True)
-    if outcome.output and output:
-        everything = json.dumps(plain(document) | {"harness": outcome.output}, indent=1, default=str)
-        write_new("--output", output, everything.encode())
-    if outcome.png and picture:
-        write_new("--picture", picture, outcome.png())
+        say(f"not recorded in the ledger of the run: {recorded.why_not}", error=True)
+    if output:
+        everything = json.dumps(plain(document) | {"harness": harness}, indent=1, default=str)
+        write_new_file("--output", output, everything.encode())
+    if picture and isinstance(document, ContextsDocument):
+        from growctl.evaluate.pictures import contexts_png
+
+        write_new_file("--picture", picture, contexts_png(document))
 
 
-def _files(paths: list[Path]) -> list[Path]:
-    if not paths:
-        return []
-    from stages.evaluate.documents import text_files
+def _one_of(given: Mapping[str, object]) -> str:
+    """The one option that has a value. Raises UserError if none or several have."""
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) != 1:
+        wrong = f"{' and '.join(names)}: " if names else ""
+        raise UserError(f"{wrong}give one of {', '.join(given)}, to evaluate on")
+    return names[0]
 
-    return text_files(paths)
+
+def _require_fitting(what: str, belongs_to: Mapping[str, Mapping[str, object]]) -> None:
+    """Raises UserError if an option is given that belongs to anything else than `what`."""
+    for owner, options in belongs_to.items():
+        for name, value in options.items():
+            if value is not None and owner != what:
+                raise UserError(f"{name} has no effect with {what}; it belongs to {owner}")
 
 
-def _tasks(names: list[str], include_path: Path | None) -> "tuple[TaskManager, list[str]] | None":
-    """The tasks called `names`, found before the model is loaded; None without names."""
-    from growctl.evaluate.settings import require_harness
-
+def _listed(option: str, value: str) -> list[str]:
+    names = [name.strip() for name in value.split(",") if name.strip()]
     if not names:
-        return None
-    require_harness()
-    os.environ.setdefault("TQDM_DISABLE", "1")  # lm_eval's own bars would run into ours
-    from stages.evaluate.tasks import find_tasks
-
-    return find_tasks(names, include_path)
+        raise UserError(f"{option} {value!r}: the list is empty; give one or more, separated by commas")
+    return names
 
 
-def write_new(option: str, path: Path, content: bytes) -> None:
+def _lengths(value: str) -> list[int]:
+    names = _listed("--contexts", value)
+    for name in names:
+        if not name.isdecimal() or int(name) == 0:
+            raise UserError(f"--contexts {name!r}: a length is a whole number of tokens, 1 or more")
+    return [int(name) for name in names]
+
+
+def check_new_file(option: str, path: Path | None) -> None:
+    """Raises UserError if the file that `option` names exists, or its folder does not."""
+    if path is not None and (os.path.lexists(path) or not path.absolute().parent.is_dir()):
+        raise UserError(f"{option} {path}: must be a new file in a folder that exists; give another name")
+
+
+def write_new_file(option: str, path: Path, content: bytes) -> None:
     """Writes the new file `path` that `option` names, completely or not at all. Raises Failure if that fails."""
     from growctl.whole_file import replace_file
-    from model.errors import Failure
 
     try:
         replace_file(path, content)
     except OSError as error:
         raise Failure(f"{option} {path} cannot be written ({error.strerror}); the results are above") from error
-
-
-@contextmanager
-def open_replicas(
-    reference: str, runs_dir: Path, tokenizer: Path | None, device: str, dtype: Literal["float32", "bfloat16"]
-) -> "Iterator[tuple[Pretrained, Replicas]]":
-    """Yields the checkpoint that `reference` stands for, and its model on every device of `device`."""
-    from growctl.cli.pretrained import open_pretrained
-
-    devices = devices_of(device)
-    tell = partial(say, error=True)
-    with open_pretrained(reference, runs_dir, tell, tokenizer=tokenizer, device=str(devices[0]), dtype=dtype) as opened:
-        from stages.evaluate.replicas import Replicas
-
-        yield opened, Replicas(opened.model, devices)
-
-
-def devices_of(names: str) -> "list[torch.device]":
-    """The devices that `names` lists, separated by commas; for `auto` every GPU, or else the CPU."""
-    import torch
-
-    from growctl.cli.pretrained import torch_device
-
-    if names == "auto" and torch.cuda.device_count() > 1:
-        return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    return [torch_device(name.strip()) for name in names.split(",")]
-
-
-def tokenizer_facts(opened: "Pretrained", given: Path | None) -> dict[str, str]:
-    """The sha256 of the tokenizer file `given`, if it is not the checkpoint's own: its figures are of another text."""
-    from stages.checkpoint.files import hash_file
-
-    digest = hash_file(given) if given else opened.manifest.tokenizer_sha256
-    return {} if digest is None or digest == opened.manifest.tokenizer_sha256 else {"tokenizer": digest}
-
-
-def checkpoint_facts(opened: "Pretrained", replicas: "Replicas") -> dict[str, Any]:
-    """What the results depend on beside the text, as JSON values."""
-    from model.config import num_parameters
-    from stages.engine.devices import device_name
-    from stages.evaluate.replicas import device_of
-
-    return {
-        "checkpoint": str(opened.directory),
-        "num_parameters": num_parameters(opened.manifest.model),
-        "padding_rows": opened.manifest.model.vocab_size - opened.num_token_ids,
-        "dtype": str(replicas.first.embedding.weight.dtype).removeprefix("torch."),
-        "devices": [device_name(device_of(model)) for model in replicas.models],
-    }

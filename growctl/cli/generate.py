@@ -3,8 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,16 +18,16 @@ from growctl.cli.options import (
     TokenizerFile,
 )
 from growctl.text.escaping import say, visible
+from model.errors import UserError
+from stages.counted import counted
 
 if TYPE_CHECKING:
     from stages.checkpoint.pretrained import Pretrained
-    from stages.generate.generate import Generation, OnText
-    from stages.generate.settings import GenerationSettings
+    from stages.generate.generate import OnText
+    from stages.generate.settings import Generation, GenerationSettings
 
 MOST_NEW_TOKENS, MOST_SAMPLES = 1_000_000, 1_000
 """The KV cache for all of them is allocated at once."""
-
-_tell = partial(say, error=True)
 
 
 def generate(
@@ -87,8 +86,8 @@ def generate(
 
     Example: growctl generate quickstart "def " --temperature 0.6 --samples 3
     """
-    from growctl.cli.pretrained import open_pretrained
-    from model.errors import UserError
+    from growctl.evaluate.pretrained import open_pretrained
+    from growctl.text.documents import print_document
 
     if interactive and (as_json or prompt is not None):
         raise UserError("--interactive reads prompts from standard input; leave out PROMPT and --json")
@@ -104,15 +103,11 @@ def generate(
     if sys.stdin is None and (interactive or prompt in (None, "-")):
         raise UserError("there is no prompt: standard input is closed; give a prompt, or pipe one in")
     text = "" if interactive else _prompt(prompt)
-    with open_pretrained(checkpoint, runs_dir, _tell, tokenizer=tokenizer, device=device, dtype=dtype) as pretrained:
+    with open_pretrained(checkpoint, runs_dir, tokenizer=tokenizer, device=device, dtype=dtype) as pretrained:
         if interactive:
             _converse(pretrained, settings)
         elif as_json:
-            from growctl.generate.document import generate_document
-            from growctl.text.documents import print_document
-
-            made = _generate(pretrained, text, settings)
-            print_document(generate_document(pretrained.directory, made, settings))
+            print_document(_generate(pretrained, text, settings))
         else:
             _print_generation(pretrained, text, settings, text)
 
@@ -121,7 +116,6 @@ def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: An
     """The settings that the options stand for. Raises UserError, naming the option, if a value is unusable."""
     from pydantic import ValidationError
 
-    from model.errors import UserError
     from model.strict import first_reason
     from stages.generate.settings import GenerationSettings, Sampling
 
@@ -129,72 +123,51 @@ def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: An
     if greedy and given:
         option = next(iter(given)).replace("_", "-")
         raise UserError(f"--greedy always chooses the likeliest token; leave out --{option}")
-    if "" in settings["stop"]:
-        raise UserError("--stop '': must be text of one character or more")
     try:
         sampling = Sampling(seed=seed, **({"temperature": 0.0} if greedy else given))
         return GenerationSettings(sampling=sampling, **settings)
     except ValidationError as error:
-        [problem, *_] = error.errors()
+        problem = error.errors()[0]
         option = str(problem["loc"][0]).replace("_", "-")
-        said = first_reason(error).replace("Input should", "must", 1)
-        raise UserError(f"--{option} {problem['input']}: {said}") from None
+        raise UserError(f"--{option} {problem['input']!r}: {first_reason(error)}") from None
+
+
+@contextmanager
+def _utf8() -> Iterator[None]:
+    try:
+        yield
+    except UnicodeError as error:
+        raise UserError(f"the prompt is not valid UTF-8 ({error})") from None
 
 
 def _prompt(given: str | None) -> str:
     """The prompt, from standard input if `given` is `-`, or if there is none and standard input is not a terminal."""
-    from model.errors import UserError
-
-    if given not in (None, "-"):
-        try:
-            given.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"the prompt {given[:40]!r} is not valid UTF-8") from None
-        return given
     if given is None and sys.stdin.isatty():
         raise UserError("there is no prompt; give one, pipe one in, or use --interactive")
-    return _decoded(sys.stdin.buffer.read(), "the prompt on standard input")
+    with _utf8():
+        return _decoded(sys.stdin.buffer.read()) if given in (None, "-") else given.encode().decode()
 
 
-def _decoded(data: bytes, what: str) -> str:
-    """The text of `data`, without its last line feed. Raises UserError, naming `what`, if it is not UTF-8."""
-    from model.errors import UserError
-
-    try:
-        return data.decode().removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{what} is not valid UTF-8 (byte {error.start:,})") from None
+def _decoded(data: bytes) -> str:
+    return data.decode().removesuffix("\n").removesuffix("\r")
 
 
 def _lines() -> Iterator[str]:
     """The lines of standard input, with a prompt and editing on a terminal."""
-    if sys.stdin.isatty():
-        yield from _typed_lines()
-        return
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        yield _decoded(line, f"line {number:,} of standard input")
-
-
-def _typed_lines() -> Iterator[str]:
-    from model.errors import UserError
-
-    with suppress(ImportError):
-        import readline  # noqa: F401  (its import gives `input` its editing)
-    with suppress(EOFError):
-        while True:
-            try:
-                line = input("> ")
-                line.encode()
-            except UnicodeError:
-                raise UserError("this line is not valid UTF-8") from None
-            yield line
-    print()
+    with _utf8():
+        if not sys.stdin.isatty():
+            yield from map(_decoded, sys.stdin.buffer)
+            return
+        with suppress(ImportError):
+            import readline  # noqa: F401  (its import gives `input` its editing)
+        with suppress(EOFError):
+            while True:
+                yield input("> ").encode().decode()
+        print()
 
 
 def _converse(pretrained: "Pretrained", settings: "GenerationSettings") -> None:
     """Continues each line, with a seed of its own. A line that cannot be continued gets a message."""
-    from model.errors import UserError
-
     for number, line in enumerate(_lines()):
         sampling = settings.sampling.model_copy(update={"seed": settings.sampling.seed + number})
         try:
@@ -212,13 +185,13 @@ def _print_generation(pretrained: "Pretrained", prompt: str, settings: "Generati
             _show("".join(unprinted) + text)
             unprinted.clear()
 
-        made = _generate(pretrained, prompt, settings, show_more)
+        generation = _generate(pretrained, prompt, settings, show_more)
         _show("".join(unprinted) + "\n")
     else:
-        made = _generate(pretrained, prompt, settings)
-        for number, sample in enumerate(made.samples, 1):
-            _show(f"--- sample {number} of {len(made.samples)} ---\n{heading}{sample.text}\n")
-    say(statistics(made, settings, pretrained.text.context_length), error=True)
+        generation = _generate(pretrained, prompt, settings)
+        for number, sample in enumerate(generation.samples, 1):
+            _show(f"--- sample {number} of {len(generation.samples)} ---\n{heading}{sample.text}\n")
+    say(_statistics(generation, settings.context_length or pretrained.text.context_length), error=True)
 
 
 def _generate(
@@ -231,33 +204,26 @@ def _generate(
     try:
         return generate_text(pretrained, prompt, settings, on_text)
     except PromptTooLong as error:
-        raise PromptTooLong(
-            f"{error}, or allow a longer context than the model was trained on with --context-length"
-        ) from None
+        raise UserError(f"{error}, or allow a longer context with --context-length") from None
 
 
 def _show(text: str) -> None:
-    """Prints text without control characters. Characters that standard output cannot encode become escapes."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(visible(text).encode(encoding, "backslashreplace").decode(encoding), end="", flush=True)
+    """Prints text without control characters."""
+    print(visible(text), end="", flush=True)
 
 
-def statistics(made: "Generation", settings: "GenerationSettings", context_length: int | None) -> str:
+def _statistics(generation: "Generation", limit: int | None) -> str:
     """The speed of a generation and why its samples ended, in one line."""
-    from stages.counted import counted
-
-    limit = settings.context_length or context_length
     reasons = {
         "end_of_text": "the model ended the text",
         "stop": "a stop string ended it",
-        "length": f"--max-new-tokens {settings.max_new_tokens} ended it",
+        "length": f"--max-new-tokens {generation.settings.max_new_tokens} ended it",
         "context": f"the context of {limit} tokens ended it",
     }
-    counts = Counter(sample.finish_reason for sample in made.samples)
-    ends = [
-        f"{count} x {reasons[reason]}" if len(made.samples) > 1 else reasons[reason] for reason, count in counts.items()
-    ]
+    counts = Counter(sample.finish_reason for sample in generation.samples)
+    ends = ", ".join(f"{count} x {reasons[reason]}" for reason, count in counts.items())
     return (
-        f"{counted(made.num_tokens, 'token')} in {made.seconds:.2f} s ({made.tokens_per_second:,.0f} tokens/s), "
-        f"the first after {made.first_token_seconds:.3f} s; {', '.join(ends)}"
+        f"{counted(generation.num_tokens, 'token')} in {generation.wall_seconds:.2f} s "
+        f"({generation.tokens_per_second:,.0f} tokens/s), the first after {generation.first_token_seconds:.3f} s; "
+        f"{ends.removeprefix('1 x ') if len(generation.samples) == 1 else ends}"
     )

@@ -1,6 +1,5 @@
 """The command `inspect`. Slow modules are imported on use."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +7,6 @@ import typer
 
 from growctl.cli.completion import complete_checkpoint
 from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, DeviceName, RunsDir, TokenizerFile
-from growctl.text.escaping import say
-from growctl.text.progress import progress_bar
 
 
 def inspect(
@@ -58,53 +55,28 @@ def inspect(
 
     Example: growctl inspect with-softmax with-gelu --text novel.txt
     """
-    from growctl.cli.evaluate import write_new
-    from growctl.cli.pretrained import open_pretrained
-    from growctl.evaluate.settings import new_file
-    from growctl.find_checkpoint import find_checkpoint
-    from growctl.inspect.document import inspect_document
-    from growctl.inspect.inspection import TextChoice, inspect_checkpoints
-    from growctl.inspect.table import print_inspection
+    from growctl.cli.evaluate import check_new_file, write_new_file
+    from growctl.evaluate.inspection import TextChoice, inspect_checkpoints
+    from growctl.evaluate.inspection_tables import inspection_sections
+    from growctl.evaluate.pretrained import tell
+    from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
+    from growctl.text.terminal import print_sections
     from model.errors import UserError
-    from stages.stage_dir import TOKENIZER_NAME
 
     if text and data is not None:
         raise UserError(f"--text {text[0]} and --data {data}: give one of them")
-    new_file("--picture", picture)
-    tell = partial(say, error=True)
-    found = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
-    dataset = None if text else _dataset(found[0][1], data, runs_dir)
-    if dataset is not None and tokenizer is None:
-        tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
+    check_new_file("--picture", picture)
+    named = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
+    dataset = None if text else dataset_of(named[0][1], data, runs_dir)
     choice = TextChoice(text or (), dataset, sequences, context, batch_size)
-    with progress_bar("reading") as on_progress:
-        inspection = inspect_checkpoints(
-            found,
-            choice,
-            lambda path: open_pretrained(str(path), runs_dir, tell, tokenizer=tokenizer, device=device),
-            lambda name, done, total: on_progress(done, total, name),
-        )
+    document = inspect_checkpoints(named, choice, runs_dir, tokenizer, device)
     if as_json:
-        print_document(inspect_document(inspection))
+        print_document(document)
     else:
-        print_inspection(inspection, Terminal())
+        print_sections(inspection_sections(document), Terminal())
     if picture is not None:
-        from growctl.inspect.plots import png
+        from growctl.evaluate.pictures import inspection_png
 
-        write_new("--picture", picture, png(inspection))
-
-
-def _dataset(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
-    """The dataset whose validation split is the text."""
-    from growctl.checkpoints.dataset import dataset_of
-    from model.errors import UserError
-    from stages.data.dataset import DataError
-
-    try:
-        return dataset_of(checkpoint, given, runs_dir)
-    except DataError:
-        raise
-    except UserError as error:
-        raise UserError(f"{error}; or give a text with --text PATH") from error
+        write_new_file("--picture", picture, inspection_png(document))

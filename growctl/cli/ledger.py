@@ -1,7 +1,7 @@
 """The commands `ledger export` and `ledger import`. Slow modules are imported on use."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -11,8 +11,8 @@ from growctl.text.escaping import say
 ledger_app = typer.Typer(
     name="ledger",
     help=(
-        "Export the cost records of runs as tables, or import those of other machines.\n\n"
-        "Example: growctl ledger export quickstart --to csv --output quickstart-ledger"
+        "Export the costs of runs as a table, or import the ledgers of other machines.\n\n"
+        "Example: growctl ledger export quickstart --output quickstart-costs.csv"
     ),
     no_args_is_help=True,
 )
@@ -20,28 +20,27 @@ ledger_app = typer.Typer(
 
 @ledger_app.command("export")
 def export_ledger(
-    output: Annotated[Path, typer.Option(help="Directory for the tables; must not exist yet.", metavar="DIR")],
-    to: Annotated[Literal["csv", "json", "parquet"], typer.Option(help="The format to write.")],
+    output: Annotated[Path, typer.Option(help="File to write: .csv or .parquet; must not exist yet.", metavar="FILE")],
     runs: Annotated[list[str] | None, runs_argument("Runs to export (default: all).")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Write the ledgers of runs as tables for other programs, a file each: runs, stages, work, evaluations, scores.
+    """Write the costs of runs as one table for other programs, a row for each piece of work.
 
-    Example: growctl ledger export quickstart --to parquet --output quickstart-ledger
+    Example: growctl ledger export quickstart --output quickstart-costs.csv
     """
-    from growctl.ledger_exchange.export import export_ledgers
+    from growctl.ledger.exchange import export_ledgers
+    from growctl.runs.find import find_ledgers
     from growctl.text.documents import print_document
     from stages.checkpoint.directory import check_new
     from stages.counted import counted
 
     check_new(output, "--output")
-    document = export_ledgers(runs_dir, runs or [], to, output)
+    document = export_ledgers(find_ledgers(runs_dir, runs or []), output)
     if as_json:
         print_document(document)
-        return
-    for table in document.tables.values():
-        say(f"{output / table.file}: {counted(table.num_rows, 'row')}")
+    else:
+        say(f"{output}: {counted(document.num_rows, 'row')}")
 
 
 @ledger_app.command("import")
@@ -61,7 +60,7 @@ def import_ledger(
 
     Example: growctl ledger import /mnt/cluster/runs --prefix cluster-
     """
-    from growctl.ledger_exchange.importing import import_ledgers
+    from growctl.ledger.exchange import import_ledgers
     from growctl.text.documents import print_document
 
     document = import_ledgers(sources, runs_dir, prefix)

@@ -33,20 +33,8 @@ def report(
         ),
     ] = None,
     figures: Annotated[
-        str | None,
-        typer.Option(
-            "--figures",
-            help="Write every chart, on each of its horizontal axes, as png, svg or pdf; several separated by commas.",
-            metavar="FORMATS",
-        ),
-    ] = None,
-    style: Annotated[
-        Literal["screen", "paper", "paper-wide"] | None,
-        typer.Option(
-            "--style",
-            help="How to draw the figures, as png unless --figures says otherwise: for slides and documents, "
-            "or for one or both columns of a paper (3.25 and 6.75 inches).",
-        ),
+        Literal["png", "svg", "pdf"] | None,
+        typer.Option("--figures", help="Write every chart, on each of its horizontal axes, as such a file."),
     ] = None,
     interactive: Annotated[
         bool,
@@ -84,30 +72,27 @@ def report(
 
     Example: growctl report --group-by learning_rate.peak
 
-    Example: growctl report quickstart --figures pdf --style paper --output paper
+    Example: growctl report quickstart --figures pdf --output paper
 
     Example: growctl report quickstart --overlay paper-openwebtext
     """
-    from growctl.report.documents import read_figure_formats, report_document, report_folder, write_report
+    from growctl.report.documents import report_document, report_folder, write_report
     from growctl.report.published import load_overlay
     from growctl.runs.find import find_runs
-    from growctl.status.controls_to_come import with_controls_to_come
+    from growctl.runs.status import with_controls_to_come
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
     from model.errors import UserError
 
     console = Terminal()
-    files = {"--output": output, "--figures": figures, "--style": style, "--interactive": interactive or None}
-    wanted = [option for option, value in files.items() if value is not None]
     if plain and as_json:
         raise UserError("--plain and --json: give one of them, because each is another form of the report")
-    formats = read_figure_formats(figures, style is not None)
     overlays = [load_overlay(name) for name in overlay or []]
     found = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
     keys = group_by or []
     if as_json:
         print_document(report_document(found, keys, overlays))
-        if not wanted:
+        if not (output or figures or interactive):
             return
     from growctl.report.sections import report_sections
     from growctl.runs_dir import ReportPaths
@@ -121,7 +106,7 @@ def report(
         print_sections(sections, console, details=details)
     paths = ReportPaths(output) if output else report_folder(found, runs_dir, are_all=not runs)
     try:
-        write_report(found, sections, paths, formats, style or "screen", interactive=interactive)
+        write_report(found, sections, paths, figures, interactive=interactive)
     except OSError as error:
         reason = f"the report cannot be written there: {error.strerror}"
         if output:

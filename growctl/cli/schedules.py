@@ -104,9 +104,9 @@ def validate(
     from growctl.ladder.brief import CheckedSchedule, ValidateDocument, checked
     from growctl.ladder.datasets import dataset_warnings, prepared_sizes
     from growctl.ladder.load import ScheduleError, check_text, load_schedule
-    from growctl.launch.ranks import planned_crowding
+    from growctl.launch.resolve import planned_crowding
     from growctl.text.documents import print_document
-    from growctl.trackers.kinds import missing_package
+    from growctl.trackers.adapters import missing_package
 
     files, overrides = _files_and_overrides(files)
     results: list[CheckedSchedule] = []
@@ -116,9 +116,8 @@ def validate(
             check_text(loaded, file, runs_dir)
             if missing := missing_package(loaded.trackers):
                 raise ScheduleError(f"{file}: {missing}")
-            sizes = prepared_sizes(loaded.data, runs_dir)
-            of_dataset = dataset_warnings(loaded, sizes) if sizes else ()
-            results.append(checked(file, loaded, (*of_dataset, *planned_crowding(loaded))))
+            further = (*dataset_warnings(loaded, prepared_sizes(loaded.data, runs_dir)), *planned_crowding(loaded))
+            results.append(checked(file, loaded, further))
         except ScheduleError as error:
             results.append(CheckedSchedule(file, valid=False, message=str(error)))
     if as_json:
@@ -183,21 +182,23 @@ def schema(
 
 def _say_drafted(result: "Drafted", path: Path | None) -> None:
     """Says what a draft holds and what to do next. On standard error if the draft itself is on standard output."""
-    from growctl.ladder.costs import Total
     from growctl.text.formatting import scientific, short_count
 
-    ladder = result.costs.ladder
-    stages, releases = Total.of(ladder.stages), Total.of(cost for cost in ladder.parts if cost.plan.branch_of)
-    tokens, flops = f"{short_count(stages.train_tokens)} tokens", f"{scientific(stages.flops.total)} FLOPs"
-    if releases.train_tokens:
-        tokens += f" and {short_count(releases.train_tokens)} in releases"
-        flops += f" and {scientific(releases.flops.total)} in releases"
-    sizes = " -> ".join(short_count(cost.plan.num_parameters) for cost in ladder.stages)
-    controls = sum(control.total.flops.total for control in result.costs.controls)
+    plan = result.plan
+    releases = [stage for stage in plan.stages if stage.branch_of]
+    tokens, flops = (
+        f"{short_count(sum(stage.budget_tokens for stage in plan.trunk))} tokens",
+        f"{scientific(sum(stage.flops for stage in plan.trunk))} FLOPs",
+    )
+    if releases:
+        tokens += f" and {short_count(sum(stage.budget_tokens for stage in releases))} in releases"
+        flops += f" and {scientific(sum(stage.flops for stage in releases))} in releases"
+    sizes = " -> ".join(short_count(stage.num_parameters) for stage in plan.trunk)
+    controls = sum(control.total.flops for control in plan.controls)
     lines = [
         f"{path or 'standard output'}: {sizes} parameters, {tokens}, {flops}; controls: {scientific(controls)} FLOPs",
         f"Text: {result.draft.source.source}",
-        *(f"warning: {warning}" for warning in result.warnings),
+        *(f"warning: {warning}" for warning in plan.warnings),
     ]
     if path is not None:
         file = shlex.quote(str(path))

@@ -1,6 +1,7 @@
 """The command `verify`. Slow modules are imported on use."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,7 +13,7 @@ from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, RunsD
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
-    from growctl.verify.integrity import Found
+    from growctl.runs.verify import Target
     from stages.grow.comparison import Comparison
 
 Data = Annotated[
@@ -63,57 +64,55 @@ def verify(
 
     Example: growctl verify --integrity runs
     """
-    from growctl.checkpoints.dataset import dataset_of
-    from growctl.find_checkpoint import find_checkpoint
+    from growctl.find_checkpoint import dataset_of, find_checkpoint
+    from growctl.runs.verify import VerifyDocument, section
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
-    from growctl.verify.document import VerifyDocument, comparison_entry
-    from growctl.verify.table import print_comparison
+    from growctl.text.terminal import print_sections
     from model.errors import UserError
 
     if new is None and not integrity:
         raise UserError("verify compares two checkpoints; give NEW too, or --integrity to check the files of one")
-    comparison, entry = None, None
-    found = _integrity([Path(path) for path in (old, new) if path], as_json) if integrity else []
-    broken = any(target.whole is False for target in found)
-    if new is not None and not broken:
+    checked = _integrity([Path(path) for path in (old, new) if path], as_json) if integrity else []
+    damaged = any(target.whole is False for target in checked)
+    comparison = None
+    if new is not None and not damaged:
         first, second = (find_checkpoint(reference, runs_dir, partial(say, error=True)) for reference in (old, new))
         dataset = dataset_of(first, data, runs_dir)
         settings = {"num_sequences": sequences, "sequence_length": context, "dtype": dtype}
         comparison = compared(first, second, dataset, runs_dir, **settings)
-        entry = comparison_entry(first, second, dataset, comparison)
-        if not as_json:
-            print_comparison(first, second, dataset, comparison, Terminal())
     if as_json:
-        print_document(VerifyDocument(tuple(found) if integrity else None, entry))
-    if broken or (comparison and comparison.breaks_promise):
+        print_document(VerifyDocument(tuple(checked) if integrity else None, comparison))
+    elif comparison:
+        print_sections([section(comparison)], Terminal())
+    if damaged or (comparison and comparison.breaks_promise):
         raise typer.Exit(1)
 
 
-def _integrity(paths: list[Path], as_json: bool) -> list["Found"]:
-    """Re-reads everything at `paths` and returns what it found; prints each finding at once unless `as_json`."""
+def _integrity(paths: list[Path], as_json: bool) -> list["Target"]:
+    """Re-reads everything at `paths` and returns the results; prints each at once unless `as_json`."""
     from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+    from growctl.runs.verify import check, find_targets
     from growctl.text.console import Terminal
-    from growctl.verify.integrity import check, find_targets
 
     console = Terminal(stderr=True)
     columns = TextColumn("{task.description}", markup=False), DownloadColumn(), TransferSpeedColumn()
     targets = [target for path in paths for target in find_targets(path)]
-    found = []
+    checked = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("")
         for number, target in enumerate(targets, 1):
             progress.update(task, description=f"reading {target.path.name} ({number} of {len(targets)})")
-            found.append(check(target, lambda num_bytes: progress.advance(task, num_bytes)))
+            checked.append(check(target, lambda num_bytes: progress.advance(task, num_bytes)))
             if not as_json:
-                say(found[-1].line())
-    return found
+                say(checked[-1].line())
+    return checked
 
 
 def compared(old: Path, new: Path, dataset: Path, runs_dir: Path, **settings: Any) -> "Comparison":
     """The comparison of two checkpoints on the text of a dataset, with engine checkpoints converted meanwhile."""
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.run.resume import as_parameters
     from growctl.text.console import Terminal
     from stages.grow.compare import compare
 
@@ -121,4 +120,5 @@ def compared(old: Path, new: Path, dataset: Path, runs_dir: Path, **settings: An
     with ExitStack() as conversions:
         first, second = (conversions.enter_context(as_parameters(path, runs_dir, tell)) for path in (old, new))
         with Terminal(stderr=True).status("running both checkpoints on the same text"):
-            return compare(first, second, dataset, **settings)
+            comparison = compare(first, second, dataset, **settings)
+    return replace(comparison, old=replace(comparison.old, path=old), new=replace(comparison.new, path=new))

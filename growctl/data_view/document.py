@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from growctl.data_view.counts import Lengths, UsedIds
-from growctl.ladder.mixture_needs import MixturePart
+from growctl.ladder.mixtures import MixturePart
 from stages.data.bad_records import SkippedRecords
 from stages.data.corpus import SplitName
 from stages.data.packing import Cuts

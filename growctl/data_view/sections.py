@@ -233,7 +233,7 @@ def _mixture(document: DataShowDocument) -> Table:
             Cell(part.stage),
             Cell(part.source),
             Cell(f"{part.share:.1%}", part.share),
-            Cell(short_count(part.train_tokens), part.train_tokens),
+            Cell(short_count(part.budget_tokens), part.budget_tokens),
             _ratio(part.epochs),
         )
         for part in document.mixture

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from growctl.data_view.document import StagePasses
-from growctl.ladder.data_position import stage_positions
+from growctl.ladder.budgets import stage_positions
+from growctl.ladder.datasets import sizes_in
 from growctl.ladder.load import load_schedule
-from growctl.ladder.mixture_needs import MixturePart, mixture_parts, sizes_of
-from growctl.ladder.mixture_spans import mixture_spans
+from growctl.ladder.mixtures import MixturePart, mixture_parts, mixture_spans
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
@@ -33,7 +33,7 @@ class Target:
     manifest: DatasetManifest
     schedule: Schedule | None = None
     position: int = 0
-    """Where in the data the schedule begins (growctl/ladder/data_position.py): 0 unless it starts from a checkpoint."""
+    """Where in the data the schedule begins (growctl/ladder/budgets.py): 0 unless it starts from a checkpoint."""
 
     @property
     def vocab_size(self) -> int:
@@ -107,8 +107,8 @@ class Target:
         found, mixture, plans = [], self.mixture_parts(), plan_stages(self.schedule)
         for plan in plan_run(self.schedule):
             position = positions[plan.index] + (plan.first_token - plans[plan.index].first_token)
-            read, parts = plan.train_tokens / longest, [part for part in mixture if part.stage == plan.name]
-            epochs = [part.train_tokens / longest / windows[part.source] for part in parts]
+            read, parts = plan.budget_tokens / longest, [part for part in mixture if part.stage == plan.name]
+            epochs = [part.budget_tokens / longest / windows[part.source] for part in parts]
             at_end = [part.epochs or 0.0 for part in parts]
             found.append(
                 StagePasses(
@@ -117,7 +117,7 @@ class Target:
                     sequence_length=plan.batch.sequence_length,
                     first_sample=position // plan.batch.sequence_length,
                     num_samples=plan.num_samples,
-                    num_tokens=plan.train_tokens,
+                    num_tokens=plan.budget_tokens,
                     epochs=max(epochs) if parts else read / windows[""],
                     epochs_at_end=max(at_end) if parts else (position / longest + read) / windows[""],
                 )
@@ -128,7 +128,7 @@ class Target:
         """What each stage and release of the schedule reads of each source; nothing without a mixture."""
         if self.schedule is None or not self.manifest.sources:
             return ()
-        return tuple(mixture_parts(self.schedule, sizes_of(self.manifest, self.directory)))
+        return tuple(mixture_parts(self.schedule, sizes_in(self.manifest, self.directory)))
 
     def spans(self) -> tuple[MixtureSpan, ...]:
         """The weights of a mixture along the schedule; nothing without one: then its own weights count."""
@@ -201,5 +201,5 @@ def _position(schedule: Schedule, runs: RunsPaths, manifest: DatasetManifest) ->
         return 0
     from growctl.run.start import Start  # slow
 
-    start = Start.of(schedule, runs.keys)
+    start = Start.of(schedule, runs.directory)
     return start.position(manifest)[0] if start else 0

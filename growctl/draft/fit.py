@@ -8,10 +8,10 @@ from growctl.draft.document import schedule_text
 from growctl.draft.recipe import SHARDINGS, Draft, Sharding, make_draft, with_sharding
 from growctl.draft.wish import Wish
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.costs import HEADROOM, PlanCosts, device_memory, plan_costs, stage_devices, stage_memory
+from growctl.ladder.costs import HEADROOM, Plan, device_memory, stage_devices, stage_memory
 from growctl.ladder.load import load_schedule
+from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.warnings import plan_warnings
 from growctl.launch.devices import gpus_here
 from growctl.launch.machines import LaunchError
 from growctl.launch.resolve import planned_devices
@@ -28,12 +28,8 @@ class Drafted:
     text: str
     """The schedule's YAML."""
 
-    costs: PlanCosts
-
-    @property
-    def warnings(self) -> list[str]:
-        """What `growctl plan` will warn of: nothing, unless the wish asks for it."""
-        return plan_warnings(self.costs)
+    plan: Plan
+    """Its warnings are what `growctl plan` will warn of: nothing, unless the wish asks for it."""
 
 
 def drafted(wish: Wish, name: str) -> Drafted:
@@ -48,7 +44,7 @@ def drafted(wish: Wish, name: str) -> Drafted:
         raise UserError(_too_large(draft, schedule))
     draft = with_sharding(draft, sharding)
     text = schedule_text(draft)
-    return Drafted(draft, text, plan_costs(_loaded(text, name)))
+    return Drafted(draft, text, make_plan(_loaded(text, name)))
 
 
 def _loaded(text: str, name: str) -> Schedule:

@@ -1,99 +1,271 @@
-"""One evaluation of a checkpoint in memory: on text, on a split, on tasks, or at long contexts.
+"""`growctl eval`: the loss on text, on a split or at long contexts, and scores on tasks. Slow modules are imported on
+use.
 
-Slow modules are imported on use.
+A document is the one record of an evaluation: `--json` dumps it, its sections are shown, its scores are recorded.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from growctl.evaluate.document import (
-    ContextsDocument,
-    Evaluated,
-    SplitDocument,
-    TasksDocument,
-    TextDocument,
-    context_figures,
-    split_figures,
-    task_figures,
-    text_figures,
-)
+from growctl.ledger.entries import position_metric
+from growctl.text.documents import plain
+from growctl.text.formatting import byte_count
 from growctl.text.progress import progress_bar
+from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
+from model.errors import UserError
+from stages.evaluate.results import ContextLoss, SplitLoss, TaskScore, TextLoss
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
-    from rich.console import Console
 
-    from growctl.evaluate.settings import Windows
     from stages.checkpoint.pretrained import Pretrained
     from stages.data.corpus import SplitName
     from stages.evaluate.replicas import Replicas
 
+RopeScaling = Literal["none", "linear", "ntk", "yarn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """What every evaluation depends on, beside the text or the tasks."""
+
+    SETTINGS: ClassVar[tuple[str, ...]] = ()
+    """The fields that the scores depend on beside the checkpoint."""
+
+    checkpoint: Path
+    num_parameters: int
+    padding_rows: int
+    """Rows of the embedding that no token has."""
+    dtype: Literal["float32", "bfloat16"]
+    devices: tuple[str, ...]
+    """The names of the devices that shared the work."""
+    tokenizer_sha256: str | None
+    """Hash of the tokenizer given with --tokenizer; null if it is the checkpoint's own."""
+    wall_seconds: float
+    recorded_in: Path | None = None
+    """The ledger that the figures were recorded in; null outside a run, and while the run trains."""
+
+    def settings(self) -> dict[str, Any]:
+        """What the scores depend on beside the checkpoint, as JSON values for the ledger."""
+        another = {"tokenizer": self.tokenizer_sha256} if self.tokenizer_sha256 else {}
+        return {name: plain(getattr(self, name)) for name in (*self.SETTINGS, "dtype")} | another
+
+    def scores(self) -> list[dict[str, Any]]:
+        """The figures as fields of the ledger's ScoreEntry."""
+        raise NotImplementedError
+
+    def sections(self) -> list[Section]:
+        """The figures for people."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextDocument(TextLoss, Evaluated):
+    """The loss on files, with --text."""
+
+    SETTINGS = ("context", "stride", "text")
+    text: tuple[Path, ...]
+    """The files that were read."""
+    context: int
+    """Tokens per window."""
+    stride: int
+    """Tokens from one window to the next."""
+
+    def scores(self) -> list[dict[str, Any]]:
+        """The figures of the text."""
+        return _text_scores(self)
+
+    def sections(self) -> list[Section]:
+        """One table."""
+        return [_text_section(self, {})]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitDocument(SplitLoss, Evaluated):
+    """The loss on a split of a dataset, with --split."""
+
+    SETTINGS = ("context", "stride", "dataset", "split", "sequences")
+    dataset: Path
+    split: Literal["train", "validation"]
+    sequences: int | None
+    """The number of windows; null: all."""
+    context: int
+    """Tokens per window."""
+    stride: int
+    """Tokens from one window to the next."""
+
+    def scores(self) -> list[dict[str, Any]]:
+        """The figures of the split."""
+        return _text_scores(self)
+
+    def sections(self) -> list[Section]:
+        """One table, with the loss on each source of a mixture."""
+        return [_text_section(self, {name: source.loss for name, source in (self.by_source or {}).items()})]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksDocument(Evaluated):
+    """The scores on benchmark tasks, with --tasks."""
+
+    SETTINGS = ("context", "limit", "lm_eval", "trained_length", "include_path")
+    tasks: tuple[TaskScore, ...]
+    lm_eval: str
+    """The version of lm-evaluation-harness."""
+    context: int
+    """Tokens per window."""
+    trained_length: int
+    """Tokens of a training sequence."""
+    limit: int | None
+    """Examples of each task; null: all."""
+    include_path: Path | None
+
+    def scores(self) -> list[dict[str, Any]]:
+        """The scores of all tasks."""
+        return [asdict(score) for score in self.tasks]
+
+    def sections(self) -> list[Section]:
+        """A row for each metric of each task."""
+        headings = ("value", "standard error", "examples", "shots")
+        columns = [Column("task", False), Column("metric", False), *map(Column, headings)]
+        rows = [
+            (
+                Cell(score.task),
+                Cell(score.metric if score.filter == "none" else f"{score.metric}, {score.filter}"),
+                *(figure(score.value), figure(score.standard_error)),
+                *(figure(score.num_samples, "{:,}"), figure(score.num_shots, "{:,}")),
+            )
+            for score in self.tasks
+        ]
+        return [Section("tasks", "Scores on tasks", (Table.of("tasks", columns, rows),))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextsDocument(Evaluated):
+    """The loss at long contexts, with --contexts."""
+
+    SETTINGS = ("trained_length", "text", "rope_scaling", "max_tokens")
+    contexts: tuple[ContextLoss, ...]
+    trained_length: int
+    """Tokens of a training sequence."""
+    rope_scaling: RopeScaling
+    max_tokens: int
+    """Tokens of the text that were read, at most."""
+    text: tuple[Path, ...]
+    """The files that were read."""
+
+    def scores(self) -> list[dict[str, Any]]:
+        """The loss, time and memory at each context, and the loss by position."""
+        return [
+            {"task": f"context-{loss.context}", "metric": name, "filter": "none", "value": value, "num_samples": count}
+            for loss in self.contexts
+            for name, value, count in (
+                ("loss", loss.loss, loss.num_tokens),
+                ("seconds_per_token", loss.seconds_per_token, loss.num_tokens),
+                ("bytes_per_token", loss.bytes_per_token, loss.num_tokens),
+                *((position_metric(part.first, part.last), part.loss, part.num_tokens) for part in loss.positions),
+            )
+        ]
+
+    def sections(self) -> list[Section]:
+        """A row for each context, and then the loss by position, with a column for each context."""
+        headings = ("loss", "perplexity", "µs per token", "memory per token")
+        rows = [
+            (
+                Cell(f"{loss.context:,}"),
+                Cell(scaling_words(loss)),
+                *(figure(loss.loss), figure(loss.perplexity, "{:.4g}")),
+                *(figure(loss.seconds_per_token * 1e6, "{:.4g}"), figure(loss.bytes_per_token, byte_count)),
+            )
+            for loss in self.contexts
+        ]
+        contexts = Table.of("contexts", [Column("context"), Column("scaling", False), *map(Column, headings)], rows)
+        longest = max(self.contexts, key=lambda loss: loss.context)
+        by_first = [{part.first: part for part in loss.positions} for loss in self.contexts]
+        rows_of_positions = []
+        for part in longest.positions:
+            beyond = " *" if part.last >= self.trained_length else ""
+            same = (own.get(part.first) for own in by_first)
+            cells = (figure(own.loss, "{:.3f}") if own else Cell("") for own in same)
+            rows_of_positions.append((Cell(f"{part.first:,} to {part.last:,}{beyond}"), *cells))
+        columns = [Column("positions", False), *(Column(f"context {loss.context:,}") for loss in self.contexts)]
+        positions = Table.of("positions", columns, rows_of_positions)
+        note = Paragraph(f"* beyond the {self.trained_length:,} tokens of a training sequence", "note")
+        notes = (note,) if longest.context > self.trained_length else ()
+        return [
+            Section("contexts", "Loss by context", (contexts,)),
+            Section("positions", "Loss by position", (positions, *notes)),
+        ]
+
+
+EvalDocument = TextDocument | SplitDocument | TasksDocument | ContextsDocument
+"""What `growctl eval --json` prints, by what it evaluates on."""
+
+
+def scaling_words(loss: ContextLoss) -> str:
+    """How the rotary frequencies were scaled, such as `yarn 4x`."""
+    return "none" if loss.rope_scaling == "none" else f"{loss.rope_scaling} {loss.factor:g}x"
+
+
+def _text_scores(loss: TextLoss) -> list[dict[str, Any]]:
+    values = {name: getattr(loss, name) for name in ("loss", "perplexity", "word_perplexity", "bits_per_byte")}
+    return [
+        {"task": "text", "metric": name, "filter": "none", "value": value, "num_samples": loss.num_tokens}
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def _text_section(loss: TextLoss, sources: dict[str, float]) -> Section:
+    rows = [
+        (Cell("tokens predicted"), figure(loss.num_tokens, "{:,}")),
+        (Cell("loss, nats per token"), figure(loss.loss, "{:.5f}")),
+        (Cell("perplexity"), figure(loss.perplexity)),
+        (Cell("word perplexity"), figure(loss.word_perplexity)),
+        (Cell("bits per byte"), figure(loss.bits_per_byte, "{:.5f}")),
+        *((Cell(f"loss on {name}"), figure(value, "{:.5f}")) for name, value in sources.items()),
+    ]
+    return Section("loss", "Loss", (Table.of("loss", [Column("figure", False), Column("value")], rows),))
+
 
 @dataclass(frozen=True)
-class Outcome:
-    """What an evaluation found."""
-
-    kind: type[Evaluated]
-    """The document for scripts. Its fields are `figures`, `settings`, and what all evaluations depend on."""
-
-    figures: dict[str, Any]
-    settings: dict[str, Any]
-    """What the result depends on beside the checkpoint, as JSON values."""
-
-    scores: list[dict[str, Any]]
-    """The result as the fields of ledger entries."""
-
-    show: "Callable[[Console], None]"
-    """Prints it for people."""
-
-    output: dict[str, Any] | None = None
-    """All that lm-evaluation-harness reports."""
-
-    png: Callable[[], bytes] | None = None
-    """Draws the picture of --picture."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluator:
     """A checkpoint in memory, and how much of a text it reads at once."""
 
     opened: "Pretrained"
     replicas: "Replicas"
+    tokenizer: Path | None
+    """A tokenizer given in place of the checkpoint's own."""
     context: int | None
     batch_size: int
 
-    def on_text(self, files: list[Path], stride: int | None) -> Outcome:
-        """The loss on files, in windows that are `stride` tokens apart."""
-        from growctl.evaluate.tables import print_text, text_scores
+    def on_text(self, files: Sequence[Path], stride: int | None) -> TextDocument:
+        """The loss on files, in windows that are `stride` tokens apart. Raises UserError for a stride that skips
+        tokens."""
         from stages.evaluate.text import text_loss
 
-        cut = self._windows(stride)
+        started, context = time.monotonic(), self._window()
+        if stride is not None and stride > context:
+            raise UserError(f"--stride {stride}: must be at most the context of {context} tokens, or text is left out")
+        stride = stride or context
+        size: dict[str, Any] = {"context": context, "stride": stride}
         with progress_bar("reading text") as on_progress:
-            found = text_loss(
-                self.opened,
-                self.replicas,
-                files,
-                context=cut.context,
-                stride=cut.stride,
-                batch_size=self.batch_size,
-                on_progress=on_progress,
+            loss = text_loss(
+                self.opened, self.replicas, files, **size, batch_size=self.batch_size, on_progress=on_progress
             )
-        settings = {"context": cut.context, "stride": cut.stride, "text": [str(path.resolve()) for path in files]}
-        return Outcome(TextDocument, text_figures(found), settings, text_scores(found), partial(print_text, found))
+        return TextDocument(**vars(loss), **size, **self._facts(started), text=_resolved(files))
 
-    def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> Outcome:
+    def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> SplitDocument:
         """The loss on a split of a dataset, in the trainer's windows."""
-        from growctl.checkpoints.dataset import dataset_of
-        from growctl.evaluate.tables import print_text, text_scores
+        from growctl.find_checkpoint import dataset_of
         from stages.evaluate.text import dataset_loss
 
+        started, context = time.monotonic(), self._window()
         dataset = dataset_of(self.opened.directory, data, runs_dir)
-        context = self._windows(None).context
         with progress_bar("reading the dataset") as on_progress:
-            found = dataset_loss(
+            loss = dataset_loss(
                 self.opened,
                 self.replicas,
                 dataset,
@@ -103,65 +275,90 @@ class Evaluation:
                 batch_size=self.batch_size,
                 on_progress=on_progress,
             )
-        settings = {"context": context, "stride": context, "dataset": str(dataset.resolve()), "split": split}
-        settings |= {"sequences": sequences}
-        return Outcome(SplitDocument, split_figures(found), settings, text_scores(found), partial(print_text, found))
+        where: dict[str, Any] = {"dataset": dataset.resolve(), "split": split, "sequences": sequences}
+        return SplitDocument(**vars(loss), **where, context=context, stride=context, **self._facts(started))
 
     def on_tasks(
         self, manager: "TaskManager", names: list[str], limit: int | None, include_path: Path | None
-    ) -> Outcome:
-        """The scores on tasks of lm-evaluation-harness, and on those in `include_path`."""
-        from growctl.evaluate.tables import print_scores, task_scores
+    ) -> tuple[TasksDocument, dict[str, Any]]:
+        """The scores on tasks of lm-evaluation-harness, and on those in `include_path`; and all that it reports."""
+        from importlib.metadata import version
+
         from stages.evaluate.harness import GrowctlLM
         from stages.evaluate.tasks import run_tasks
 
-        context = self._windows(None).context
+        started, context = time.monotonic(), self._window()
         with progress_bar("running tasks") as on_progress:
-            lm = GrowctlLM(
-                self.opened, self.replicas, context=context, batch_size=self.batch_size, on_progress=on_progress
+            size = {"context": context, "batch_size": self.batch_size}
+            scores, report = run_tasks(
+                GrowctlLM(self.opened, self.replicas, **size, on_progress=on_progress), manager, names, limit
             )
-            results = run_tasks(lm, manager, names, limit)
-        settings = {"context": context, "limit": limit, "lm_eval": results.lm_eval}
-        settings |= {"trained_length": self.opened.text.context_length or context}
-        settings |= {"include_path": str(include_path.resolve()) if include_path else None}
-        show = partial(print_scores, results)
-        return Outcome(
-            TasksDocument, task_figures(results), settings, task_scores(results), show, output=results.document
+        document = TasksDocument(
+            tasks=scores,
+            lm_eval=version("lm_eval"),
+            context=context,
+            trained_length=self.opened.text.context_length or context,
+            limit=limit,
+            include_path=include_path and include_path.resolve(),
+            **self._facts(started),
         )
+        return document, report
 
     def at_contexts(
-        self,
-        files: list[Path],
-        contexts: list[int],
-        rope_scaling: Literal["none", "linear", "ntk", "yarn"] | None,
-        max_tokens: int,
-    ) -> Outcome:
+        self, files: Sequence[Path], contexts: list[int], rope_scaling: RopeScaling, max_tokens: int
+    ) -> ContextsDocument:
         """The loss on files in windows of each length, on the first device alone."""
-        from growctl.evaluate.long_context import contexts_png, contexts_scores, print_contexts
         from stages.evaluate.long_context import context_losses
 
-        trained_length = self._windows(None).context
-        kind = None if rope_scaling == "none" else rope_scaling
+        started, trained_length = time.monotonic(), self._window()
         with progress_bar("reading windows") as on_progress:
-            found = list(
-                context_losses(
-                    self.opened,
-                    self.replicas.only_first(),
-                    files,
-                    contexts,
-                    kind=kind,
-                    trained_length=trained_length,
-                    max_tokens=max_tokens,
-                    on_progress=on_progress,
-                )
+            losses = context_losses(
+                self.opened,
+                self.replicas.only_first(),
+                files,
+                contexts,
+                kind=None if rope_scaling == "none" else rope_scaling,
+                trained_length=trained_length,
+                max_tokens=max_tokens,
+                on_progress=on_progress,
             )
-        settings = {"trained_length": trained_length, "text": [str(path.resolve()) for path in files]}
-        settings |= {"rope_scaling": rope_scaling or "none", "max_tokens": max_tokens}
-        show = partial(print_contexts, found, trained_length)
-        png = partial(contexts_png, found, trained_length)
-        return Outcome(ContextsDocument, context_figures(found), settings, contexts_scores(found), show, png=png)
+            return ContextsDocument(
+                contexts=tuple(losses),
+                trained_length=trained_length,
+                rope_scaling=rope_scaling,
+                max_tokens=max_tokens,
+                text=_resolved(files),
+                **self._facts(started),
+            )
 
-    def _windows(self, stride: int | None) -> "Windows":
-        from growctl.evaluate.settings import windows_for
+    def _window(self) -> int:
+        """Tokens per window: as many as were asked for, or else those of a training sequence."""
+        context = self.context or self.opened.text.context_length
+        if context is None:
+            raise UserError(
+                f"{self.opened.directory} does not say how long its training sequences were; give --context N"
+            )
+        return context
 
-        return windows_for(self.opened.manifest, self.opened.directory, self.context, stride)
+    def _facts(self, started: float) -> dict[str, Any]:
+        """The fields of an Evaluated; the work began when the monotonic clock said `started`."""
+        from model.config import num_parameters
+        from stages.checkpoint.files import hash_file
+        from stages.engine.devices import device_name
+        from stages.evaluate.replicas import device_of
+
+        manifest = self.opened.manifest
+        sha256 = hash_file(self.tokenizer) if self.tokenizer else None
+        return {
+            "checkpoint": self.opened.directory,
+            "num_parameters": num_parameters(manifest.model),
+            "padding_rows": manifest.model.vocab_size - self.opened.num_token_ids,
+            "dtype": str(self.replicas.first.embedding.weight.dtype).removeprefix("torch."),
+            "devices": tuple(device_name(device_of(model)) for model in self.replicas.models),
+            "tokenizer_sha256": None if sha256 == manifest.tokenizer_sha256 else sha256,
+            "wall_seconds": round(time.monotonic() - started, 3),
+        }
+
+
+def _resolved(files: Sequence[Path]) -> tuple[Path, ...]:
+    return tuple(path.resolve() for path in files)

@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from growctl.ledger.ledger import Ledger, LedgerError, ScoreEntry
-from growctl.ledger.scores import append_scores
-from growctl.run.lock import hold
-from growctl.run.requests import RunError
+from growctl.ledger.entries import ScoreEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
+from growctl.ledger.lines import append_scores
+from growctl.runs.directory import RunError
+from growctl.runs.lock import hold
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.manifest import manifest_hash
 from stages.stage_dir import StagePaths

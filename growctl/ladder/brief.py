@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from growctl.ladder.budgets import stage_steps
 from growctl.ladder.caveats import schedule_caveats
-from growctl.ladder.short_stages import short_stage_warnings
 from growctl.ladder.sizes import stage_models
 from growctl.schedule.batches import stage_batch
 from growctl.schedule.blocks import Schedule
@@ -20,7 +19,7 @@ class StageBrief:
 
     name: str
     num_parameters: int
-    train_tokens: int
+    budget_tokens: int
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class CheckedSchedule:
     def line(self) -> str:
         """A valid schedule, on one line."""
         stages = [
-            f"{stage.name} ({short_count(stage.num_parameters)}, {short_count(stage.train_tokens)} tokens)"
+            f"{stage.name} ({short_count(stage.num_parameters)}, {short_count(stage.budget_tokens)} tokens)"
             for stage in self.stages
         ]
         return f"{self.name}, {counted(len(stages), 'stage')}: {' -> '.join(stages)}"
@@ -63,11 +62,11 @@ def checked(file: str, schedule: Schedule, further: Sequence[str] = ()) -> Check
         StageBrief(
             name=stage.name,
             num_parameters=num_parameters(models.final),
-            train_tokens=steps * stage_batch(schedule, index).tokens,
+            budget_tokens=steps * stage_batch(schedule, index).tokens,
         )
         for index, (stage, models, steps) in enumerate(
             zip(schedule.stages, stage_models(schedule), stage_steps(schedule), strict=True)
         )
     )
-    warnings = (*schedule_caveats(schedule), *short_stage_warnings(schedule), *further)
+    warnings = (*schedule_caveats(schedule), *further)
     return CheckedSchedule(file, valid=True, name=schedule.name, stages=stages, warnings=warnings)

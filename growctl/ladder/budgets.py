@@ -1,13 +1,24 @@
-"""Says how many steps each stage of a ladder trains."""
+"""Says what each stage of a ladder reads: its steps, its place in the data, and the weights of a mixture's sources.
+
+A position in the data is a number of data tokens, counted from the ladder's first token in the order of
+stages/data/window_pieces.py. A stage begins at the first whole sequence of its own context from there on, so one with a
+longer context than the stage before may skip part of a window; nothing is read twice.
+"""
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from growctl.ladder.sizes import attending, stage_models
-from growctl.schedule.batches import stage_batch
+from growctl.schedule.batches import StageBatch, stage_batch
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.mixture_block import shares
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops, training_flops_per_token
+
+if TYPE_CHECKING:
+    from stages.checkpoint.manifest import Manifest
 
 Model = TokenformerConfig | TransformerConfig
 
@@ -54,6 +65,44 @@ def in_steps(schedule: Schedule, steps: Sequence[int]) -> Schedule:
     ]
     training = schedule.training.model_copy(update={"ladder_tokens": None, "ladder_flops": None})
     return schedule.model_copy(update={"stages": stages, "training": training})
+
+
+def first_sample(position: int, sequence_length: int) -> int:
+    """The first whole sequence at or after `position`, counted in sequences of that context."""
+    return -(-position // sequence_length)
+
+
+def position_after(manifest: "Manifest") -> int:
+    """The position at which the training of a checkpoint stopped. One that was not trained is at 0."""
+    return manifest.samples_seen * (manifest.text.context_length or 0)
+
+
+def stage_positions(batches: Sequence[StageBatch], steps: Sequence[int], start: int = 0) -> list[int]:
+    """Where stages with these batches and steps begin, if the first one continues from `start`."""
+    positions, position = [], start
+    for batch, num_steps in zip(batches, steps, strict=True):
+        position = first_sample(position, batch.sequence_length) * batch.sequence_length
+        positions.append(position)
+        position += num_steps * batch.tokens
+    return positions
+
+
+def stage_weights(schedule: Schedule, index: int) -> list[tuple[int, dict[str, float]]]:
+    """(step of the stage, weights of the sources from there on): one entry, unless a control follows several stages.
+
+    Empty without a mixture.
+    """
+    if not schedule.data.mixture:
+        return []
+    stage = schedule.stages[index]
+    if stage.followed:
+        return [(each.first_step, each.weights) for each in stage.followed]
+    return [(0, stage.mixture or schedule.data.base_weights)]
+
+
+def stage_shares(schedule: Schedule, index: int) -> list[tuple[int, dict[str, Fraction]]]:
+    """The same as exact shares, which are equal if two stages read the same."""
+    return [(step, shares(weights)) for step, weights in stage_weights(schedule, index)]
 
 
 def _steps_of_shares(schedule: Schedule, budget: float, costs: Sequence[float], steps_done: Sequence[int]) -> list[int]:

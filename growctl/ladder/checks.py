@@ -9,9 +9,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from growctl.ladder.budgets import stage_steps, step_flops
+from growctl.ladder.budgets import stage_steps, stage_weights, step_flops
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.mixture_spans import stage_weights
 from growctl.ladder.releases import finished_models, has_decayed, reason_not_to_release
 from growctl.ladder.sizes import growth_before, is_grown, layer_tokens, num_layers, stage_models, tokens_so_far
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops

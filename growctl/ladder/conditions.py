@@ -45,7 +45,7 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
 
 
 def _stages(schedule: "Schedule") -> dict[str, Any]:
-    from growctl.ladder.mixture_spans import stage_weights
+    from growctl.ladder.budgets import stage_weights
     from growctl.ladder.stage_plans import plan_stages
     from growctl.schedule.mixture_block import shares
 

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from growctl.ladder.budgets import in_steps
+from growctl.ladder.budgets import in_steps, stage_weights
 from growctl.ladder.equal_size import equal_size_transformer
-from growctl.ladder.mixture_spans import stage_weights
 from growctl.ladder.releases import finished_models, plan_release
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.runs_dir import CONTROL_INFIX
@@ -177,7 +176,7 @@ def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePl
     assert last.train_steps
     release = plan_release(schedule, followed[-1])
     started = (schedule.base.tokens or 0) if schedule.base and followed[0].index == 0 else 0
-    total = started + sum(plan.train_tokens for plan in followed) + (release.train_tokens if release else 0)
+    total = started + sum(plan.budget_tokens for plan in followed) + (release.budget_tokens if release else 0)
     weights: list[FollowedWeights] = []
     position = 0
     for plan in followed:
@@ -186,7 +185,7 @@ def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePl
             if not weights or shares(weights[-1].weights) != shares(each):
                 after = weights[-1].first_step + 1 if weights else 0  # the control's steps are few
                 weights.append(FollowedWeights(first_step=max(first_step + step, after), weights=each))
-        position += plan.train_tokens + (started if plan is followed[0] else 0)
+        position += plan.budget_tokens + (started if plan is followed[0] else 0)
     update = (
         {"mixture": weights[0].weights, "followed": None}
         if len(weights) == 1

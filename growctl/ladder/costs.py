@@ -1,53 +1,35 @@
-"""Estimates memory, time, money and disk for every stage of a schedule and its controls.
+"""What the stages of a schedule and of its controls will cost: memory, time, money and disk. None: unknown.
 
-What is unknown is None.
+One tree of records: `growctl plan --json` prints it, and growctl/ladder/plan.py shows it as tables.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import reduce
+from operator import add
 from pathlib import Path
+from typing import Any
 
-from growctl.ladder.controls import plan_controls
-from growctl.ladder.datasets import DatasetSizes, prepared_sizes
-from growctl.ladder.mixture_needs import MixturePart, exhausted, known_sizes, mixture_parts
+from growctl.ladder.datasets import DatasetSizes, source_sizes
+from growctl.ladder.mixtures import MixturePart, exhausted, mixture_parts
 from growctl.ladder.releases import plan_run
-from growctl.ladder.stage_plans import StagePlan, total_flops
+from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.devices import Devices
-from growctl.launch.resolve import planned_devices
 from growctl.schedule.batches import evaluation_length
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.sources import missing_source_text
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops
 from model.precision import Precision
 from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
 from stages.engine.muon_memory import muon_elements
+from stages.probe.measured_steps import MeasuredSteps
 
 HEADROOM = 0.1
 """Share of a device's memory that the plan leaves free for the CUDA context, NCCL's buffers and fragmentation."""
 
 MeasuredSize = tuple[TokenformerConfig | TransformerConfig, int, int]
 """A model, its micro-batch size and its context. `plan --measure` times each once."""
-
-
-@dataclass(frozen=True)
-class MeasuredSteps:
-    """Times and memory that `plan --measure` found for one size on this machine."""
-
-    micro_batch_seconds: float
-    """Forward and backward pass of one micro-batch, except the last one of a step."""
-
-    last_micro_batch_seconds: float
-    """Forward and backward pass of a step's last micro-batch, with the gradient reduction and the update."""
-
-    memory: Mapping[str, int] | None
-    """Bytes that the device's allocator handed out (`stages.probe.measured_steps.StepMemory`); None on a CPU."""
-
-    def step_seconds(self, num_micro_batches: int) -> float:
-        """Seconds of an optimizer step with `num_micro_batches`."""
-        return (num_micro_batches - 1) * self.micro_batch_seconds + self.last_micro_batch_seconds
 
 
 @dataclass(frozen=True)
@@ -63,179 +45,227 @@ class Measurements:
     """One sentence per size that could not be measured, with the reason."""
 
 
-@dataclass(frozen=True)
-class StageCost:
-    """The costs of one stage on its planned devices."""
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The cost of a stage or a release, or a sum of such costs. A sum is None if one of its terms is unknown."""
 
-    plan: StagePlan
-    num_devices: int
-    micro_batch_size: int | None
-    """The micro-batch that a run would use; None if the batch cannot be split evenly over the devices."""
+    budget_tokens: int
+    """Data tokens to train on, in whole steps."""
 
-    largest_micro_batch_size: int | None
-    """The largest that fits into a device's memory, 0 if none fits; None if that memory is unknown."""
+    flops: float
+    """Training FLOPs, forward and backward."""
 
-    memory: Memory | None
-    """Memory of one device with `micro_batch_size`; None without one."""
+    flops_by_part: Flops
+    recomputed_flops: float
+    """FLOPs that activation checkpointing adds; `flops` does not contain them."""
+
+    wall_seconds: float | None
+    """Time of the optimizer steps alone; None if the devices' speed is not known."""
+
+    device_seconds: float | None
+    """Wall seconds x devices."""
+
+    money: float | None
+    """In the currency of launch.hardware.price_per_device_hour; None without it."""
+
+    checkpoint_bytes: int
+    """Disk space of the checkpoints when the stage is done: `final/`, and those within the stage that are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCost(Cost):
+    """A stage or a release, and what it will cost on its planned devices."""
+
+    name: str
+    branch_of: str | None
+    """The stage that a release branches from; None for a stage of the ladder."""
+
+    num_layers: int
+    num_parameters: int
+    num_embedding_parameters: int
+    num_steps: int
+    batch_size: int
+    """Sequences of an optimizer step, over all devices."""
+
+    sequence_length: int
+    """Its context, in data tokens."""
+
+    learning_rate_scale: float
+    """Factor on the learning rate for its batch (`learning_rate.batch_scaling`)."""
+
+    tokens_per_parameter: float
+    """Data tokens from the start of the ladder, or of its start checkpoint, to the stage's end, per parameter."""
 
     epochs: float | None
     """Passes over the training data from the run's start to the stage's end; of a mixture, over the source that is read
-    most often."""
+    most often. None before the dataset is prepared."""
 
-    seconds: float | None
-    """Seconds of the stage's optimizer steps alone."""
+    token_share: float | None
+    """Its share of the training tokens of all stages of its run; None for a release."""
 
-    peak_flops: float | None
-    """Peak FLOPs per second of one device, in the training precision."""
+    flops_share: float | None
+    """Its share of the FLOPs of all stages of its run; None for a release."""
 
-    price_per_device_hour: float | None
-    checkpoint_bytes: int
-    """Disk space when the stage is done: `final/` and the checkpoints within the stage that are kept."""
+    num_devices: int
+    memory_bytes: Memory | None
+    """Memory of one device with `micro_batch_size`; None without one."""
 
-    measured: MeasuredSteps | None = None
+    micro_batch_size: int | None
+    """Sequences that a device computes at a time; None if the batch cannot be split evenly over the devices."""
 
-    @property
-    def device_hours(self) -> float | None:
-        """Hours multiplied by the number of devices."""
-        return None if self.seconds is None else self.seconds * self.num_devices / 3600
+    largest_micro_batch_size: int | None
+    """The largest that fits into a device's memory, 0 if none fits; None if that memory is not known."""
 
-    @property
-    def money(self) -> float | None:
-        """The price, in the currency of `launch.hardware.price_per_device_hour`."""
-        if self.device_hours is None or self.price_per_device_hour is None:
-            return None
-        return self.device_hours * self.price_per_device_hour
+    tokens_per_second: float | None
+    """Data tokens per second, over all devices."""
 
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Training tokens per second, over all devices."""
-        return self.plan.train_tokens / self.seconds if self.seconds else None
+    mfu: float | None
+    """Model FLOPs utilisation: the share of the devices' peak FLOPs that `wall_seconds` implies, between 0 and 1."""
 
-    @property
-    def mfu(self) -> float | None:
-        """Model FLOPs utilisation: the share of the devices' peak FLOPs that `seconds` implies."""
-        if not self.seconds or self.peak_flops is None:
-            return None
-        return self.plan.flops.total / (self.seconds * self.num_devices * self.peak_flops)
+    mixture: tuple[MixturePart, ...]
+    """What it reads of each source of a mixture; empty without one."""
+
+    measured: MeasuredSteps | None
+    """None without --measure, and for a size that could not be measured."""
+
+    plan: StagePlan
+    """Not in documents."""
 
 
-@dataclass(frozen=True)
-class Total:
-    """Sums over stages. A sum is None if one of its terms is unknown."""
-
-    train_tokens: int
-    flops: Flops
-    recomputed_flops: float
-    seconds: float | None
-    device_hours: float | None
-    money: float | None
-    checkpoint_bytes: int
-
-    @classmethod
-    def of(cls, stages: Iterable[StageCost]) -> "Total":
-        """Sums the costs of `stages`."""
-        costs = list(stages)
-        return cls(
-            train_tokens=sum(cost.plan.train_tokens for cost in costs),
-            flops=total_flops([cost.plan for cost in costs]),
-            recomputed_flops=sum(cost.plan.recomputed_flops for cost in costs),
-            seconds=_sum(cost.seconds for cost in costs),
-            device_hours=_sum(cost.device_hours for cost in costs),
-            money=_sum(cost.money for cost in costs),
-            checkpoint_bytes=sum(cost.checkpoint_bytes for cost in costs),
-        )
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunCost:
     """The costs of a ladder or a control."""
 
     name: str
-    kind: str | None
-    """The kind of a control; None for the ladder."""
-
-    schedule: Schedule
-    parts: list[StageCost]
+    stages: tuple[StageCost, ...]
     """All stages, each followed by its release if it has one."""
 
-    mixture: tuple[MixturePart, ...] = ()
-    """What each of them reads of each source of a mixture."""
+    total: Cost
+    """The sum over them."""
 
-    used_up: str | None = None
-    """Why the sources of a mixture do not last, as far as their sizes are known; None if they do."""
+    schedule: Schedule
+    """Not in documents."""
 
-    @cached_property
-    def stages(self) -> list[StageCost]:
+    used_up: str | None
+    """Why the sources of a mixture do not last, as far as their sizes are known; None if they do. Not in documents."""
+
+    @property
+    def trunk(self) -> tuple[StageCost, ...]:
         """The stages without the releases."""
-        return [cost for cost in self.parts if cost.plan.branch_of is None]
+        return tuple(stage for stage in self.stages if stage.branch_of is None)
 
-    @cached_property
-    def total(self) -> Total:
-        """The sums over all stages and releases."""
-        return Total.of(self.parts)
+
+@dataclass(frozen=True, kw_only=True)
+class ControlCost(RunCost):
+    """A control, and what it will cost."""
+
+    kind: str
 
 
 @dataclass(frozen=True)
-class PlanCosts:
-    """The costs of a schedule: its ladder and its controls."""
+class PlannedStart:
+    """The checkpoint that the first stage starts from."""
 
-    ladder: RunCost
-    controls: list[RunCost]
+    checkpoint: str
+    """Its path."""
+
+    manifest: str
+    """sha256 of its manifest.json."""
+
+    run: str | None
+    """The run and the stage that trained it; None if they are not known."""
+
+    num_parameters: int
+    trained_tokens: int | None
+    """Data tokens that it was trained on; None if they are not known."""
+
+    flops: float | None
+    """Training FLOPs that it cost; None if they are not known."""
+
+    grows: bool
+    """Whether the first stage grows it before it trains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(RunCost):
+    """What a schedule will cost: its ladder, and its controls. Unknown values are None."""
+
+    start: PlannedStart | None
+    """The checkpoint that the ladder starts from; None for a new model."""
+
+    controls: tuple[ControlCost, ...]
+    total_with_controls: Cost
+    warnings: tuple[str, ...] = ()
+    """Problems of the plan, one sentence each."""
+
+    notes: tuple[str, ...] = ()
+    """Remarks on the figures, one sentence each."""
+
+    # What follows is not in documents.
     devices: Devices
-    precision: Precision
-    memory_bytes: int | None
+    device_memory_bytes: int | None
     """Memory of one device; None if unknown."""
 
     training_tokens: int | None
     """Training tokens in the dataset; None if unknown."""
 
-    dataset: DatasetSizes | None = None
+    dataset: DatasetSizes | None
     """The sizes of the prepared dataset; None without one."""
 
-    missing: str | None = None
+    missing: str | None
     """Why the text or the tokenizer is not on this machine; None if it is there, not local, or not looked for."""
 
-    measurements: Measurements | None = None
+    measurements: Measurements | None
     """The source of the times, if they were measured."""
 
-    runs: list[RunCost] = field(init=False)
+    @property
+    def runs(self) -> tuple[RunCost, ...]:
+        """The ladder and its controls."""
+        return self, *self.controls
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", [self.ladder, *self.controls])
+    def short_name(self, control: RunCost) -> str:
+        """A control's name without the ladder's name in front."""
+        return control.name.removeprefix(f"{self.name}-control-")
 
 
-def everything(costs: PlanCosts) -> Total:
-    """The sums over the ladder and all controls."""
-    return Total.of(cost for run in costs.runs for cost in run.parts)
+def total_cost(costs: Sequence[Cost]) -> Cost:
+    """The sum of `costs`, which must not be empty."""
+    columns = {each.name: [getattr(cost, each.name) for cost in costs] for each in fields(Cost)}
+    sums: dict[str, Any] = {name: None if None in values else reduce(add, values) for name, values in columns.items()}
+    return Cost(**sums)
 
 
-def plan_costs(schedule: Schedule, runs_dir: Path | None = None, measurements: Measurements | None = None) -> PlanCosts:
-    """Computes the costs of the ladder of `schedule` and of its controls.
+def run_cost(
+    name: str,
+    schedule: Schedule,
+    devices: Devices,
+    *,
+    training_tokens: int | None,
+    runs_dir: Path | None,
+    measurements: Measurements | None,
+) -> dict[str, Any]:
+    """The fields of a `RunCost` for a ladder or a control that trains on `devices`.
 
-    Looks for the text, and in `runs_dir` for its prepared dataset; without `runs_dir` it looks at no files. With
-    `measurements`, all times come from them; a size that they lack has no time.
+    `training_tokens` are those of the dataset. With `measurements`, all times come from them; a size that they lack
+    has no time.
     """
-    dataset = prepared_sizes(schedule.data, runs_dir)
-    tokens = dataset.training_tokens if dataset else schedule.data.approximate_tokens
-    sizes, _ = known_sizes(schedule.data, runs_dir)
-    devices = planned_devices(schedule)
-
-    def run_cost(name: str, kind: str | None, planned: Schedule) -> RunCost:
-        mixture = tuple(mixture_parts(planned, sizes))
-        parts = list(_stage_costs(planned, devices, partial(_epochs, tokens, mixture), measurements))
-        return RunCost(name, kind, planned, parts, mixture, exhausted(planned, sizes))
-
-    return PlanCosts(
-        ladder=run_cost(schedule.name or "", None, schedule),
-        controls=[run_cost(control.name, control.kind, control.schedule) for control in plan_controls(schedule)],
-        devices=devices,
-        precision=devices.precision(schedule.training.precision),
-        memory_bytes=device_memory(schedule, devices),
-        training_tokens=tokens,
-        dataset=dataset,
-        missing=missing_source_text(schedule.data) if runs_dir else None,
-        measurements=measurements,
-    )
+    sizes, _ = source_sizes(schedule.data, runs_dir)
+    mixture = tuple(mixture_parts(schedule, sizes))
+    plans = plan_run(schedule)
+    trunk = [plan for plan in plans if plan.branch_of is None]
+    stages = []
+    for plan in plans:
+        parts = tuple(part for part in mixture if part.stage == plan.name)
+        epochs = _epochs(plan, parts, training_tokens)
+        stages.append(_stage_cost(schedule, plan, trunk, devices, parts, epochs, measurements))
+    used_up = exhausted(schedule, sizes)
+    return {
+        "name": name,
+        "stages": tuple(stages),
+        "total": total_cost(stages),
+        "schedule": schedule,
+        "used_up": used_up,
+    }
 
 
 def device_memory(schedule: Schedule, devices: Devices) -> int | None:
@@ -255,18 +285,9 @@ def planned_micro_batch(schedule: Schedule, plan: StagePlan, num_devices: int, d
     This is `launch.micro_batch_size`. For auto it is the largest that fits if the device's memory is known (1 if none
     fits), else the device's whole share of the batch.
     """
-    memory = stage_memory(schedule, plan, num_devices, devices)
-    micro, _ = _micro_batches(schedule, plan, num_devices, memory, device_memory(schedule, devices))
+    micro, _ = _micro_batches(schedule, plan, num_devices, devices)
     assert micro is not None
     return micro
-
-
-def _largest(memory: TrainingMemory, share: int, device_memory_bytes: int) -> int | None:
-    """The largest divisor of `share` that leaves `HEADROOM` free; None if not even one sequence does."""
-    free = (1 - HEADROOM) * device_memory_bytes
-    # Memory never falls with the micro-batch, so bisect for the most that fit, then go down to a divisor of the share.
-    most = bisect_right(range(1, share + 1), free, key=lambda size: memory.of(size).total)
-    return next((size for size in range(most, 0, -1) if share % size == 0), None)
 
 
 def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices: Devices) -> TrainingMemory:
@@ -290,79 +311,6 @@ def stage_devices(schedule: Schedule, index: int, per_machine: int) -> int:
     return schedule.launch.nodes_of(index) * per_machine
 
 
-def _stage_costs(
-    schedule: Schedule,
-    devices: Devices,
-    epochs: Callable[[StagePlan], float | None],
-    measurements: Measurements | None,
-) -> Iterable[StageCost]:
-    hardware, precision = schedule.launch.hardware, devices.precision(schedule.training.precision)
-    peak_flops = hardware.peak_flops(precision)
-    for plan in plan_run(schedule):
-        num_devices = stage_devices(schedule, plan.index, devices.per_machine)
-        memory = stage_memory(schedule, plan, num_devices, devices)
-        micro, largest = _micro_batches(schedule, plan, num_devices, memory, device_memory(schedule, devices))
-        size = (plan.model, micro or 0, plan.batch.sequence_length)
-        measured = measurements.steps.get(size) if measurements and micro else None
-        yield StageCost(
-            plan=plan,
-            num_devices=num_devices,
-            micro_batch_size=micro,
-            largest_micro_batch_size=largest,
-            memory=memory.of(micro) if micro else None,
-            epochs=epochs(plan),
-            seconds=_seconds(schedule, plan, num_devices, micro, measured, None if measurements else peak_flops),
-            peak_flops=peak_flops,
-            price_per_device_hour=hardware.price_per_device_hour,
-            checkpoint_bytes=stage_checkpoint_bytes(schedule, plan, precision),
-            measured=measured,
-        )
-
-
-def _epochs(dataset_tokens: int | None, mixture: Sequence[MixturePart], plan: StagePlan) -> float | None:
-    """As `StageCost.epochs`, for a dataset or else for what the run reads of a `mixture`."""
-    if mixture:
-        known = [part.epochs for part in mixture if part.stage == plan.name]
-        return max((epochs for epochs in known if epochs is not None), default=None) if None not in known else None
-    seen = plan.first_token + plan.train_tokens
-    return seen / dataset_tokens if dataset_tokens else None
-
-
-def _micro_batches(
-    schedule: Schedule, plan: StagePlan, num_devices: int, memory: TrainingMemory, memory_bytes: int | None
-) -> tuple[int | None, int | None]:
-    """(`micro_batch_size`, `largest_micro_batch_size`) as in `StageCost`."""
-    batch_size, given = plan.batch.batch_size, schedule.launch.micro_batch_size
-    share = max(1, batch_size // num_devices)
-    largest = None if memory_bytes is None else _largest(memory, share, memory_bytes) or 0
-    if batch_size % num_devices:
-        return None, largest
-    if given != "auto":
-        return given, largest
-    return (share if largest is None else largest or 1), largest
-
-
-def _seconds(
-    schedule: Schedule,
-    plan: StagePlan,
-    num_devices: int,
-    micro_batch_size: int | None,
-    measured: MeasuredSteps | None,
-    peak_flops: float | None,
-) -> float | None:
-    """Seconds of the stage's optimizer steps: from the measurement, else from peak FLOPs and MFU; None if unknown.
-
-    `launch.hardware.mfu` is what training achieves without recomputation, so recomputed FLOPs take their time too.
-    """
-    mfu, batch_size = schedule.launch.hardware.mfu, plan.batch.batch_size
-    if measured and micro_batch_size:
-        num_micro_batches = max(1, batch_size // (micro_batch_size * num_devices))
-        return plan.num_steps * measured.step_seconds(num_micro_batches)
-    if peak_flops is None or mfu is None:
-        return None
-    return (plan.flops.total + plan.recomputed_flops) / (num_devices * peak_flops * mfu)
-
-
 def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Precision) -> int:
     """Disk space when a stage is done: `final/` and the checkpoints within the stage that are kept."""
     checkpoint = schedule.checkpoint
@@ -377,7 +325,87 @@ def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Preci
     return parameters_checkpoint_bytes(plan.num_parameters, muon) + kept * within
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
-    numbers = list(values)
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+def _stage_cost(
+    schedule: Schedule,
+    plan: StagePlan,
+    trunk: Sequence[StagePlan],
+    devices: Devices,
+    mixture: tuple[MixturePart, ...],
+    epochs: float | None,
+    measurements: Measurements | None,
+) -> StageCost:
+    hardware, precision = schedule.launch.hardware, devices.precision(schedule.training.precision)
+    peak_flops, price = hardware.peak_flops(precision), hardware.price_per_device_hour
+    num_devices = stage_devices(schedule, plan.index, devices.per_machine)
+    micro, largest = _micro_batches(schedule, plan, num_devices, devices)
+    steps = measurements.steps if measurements else {}
+    measured = steps.get((plan.model, micro or 0, plan.batch.sequence_length))
+    seconds = None
+    if measured and micro:
+        num_micro_batches = max(1, plan.batch.batch_size // (micro * num_devices))
+        seconds = plan.num_steps * measured.step_seconds(num_micro_batches)
+    elif measurements is None and peak_flops is not None and hardware.mfu is not None:
+        # launch.hardware.mfu is what training achieves without recomputation, so recomputed FLOPs take time too.
+        seconds = (plan.flops.total + plan.recomputed_flops) / (num_devices * peak_flops * hardware.mfu)
+    device_seconds = None if seconds is None else seconds * num_devices
+    base_tokens = (schedule.base.tokens or 0) if schedule.base else 0
+    token_share, flops_share = (None, None) if plan.branch_of else plan.shares_of(trunk)
+    return StageCost(
+        budget_tokens=plan.budget_tokens,
+        flops=plan.flops.total,
+        flops_by_part=plan.flops,
+        recomputed_flops=plan.recomputed_flops,
+        wall_seconds=seconds,
+        device_seconds=device_seconds,
+        money=None if device_seconds is None or price is None else device_seconds / 3600 * price,
+        checkpoint_bytes=stage_checkpoint_bytes(schedule, plan, precision),
+        name=plan.name,
+        branch_of=plan.branch_of,
+        num_layers=plan.model.num_layers,
+        num_parameters=plan.num_parameters,
+        num_embedding_parameters=plan.num_embedding_parameters,
+        num_steps=plan.num_steps,
+        batch_size=plan.batch.batch_size,
+        sequence_length=plan.batch.sequence_length,
+        learning_rate_scale=plan.learning_rate.scale,
+        tokens_per_parameter=(base_tokens + plan.first_token + plan.budget_tokens) / plan.num_parameters,
+        epochs=epochs,
+        token_share=token_share,
+        flops_share=flops_share,
+        num_devices=num_devices,
+        memory_bytes=stage_memory(schedule, plan, num_devices, devices).of(micro) if micro else None,
+        micro_batch_size=micro,
+        largest_micro_batch_size=largest,
+        tokens_per_second=plan.budget_tokens / seconds if seconds else None,
+        mfu=plan.flops.total / (device_seconds * peak_flops) if device_seconds and peak_flops else None,
+        mixture=mixture,
+        measured=measured,
+        plan=plan,
+    )
+
+
+def _epochs(plan: StagePlan, mixture: Sequence[MixturePart], training_tokens: int | None) -> float | None:
+    """As `StageCost.epochs`, of what the run reads of a `mixture`, or else of the dataset."""
+    if mixture:
+        epochs = [part.epochs for part in mixture]
+        return max((each for each in epochs if each is not None), default=None) if None not in epochs else None
+    return (plan.first_token + plan.budget_tokens) / training_tokens if training_tokens else None
+
+
+def _micro_batches(
+    schedule: Schedule, plan: StagePlan, num_devices: int, devices: Devices
+) -> tuple[int | None, int | None]:
+    """(`micro_batch_size`, `largest_micro_batch_size`) as in `StageCost`."""
+    batch_size, given = plan.batch.batch_size, schedule.launch.micro_batch_size
+    share, capacity = max(1, batch_size // num_devices), device_memory(schedule, devices)
+    largest = None
+    if capacity is not None:
+        memory, free = stage_memory(schedule, plan, num_devices, devices), (1 - HEADROOM) * capacity
+        # Memory never falls with the micro-batch: bisect for the most that fit, then go down to a divisor of the share.
+        most = bisect_right(range(1, share + 1), free, key=lambda size: memory.of(size).total)
+        largest = next((size for size in range(most, 0, -1) if share % size == 0), 0)
+    if batch_size % num_devices:
+        return None, largest
+    if given != "auto":
+        return given, largest
+    return (share if largest is None else largest or 1), largest

@@ -1,4 +1,4 @@
-"""Looks up the sizes of a schedule's prepared dataset, and words the warnings that follow from them."""
+"""Looks up the sizes of a schedule's prepared datasets, and words the warnings that follow from them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,32 +35,42 @@ class DatasetSizes(NamedTuple):
     range_bytes: int = RANGE_BYTES
     """What is fetched at a time of tokens at a URL."""
 
-    @classmethod
-    def of(cls, manifest: "DatasetManifest", dataset: Path) -> "DatasetSizes":
-        """The sizes of the dataset in the directory `dataset`, which `manifest` describes."""
-        from stages.data.dataset import read_dataset_manifest  # slow: numpy
-
-        train, validation = manifest.splits["train"], manifest.splits["validation"]
-        sizes = (train.num_tokens, validation.num_documents, validation.num_tokens, manifest.vocab_size)
-        remote = _remote_bytes(dataset, train.num_tokens * manifest.token_bytes)
-        for directory in (source.dataset(dataset) for source in manifest.sources):
-            of_source = read_dataset_manifest(directory).splits["train"]
-            remote += _remote_bytes(directory, of_source.num_tokens * manifest.token_bytes)
-        return cls(*sizes, remote, manifest.range_bytes)
-
 
 def prepared_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes | None:
     """The sizes of the newest prepared dataset for `data`, from its manifest alone; None if there is none.
 
     Those of a mixture are the sums of its sources'.
     """
-    found = [_prepared_sizes(spec, runs_dir) for spec in data.specs]
-    known = [sizes for sizes in found if sizes]
-    if len(known) < len(found):
+    sizes = [each for each in (_prepared_sizes(spec, runs_dir) for spec in data.specs) if each]
+    if len(sizes) < len(data.specs):
         return None
-    training, documents, tokens = (sum(numbers) for numbers in zip(*(sizes[:3] for sizes in known), strict=True))
-    remote = sum(sizes.remote_bytes for sizes in known)
-    return DatasetSizes(training, documents, tokens, known[0].vocab_size, remote, known[0].range_bytes)
+    training, documents, tokens = (sum(numbers) for numbers in zip(*(each[:3] for each in sizes), strict=True))
+    remote = sum(each.remote_bytes for each in sizes)
+    return sizes[0]._replace(
+        training_tokens=training, validation_documents=documents, validation_tokens=tokens, remote_bytes=remote
+    )
+
+
+def source_sizes(data: DataBlock, runs_dir: Path | None) -> tuple[dict[str, int | None], bool]:
+    """The training tokens of each source of a mixture, and whether all of them are counted: prepared in `runs_dir`.
+
+    Otherwise they are `approximate_tokens`, or None.
+    """
+    sizes: dict[str, int | None] = {}
+    counted = True
+    for source, spec in zip(data.mixture, data.specs, strict=True) if data.mixture else ():
+        prepared = _prepared_sizes(spec, runs_dir)
+        counted = counted and prepared is not None
+        sizes[source.name] = prepared.training_tokens if prepared else source.approximate_tokens
+    return sizes, counted
+
+
+def sizes_in(manifest: "DatasetManifest", directory: Path) -> dict[str, int | None]:
+    """The training tokens of each source of the mixture in `directory`; empty for an ordinary dataset."""
+    from stages.data.dataset import read_dataset_manifest
+
+    sources = [(entry.name, read_dataset_manifest(entry.dataset(directory))) for entry in manifest.sources]
+    return {name: source.splits["train"].num_tokens for name, source in sources}
 
 
 def _prepared_sizes(spec: DataSpec, runs_dir: Path | None) -> DatasetSizes | None:
@@ -68,20 +78,18 @@ def _prepared_sizes(spec: DataSpec, runs_dir: Path | None) -> DatasetSizes | Non
         try:
             train, validation = document["splits"]["train"], document["splits"]["validation"]
             counts = (train["num_tokens"], validation["num_documents"], validation["num_tokens"])
-            found = DatasetSizes(*map(int, (*counts, document["vocab_size"])))
-            remote = _remote_bytes(path, found.training_tokens * int(document["token_bytes"]))
-            return found._replace(remote_bytes=remote, range_bytes=int(document["range_bytes"]))
+            sizes = DatasetSizes(*map(int, (*counts, document["vocab_size"])))
+            remote = sizes.training_tokens * int(document["token_bytes"]) if (path / REMOTE_NAME).exists() else 0
+            return sizes._replace(remote_bytes=remote, range_bytes=int(document["range_bytes"]))
         except (ValueError, LookupError, TypeError, OverflowError):
             continue  # damaged: `prepare` sets it aside with a message
     return None
 
 
-def _remote_bytes(dataset: Path, num_bytes: int) -> int:
-    return num_bytes if (dataset / REMOTE_NAME).exists() else 0
-
-
-def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
-    """A warning, in one sentence or two, for each size of the dataset that does not fit `schedule`."""
+def dataset_warnings(schedule: Schedule, sizes: DatasetSizes | None) -> Iterator[str]:
+    """A warning, in one sentence or two, for each size of the prepared dataset that does not fit `schedule`."""
+    if sizes is None:
+        return
     most = schedule.evaluation.max_sequences
     warning = small_validation(
         sizes.validation_documents,
@@ -107,7 +115,7 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
 def _small_cache(schedule: Schedule, num_bytes: int, range_bytes: int) -> str:
     """The warning for a cache that cannot hold the dataset: samples come from everywhere, each from a range."""
     cache_bytes = schedule.data.cache_bytes
-    num_samples = sum(plan.train_tokens for plan in plan_stages(schedule)) // longest_context(schedule)
+    num_samples = sum(plan.budget_tokens for plan in plan_stages(schedule)) // longest_context(schedule)
     missing = 1 - cache_bytes / num_bytes
     return (
         f"data.cache_bytes is {byte_count(cache_bytes)}, but the training tokens at "

@@ -16,7 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from growctl.ladder.checks import check_combinations, check_controls
-from growctl.ladder.mixture_needs import exhausted_run, known_sizes
+from growctl.ladder.datasets import source_sizes
+from growctl.ladder.mixtures import exhausted_run
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.batches import contexts
 from growctl.schedule.blocks import Schedule
@@ -182,7 +183,7 @@ def check_text(schedule: Schedule, label: str, runs_dir: Path) -> None:
     """
     if missing := missing_data(schedule.data, RunsPaths(runs_dir).datasets):
         raise ScheduleError(f"{label}: {missing}")
-    sizes, counted = known_sizes(schedule.data, runs_dir)
+    sizes, counted = source_sizes(schedule.data, runs_dir)
     if counted and (used_up := exhausted_run(schedule, sizes)):
         raise ScheduleError(f"{label}: {used_up}")
 

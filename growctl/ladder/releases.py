@@ -43,7 +43,7 @@ def plan_release(schedule: Schedule, plan: StagePlan) -> StagePlan | None:
         branch_of=plan.name,
         num_steps=steps,
         first_step=plan.first_step + plan.num_steps,
-        first_token=plan.first_token + plan.train_tokens,
+        first_token=plan.first_token + plan.budget_tokens,
         learning_rate=LearningRate(
             shape="wsd",
             peak=plan.learning_rate.peak,

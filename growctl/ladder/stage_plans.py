@@ -1,17 +1,17 @@
-"""Computes the plan of each stage from the schedule alone: sizes, steps, FLOPs, learning rates."""
+"""Computes the plan of each stage from the schedule alone: sizes, steps, FLOPs, learning rates, the worker's spec."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from growctl.ladder.budgets import batch_scale, stage_steps, step_flops
-from growctl.ladder.data_position import first_sample, stage_positions
+from growctl.ladder.budgets import batch_scale, first_sample, stage_positions, stage_steps, step_flops
 from growctl.ladder.sizes import Growth, attending, growth_before, is_grown, stage_models, tau_after_growth
-from growctl.schedule.batches import StageBatch, stage_batch
+from growctl.schedule.batches import StageBatch, evaluation_length, longest_context, stage_batch
 from growctl.schedule.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token
 from model.policy import has_unfinished_ramps
-from stages.spec import GenerationRule, LearningRate, settled_step
+from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec, settled_step
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class StagePlan:
     """What an optimizer step reads."""
 
     first_token: int
-    """Where in the data the stage begins (growctl/ladder/data_position.py), for a ladder that begins at 0."""
+    """Where in the data the stage begins (`budgets.stage_positions`), for a ladder that begins at 0."""
 
     step_flops: Flops
     """Training FLOPs of one optimizer step."""
@@ -88,7 +88,7 @@ class StagePlan:
         return self.num_steps * self.batch.batch_size
 
     @property
-    def train_tokens(self) -> int:
+    def budget_tokens(self) -> int:
         """Data tokens of the stage, in whole steps."""
         return self.num_steps * self.tokens_per_step
 
@@ -106,8 +106,8 @@ class StagePlan:
 
     def shares_of(self, ladder: Sequence["StagePlan"]) -> tuple[float, float]:
         """The share of the stage in the training tokens of all stages of `ladder`, and in their FLOPs."""
-        tokens, flops = sum(plan.train_tokens for plan in ladder), sum(plan.flops.total for plan in ladder)
-        return self.train_tokens / tokens, self.flops.total / flops
+        tokens, flops = sum(plan.budget_tokens for plan in ladder), sum(plan.flops.total for plan in ladder)
+        return self.budget_tokens / tokens, self.flops.total / flops
 
     @property
     def recomputed_flops(self) -> float:
@@ -207,3 +207,51 @@ def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> Learning
         first_step=sum(steps[:index]) if block.span == "ladder" else 0,
         scale=batch_scale(schedule, index),
     )
+
+
+def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpec:
+    """The worker's spec of one stage. `attempt` adds the fields of one attempt, and may replace any other."""
+    checkpoint = schedule.checkpoint
+    settings: dict[str, Any] = {
+        "stage": plan.name,
+        "model": plan.model,
+        "seed": schedule.seed,
+        "num_steps": plan.num_steps,
+        "batch_size": plan.batch.batch_size,
+        "sequence_length": plan.batch.sequence_length,
+        "window_length": longest_context(schedule),
+        "evaluation_length": evaluation_length(schedule),
+        "packing": schedule.data.packing,
+        "attended_tokens": (schedule.data.attended_tokens or {}).get(str(plan.batch.sequence_length)),
+        "learning_rate": plan.learning_rate,
+        "optimizer": schedule.optimizer.optimizer(plan.model.hidden_size),
+        "generations": plan.generations,
+        "ramp_steps": plan.ramp_steps,
+        "anneal_steps": plan.anneal_steps,
+        "trigger": slope_trigger(schedule, plan),
+        "anomalies": schedule.anomalies.policy(),
+        "zero_stage": schedule.launch.zero_stage,
+        "offload": schedule.launch.offload,
+        "kernels": schedule.launch.kernels,
+        "recompute_every": schedule.launch.recompute_every,
+        "precision": schedule.training.precision,
+        "log_every": schedule.training.log_every,
+        "evaluate_every": schedule.evaluation.every,
+        "checkpoint_every": checkpoint.every,
+        "keep_checkpoints": checkpoint.keep,
+        "keep_trunk": checkpoint.keep_trunk and not plan.branch_of,
+        "keep_every_steps": checkpoint.keep_every and checkpoint.keep_every * checkpoint.every,
+        "evaluation_sequences": schedule.evaluation.max_sequences,
+        "hang_seconds": float(schedule.launch.hang_timeout),
+        "peak_flops": schedule.launch.hardware.flops,
+        "price_per_device_hour": schedule.launch.hardware.price_per_device_hour,
+    }
+    return TrainSpec(**(settings | attempt))
+
+
+def slope_trigger(schedule: Schedule, plan: StagePlan) -> SlopeTrigger | None:
+    """The rule that may end a stage early; None without `growth.slope`, for the last stage and for releases."""
+    growth = schedule.growth
+    if growth.slope is None or plan.branch_of or plan.index + 1 == len(schedule.stages):
+        return None
+    return SlopeTrigger(slope=growth.slope, window=growth.slope_window, step_flops=plan.step_flops.total)

@@ -1,11 +1,17 @@
-"""The entries of a ledger as Python values: runs, stages, costs, evaluations, anomalies."""
+"""The records of a ledger. Those in TABLES are the rows of its tables; costs and shares are derived from them."""
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 from uuid import uuid4
 
 from model.flops import Flops
+from stages.metrics_lines import SourceEvaluation
+
+DERIVED = {"derived": True}
+"""Metadata of fields that a ledger works out when it is read, and does not store."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class StageEntry:
     """Unique in the ledger; for a release, `STAGE/release`."""
     num_parameters: int
     num_embedding_parameters: int
-    train_tokens: int
+    budget_tokens: int
     """The budget: data tokens to train in this stage."""
     num_steps: int
     tokens_per_step: int
@@ -144,23 +150,11 @@ class Cost:
 
     def share(self, fraction: float) -> "Cost":
         """The part of this cost that belongs to `fraction` of its steps."""
-        return Cost(
-            round(self.steps * fraction),
-            round(self.tokens * fraction),
-            self.flops * fraction,
-            recomputed_flops=self.recomputed_flops * fraction,
-            evaluation_flops=self.evaluation_flops * fraction,
-            wall_seconds=self.wall_seconds * fraction,
-            device_seconds=self.device_seconds * fraction,
-            step_seconds=_share(self.step_seconds, fraction),
-            available_flops=_share(self.available_flops, fraction),
-            gpu_joules=_share(self.gpu_joules, fraction),
-            cpu_joules=_share(self.cpu_joules, fraction),
-            money=_share(self.money, fraction),
-        )
+        shares = {f.name: _share(getattr(self, f.name), fraction) for f in fields(Cost)}
+        return Cost(**shares | {name: round(shares[name]) for name in ("steps", "tokens")})
 
 
-def _share(value: float | None, fraction: float) -> float | None:
+def _share(value: Any, fraction: float) -> Any:
     """`value` times `fraction`. No part of an unknown value is 0."""
     if value is None:
         return None if fraction else 0.0
@@ -168,13 +162,44 @@ def _share(value: float | None, fraction: float) -> float | None:
 
 
 @dataclass(frozen=True)
-class PeakMemory:
-    """The most memory that a stage needed in any attempt."""
+class AttemptEntry:
+    """One start of a stage's workers, or one reuse of another run's checkpoint."""
 
-    gpu_bytes: int | None = None
+    stage: str
+    attempt: int
+    """Counted from 1."""
+    first_step: int
+    """Where its first work begins: before `resumed_from` if the attempt before it has lost its last records."""
+    resumed_from: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkEntry(Cost):
+    """The cost of the steps (first_step, last_step] of one attempt, up to a checkpoint, the end or an interruption."""
+
+    stage: str
+    attempt: int
+    first_step: int
+    last_step: int
+    num_records: int
+    """The attempt's records in metrics.jsonl that this row and the rows before it cover."""
+    closed_by: str
+    """`checkpoint`, `end`, `interruption` or `reused`."""
+    peak_gpu_bytes: int | None
     """Bytes that torch had allocated, on the GPU where they were most; None on CPUs."""
-    resident_bytes: int | None = None
+    peak_resident_bytes: int | None
     """Resident memory (RSS) of the rank where it was largest; None if not known."""
+    device: str
+    num_devices: int
+    precision: str
+    paid_by: str | None
+    """The run that paid for reused steps; None for this run's own."""
+    recorded_at: str
+    """ISO 8601, in UTC."""
+    kept: float = field(default=1.0, metadata=DERIVED)
+    """The share of its steps that no later attempt repeated."""
+    rolled_back: float = field(default=0.0, metadata=DERIVED)
+    """The share that rollbacks after anomalies gave up; the rest was repeated after interruptions from outside."""
 
 
 @dataclass(frozen=True)
@@ -210,31 +235,7 @@ class SplitCost:
 
 
 @dataclass(frozen=True)
-class Shares:
-    """What became of the steps of a work row, as shares of it."""
-
-    kept: float = 1.0
-    rolled_back: float = 0.0
-    """Given up by rollbacks after anomalies; the rest was repeated after interruptions from outside."""
-
-
-@dataclass(frozen=True)
-class SourceEvaluation:
-    """One source of a mixture at an evaluation."""
-
-    loss: float | None
-    """Nats per token on its validation split; None if it was not finite."""
-    bits_per_byte: float | None
-    num_tokens: int
-    """Validation tokens predicted."""
-    train_tokens: int
-    """Its data tokens that the stage has trained on so far."""
-    epochs: float
-    """How often it was read so far, from the ladder's first sample on."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
+class EvaluationEntry:
     """One evaluation that still counts: no later attempt resumed from before it."""
 
     step: int
@@ -246,18 +247,18 @@ class Evaluation:
     bits_per_byte: float | None
     num_tokens: int
     precision: str
-    flops: float
-    """Training FLOPs that the stage had spent at this evaluation, including replayed work."""
     by_source: dict[str, SourceEvaluation] = field(default_factory=dict)
     """The sources of a mixture by name; empty for a dataset that is not a mixture."""
     own_context_loss: float | None = None
     """The loss at the stage's own context; None if that is the context of `loss`, or if it was not finite."""
     own_context_tokens: int | None = None
     """Validation tokens predicted for it."""
+    flops: float = field(default=0.0, metadata=DERIVED)
+    """Training FLOPs that the stage had spent at this evaluation, including replayed work."""
 
 
 @dataclass(frozen=True)
-class Anomaly:
+class AnomalyEntry:
     """A training anomaly, such as a loss spike, and the action taken."""
 
     attempt: int
@@ -276,3 +277,48 @@ class Anomaly:
     """The first step whose data is skipped; None if none is."""
     num_steps: int | None
     """The number of steps whose data is skipped."""
+
+
+@dataclass(frozen=True)
+class ScoreEntry:
+    """One metric of one evaluation of a checkpoint."""
+
+    stage: str
+    """The stage as the ledger names it; for a release, `STAGE/release`."""
+    checkpoint: str
+    """The checkpoint's name in its stage: `final`, `initial`, `step_00001000`."""
+    manifest: str
+    """sha256 of the checkpoint's manifest.json."""
+    evaluated_at: str
+    """ISO 8601, in UTC; the same for all scores of one command."""
+    task: str
+    """A task of lm-evaluation-harness, `text`, or `context-4096`."""
+    metric: str
+    filter: str
+    """How lm_eval extracted the answers; `none` elsewhere."""
+    value: float | None
+    """None if it was not finite."""
+    standard_error: float | None = None
+    num_samples: int | None = None
+    """Examples of a task; tokens of a text."""
+    num_shots: int | None = None
+    version: str = ""
+    """The version of the task."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What else the value depends on, as JSON values: text, context, stride, limit, dtype, version of lm_eval."""
+
+    @property
+    def evaluation(self) -> str:
+        """Equal for the metrics of one evaluation, and for its repetitions on the same or another checkpoint."""
+        return json.dumps([self.task, self.filter, self.num_shots, self.version, self.settings], sort_keys=True)
+
+
+def position_metric(first: int, last: int) -> str:
+    """The metric of the loss at the positions `first` to `last` of windows, both included."""
+    return f"loss_at_{first}_to_{last}"
+
+
+def positions_of(metric: str) -> tuple[int, int] | None:
+    """The first and last position of such a metric; None for any other."""
+    found = re.fullmatch(r"loss_at_(\d+)_to_(\d+)", metric)
+    return (int(found[1]), int(found[2])) if found else None

@@ -13,12 +13,29 @@ import math
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import asdict, fields, is_dataclass
+from functools import cache
 from heapq import merge
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_type_hints
 
+from pydantic import TypeAdapter
+
+from growctl.ledger.entries import (
+    AnomalyEntry,
+    AttemptEntry,
+    EvaluationEntry,
+    RunEntry,
+    ScoreEntry,
+    StageEntry,
+    WorkEntry,
+)
 from model.errors import UserError
+from model.flops import Flops
 from stages.checkpoint.directory import set_aside
+
+Entry = TypeVar("Entry")
 
 FORMAT_VERSION = 1
 _APPLICATION_ID = 0x67726F77  # "grow": tells a ledger from any other SQLite file
@@ -26,65 +43,88 @@ _BUSY_SECONDS = 60.0
 _COMPANIONS = ("-journal", "-wal", "-shm")
 """Suffixes of the files that SQLite keeps beside a database."""
 
-_CHAIN = "entry INTEGER NOT NULL UNIQUE, sha256 TEXT NOT NULL"
+_STAGE = "stage TEXT NOT NULL"
+_ATTEMPT = f"{_STAGE}, attempt INTEGER NOT NULL"
 
-TABLES = {
-    "run": """
-        id INTEGER PRIMARY KEY CHECK (id = 1), run_id TEXT NOT NULL, name TEXT NOT NULL, schedule TEXT NOT NULL,
-        control TEXT, control_of TEXT, ladder_id TEXT, seed INTEGER NOT NULL, dataset TEXT NOT NULL,
-        dataset_fingerprint TEXT NOT NULL, conditions TEXT NOT NULL, decays INTEGER NOT NULL, caveats TEXT NOT NULL,
-        base TEXT NOT NULL, validation_documents INTEGER, validation_tokens INTEGER,
-        training_tokens INTEGER, "group" TEXT,
-        overrides TEXT NOT NULL, created_at TEXT NOT NULL""",
-    "stage": """
-        position INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, num_parameters INTEGER NOT NULL,
-        num_embedding_parameters INTEGER NOT NULL, train_tokens INTEGER NOT NULL, num_steps INTEGER NOT NULL,
-        tokens_per_step INTEGER NOT NULL, step_flops_parameters REAL NOT NULL, step_flops_attention REAL NOT NULL,
-        step_flops_head REAL NOT NULL, evaluation_flops_per_token REAL NOT NULL,
-        own_evaluation_flops_per_token REAL, sequence_length INTEGER, num_layers INTEGER,
-        branch_of TEXT REFERENCES stage (name), decayed INTEGER NOT NULL""",
-    "attempt": """
-        stage TEXT NOT NULL REFERENCES stage (name), attempt INTEGER NOT NULL, first_step INTEGER NOT NULL,
-        resumed_from INTEGER NOT NULL, PRIMARY KEY (stage, attempt)""",
-    "work": """
-        stage TEXT NOT NULL, attempt INTEGER NOT NULL, first_step INTEGER NOT NULL, last_step INTEGER NOT NULL,
-        num_records INTEGER NOT NULL, closed_by TEXT NOT NULL, tokens INTEGER NOT NULL, flops_parameters REAL NOT NULL,
-        flops_attention REAL NOT NULL, flops_head REAL NOT NULL, recomputed_flops REAL NOT NULL,
-        evaluation_flops REAL NOT NULL, wall_seconds REAL NOT NULL, device_seconds REAL NOT NULL, step_seconds REAL,
-        gpu_joules REAL, cpu_joules REAL,
-        peak_gpu_bytes INTEGER, peak_resident_bytes INTEGER, device TEXT NOT NULL, num_devices INTEGER NOT NULL,
-        precision TEXT NOT NULL, peak_flops REAL, price_per_device_hour REAL, paid_by TEXT, recorded_at TEXT NOT NULL,
-        CHECK (first_step <= last_step),
-        UNIQUE (stage, attempt, first_step, last_step, num_records),
-        FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
-    "evaluation": """
-        stage TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, point TEXT NOT NULL, loss REAL,
-        perplexity REAL, bits_per_byte REAL, num_tokens INTEGER NOT NULL, precision TEXT NOT NULL, by_source TEXT,
-        own_context_loss REAL, own_context_tokens INTEGER,
-        UNIQUE (stage, attempt, step, point), FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
-    "anomaly": """
-        stage TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL, seconds REAL NOT NULL, kind TEXT NOT NULL,
-        value REAL, threshold REAL, action TEXT NOT NULL, first_step INTEGER, num_steps INTEGER,
-        UNIQUE (stage, attempt, step, seconds, kind),
-        FOREIGN KEY (stage, attempt) REFERENCES attempt (stage, attempt)""",
-    "score": """
-        stage TEXT NOT NULL REFERENCES stage (name), checkpoint TEXT NOT NULL, manifest TEXT NOT NULL,
-        evaluated_at TEXT NOT NULL, task TEXT NOT NULL, metric TEXT NOT NULL, filter TEXT NOT NULL, value REAL,
-        standard_error REAL, num_samples INTEGER, num_shots INTEGER, version TEXT NOT NULL, settings TEXT NOT NULL,
-        UNIQUE (stage, checkpoint, evaluated_at, task, metric, filter)""",
+TABLES: dict[str, tuple[type, str, str]] = {
+    "run": (RunEntry, "", "run_id, conditions"),
+    "stage": (StageEntry, "", "name"),
+    "attempt": (AttemptEntry, "", "stage, attempt"),
+    "work": (WorkEntry, "", "stage, attempt, first_step, last_step, num_records"),
+    "evaluation": (EvaluationEntry, _ATTEMPT, "stage, attempt, step, point"),
+    "anomaly": (AnomalyEntry, _STAGE, "stage, attempt, step, seconds, kind"),
+    "score": (ScoreEntry, "", "stage, checkpoint, evaluated_at, task, metric, filter"),
 }
-"""A work row covers the steps (first_step, last_step] of one attempt. `num_records` counts the attempt's lines of
-metrics.jsonl that this row and the rows before it cover; `closed_by`: `checkpoint`, `end`, `interruption` or `reused`;
-`paid_by`: the run that paid for reused steps, null for this run's own; `step_seconds`: wall seconds of its optimizer
-steps alone; `recomputed_flops`: those that activation checkpointing added to `flops_*`, of this run's own steps;
-`peak_flops`: of one device. `by_source` of an evaluation is JSON, a SourceEvaluation by the name of each
-source of a mixture (growctl/ledger/entries.py). What is not known is null."""
+"""By the name of a table: the record that a row holds, columns beside its fields, and those that are unique."""
+
+_NAMES = {record: name for name, (record, _, _) in TABLES.items()}
+_TYPES = {bool: "INTEGER", int: "INTEGER", float: "REAL", str: "TEXT", Flops: "FLOPS"}
+_JSON = "TEXT AS JSON"
+
+
+def _layout(record: type) -> dict[str, tuple[str, bool]]:
+    """The stored fields of a record: their type in SQL, FLOPS or _JSON, and whether they may be null."""
+    hints = get_type_hints(record)
+    layout = {}
+    for field in fields(record):
+        if "derived" not in field.metadata:
+            options = get_args(hints[field.name]) if isinstance(hints[field.name], UnionType) else [hints[field.name]]
+            kind = next((_TYPES[option] for option in options if option in _TYPES), _JSON)
+            layout[field.name] = (kind, NoneType in options)
+    return layout
+
+
+_LAYOUTS = {record: _layout(record) for record in _NAMES}
+
+
+def _columns(record: type) -> str:
+    """The columns of a record, for SQL. FLOPs have a column for each part."""
+    columns = []
+    for name, (kind, nullable) in _LAYOUTS[record].items():
+        names = [f"{name}_{part.name}" for part in fields(Flops)] if kind == "FLOPS" else [name]
+        sql = {"FLOPS": "REAL", _JSON: "TEXT"}.get(kind, kind) + ("" if nullable else " NOT NULL")
+        columns += [f'"{column}" {sql}' for column in names]  # `group` is a word of SQL
+    return ", ".join(columns)
+
+
+def to_row(entry: Any) -> dict[str, Any]:
+    """The columns and values of a record."""
+    row: dict[str, Any] = {}
+    for name, (kind, _) in _LAYOUTS[type(entry)].items():
+        value = getattr(entry, name)
+        if kind == "FLOPS":
+            row |= {f"{name}_{part}": number for part, number in asdict(value).items()}
+        elif kind == _JSON and value is not None:
+            row[name] = json.dumps(asdict(value) if is_dataclass(value) else value)  # type: ignore[arg-type]
+        else:
+            row[name] = int(value) if isinstance(value, bool) else value
+    return row
+
+
+def from_row(record: type[Entry], row: sqlite3.Row, **derived: Any) -> Entry:
+    """The record in a row, with its `derived` fields."""
+    values: dict[str, Any] = {}
+    for name, (kind, _) in _LAYOUTS[record].items():
+        if kind == "FLOPS":
+            values[name] = {part.name: row[f"{name}_{part.name}"] for part in fields(Flops)}
+        else:
+            values[name] = json.loads(row[name]) if kind == _JSON and row[name] is not None else row[name]
+    entry: Entry = _adapter(_NAMES[record]).validate_python(values | derived)
+    return entry
+
+
+@cache
+def _adapter(table: str) -> TypeAdapter[Any]:
+    return TypeAdapter(TABLES[table][0])
+
 
 _SCHEMA = [
     statement
-    for table, columns in TABLES.items()
+    for table, (record, beside, unique) in TABLES.items()
     for statement in (
-        f"CREATE TABLE {table} ({_CHAIN}, {columns})",
+        f"CREATE TABLE {table} (entry INTEGER NOT NULL UNIQUE, sha256 TEXT NOT NULL, "
+        + ", ".join(filter(None, (beside, _columns(record), f"UNIQUE ({unique})")))
+        + ")",
         *(
             f"CREATE TRIGGER {table}_keeps_on_{verb} BEFORE {verb} ON {table} "
             f"BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: {table}'); END"
@@ -120,8 +160,6 @@ class BrokenLedger(LedgerError):
 
 
 _ENCODER = json.JSONEncoder(default=repr)
-_CHECKED: dict[Path, tuple[tuple[int, int, int] | None, ...]] = {}
-"""The files that were read and found whole, in their state at that time: one command reads a ledger several times."""
 
 
 class LedgerFile:
@@ -137,7 +175,6 @@ class LedgerFile:
         self.path, self.read_only = path, read_only
         self._last = (0, "")
         """Number and hash of the last row, while a transaction is open."""
-        self._state = tuple(_state(path.with_name(path.name + end)) for end in ("", "-journal", "-wal"))
         uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
         with _explained(path):
             self._connection = sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
@@ -164,27 +201,40 @@ class LedgerFile:
         with _explained(self.path):
             return self._connection.execute(sql, values).fetchall()
 
-    def append(self, table: str, row: dict[str, Any], once: bool = False) -> None:
-        """Appends a row with a value for every column; needs an open transaction. `once`: skips a key that exists."""
+    def entries(self, record: type[Entry], stage: str | None = None) -> list[Entry]:
+        """The records of one type, oldest first: all of them, or those of a stage."""
+        sql = f"SELECT * FROM {_NAMES[record]}" + (" WHERE stage = :stage" if stage else "")
+        return [
+            from_row(record, row) for row in self.query(f"{sql} ORDER BY entry", **{"stage": stage} if stage else {})
+        ]
+
+    def append(self, entry: Any, once: bool = False, **beside: Any) -> None:
+        """Appends a record, with the values of the columns `beside` it; needs an open transaction.
+
+        `once`: skips a key that exists.
+        """
         number, before = self._last
-        row = {"entry": number + 1, **row}
+        table = _NAMES[type(entry)]
+        row = {"entry": number + 1, **beside, **to_row(entry)}
         row["sha256"] = _row_hash(before, table, [row[name] for name in sorted(row)])
-        columns = ", ".join(f'"{name}"' for name in row)  # `group` is a word of SQL
+        columns = ", ".join(f'"{name}"' for name in row)
         sql = f"INSERT INTO {table} ({columns}) VALUES (:{', :'.join(row)})"
         with _explained(self.path):
             added = self._connection.execute(f"{sql} ON CONFLICT DO NOTHING" if once else sql, row).rowcount
         if added:
             self._last = (row["entry"], row["sha256"])
 
+    def last_entry(self) -> tuple[int, str]:
+        """Number and hash of the last row; 0 without rows."""
+        newest = (f"SELECT * FROM (SELECT entry, sha256 FROM {t} ORDER BY entry DESC LIMIT 1)" for t in TABLES)
+        return max((tuple(row) for row in self.query(" UNION ALL ".join(newest))), default=(0, ""))
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commits everything appended within the block, or nothing if the block raises."""
         self.query("BEGIN IMMEDIATE")
         try:
-            self._last = (0, "")
-            for table in TABLES if self._tables() else ():
-                for row in self.query(f"SELECT entry, sha256 FROM {table} ORDER BY entry DESC LIMIT 1"):
-                    self._last = max(self._last, tuple(row))
+            self._last = self.last_entry() if self._tables() else (0, "")
             yield
             self.query("COMMIT")
         except BaseException:
@@ -198,7 +248,6 @@ class LedgerFile:
         self.query("BEGIN")  # so that no writer changes the file during the checks
         self._check()
         self.query("COMMIT")
-        self.query("PRAGMA foreign_keys = ON")
 
     def _tables(self) -> set[str]:
         return {row[0] for row in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -224,15 +273,11 @@ class LedgerFile:
             )
         if version != FORMAT_VERSION or schema != set(_SCHEMA):
             raise BrokenLedger(self.path, "its tables are not those of its format")
-        if self.read_only and _CHECKED.get(self.path.resolve()) == self._state:
-            return
         for problem in self.query("PRAGMA integrity_check(1)"):
             if problem[0] != "ok":
                 raise BrokenLedger(self.path, str(problem[0]).splitlines()[-1])
         with _explained(self.path):
             self._check_rows()
-        if self.read_only:
-            _CHECKED[self.path.resolve()] = self._state
 
     def _check_rows(self) -> None:
         count = sum(self.query(f"SELECT count(*) FROM {table}")[0][0] for table in TABLES)
@@ -287,14 +332,6 @@ def _as_kept(value: float) -> float | None:
     if math.isnan(value):
         return None
     return int(value) if value.is_integer() else value
-
-
-def _state(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @contextmanager

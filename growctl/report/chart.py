@@ -1,8 +1,8 @@
 """Charts as data: what they show, and the colours, markers and lines that every drawing of them uses."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,6 @@ Role = Literal["ladder", "control", "release", "published", "plain"]
 """What a series stands for. Roles are told apart by line and marker, groups by colour, so no one needs the colour."""
 
 FigureFormat = Literal["png", "svg", "pdf"]
-FIGURE_FORMATS: tuple[FigureFormat, ...] = get_args(FigureFormat)
-FigureStyle = Literal["screen", "paper", "paper-wide"]
-"""`screen`: for slides and documents. `paper`: one column, 3.25 inches. `paper-wide`: both columns, 6.75 inches."""
 
 MOST_MARKS, LEAST_MARKS, MOST_PER_SERIES = 360, 24, 160
 """Marks of all series of a chart together, and of each: a chart of 360 takes about 15 kB of a page."""
@@ -30,6 +27,11 @@ class Axis:
     label: str
     """What it measures, with the unit."""
     is_log: bool = False
+
+    @property
+    def scale(self) -> str:
+        """As matplotlib and plotly call it."""
+        return "log" if self.is_log else "linear"
 
     def has_place(self, value: float | None) -> bool:
         """Whether a value can be drawn: finite, and above 0 on a logarithmic axis."""
@@ -103,9 +105,7 @@ class Chart(Drawn):
     """The axes to choose from, the default first. At least one."""
     y_axis: Axis
     series: tuple[Series, ...]
-    rules: tuple[Rule, ...] = field(default=())
-    y_limit: float | None = None
-    """Where the chart ends at the top, to cut off the start of training. None: where its marks end."""
+    rules: tuple[Rule, ...] = ()
     groups: tuple[str, ...] = ()
     """Groups in the order of their colours, so that a group has one colour in all charts of a page. Those not named
     here follow in the order in which they appear."""
@@ -133,17 +133,6 @@ COLOURS = tuple(
 GREY = Colour("#6a6f78", "#a3a9b3")
 """Published figures, which were not measured here."""
 
-_MARKERS: dict[Role, str] = {"ladder": "o^h", "control": "sPX", "release": "Dd*", "published": "v><", "plain": "o^h"}
-"""matplotlib's markers of a role, which its groups take in turns: in greyscale, markers tell groups apart."""
-_LINES: dict[Role, tuple[float, tuple[float, ...]]] = {
-    "ladder": (2.2, ()),
-    "control": (1.1, (6, 3)),
-    "release": (1.5, (2, 3)),
-    "published": (1.1, (1, 4)),
-    "plain": (1.5, ()),
-}
-"""Width in points, and the lengths of dashes and gaps."""
-
 
 class Look(NamedTuple):
     """How a series is drawn."""
@@ -152,32 +141,39 @@ class Look(NamedTuple):
     marker: str
     """As matplotlib names it."""
     width: float
+    """Of its line, in points."""
     dashes: tuple[float, ...]
+    """The lengths of dashes and gaps."""
     is_hollow: bool
     """Whether its markers are outlines."""
 
 
-def looks(chart: Chart) -> tuple[Look, ...]:
-    """How each series of a chart is drawn. Groups get colours in the chart's order, then as they appear."""
+_ROLES: dict[Role, tuple[str, float, tuple[float, ...]]] = {
+    "published": ("v><", 1.1, (1, 4)),
+    "plain": ("o^h", 1.5, ()),
+    "control": ("sPX", 1.1, (6, 3)),
+    "release": ("Dd*", 1.5, (2, 3)),
+    "ladder": ("o^h", 2.2, ()),
+}
+"""Markers, width and dashes. The groups of a role take its markers in turns: in greyscale, they tell groups apart.
+Later roles are drawn above earlier ones."""
+
+
+def looks(chart: Chart) -> list[tuple[Series, Look]]:
+    """Every series and how it is drawn, the lowest first. Groups get colours in the chart's order, then as they
+    appear."""
     measured = [series for series in chart.series if series.role != "published"]
-    places = _places([*chart.groups, *(series.colour_group for series in measured)])
-    by_role = {role: _places([_family(each) for each in chart.series if each.role == role]) for role in _MARKERS}
-    found = []
-    for series in chart.series:
-        width, dashes = _LINES[series.role]
-        marker = _MARKERS[series.role][by_role[series.role][_family(series)] % 3]
-        colour = GREY if series.role == "published" else COLOURS[places[series.colour_group] % len(COLOURS)]
-        found.append(Look(colour, marker, width, dashes, is_hollow=series.role in ("published", "release")))
-    return tuple(found)
-
-
-def _family(series: Series) -> str:
-    """What shares its marker."""
-    return series.entry if series.role == "published" else series.colour_group
-
-
-def _places(names: Sequence[str]) -> dict[str, int]:
-    return {name: place for place, name in enumerate(dict.fromkeys(names))}
+    groups = list(dict.fromkeys([*chart.groups, *(series.colour_group for series in measured)]))
+    looked = []
+    for role, (markers, width, dashes) in _ROLES.items():
+        members = [series for series in chart.series if series.role == role]
+        is_published = role == "published"
+        families = list(dict.fromkeys(each.entry if is_published else each.colour_group for each in members))
+        for series in members:
+            marker = markers[families.index(series.entry if is_published else series.colour_group) % len(markers)]
+            colour = GREY if is_published else COLOURS[groups.index(series.colour_group) % len(COLOURS)]
+            looked.append((series, Look(colour, marker, width, dashes, role in ("published", "release"))))
+    return looked
 
 
 def share_of_marks(num_series: int) -> int:

@@ -3,16 +3,16 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import dropwhile
 
 from growctl.analysis.costs import CURRENCIES
-from growctl.report.chart import Axis, Chart, Mark, Role, Rule, Series, share_of_marks, thinned
+from growctl.analysis.data_groups import comparable_datasets, data_groups
+from growctl.report.chart import Axis, Chart, Mark, Role, Series, share_of_marks, thinned
 from growctl.report.legend import Legend
 from growctl.report.published import Published, published_series
-from growctl.runs.data_groups import comparable_datasets, data_groups
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
-from growctl.text.formatting import exact, four_digits, scientific, short_count
-from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
+from growctl.text.formatting import exact
+from growctl.text.section import Paragraph, Part, Section
 from stages.counted import counted
 
 COMPUTE = "compute-against-perplexity"
@@ -21,7 +21,7 @@ COMPUTE = "compute-against-perplexity"
 _PERPLEXITY = Axis("perplexity", "validation perplexity", is_log=True)
 _BITS_PER_BYTE = Axis("bits_per_byte", "validation bits per byte")
 _HEADROOM = {"perplexity": 1.8, "bits_per_byte": 1.5}
-"""The top of the chart, relative to the worst final value. It cuts off the start of training."""
+"""Runs are drawn from where they are at most this many times above the worst end: the start of training is cut off."""
 _AXES = {
     "flops": "cumulative training compute (FLOPs)",
     "device_hours": "cumulative device time (device-hours)",
@@ -30,9 +30,6 @@ _AXES = {
     "cpu_energy": "cumulative energy of processors and memory (kWh)",
 }
 """The axes, by currency (growctl/analysis/costs.py)."""
-
-Costs = Mapping[str, float]
-"""What a model cost, by the key of the axis; without the axes on which it is not known."""
 
 
 def section(runs: Sequence[RunReport], legend: Legend, overlays: Sequence[Published] = ()) -> Section:
@@ -47,134 +44,103 @@ def section(runs: Sequence[RunReport], legend: Legend, overlays: Sequence[Publis
     return Section("compute", "Compute against perplexity", tuple(charts), in_terminal=False)
 
 
-def compute_chart(runs: Sequence[RunReport], keys: Sequence[str] = ()) -> Chart:
+def compute_chart(runs: Sequence[RunReport]) -> Chart:
     """Validation perplexity against cumulative cost, for ladders, their releases and their controls."""
-    return _chart(runs, Legend.of(runs, keys))
-
-
-def bits_per_byte_chart(runs: Sequence[RunReport], key: str = "bits-per-byte") -> Chart | None:
-    """The same in bits per byte, which compares tokenizers; None if none is recorded."""
-    chart = _chart(runs, Legend.of(runs), y_axis=_BITS_PER_BYTE)
-    if not any(series.marks for series in chart.series):
-        return None
-    return replace(chart, key=f"{key}-against-compute", title="Compute against bits per byte")
+    return _chart(runs, Legend.of(runs))
 
 
 def _chart(
     runs: Sequence[RunReport], legend: Legend, overlays: Sequence[Published] = (), y_axis: Axis = _PERPLEXITY
 ) -> Chart:
-    """Replayed work does not count, reused work does. FLOPs of an evaluation are exact. The other costs are known by
-    stage: an evaluation after a share of a stage's steps is placed at that share of what the stage's kept work cost."""
-    costs = {run.name: _stage_costs(run) for run in runs}
-    ends = [after for by_stage in costs.values() for _, after in by_stage.values()]
-    keys = [key for key in _AXES if ends and all(key in end for end in ends) and any(end[key] > 0 for end in ends)]
-    keys = keys or ["flops"]
-    most = share_of_marks(len(runs))
-    series = [
-        *(line for run in sorted(runs, key=lambda run: run.control is not None)
-          for line in _lines(run, legend, costs[run.name], keys, y_axis.key, most)),
-        *(published for overlay in overlays for published in published_series(overlay)),
-    ]  # fmt: skip
-    finals = [mark.y for line in series for mark in line.marks if mark.is_end]
+    """Replayed work does not count, reused work does."""
+    costs = {(run.name, part.name): _costs(run, run.path(part)) for run in runs for part in run.parts}
+    keys = [key for key in _AXES if costs and all(key in cost for cost in costs.values())]
+    keys = [key for key in keys if any(cost[key] > 0 for cost in costs.values())] or ["flops"]
+    ordered = sorted(runs, key=lambda run: run.control is not None)
+    lines = [line for run in ordered for line in _lines(run, legend, y_axis.key, share_of_marks(len(runs)))]
+    top = max((mark.y for line in lines for mark in line.marks if mark.is_end), default=math.inf)
+    top *= _HEADROOM[y_axis.key]
+    lines = [replace(line, marks=tuple(dropwhile(lambda mark: mark.y > top, line.marks))) for line in lines]
+
+    def place(run: RunReport, stage: StageReport) -> Mapping[str, float]:
+        before = _costs(run, run.path(stage)[:-1])
+        return {key: before[key] for key in keys if key in before}
+
     return Chart(
         key=COMPUTE,
         title="Compute against perplexity",
         summary=_summary(runs, y_axis),
         x_axes=tuple(Axis(key, _AXES[key], is_log=True) for key in keys),
         y_axis=y_axis,
-        series=tuple(series),
-        rules=_rules(runs, legend, costs, keys),
-        y_limit=_HEADROOM[y_axis.key] * max(finals) if finals else None,
+        series=(*lines, *(series for overlay in overlays for series in published_series(overlay))),
+        rules=legend.growths([run for run in runs if run.control is None], place),
         groups=legend.groups,
     )
 
 
-def _stage_costs(run: RunReport) -> dict[str, tuple[Costs, Costs]]:
-    """What the model had cost before and after each stage and release, by its name."""
-
-    def cost(path: Sequence[StageReport]) -> Costs:
-        return {each.key: cost for each in CURRENCIES if (cost := each.of(run, path)) is not None}
-
-    return {part.name: (cost(run.path(part)[:-1]), cost(run.path(part))) for part in run.parts}
+def _costs(run: RunReport, path: Sequence[StageReport]) -> dict[str, float]:
+    """What the model at the end of `path` cost, by the key of the currency, where it is known."""
+    return {each.key: cost for each in CURRENCIES if (cost := each.of(run, path)) is not None}
 
 
-def _lines(
-    run: RunReport, legend: Legend, costs: Mapping[str, tuple[Costs, Costs]], keys: Sequence[str], y: str, most: int
-) -> Iterator[Series]:
+def _lines(run: RunReport, legend: Legend, y: str, most: int) -> Iterator[Series]:
     """The evaluations of a run, and a branch for each release from the end of its stage to its own end."""
-    group, tokens, ends = legend.group(run), 0, dict[str, Mark]()
-    points = [run.points[place] for place in _kept(run.points, y, most)]
+    points = _kept([point for point in run.points if getattr(point, y) is not None], y, most)
+    ends: dict[str, Mark] = {}
     marks: list[Mark] = []
-    for part in run.parts:
-        if part.branch_of is None:
-            for point in (point for point in points if point.stage == part.name):
-                is_end = point.point == "final" and (run.control is None or part is run.stages[-1])
-                marks.append(_mark(part, costs[part.name], keys, tokens, point, y, is_end=is_end))
-                if point.point == "final":
-                    ends[part.name] = marks[-1]
-            tokens += part.train_tokens
+    for stage in run.stages:
+        for point in (point for point in points if point.stage == stage.name):
+            is_end = point.point == "final" and (run.control is None or stage is run.stages[-1])
+            marks.append(_mark(run, stage, point, y, is_end=is_end))
+            if point.point == "final":
+                ends[stage.name] = marks[-1]
+    role: Role = "ladder" if run.control is None else "control"
     if run.control is None or marks:
-        role: Role = "ladder" if run.control is None else "control"
-        yield Series(run.name, tuple(marks), role, group, label=legend.entry(run))
+        yield Series(run.name, tuple(marks), role, legend.group(run), label=legend.entry(run))
     for release in run.releases:
         loss, perplexity = release.validation_loss, release.perplexity
         if loss is not None and perplexity is not None and math.isfinite(perplexity):
-            spent = sum(part.train_tokens for part in run.path(release)[:-1])
             end = EvaluationPoint(release.name, "final", release.cumulative_flops, loss, perplexity,
                                   release.bits_per_byte, release.num_steps)  # fmt: skip
             if getattr(end, y) is not None:
-                branch = [replace(ends[release.branch_of], is_end=False, facts=())] if release.branch_of in ends else []
-                last = _mark(release, costs[release.name], keys, spent, end, y, is_end=True)
+                branch = [replace(ends[release.branch_of], is_end=False)] if release.branch_of in ends else []
                 label = f"{legend.ladders[run.name]}, releases"
-                yield Series(f"{release.name} of {run.name}", (*branch, last), "release", group, label=label)
+                last = _mark(run, release, end, y, is_end=True)
+                yield Series(
+                    f"{release.name} of {run.name}", (*branch, last), "release", legend.group(run), label=label
+                )
 
 
-def _kept(points: Sequence[EvaluationPoint], y: str, most: int) -> list[int]:
-    """The points to draw: those with a value, thinned, and the ends of all stages."""
-    values = [math.nan if getattr(point, y) is None else getattr(point, y) for point in points]
-    ends = {number for number, point in enumerate(points) if point.point != "interval"}
-    return sorted({*thinned(values, most), *(number for number in ends if math.isfinite(values[number]))})
+def _kept(points: Sequence[EvaluationPoint], y: str, most: int) -> list[EvaluationPoint]:
+    """The points to draw: thinned, with the ends of all stages."""
+    values = [getattr(point, y) for point in points]
+    places = set(thinned(values, most))
+    places |= {
+        place for place, value in enumerate(values) if points[place].point != "interval" and math.isfinite(value)
+    }
+    return [points[place] for place in sorted(places)]
 
 
-def _mark(
-    part: StageReport, costs: tuple[Costs, Costs], keys: Sequence[str], tokens: int, point: EvaluationPoint, y: str,
-    *, is_end: bool,
-) -> Mark:  # fmt: skip
-    """A mark at the cost up to an evaluation, without what is not booked yet: a running stage books steps in turns."""
-    before, after = costs
+def _mark(run: RunReport, part: StageReport, point: EvaluationPoint, y: str, *, is_end: bool) -> Mark:
+    """FLOPs of an evaluation are exact. The other costs are known by stage: after a share of a stage's steps, a model
+    has cost that share of what the stage's kept work cost. A running stage books its steps in turns, so that what is
+    not booked yet has no cost."""
+    before, after = _costs(run, run.path(part)[:-1]), _costs(run, run.path(part))
     share = 1.0 if point.point == "final" else point.step / part.num_steps if part.num_steps else float(point.step > 0)
     cost = {key: before[key] + share * (after[key] - before[key]) for key in after} if share <= 1.0 else {}
     cost = {key: value for key, value in cost.items() if value > 0} | {"flops": point.cumulative_flops}
+    tokens = sum(each.train_tokens for each in run.path(part)[:-1]) + round(min(1.0, share) * part.train_tokens)
     facts = {
         "stage": f"{part.name}, {point.point.replace('_', ' ')}",
         "parameters": f"{part.num_parameters:,}",
         "FLOPs": exact(point.cumulative_flops),
-        "tokens": f"{tokens + round(min(1.0, share) * part.train_tokens):,}",
+        "tokens": f"{tokens:,}",
         "loss (nats per token)": f"{point.loss:.4f}",
         "perplexity": f"{point.perplexity:.3f}",
         **({} if point.bits_per_byte is None else {"bits per byte": f"{point.bits_per_byte:.4f}"}),
         **{currency.name: currency.shown(cost[currency.key]) for currency in CURRENCIES[1:] if currency.key in cost},
     }
-    drawn = {key: cost[key] for key in keys if key in cost}
-    return Mark(drawn, getattr(point, y), tuple(facts.items()), is_end=is_end)
-
-
-def _rules(
-    runs: Sequence[RunReport], legend: Legend, costs: Mapping[str, Mapping[str, tuple[Costs, Costs]]],
-    keys: Sequence[str],
-) -> tuple[Rule, ...]:  # fmt: skip
-    """A line at each growth of the ladders; seeds of one ladder share it."""
-    found: dict[tuple[str, str, str], Rule] = {}
-    for run in (run for run in runs if run.control is None):
-        sizes = [run.base.num_parameters if run.base and run.base.flops else None]
-        sizes += [stage.num_parameters for stage in run.stages]
-        for stage, (before, after) in zip(run.stages, pairwise(sizes), strict=True):
-            cost = costs[run.name][stage.name][0]
-            x = {key: cost[key] for key in keys if cost.get(key, 0.0) > 0.0}
-            if before is not None and before != after and (stage.train_tokens or stage.loss_after_growth is not None):
-                label, group = f"grown to {short_count(stage.num_parameters)}", legend.group(run)
-                found.setdefault((group, label, scientific(x.get("flops", 0.0))), Rule(x, label, group))
-    return tuple(found.values())
+    return Mark(cost, getattr(point, y), tuple(facts.items()), is_end=is_end)
 
 
 def _summary(runs: Sequence[RunReport], y_axis: Axis) -> str:
@@ -185,22 +151,10 @@ def _summary(runs: Sequence[RunReport], y_axis: Axis) -> str:
     ended = [run for run in runs if run.final_loss is not None]
     if not ended:
         return f"{said}. No run has a final loss yet."
-    if y_axis is not _PERPLEXITY:
-        return f"{said}."
     best = min(ended, key=lambda run: run.final_loss or math.inf)
-    return (
-        f"{said}, of which {len(ended)} have a final loss. {best.name} ends lowest, at perplexity "
-        f"{math.exp(best.final_loss or 0.0):.2f} for {scientific(best.cumulative_flops)} FLOPs."
-    )
+    return f"{said}, of which {len(ended)} have a final loss. {best.name} ends lowest, at {best.final_loss:.4f} nats."
 
 
-_COLUMNS = (
-    Column("stage", is_number=False),
-    Column("parameters", drop=1),
-    Column("FLOPs so far"),
-    Column("perplexity", drop=2),
-    Column("bits per byte"),
-)
 _EXPLAINED = (
     "Bits per byte is the loss per byte of text instead of per token, so it does not depend on how a tokenizer cuts "
     "the text. These datasets hold the same validation text. Their training texts may still differ."
@@ -208,26 +162,12 @@ _EXPLAINED = (
 
 
 def bits_per_byte_section(runs: Sequence[RunReport]) -> Section | None:
-    """A table and a chart for each validation text that several datasets share; None if no two datasets share one."""
+    """A chart for each validation text that several datasets share; None if no two datasets share one."""
     groups = data_groups(runs)
-    together = [some for some in comparable_datasets(groups) if len(some) > 1]
-    parts: list[Part] = [Paragraph(_EXPLAINED)] if together else []
-    for number, datasets in enumerate(together, 1):
-        alike = [(dataset.name, run) for dataset in datasets for run in groups[dataset]]
-        rows = (Rows(tuple(_row(part) for part in run.parts if part.finished), run.name, name) for name, run in alike)
-        key = f"bits-per-byte-{number}"
-        parts.append(Paragraph(" and ".join(dataset.name for dataset in datasets), "heading"))
-        parts.append(Table(key, _COLUMNS, tuple(rows)))
-        if chart := bits_per_byte_chart([run for _, run in alike], key):
-            parts.append(chart)
-    return Section("bits-per-byte", "Bits per byte", tuple(parts)) if parts else None
-
-
-def _row(stage: StageReport) -> tuple[Cell, ...]:
-    return (
-        Cell(stage.name),
-        figure(stage.num_parameters, short_count),
-        figure(stage.cumulative_flops, scientific),
-        figure(stage.perplexity, four_digits),
-        figure(stage.bits_per_byte),
-    )
+    parts: list[Part] = [Paragraph(_EXPLAINED)]
+    for number, datasets in enumerate((some for some in comparable_datasets(groups) if len(some) > 1), 1):
+        alike = [run for dataset in datasets for run in groups[dataset]]
+        title = f"Compute against bits per byte, {' and '.join(dataset.name for dataset in datasets)}"
+        chart = _chart(alike, Legend.of(alike), y_axis=_BITS_PER_BYTE)
+        parts.append(replace(chart, key=f"bits-per-byte-{number}", title=title))
+    return Section("bits-per-byte", "Bits per byte", tuple(parts), in_terminal=False) if len(parts) > 1 else None

@@ -8,7 +8,6 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -18,10 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from growctl.report.chart import COLOURS, GREY, Axis, Chart, FigureFormat, FigureStyle, Look, Mark, Series, looks
+from growctl.report.chart import COLOURS, GREY, Axis, Chart, FigureFormat, Rule, looks
 from growctl.text.escaping import visible
 from growctl.text.formatting import scientific, short_count
-from growctl.text.section import Drawn
 from model.errors import UserError
 
 INK, PAPER = "#1a1f26", "#ffffff"
@@ -33,71 +31,50 @@ _SYMBOLS = {"o": "circle", "^": "triangle-up", "h": "hexagon", "s": "square", "P
 _SYMBOLS |= {"d": "diamond-tall", "*": "star", "v": "triangle-down", ">": "triangle-right", "<": "triangle-left"}
 """plotly's names of matplotlib's markers."""
 
-
-@dataclass(frozen=True)
-class Picture(Drawn):
-    """A finished drawing for a page."""
-
-    key: str
-    title: str
-    summary: str
-    svg: Markup
-
-
-@dataclass(frozen=True)
-class _Style:
-    """Inches, points, and how strong lines are."""
-
-    width: float
-    height: float
-    font: float
-    strength: float
-    settings: dict[str, Any]
-
-
-_SERIF = {"font.family": ["STIXGeneral", "DejaVu Sans"], "mathtext.fontset": "stix", "figure.dpi": 600}
-_STYLES = {
-    "page": _Style(4.6, 3.1, 9.5, 0.8, {"svg.fonttype": "none"}),
-    "screen": _Style(8.0, 5.0, 10, 1.0, {"figure.dpi": 200}),
-    "paper": _Style(3.25, 2.6, 8, 0.6, _SERIF),
-    "paper-wide": _Style(6.75, 2.6, 8, 0.6, _SERIF),
+_WIDTH, _HEIGHT = 4.8, 3.2
+"""Inches; the legend below makes the chart higher."""
+_LINE_INCHES, _LINE_CHARACTERS = 0.155, 70
+_SETTINGS: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "figure.dpi": 300,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": "small",
+    "legend.handlelength": 2.6,
+    "axes.linewidth": 0.7,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "path",
 }
+"""With fonts that journals accept."""
 _NO_DATE: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 @contextmanager
-def _settings(style: str, salt: str = "growctl") -> Iterator[None]:
-    """matplotlib's settings for a style. Equal charts make equal files, with fonts that journals accept."""
-    given = _STYLES[style]
-    settings: dict[Any, Any] = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": salt}
-    settings |= {"font.size": given.font, "axes.linewidth": 0.8 * given.strength, **given.settings}
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
+def _settings(salt: str, **more: Any) -> Iterator[None]:
+    """matplotlib's settings. Equal charts make equal files."""
+    with matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": salt} | more), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in a script that no font here has
         yield
 
 
-def figure_file(chart: Chart, kind: FigureFormat, style: FigureStyle = "screen", axis: Axis | None = None) -> bytes:
+def figure_file(chart: Chart, kind: FigureFormat, axis: Axis | None = None) -> bytes:
     """The content of a file with `chart`, drawn on `axis`, or on its first x axis."""
     buffer = io.BytesIO()
-    with _settings(style):
-        _draw(chart, style, axis or chart.x_axes[0]).savefig(buffer, format=kind, metadata=_NO_DATE[kind])
+    with _settings("growctl"):
+        figure = _draw(chart, axis or chart.x_axes[0], _literal(chart.title))
+        figure.savefig(buffer, format=kind, metadata=_NO_DATE[kind])
     return buffer.getvalue()
 
 
-def picture(chart: Chart) -> Picture:
-    """The chart on its first x axis, for a page."""
-    with _settings("page", chart.key):
-        svg = page_svg(_draw(chart, "page", chart.x_axes[0]), chart.key)
-    return Picture(chart.key, chart.title, chart.summary, svg)
-
-
-def page_svg(figure: Figure, key: str) -> Markup:
-    """The figure as a small `<svg>` element, in the colours of a light or a dark page. `key` makes its ids unique."""
-    figure.patch.set_alpha(0.0)
-    for axes in figure.axes:
-        axes.patch.set_alpha(0.0)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
+def page_svg(chart: Chart) -> Markup:
+    """The chart on its first x axis as a small `<svg>` element, in the colours of a light or a dark page."""
+    buffer, key = io.StringIO(), chart.key
+    with _settings(key, **{"svg.fonttype": "none", "savefig.transparent": True}):
+        _draw(chart, chart.x_axes[0]).savefig(buffer, format="svg", metadata=_NO_DATE["svg"])
     svg = buffer.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     used = {name: f"{key}-{number}" for number, name in enumerate(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))}
@@ -112,75 +89,53 @@ def page_svg(figure: Figure, key: str) -> Markup:
     return Markup(re.sub(r"> <", "><", svg).replace("<svg ", '<svg aria-hidden="true" ', 1))
 
 
-def _draw(chart: Chart, style: str, axis: Axis) -> Figure:
-    sizes = _STYLES[style]
-    figure = Figure(figsize=(sizes.width, sizes.height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["bottom", "left"]].set_color(INK)
-    axes.tick_params(colors=INK)
-    axes.set_xlabel(_literal(axis.label), color=INK)
-    room = int(sizes.height * 72 / sizes.font / 0.56)
-    axes.set_ylabel("\n".join(textwrap.wrap(_literal(chart.y_axis.label), room)), color=INK)
-    if style == "screen":
-        axes.set_title(_literal(chart.title), color=INK, loc="left", weight="bold")
-    drawn = list(zip(chart.series, looks(chart), strict=True))
-    seen = [mark for series, _ in drawn for mark in chart.marks_on(series, axis)]
-    seen = [mark for mark in seen if mark.y <= (chart.y_limit or math.inf)]
-    if not seen:
+def _draw(chart: Chart, axis: Axis, title: str = "") -> Figure:
+    figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+    axes = figure.add_subplot(xlabel=_literal(axis.label), title=title)
+    axes.set_ylabel(textwrap.fill(_literal(chart.y_axis.label), 42))
+    colours, entries = dict[str, str](), dict[str, Line2D]()
+    for series, look in looks(chart):
+        colour = colours[series.colour_group] = look.colour.light
+        marks = chart.marks_on(series, axis)
+        xs, ys = [mark.x[axis.key] for mark in marks], [mark.y for mark in marks]
+        are_ends = [mark.is_end or not series.is_joined or series.role == "published" for mark in marks]
+        line: dict[str, Any] = {"ls": (0, look.dashes) if look.dashes else "-", "lw": 0.8 * look.width, "color": colour}
+        face, edge, width = (PAPER, colour, 1.3) if look.is_hollow else (colour, PAPER, 0.5)
+        marker: dict[str, Any] = {
+            "marker": look.marker,
+            "ms": 6.4,
+            "mfc": face,
+            "mec": edge,
+            "mew": width,
+            "markevery": are_ends,
+        }
+        name = textwrap.fill(_literal(series.entry), _LINE_CHARACTERS)
+        [entries[name]] = axes.plot(xs, ys, **marker, **(line if series.is_joined else {"ls": "none"}))
+        axes.plot(xs, ys, ls="none", zorder=5, **marker)  # above the lines of others: these are to be compared
+        if series.is_joined and not series.hides_dots:
+            axes.plot(xs, ys, "o", color=colour, ms=2.1, mew=0, markevery=[not is_end for is_end in are_ends])
+    if any(chart.marks_on(series, axis) for series in chart.series):
+        axes.set(xscale=axis.scale, yscale=chart.y_axis.scale)
+        axes.autoscale(False)
+        _set_ticks(axes.xaxis, axes.get_xlim(), axis.is_log)
+        _set_ticks(axes.yaxis, axes.get_ylim(), chart.y_axis.is_log)
+        _draw_rules(axes, chart.rules, axis, colours)
+    else:
         axes.set(xticks=[], yticks=[])
-        axes.text(0.5, 0.5, "nothing measured yet", transform=axes.transAxes, ha="center", color=INK)
-    for above, role in enumerate(("published", "plain", "control", "release", "ladder"), 2):
-        for series, look in drawn:
-            if series.role == role and seen:
-                _draw_series(axes, chart.marks_on(series, axis), axis, series, look, sizes.strength, above)
-    if seen:
-        axes.set_xscale("log" if axis.is_log else "linear")
-        axes.set_yscale("log" if chart.y_axis.is_log else "linear")
-        axes.set_xlim(*_limits([mark.x[axis.key] for mark in seen], axis.is_log))
-        low, high = _limits([mark.y for mark in seen], chart.y_axis.is_log)
-        axes.set_ylim(low, chart.y_limit or high)
-        _set_ticks(axes.xaxis, axes.get_xlim(), axis.is_log, 4 if style == "paper" else 6)
-        _set_ticks(axes.yaxis, axes.get_ylim(), chart.y_axis.is_log, 6)
-        _draw_rules(axes, chart, axis, {series.colour_group: look.colour.light for series, look in drawn})
-    _draw_legend(figure, drawn, sizes)
+        axes.text(0.5, 0.5, "nothing measured yet", transform=axes.transAxes, ha="center")
+    if entries:  # below the axes, in as many columns as have room
+        columns = max(1, min(len(entries), _LINE_CHARACTERS // (max(map(len, entries)) + 6)))
+        num_lines = sum(name.count("\n") + 1 for name in entries) / columns
+        figure.set_figheight(_HEIGHT + math.ceil(num_lines) * _LINE_INCHES)
+        names = list(reversed(entries))
+        figure.legend([entries[name] for name in names], names, loc="outside lower left", ncols=columns)
     return figure
 
 
-def _draw_series(
-    axes: Any, marks: Sequence[Mark], axis: Axis, series: Series, look: Look, strength: float, above: int
-) -> None:
-    colour, places = look.colour.light, [(mark.x[axis.key], mark.y) for mark in marks]
-    if series.is_joined and places:
-        width = look.width * strength
-        dashes = (0, look.dashes) if look.dashes else "solid"
-        axes.plot(*zip(*places, strict=True), color=colour, linewidth=width, linestyle=dashes, alpha=0.9, zorder=above)
-    for mark, place in zip(marks, places, strict=True):
-        if mark.is_end or not series.is_joined or series.role == "published":
-            axes.plot(*place, **_marker(look, strength), zorder=above + 5)
-    dots = [place for mark, place in zip(marks, places, strict=True) if not mark.is_end]
-    if series.is_joined and not series.hides_dots and dots:
-        axes.plot(*zip(*dots, strict=True), "o", color=colour, ms=2.6 * strength, mew=0, zorder=above)
-
-
-def _marker(look: Look, strength: float) -> dict[str, Any]:
-    face, edge, width = (PAPER, look.colour.light, 1.6) if look.is_hollow else (look.colour.light, PAPER, 0.6)
-    return {"marker": look.marker, "ms": 8 * strength, "mfc": face, "mec": edge, "mew": width * strength, "ls": "none"}
-
-
-def _limits(values: Sequence[float], is_log: bool) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    if is_log:
-        room = (high / low) ** 0.05 if high > low else 1.5
-        return low / room, high * room
-    room = 0.05 * (high - low) or abs(high) / 2 or 1.0
-    return low - room, high + room
-
-
-def _set_ticks(axis: DrawnAxis, limits: tuple[float, float], is_log: bool, most: int) -> None:
+def _set_ticks(axis: DrawnAxis, limits: tuple[float, float], is_log: bool) -> None:
     ratio = limits[1] / limits[0] if is_log else 1.0
-    powers = LogLocator(subs=(1,) if ratio > 300 else (1, 3) if ratio > 30 else (1, 2, 5), numticks=most + 1)
-    axis.set_major_locator(powers if ratio > 5 else MaxNLocator(most))
+    powers = LogLocator(subs=(1,) if ratio > 300 else (1, 3) if ratio > 30 else (1, 2, 5), numticks=7)
+    axis.set_major_locator(powers if ratio > 5 else MaxNLocator(6))
     axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
     axis.set_minor_locator(NullLocator())
 
@@ -192,39 +147,19 @@ def _tick(value: float) -> str:
     return short_count(value) if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _draw_rules(axes: Any, chart: Chart, axis: Axis, colours: dict[str, str]) -> None:
+def _draw_rules(axes: Any, rules: Sequence[Rule], axis: Axis, colours: dict[str, str]) -> None:
     """Lines that nearly coincide share a label."""
-    transform, labelled = axes.get_xaxis_transform(), set()
-    for rule in chart.rules:
+    labelled = set()
+    for rule in rules:
         if not axis.has_place(x := rule.x.get(axis.key)):
             continue
-        colour = colours.get(rule.group, INK)
-        axes.axvline(x, color=colour, linestyle=(0, (1, 2)), linewidth=1.0, alpha=0.8, zorder=1)
+        axes.axvline(x, color=colours.get(rule.group, INK), ls=(0, (1, 2)), lw=1.0, alpha=0.8, zorder=1)
         place = round(20 * axes.transAxes.inverted().transform(axes.transData.transform((x, 1.0)))[0])
         if 0 <= place <= 20 and place not in labelled:
             labelled.add(place)
             text = textwrap.shorten(_literal(rule.label), 30, placeholder="...")
-            how: dict[str, Any] = {"rotation": 90, "ha": "right", "va": "top", "fontsize": "small", "color": INK}
-            axes.text(x, 0.99, text, **how, transform=transform)
-
-
-def _draw_legend(figure: Figure, drawn: Sequence[tuple[Series, Look]], sizes: _Style) -> None:
-    """The entries below the axes, in as many columns as have room."""
-    entries: dict[str, Line2D] = {}
-    for series, look in drawn:
-        line = {"color": look.colour.light, "linewidth": look.width * sizes.strength if series.is_joined else 0}
-        marker = _marker(look, sizes.strength)
-        entries[series.entry] = Line2D([], [], **(marker | line | {"ls": (0, look.dashes) if look.dashes else "-"}))
-    if not entries:
-        return
-    size = sizes.font * 0.9
-    characters = int(sizes.width * 72 / size / 0.56)
-    columns = max(1, min(len(entries), characters // (max(map(len, entries)) + 8)))
-    names = ["\n".join(textwrap.wrap(_literal(name), characters - 8)) for name in entries]
-    lines = sum(name.count("\n") + 1 for name in names) / columns
-    figure.set_figheight(sizes.height + math.ceil(lines) * size * 1.3 / 72)
-    how: dict[str, Any] = {"loc": "outside lower left", "ncols": columns, "labelcolor": INK, "frameon": False}
-    figure.legend(list(entries.values()), names, **how, handlelength=2.6, labelspacing=0.3, borderpad=0.2)
+            how: dict[str, Any] = {"rotation": 90, "ha": "right", "va": "top", "fontsize": "small"}
+            axes.text(x, 0.99, text, **how, transform=axes.get_xaxis_transform())
 
 
 def _literal(text: str) -> str:
@@ -241,12 +176,13 @@ def interactive_page(title: str, charts: Sequence[Chart]) -> str:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise UserError("--interactive needs plotly: pip install 'growctl[interactive]'") from error
-    words = (
-        (number, escape(visible(chart.title)), escape(visible(chart.summary))) for number, chart in enumerate(charts)
-    )
-    divs = [f'<h2>{name}</h2><p>{summary}</p><div id="chart-{number}"></div>' for number, name, summary in words]
-    plots = json.dumps(list(map(_plotly, charts)), allow_nan=False).replace("</", r"<\/")
-    return _INTERACTIVE.format(title=escape(visible(title)), charts="".join(divs), js=get_plotlyjs(), plots=plots)
+    plots = [_plotly(chart, axis) for chart in charts for axis in chart.x_axes]
+    divs = []
+    for chart in charts:
+        divs.append(f"<h2>{escape(visible(chart.title))}</h2><p>{escape(visible(chart.summary))}</p>")
+        divs += ["<div></div>"] * len(chart.x_axes)
+    data = json.dumps(plots, allow_nan=False).replace("</", r"<\/")
+    return _INTERACTIVE.format(title=escape(visible(title)), charts="".join(divs), js=get_plotlyjs(), plots=data)
 
 
 _INTERACTIVE = """<!DOCTYPE html>
@@ -254,62 +190,45 @@ _INTERACTIVE = """<!DOCTYPE html>
 <title>{title}</title><style>:root {{ color-scheme: light dark }}
 body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1.5rem auto; padding: 0 1rem }}</style></head>
 <body><main><h1>{title}</h1>{charts}</main><script>{js}</script><script>
+const divs = [...document.querySelectorAll("main > div")];
 const dark = matchMedia("(prefers-color-scheme: dark)").matches, ink = dark ? "#e6e9ed" : "#1a1f26";
 {plots}.forEach(({{ data, layout }}, number) => {{
   for (const trace of data) trace.line.color = trace.marker.color = trace.meta[dark ? 1 : 0];
   const axis = {{ gridcolor: dark ? "#363c45" : "#d5dae0" }}, none = "transparent";
   Object.assign(layout.xaxis, axis); Object.assign(layout.yaxis, axis);
   Object.assign(layout, {{ paper_bgcolor: none, plot_bgcolor: none, font: {{ color: ink }} }});
-  Plotly.newPlot("chart-" + number, data, layout, {{ responsive: true, displaylogo: false }});
+  Plotly.newPlot(divs[number], data, layout, {{ responsive: true, displaylogo: false }});
 }});
 </script></body></html>
 """
 
 
-def _plotly(chart: Chart) -> dict[str, Any]:
-    """The chart as plotly's JSON. Each x axis of the choice replaces the places of all marks."""
+def _plotly(chart: Chart, axis: Axis) -> dict[str, Any]:
+    """The chart on one of its x axes as plotly's JSON."""
     traces: list[dict[str, Any]] = []
-    places: dict[str, list[list[float | None]]] = {axis.key: [] for axis in chart.x_axes}
     named: set[str] = set()
-    for series, look in zip(chart.series, looks(chart), strict=True):
-        marks = [mark for mark in series.marks if chart.y_axis.has_place(mark.y)]
-        for axis in chart.x_axes:
-            places[axis.key].append([x if axis.has_place(x := mark.x.get(axis.key)) else None for mark in marks])
-        facts = ["<br>".join(f"{escape(name)}: {escape(text)}" for name, text in mark.facts) for mark in marks]
+    for series, look in looks(chart):
+        marks, entry = chart.marks_on(series, axis), str(escape(visible(series.entry)))
         sizes = [9 if mark.is_end or not series.is_joined else 0 if series.hides_dots else 4 for mark in marks]
-        mode = "lines+markers" if series.is_joined else "markers"
-        dash = ",".join(f"{length}px" for length in look.dashes) or "solid"
-        name, entry = str(escape(visible(series.name))), str(escape(visible(series.entry)))
-        symbol = _SYMBOLS[look.marker] + ("-open" if look.is_hollow else "")
-        trace: dict[str, Any] = {"type": "scatter", "mode": mode, "y": [mark.y for mark in marks]}
-        trace |= {"x": places[chart.x_axes[0].key][-1], "marker": {"size": sizes, "symbol": symbol}}
-        trace |= {"name": entry, "legendgroup": entry, "showlegend": entry not in named, "meta": list(look.colour)}
-        trace |= {"text": facts, "hovertemplate": f"{name}<br>%{{text}}<extra></extra>"}
-        traces.append(trace | {"line": {"dash": dash, "width": look.width}})
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if series.is_joined else "markers",
+                "x": [mark.x[axis.key] for mark in marks],
+                "y": [mark.y for mark in marks],
+                "marker": {"size": sizes, "symbol": _SYMBOLS[look.marker] + ("-open" if look.is_hollow else "")},
+                "line": {"dash": ",".join(f"{length}px" for length in look.dashes) or "solid", "width": look.width},
+                "name": entry,
+                "legendgroup": entry,
+                "showlegend": entry not in named,
+                "meta": list(look.colour),
+                "text": ["<br>".join(f"{escape(name)}: {escape(fact)}" for name, fact in mark.facts) for mark in marks],
+                "hovertemplate": f"{escape(visible(series.name))}<br>%{{text}}<extra></extra>",
+            }
+        )
         named.add(entry)
-
-    def scale(axis: Axis) -> dict[str, Any]:
-        return {"title": {"text": visible(axis.label)}, "type": "log" if axis.is_log else "linear"}
-
-    def rules(axis: Axis) -> list[dict[str, Any]]:
-        line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot", "width": 1, "color": "gray"}}
-        seen = [(x, rule.label) for rule in chart.rules if axis.has_place(x := rule.x.get(axis.key))]
-        return [line | {"x0": x, "x1": x, "label": {"text": visible(text), "textposition": "end"}} for x, text in seen]
-
-    def change(axis: Axis) -> dict[str, Any]:
-        return {"xaxis.title.text": visible(axis.label), "xaxis.type": scale(axis)["type"], "shapes": rules(axis)}
-
-    first = chart.x_axes[0]
-    layout: dict[str, Any] = {"xaxis": scale(first), "yaxis": scale(chart.y_axis), "shapes": rules(first)}
-    layout |= {"hovermode": "closest", "margin": {"t": 60}}
-    ends = [mark.y for series in chart.series for mark in series.marks if chart.y_axis.has_place(mark.y)]
-    if chart.y_limit and ends:
-        limits = (min(ends) / 1.05, chart.y_limit)
-        layout["yaxis"]["range"] = list(map(math.log10, limits)) if chart.y_axis.is_log else list(limits)
-    if len(chart.x_axes) > 1:
-        buttons = [
-            {"label": axis.label, "method": "update", "args": [{"x": places[axis.key]}, change(axis)]}
-            for axis in chart.x_axes
-        ]
-        layout["updatemenus"] = [{"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.12, "yanchor": "bottom"}]
-    return {"data": traces, "layout": layout}
+    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot", "width": 1, "color": "gray"}}
+    rules = [(x, rule.label) for rule in chart.rules if axis.has_place(x := rule.x.get(axis.key))]
+    x_axis, y_axis = ({"title": {"text": visible(one.label)}, "type": one.scale} for one in (axis, chart.y_axis))
+    shapes = [line | {"x0": x, "x1": x, "label": {"text": visible(label), "textposition": "end"}} for x, label in rules]
+    return {"data": traces, "layout": {"xaxis": x_axis, "yaxis": y_axis, "shapes": shapes, "hovermode": "closest"}}

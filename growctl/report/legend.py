@@ -1,11 +1,12 @@
 """What charts call runs, and which of them share a colour: the seeds of a ladder, the controls of one kind and size."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from growctl.analysis.groups import groups
-from growctl.runs.runs import RunReport
-from growctl.text.formatting import short_count
+from growctl.report.chart import Rule
+from growctl.runs.runs import RunReport, StageReport
+from growctl.text.formatting import scientific, short_count
 from stages.counted import counted
 
 
@@ -52,6 +53,17 @@ class Legend:
         if unfinished:
             words.append("unfinished" if unfinished == len(alike) else f"{unfinished} of {len(alike)} runs unfinished")
         return ", ".join(words)
+
+    def growths(
+        self, runs: Sequence[RunReport], place: Callable[[RunReport, StageReport], Mapping[str, float]]
+    ) -> tuple[Rule, ...]:
+        """A line at each growth of `runs`, at the `place` where its stage starts; seeds of one ladder share it."""
+        rules: dict[tuple[str, str, str], Rule] = {}
+        for run in runs:
+            for stage in (stage for stage in run.stages if stage.loss_after_growth is not None):
+                label, group, x = f"grown to {short_count(stage.num_parameters)}", self.group(run), place(run, stage)
+                rules.setdefault((group, label, scientific(x.get("flops", 0.0))), Rule(dict(x), label, group))
+        return tuple(rules.values())
 
 
 def _group(run: RunReport, ladders: Mapping[str, str]) -> str:

@@ -2,19 +2,18 @@
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from growctl.bugs import growctl_version
-from growctl.report.chart import COLOURS, GREY, Chart
-from growctl.report.drawing import Picture, picture
+from growctl.report.chart import COLOURS, GREY
+from growctl.report.drawing import page_svg
 from growctl.text.escaping import visible
-from growctl.text.section import Listing, Paragraph, Part, Section, Table
+from growctl.text.section import Paragraph, Part, Section, Table
 
 HEADLINE = "headline"
 """The key of the section that the page shows large, above the contents."""
@@ -49,7 +48,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = _prose
-    environment.globals |= {"drawable": _drawable, "kind": _kind, "notes_of": _notes}
+    environment.globals |= {"kind": _kind, "notes_of": _notes, "svg_of": page_svg}
     return environment
 
 
@@ -63,15 +62,8 @@ def _prose(text: str) -> Markup:
     )
 
 
-def _drawable(parts: Sequence[Part]) -> Iterator[Part]:
-    """The parts with charts drawn."""
-    return (picture(part) if isinstance(part, Chart) else part for part in parts)
-
-
-def _kind(part: Any) -> str:
-    if isinstance(part, Paragraph):
-        return part.tone
-    return {Picture: "picture", Listing: "listing", Table: "table"}[type(part)]
+def _kind(part: Part) -> str:
+    return part.tone if isinstance(part, Paragraph) else type(part).__name__.lower()
 
 
 def _notes(table: Table) -> dict[str, str]:

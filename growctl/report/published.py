@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, PositiveInt, ValidationError
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from growctl.report.chart import Mark, Series
 from growctl.schedule.errors import describe, several
 from growctl.text.formatting import exact, scientific, short_count
-from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure, rows_of
 from growctl.text.suggestion import did_you_mean, nearest
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
 from model.errors import UserError
@@ -19,7 +19,6 @@ from model.strict import Strict
 from stages.plain_yaml import read_yaml
 
 _FOLDER = Path(__file__).with_name("published_figures")
-_KIND = "file of published figures"
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
@@ -85,69 +84,55 @@ class Published(Strict):
     shapes: dict[str, Shape] = {}
     notes: list[Text] = []
 
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for index, row in enumerate(self.rows):
+            above = [other.model for other in self.rows[:index]]
+            for key, names in (("grown_from", above), ("shape", [*self.shapes])):
+                if (name := getattr(row, key)) is not None and name not in names:
+                    what = "the model of a row above" if key == "grown_from" else "one of shapes"
+                    raise ValueError(f"rows.{index}.{key} = {name!r}: must be {what}{did_you_mean(name, names)}")
+        return self
+
 
 def overlay_names() -> list[str]:
     """The names of the files that come with growctl."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
+@cache
 def load_overlay(name: str) -> Published:
-    """The published figures called `name`, or in the file of that path. Raises UserError if there are none."""
-    path, names = Path(name), overlay_names()
-    if path.is_file():
-        return _load(path)
-    if name not in names:
+    """The published figures called `name`, or in the file of that path, with costs that count from the first model on.
+
+    Raises UserError if there are none.
+    """
+    names = overlay_names()
+    path = _FOLDER / f"{name}.yaml" if name in names else Path(name)
+    if not path.is_file():
         near = nearest(path.stem, names)
         raise UserError(f"--overlay {name}: is neither a file nor one of {', '.join(names)}; {near}")
-    return shipped(name)
-
-
-@cache
-def shipped(name: str) -> Published:
-    """The published figures of that name, which come with growctl."""
-    return _load(_FOLDER / f"{name}.yaml")
-
-
-def _load(path: Path) -> Published:
     try:
-        data = read_yaml(path)
-    except (UserError, OSError) as error:
-        raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    if not isinstance(data, dict):
-        raise UserError(
-            f"{path}: has no published figures; such a file has the keys {', '.join(Published.model_fields)}"
-        )
-    try:
-        file = Published.model_validate(data)
+        file = Published.model_validate(read_yaml(path))
     except ValidationError as error:
         raise UserError(f"{path}: {several(describe(error, Published))}") from error
+    except (UserError, OSError) as error:
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     models: dict[str, PublishedModel] = {}
-    for index, row in enumerate(file.rows):
-        if row.model in models:
-            raise UserError(f"{path}: rows.{index}.model = {row.model!r}: must differ from the models above")
-        for key, names in (("grown_from", list(models)), ("shape", list(file.shapes))):
-            if (value := getattr(row, key)) is not None and value not in names:
-                what = "the model of a row above" if key == "grown_from" else "one of shapes"
-                raise UserError(f"{path}: rows.{index}.{key} = {value!r}: must be {what}{did_you_mean(value, names)}")
-        if row.shape and file.context is None:
-            raise UserError(f"{path}: context: is missing; FLOPs follow from a shape and a context")
+    for row in file.rows:
         models[row.model] = _from_the_first(row, file, models.get(row.grown_from or ""))
-    return file.model_copy(update={"rows": list(models.values())})
+    return file.model_copy(update={"rows": [*models.values()]})
 
 
 def _from_the_first(row: PublishedModel, file: Published, before: PublishedModel | None) -> PublishedModel:
-    """A row with costs that count from the first model on."""
-    costs = row.costs
-    computed = row.flops is None and bool(row.shape and row.tokens)
+    costs, computed = row.costs, False
     if row.flops is None and row.shape and row.tokens and file.context:
         costs["flops"] = row.tokens * training_flops_per_token(file.shapes[row.shape].config(), file.context).total
+        computed = True
     if before:
         computed |= before.flops_computed
         costs = {key: value + before.costs[key] for key, value in costs.items() if key in before.costs}
     every = {key: costs.get(key) for key in ("flops", "device_hours", "money")}
-    return row.model_copy(
-        update=every | {"data": row.data or file.data, "flops_computed": computed and "flops" in costs}
-    )
+    return row.model_copy(update=every | {"data": row.data or file.data, "flops_computed": computed})
 
 
 _COMPUTED = "computed by growctl from the shape and the tokens"
@@ -157,17 +142,19 @@ _NOTE = (
 )
 
 
+def _by_series(overlay: Published) -> dict[str, list[PublishedModel]]:
+    names = dict.fromkeys(model.series for model in overlay.rows)
+    return {name: [model for model in overlay.rows if model.series == name] for name in names}
+
+
 def published_series(overlay: Published) -> tuple[Series, ...]:
     """The models that have a perplexity and a cost, by series; a growth starts at its base."""
-    found = []
-    for name in dict.fromkeys(model.series for model in overlay.rows):
-        models = [model for model in overlay.rows if model.series == name]
+    drawn = []
+    for name, models in _by_series(overlay).items():
         models = [model for model in overlay.rows if model.model == models[0].grown_from] + models
-        marks = tuple(_mark(overlay, model) for model in models if model.costs and model.perplexity)
-        if marks:
-            group = f"published: {overlay.title}"
-            found.append(Series(f"{name} (published)", marks, role="published", group=group))
-    return tuple(found)
+        if marks := tuple(_mark(overlay, model) for model in models if model.costs and model.perplexity):
+            drawn.append(Series(f"{name} (published)", marks, "published", f"published: {overlay.title}"))
+    return tuple(drawn)
 
 
 def _mark(overlay: Published, model: PublishedModel) -> Mark:
@@ -179,29 +166,26 @@ def _mark(overlay: Published, model: PublishedModel) -> Mark:
     return Mark(model.costs, model.perplexity or 0.0, tuple(facts), is_end=True)
 
 
+_UNKNOWN = "Neither the FLOPs nor the shape and the tokens were published."
+_COLUMNS = (
+    Column("model", False, cell=lambda row: Cell(row.model)),
+    Column("tokens", drop=1, cell=lambda row: figure(row.tokens, short_count, "Not published.")),
+    Column("FLOPs so far", cell=lambda row: figure(row.flops, scientific, _UNKNOWN)),
+    Column("perplexity", cell=lambda row: figure(row.perplexity, "{:.4g}", "Not published.")),
+)
+
+
 def section(overlays: Sequence[Published]) -> Section | None:
     """The published figures as tables; None without any."""
-    columns = (Column("model", is_number=False), Column("tokens", drop=1), Column("FLOPs so far"), Column("perplexity"))
     parts: list[Part] = [Paragraph(_NOTE, "note")]
     for number, overlay in enumerate(overlays, 1):
-        parts += [Paragraph(f"{overlay.title} (published)", "heading"), Paragraph(f"Source: {overlay.source}.")]
-        groups = [
-            Rows(tuple(_row(model) for model in overlay.rows if model.series == name), name, "published")
-            for name in dict.fromkeys(model.series for model in overlay.rows)
+        by_series = _by_series(overlay).items()
+        groups = [Rows(rows_of(_COLUMNS, models), name, "published") for name, models in by_series]
+        caption = f"FLOPs are {_COMPUTED}." if any(model.flops_computed for model in overlay.rows) else ""
+        parts += [
+            Paragraph(f"{overlay.title} (published)", "heading"),
+            Paragraph(f"Source: {overlay.source}."),
+            Table(f"published-{number}", _COLUMNS, tuple(groups), caption),
+            *(Paragraph(note, "note") for note in overlay.notes),
         ]
-        computed = any(model.flops_computed for model in overlay.rows)
-        parts.append(
-            Table(f"published-{number}", columns, tuple(groups), f"FLOPs are {_COMPUTED}." if computed else "")
-        )
-        parts += [Paragraph(note, "note") for note in overlay.notes]
     return Section("published", "Published figures", tuple(parts)) if overlays else None
-
-
-def _row(model: PublishedModel) -> tuple[Cell, ...]:
-    unknown = "Neither the FLOPs nor the shape and the tokens were published."
-    return (
-        Cell(model.model),
-        figure(model.tokens, short_count, "Not published."),
-        figure(model.flops, scientific, unknown),
-        figure(model.perplexity, "{:.4g}", "Not published."),
-    )

@@ -1,11 +1,10 @@
 """The scores of a report's models: the paper's zero-shot table with its published rows, losses by position, others."""
 
 import statistics
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from growctl.ledger.scores import ScoreEntry, positions_of
-from growctl.report.published import PublishedModel, shipped
+from growctl.ledger.entries import ScoreEntry, positions_of
+from growctl.report.published import PublishedModel, load_overlay
 from growctl.runs.runs import RunReport, StageReport
 from growctl.text.formatting import short_count
 from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table, figure
@@ -34,9 +33,8 @@ def section(runs: Sequence[RunReport]) -> Section | None:
     parts: list[Paragraph | Table] = []
     measured = [_row(run, part) for run in runs for part in run.parts if _comparable(part.scores)]
     if measured:
-        names = ("model", "size", *COLUMNS, "average")
-        columns = tuple(Column(name, is_number=name != "model") for name in names)
-        published = [_published_row(model) for model in shipped("paper-pile").rows if model.data == "the Pile"]
+        columns = (Column("model", is_number=False), *map(Column, ("size", *COLUMNS, "average")))
+        published = [_published_row(model) for model in load_overlay("paper-pile").rows if model.data == "the Pile"]
         groups = (Rows(tuple(measured)), Rows(tuple(published), "published"))
         parts += [Paragraph("Zero-shot scores", "heading"), Table("zero-shot", columns, groups, PUBLISHED_NOTE)]
     if others := other_scores(runs):
@@ -48,22 +46,24 @@ def section(runs: Sequence[RunReport]) -> Section | None:
 
 def _row(run: RunReport, part: StageReport) -> tuple[Cell, ...]:
     scores = _comparable(part.scores)
-    values = [scores[name].value if name in scores else None for name in COLUMNS]
-    perplexity, *accuracies = values
-    shares = [value for value in accuracies if value is not None]
-    return (
-        Cell(f"{run.name}/{part.name}"),
-        figure(part.num_parameters, short_count),
-        figure(perplexity, "{:.2f}"),
-        *(figure(None if value is None else 100 * value, "{:.1f}") for value in accuracies),
-        figure(100 * statistics.fmean(shares) if len(shares) == len(accuracies) else None, "{:.1f}"),
-    )
+    perplexity, *shares = (scores[name].value if name in scores else None for name in COLUMNS)
+    accuracies = [None if share is None else 100 * share for share in shares]
+    known = [accuracy for accuracy in accuracies if accuracy is not None]
+    average = statistics.fmean(known) if len(known) == len(accuracies) else None
+    return _cells(f"{run.name}/{part.name}", short_count(part.num_parameters), perplexity, *accuracies, average)
 
 
 def _published_row(model: PublishedModel) -> tuple[Cell, ...]:
-    perplexity, *accuracies = (model.scores.get(key) for key, _, _ in COLUMNS.values())
-    cells = (figure(value, "{:.1f}") for value in (*accuracies, model.scores.get("average")))
-    return (Cell(f"† {model.model}"), Cell(model.size or "-"), figure(perplexity, "{:.2f}"), *cells)
+    scores = (model.scores.get(key) for key in (*(key for key, _, _ in COLUMNS.values()), "average"))
+    return _cells(f"† {model.model}", model.size or "-", *scores)
+
+
+def _cells(name: str, size: str, perplexity: float | None, *percentages: float | None) -> tuple[Cell, ...]:
+    return Cell(name), Cell(size), figure(perplexity, "{:.2f}"), *(figure(each, "{:.1f}") for each in percentages)
+
+
+_USUAL = {"dtype": "float32", "limit": None, "include_path": None, "tokenizer": None, "rope_scaling": "none"}
+"""The settings of scores that compare with the paper's; the context is the one that the model trained at."""
 
 
 def _comparable(scores: Sequence[ScoreEntry]) -> dict[str, ScoreEntry]:
@@ -76,28 +76,29 @@ def _comparable(scores: Sequence[ScoreEntry]) -> dict[str, ScoreEntry]:
     }
 
 
-def _unusual(settings: dict[str, object]) -> dict[str, object]:
-    """The settings that make a score incomparable with the paper's."""
-    usual = {"dtype": "float32", "context": settings.get("trained_length", settings.get("context")), "limit": None,
-             "include_path": None, "tokenizer": None}  # fmt: skip
+def _unusual(settings: Mapping[str, object]) -> dict[str, object]:
+    usual = _USUAL | {"context": settings.get("trained_length", settings.get("context"))}
     return {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}
 
 
 def other_scores(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
     """The model, what it was evaluated on, and all metrics, for every evaluation that no other table shows whole."""
-    rows: list[tuple[str, str, str]] = []
+    rows = []
     for run in runs:
         for part in run.parts:
             shown = list(_comparable(part.scores).values())
-            evaluations: dict[str, list[ScoreEntry]] = {}
-            for score in part.scores:
-                if score not in shown and not positions_of(score.metric):
-                    evaluations.setdefault(score.evaluation, []).append(score)
-            firsts = [scores[0] for scores in evaluations.values()]
-            for scores in evaluations.values():
-                metrics = ", ".join(f"{score.metric} {_value(score)}" for score in scores)
-                rows.append((f"{run.name}/{part.name}", _label(scores[0], firsts), metrics))
+            for scores in _evaluations([score for score in part.scores if score not in shown]):
+                if others := [score for score in scores if not positions_of(score.metric)]:
+                    metrics = ", ".join(f"{score.metric} {_value(score)}" for score in others)
+                    rows.append((f"{run.name}/{part.name}", _label(others[0]), metrics))
     return rows
+
+
+def _evaluations(scores: Sequence[ScoreEntry]) -> list[list[ScoreEntry]]:
+    by_evaluation: dict[str, list[ScoreEntry]] = {}
+    for score in scores:
+        by_evaluation.setdefault(score.evaluation, []).append(score)
+    return list(by_evaluation.values())
 
 
 def _value(score: ScoreEntry) -> str:
@@ -106,36 +107,18 @@ def _value(score: ScoreEntry) -> str:
     return f"{score.value:.4g}" + ("" if score.standard_error is None else f" ± {score.standard_error:.2g}")
 
 
-def _label(score: ScoreEntry, others: Sequence[ScoreEntry]) -> str:
-    """The task or text of a score with whatever is not as usual, and every setting in which `others` of it differ."""
-    facts, alike = _facts(score), [_facts(other) for other in others if _subject(other) == _subject(score)]
-    wanted = {name for name in facts if any(other.get(name) != facts[name] for other in alike)} | {"shots"}
-    wanted |= set(_unusual(score.settings)) | (
-        {"context", "max_tokens", "stride"} if "text" in facts or score.task == "text" else set()
-    )
-    wanted |= {"rope_scaling", "trained_length"} if score.settings.get("rope_scaling", "none") != "none" else set()
-    words = [f"{name.replace('_', ' ')} {facts[name]}" for name in facts if name in wanted]
-    return ", ".join([_subject(score), *words])
-
-
-def _facts(score: ScoreEntry) -> dict[str, str]:
-    named = score.settings | {"version": score.version, "shots": score.num_shots}
-    return {
-        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        for name, value in sorted(named.items())
-        if value
-    }
-
-
-def _subject(score: ScoreEntry) -> str:
-    """The task, or the text that was evaluated."""
-    settings, task = score.settings, score.task if score.filter == "none" else f"{score.task}, {score.filter}"
-    texts = settings.get("text")
-    text = f"{Path(texts[0]).name}{f' and {len(texts) - 1} more' if len(texts) > 1 else ''}" if texts else None
-    if score.task == "text":
-        of_dataset = f" of {Path(settings['dataset']).name}" if settings.get("dataset") else ""
-        return text or f"{settings.get('split')} split{of_dataset}"
-    return f"{task} of {text}" if text else task
+def _label(score: ScoreEntry) -> str:
+    """The task or text of a score, and every setting that is not as usual."""
+    settings = {name: value for name, value in score.settings.items() if value and value != _USUAL.get(name)}
+    settings.pop("lm_eval", None)
+    if settings.get("context") == settings.get("trained_length"):
+        settings = {name: value for name, value in settings.items() if name not in ("context", "trained_length")}
+    task = [] if score.task == "text" else [score.task]
+    task += [] if score.filter == "none" else [score.filter]
+    texts = settings.pop("text", [])
+    words = [*task, *map(str, texts if isinstance(texts, list) else [texts])]
+    words += [f"{score.num_shots} shots"] if score.num_shots else []
+    return ", ".join([*words, *(f"{name.replace('_', ' ')} {value}" for name, value in sorted(settings.items()))])
 
 
 def position_section(runs: Sequence[RunReport]) -> Section | None:
@@ -143,17 +126,13 @@ def position_section(runs: Sequence[RunReport]) -> Section | None:
     groups = []
     for run in runs:
         for part in run.parts:
-            by_evaluation: dict[str, list[tuple[tuple[int, int], ScoreEntry]]] = {}
-            for score in part.scores:
-                if (positions := positions_of(score.metric)) and score.value is not None:
-                    by_evaluation.setdefault(score.evaluation, []).append((positions, score))
-            firsts = [members[0][1] for members in by_evaluation.values()]
-            for members in by_evaluation.values():
+            for scores in _evaluations(part.scores):
+                by_position = [(span, score) for score in scores if (span := positions_of(score.metric))]
                 cells = tuple(
                     (Cell(f"{first:,} to {last:,}", first), figure(score.value), figure(score.num_samples, "{:,}"))
-                    for (first, last), score in sorted(members, key=lambda member: member[0])
+                    for (first, last), score in sorted(by_position, key=lambda member: member[0])
                 )
-                groups.append(Rows(cells, f"{run.name}/{part.name}", _label(members[0][1], firsts)))
+                groups += [Rows(cells, f"{run.name}/{part.name}", _label(scores[0]))] if cells else []
     columns = (Column("positions", is_number=False), Column("loss"), Column("tokens scored"))
     caption = (
         "Nats per token at these positions of the windows that the text was cut into. A model that uses what came "

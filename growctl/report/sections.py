@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from growctl.analysis.data_groups import data_document, data_groups, mixture_shares
 from growctl.analysis.results import results as judge
-from growctl.ledger.entries import Anomaly
 from growctl.report import compute, published, results, scores, setup, training
 from growctl.report.legend import Legend
 from growctl.report.published import Published
-from growctl.runs.data_groups import data_document, data_groups, mixture_shares
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
-from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure
-from stages.counted import counted
+from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure, rows_of
 from stages.data.validation_size import small_validation
 
 MOST_RUNS = 6
@@ -63,53 +61,47 @@ def _by_dataset(
         yield from table(f"{key}-{number}" if len(groups) > 1 else key, members)
 
 
-_SHAPES: dict[str, Callable[[StageReport], int | None]] = {
-    "layers": lambda stage: stage.num_layers,
-    "batch": lambda stage: stage.batch_size,
-    "context": lambda stage: stage.sequence_length,
-}
+def _perplexity(stage: StageReport) -> Cell:
+    is_unfinished = stage.train_tokens and not stage.finished
+    return Cell("unfinished") if is_unfinished else figure(stage.perplexity, four_digits)
+
+
+_SHAPE_COLUMNS = (
+    Column("layers", drop=4, cell=lambda stage: figure(stage.num_layers, "{:,}")),
+    Column("batch", drop=4, cell=lambda stage: figure(stage.batch_size, "{:,}")),
+    Column("context", drop=4, cell=lambda stage: figure(stage.sequence_length, "{:,}")),
+)
 """Columns that the table of stages has only if they change within a run: most ladders grow in tokens alone."""
+_MFU = Column("MFU", drop=1, cell=lambda stage: figure(stage.mfu, "{:.1%}"))
+_BITS = Column("bits per byte", cell=lambda stage: figure(stage.bits_per_byte))
 _STAGE_COLUMNS = (
-    Column("parameters", drop=3),
-    Column("tokens"),
-    Column("FLOPs", drop=1),
-    Column("FLOPs so far"),
-    Column("device time", drop=2),
-    Column("perplexity"),
-    Column("jump"),
+    Column("parameters", drop=3, cell=lambda stage: figure(stage.num_parameters, short_count)),
+    Column("tokens", cell=lambda stage: figure(stage.train_tokens, short_count)),
+    Column("FLOPs", drop=1, cell=lambda stage: figure(stage.flops, scientific)),
+    Column("FLOPs so far", cell=lambda stage: figure(stage.cumulative_flops, scientific)),
+    Column("device time", drop=2, cell=lambda stage: figure(stage.device_seconds, duration)),
+    Column("perplexity", cell=_perplexity),
+    Column("jump", cell=lambda stage: figure(stage.jump, jump_text)),
 )
 
 
 def stage_section(runs: Sequence[RunReport]) -> Section:
     """What each stage of each run cost and how good its model is, with notes below; a table for each dataset."""
-    brief = brief_runs(runs)
+    brief, num_datasets = brief_runs(runs), len(data_groups(runs))
 
     def table(key: str, runs: Sequence[RunReport]) -> list[Part]:
-        shown = [name for name, read in _SHAPES.items() if any(len(set(map(read, run.parts))) > 1 for run in runs)]
-        columns = (Column("stage", is_number=False), *(Column(name, drop=4) for name in shown), *_STAGE_COLUMNS)
+        shapes = [each for each in _SHAPE_COLUMNS if any(len(set(map(each.cell, run.parts))) > 1 for run in runs)]
+        more = [_MFU] if any(part.mfu for run in runs for part in run.parts) else []
+        more += [_BITS] if num_datasets > 1 else []
+        columns = (Column("stage", False, cell=lambda stage: Cell(stage.name)), *shapes, *_STAGE_COLUMNS, *more)
         rows = []
         for run in runs:
             remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else run.description
-            cells = tuple(_stage_row(part, shown) for part in run.parts)
-            rows.append(Rows(cells, run.name, remark, tuple(remarks(run)), is_detail=run.name not in brief))
+            cells, is_detail = rows_of(columns, run.parts), run.name not in brief
+            rows.append(Rows(cells, run.name, remark, tuple(remarks(run)), is_detail=is_detail))
         return [Table(key, columns, tuple(rows))]
 
     return Section("stages", "Stages", tuple(_by_dataset("stages", runs, table)))
-
-
-def _stage_row(stage: StageReport, shapes: Sequence[str]) -> tuple[Cell, ...]:
-    is_unfinished = stage.train_tokens and not stage.finished
-    return (
-        Cell(stage.name),
-        *(figure(_SHAPES[name](stage), "{:,}") for name in shapes),
-        figure(stage.num_parameters, short_count),
-        figure(stage.train_tokens, short_count),
-        figure(stage.flops, scientific),
-        figure(stage.cumulative_flops, scientific),
-        figure(stage.device_seconds, duration),
-        Cell("unfinished") if is_unfinished else figure(stage.perplexity, four_digits),
-        figure(stage.jump, jump_text),
-    )
 
 
 def remarks(run: RunReport) -> Iterator[str]:
@@ -183,13 +175,12 @@ def _warnings(runs: Sequence[RunReport]) -> Section | None:
 
 
 _SOURCE_COLUMNS = (
-    Column("stage", is_number=False),
-    Column("source", is_number=False),
-    Column("tokens"),
-    Column("share", drop=1),
-    Column("epochs so far"),
-    Column("validation loss"),
-    Column("bits per byte", drop=2),
+    Column("stage", False, cell=lambda row: Cell(row[0].name + ("" if row[0].finished else " (unfinished)"))),
+    Column("source", False, cell=lambda row: Cell(row[1])),
+    Column("tokens", cell=lambda row: figure(row[2]["trained_tokens"], short_count)),
+    Column("epochs so far", cell=lambda row: figure(row[2]["epochs"], "{:.3g}")),
+    Column("validation loss", cell=lambda row: figure(row[2]["loss"])),
+    Column("bits per byte", drop=2, cell=lambda row: figure(row[2]["bits_per_byte"])),
 )
 _SOURCES = (
     "Tokens are those that the stage trained on; data that a rollback skipped does not count. Epochs count from the "
@@ -210,9 +201,9 @@ def _sources(runs: Sequence[RunReport]) -> Section | None:
             "and in every control, whatever weights they train with."
         )
         rows = [
-            Rows(cells, run.name, run.description, is_detail=run.name not in brief)
+            Rows(rows_of(_SOURCE_COLUMNS, sources), run.name, run.description, is_detail=run.name not in brief)
             for run in runs
-            if (cells := tuple(row for part in run.parts for row in _source_rows(part)))
+            if (sources := [(part, *item) for part in run.parts for item in part.by_source.items()])
         ]
         return [*([Paragraph(weighted)] if shares else []), Table(key, _SOURCE_COLUMNS, tuple(rows))]
 
@@ -220,39 +211,27 @@ def _sources(runs: Sequence[RunReport]) -> Section | None:
     return Section("sources", "Sources of the mixture", parts) if mixed else None
 
 
-def _source_rows(stage: StageReport) -> Iterator[tuple[Cell, ...]]:
-    total = sum(source.train_tokens for source in stage.by_source.values())
-    for name, source in stage.by_source.items():
-        yield (
-            Cell(stage.name if stage.finished else f"{stage.name} (unfinished)"),
-            Cell(name),
-            figure(source.train_tokens, short_count),
-            figure(source.train_tokens / total if total else None, "{:.1%}"),
-            figure(source.epochs, "{:.3g}"),
-            figure(source.loss),
-            figure(source.bits_per_byte),
-        )
+_ANOMALY_COLUMNS = (
+    Column("stage", False, cell=lambda row: Cell(row[0])),
+    Column("attempt", drop=1, cell=lambda row: figure(row[1].attempt, "{}")),
+    Column("step", cell=lambda row: figure(row[1].step, "{:,}")),
+    Column("kind", False, cell=lambda row: Cell(row[1].kind.replace("_", "-"))),
+    Column("value", cell=lambda row: figure(row[1].value, "{:.4g}")),
+    Column("threshold", drop=2, cell=lambda row: figure(row[1].threshold, "{:.4g}")),
+    Column("action", False, cell=lambda row: Cell(row[1].action)),
+    Column("steps skipped", drop=3, cell=lambda row: figure(row[1].num_steps, "{:,}")),
+)
 
 
 def _anomalies(runs: Sequence[RunReport]) -> Section | None:
-    """The rejected updates of training, one sentence each."""
-    parts: list[Paragraph] = []
+    """The rejected updates of training, the latest of each run."""
+    groups = []
     for run in (run for run in runs if run.anomalies):
-        parts.append(Paragraph(run.name, "heading"))
-        if (left_out := len(run.anomalies) - SHOWN_ANOMALIES) > 0:
-            parts.append(Paragraph(f"{left_out} earlier anomalies are in the JSON report."))
-        parts += [Paragraph(_anomaly(*anomaly)) for anomaly in run.anomalies[-SHOWN_ANOMALIES:]]
-    return Section("anomalies", "Training anomalies", tuple(parts)) if parts else None
-
-
-def _anomaly(stage: str, anomaly: Anomaly) -> str:
-    what = {"non_finite": "a non-finite value", "spike": "a spike"}.get(anomaly.kind, anomaly.kind)
-    done = {"skip": "skipped", "rollback": "rolled back", "stop": "stopped"}.get(anomaly.action, anomaly.action)
-    if anomaly.value is not None and anomaly.threshold is not None:
-        what += f", {anomaly.value:.4g} against {anomaly.threshold:.4g}"
-    if anomaly.first_step is not None and anomaly.num_steps:
-        done += f", skipping the data of {counted(anomaly.num_steps, 'step')} from step {anomaly.first_step} on"
-    return f"{stage}, attempt {anomaly.attempt}, step {anomaly.step}: {what}; {done}."
+        earlier = len(run.anomalies) - SHOWN_ANOMALIES
+        notes = (f"{earlier} earlier anomalies are in the JSON report.",) if earlier > 0 else ()
+        groups.append(Rows(rows_of(_ANOMALY_COLUMNS, run.anomalies[-SHOWN_ANOMALIES:]), run.name, notes=notes))
+    table = Table("anomalies", _ANOMALY_COLUMNS, tuple(groups))
+    return Section("anomalies", "Training anomalies", (table,)) if groups else None
 
 
 def _samples(runs: Sequence[RunReport]) -> Section | None:
@@ -270,31 +249,17 @@ def _samples(runs: Sequence[RunReport]) -> Section | None:
 
 
 _METHOD = (
-    ("FLOPs",
-     "The matrix products of training, from the model's structure: a multiply-add counts as 2, attention as the full "
-     "T x T, and the backward pass as twice the forward pass."),
-    ("Cumulative cost",
-     "Every stage so far, and the start checkpoint if its cost is known. Evaluations and work repeated after "
-     "interruptions are shown apart, for ladders and controls alike."),
-    ("Device time",
-     "Wall time times devices, with start-up, evaluations, replayed steps and failed attempts."),
-    ("Perplexity",
-     "Measured at the end of a stage on the validation data, in fp32 from the master weights. The jump is the change "
-     "in loss that the growth itself causes, in nats per token: 0 if it preserves the function."),
-    ("The result",
-     "Only finished models count, whose learning rate has decayed, and only controls whose resolved schedule is the "
-     "ladder's, except its shape. docs/judge.md has the method, and how often it is right."),
-    ("Time, money and energy",
-     "They compare only between runs on the same devices, as many of them, launched alike."),
-    ("Releases",
-     "A release is a branch from a stage's end on which the learning rate decays, so that its size is a finished model "
-     "too. It costs the stages up to its own, and the branch."),
-    ("The chart of compute against perplexity",
-     "Large marks are the ends of stages and runs, and diamonds those of releases. Small dots are evaluations before "
-     "the learning rate has decayed: a full run with that budget would reach a lower loss."),
-)  # fmt: skip
+    "FLOPs are the matrix products of training, from the model's structure: a multiply-add counts as 2, attention as "
+    "the full T x T, and the backward pass as twice the forward pass.",
+    "Device time is wall time times devices, with start-up, evaluations, replayed steps and failed attempts.",
+    "The loss is measured at the end of a stage on the validation data, in fp32 from the master weights. The jump is "
+    "the change in loss that the growth itself causes, in nats per token: 0 if it preserves the function.",
+    "In the charts of compute, large marks are the ends of stages and runs, and diamonds those of releases. Small dots "
+    "are evaluations before the learning rate has decayed: a full run with that budget would reach a lower loss.",
+    "docs/judge.md says which models and controls count, how they are compared, and how often a verdict is right.",
+)
 
 
 def _method() -> Section:
-    parts = [part for name, text in _METHOD for part in (Paragraph(name, "heading"), Paragraph(text))]
-    return Section("method", "How the figures are computed", tuple(parts), in_terminal=False, is_detail=True)
+    parts = tuple(map(Paragraph, _METHOD))
+    return Section("method", "How the figures are computed", parts, in_terminal=False, is_detail=True)

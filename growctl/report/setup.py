@@ -1,26 +1,25 @@
 """How the runs of a report were made: what each growth did, environments, schedules and commands."""
 
-import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
-from growctl.ledger.starts import read_starts
-from growctl.redaction import REMOVED, Redaction
+from growctl.ledger.lines import read_starts
+from growctl.redaction import REMOVED, redacted_data, redacted_override
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import RunPaths
-from growctl.text.formatting import jump_text, scientific, short_count
+from growctl.text.formatting import growth_words, jump_text, scientific, short_count
 from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure
 from model.errors import UserError
 from model.policy import EXACT_GROWTH
+from stages.checkpoint.lineage import GrowthRecord
 from stages.checkpoint.manifest import read_manifest
 from stages.counted import counted
-from stages.metrics import read_events
 from stages.plain_yaml import read_yaml
 
 Outcome = Literal["preserved", "moved as declared", "moved", "broke its promise", "unknown"]
@@ -44,8 +43,8 @@ class Growth:
     num_parameters_before: int
     new_layers: int | None
     """Layers that a tokenformer gained; None if the checkpoint is not here."""
-    policy: dict[str, Any]
-    """As the manifest of the grown checkpoint has it; empty if that is not here."""
+    record: GrowthRecord | None
+    """As the manifest of the grown checkpoint has it; None if that is not here."""
     preserves: bool | None
     """Whether the policy promises to preserve the function; None if the checkpoint is not here."""
     outcome: Outcome
@@ -65,16 +64,16 @@ def growths(run: RunReport) -> tuple[Growth, ...]:
     for stage, (before, after) in zip(run.stages if run.base else run.stages[1:], pairwise(sizes), strict=True):
         if before == after or (stage.loss_after_growth is None and not stage.train_tokens):
             continue
-        details = _details(paths.get(stage.name, Path()))
+        record = _growth_record(paths.get(stage.name, Path()))
         highest, step = _recovery(stage, [point for point in run.points if point.stage == stage.name])
         happened.append(
             Growth(
                 stage=stage.name,
                 num_parameters_before=before,
-                new_layers=details.get("new_layers"),
-                policy=details.get("policy") or {key: details[key] for key in ("operator",) if key in details},
-                preserves=details.get("preserves"),
-                outcome=_outcome(stage.jump, details.get("preserves")),
+                new_layers=record.new_layers if record else None,
+                record=record,
+                preserves=record.preserves if record else None,
+                outcome=_outcome(stage.jump, record.preserves if record else None),
                 highest=highest,
                 regained_after_tokens=None if step is None else step * stage.tokens_per_step,
                 regained_after_flops=None if step is None else step * stage.step_flops,
@@ -104,18 +103,16 @@ def _outcome(jump: float | None, preserves: bool | None) -> Outcome:
     return "moved" if preserves is None else "broke its promise" if preserves else "moved as declared"
 
 
-def _details(initial: Path) -> dict[str, Any]:
+def _growth_record(initial: Path) -> GrowthRecord | None:
     try:
-        return read_manifest(initial).lineage.details
+        return read_manifest(initial).lineage.growth
     except (UserError, OSError):
-        return {}
+        return None
 
 
 _GROWTH_COLUMNS = (
-    Column("growth to", is_number=False),
-    Column("parameters", drop=2),
-    Column("policy", is_number=False, drop=1),
-    *(Column(name) for name in ("loss before", "loss after", "jump", "highest", "tokens to regain", "FLOPs to regain")),
+    *(Column("growth to", is_number=False), Column("parameters", drop=2), Column("policy", is_number=False, drop=1)),
+    *map(Column, ("loss before", "loss after", "jump", "highest", "tokens to regain", "FLOPs to regain")),
     Column("verdict", is_number=False),
 )
 _ABOUT = (
@@ -137,101 +134,57 @@ def growth_section(runs: Sequence[RunReport]) -> Section | None:
 
 
 def _growth_row(growth: Growth, stage: StageReport) -> tuple[Cell, ...]:
-    keys = ("init", "tau", "operator", *(("depth",) if growth.new_layers else ()))
-    policy = ", ".join(str(growth.policy[key]) for key in keys if key in growth.policy)
+    policy = growth_words(growth.record) if growth.record else ""
     sizes = f"{short_count(growth.num_parameters_before)} to {short_count(stage.num_parameters)}"
     sizes += f", {counted(growth.new_layers, 'new layer')}" if growth.new_layers else ""
-    tokens, flops = growth.regained_after_tokens, growth.regained_after_flops
-    never = "" if growth.highest is None else "not yet"
+    costs = ((growth.regained_after_tokens, short_count), (growth.regained_after_flops, scientific))
+    never = "-" if growth.highest is None else "not yet"
     return (
-        Cell(growth.stage),
-        Cell(sizes, stage.num_parameters),
+        *(Cell(growth.stage), Cell(sizes, stage.num_parameters)),
         Cell(policy or "-", why="" if policy else "Its checkpoint is not here."),
-        figure(stage.loss_before_growth, "{:.6f}"),
-        figure(stage.loss_after_growth, "{:.6f}"),
-        figure(stage.jump, jump_text),
-        figure(growth.highest),
-        *(
-            Cell(never or "-") if value is None else Cell("at once" if not value else shown(value), value)
-            for value, shown in ((tokens, short_count), (flops, scientific))
-        ),
+        *(figure(loss, "{:.6f}") for loss in (stage.loss_before_growth, stage.loss_after_growth)),
+        *(figure(stage.jump, jump_text), figure(growth.highest)),
+        *(Cell(never if cost is None else shown(cost) if cost else "at once", cost) for cost, shown in costs),
         Cell(growth.outcome, why=_WHY.get(growth.outcome, "")),
     )
 
 
-_DROPPED = {"ZeRO stage": 5, "growctl": 4, "torch": 3, "DeepSpeed": 2, "Python": 1}
-"""The columns that a narrow terminal leaves out, the one with 1 first."""
-_NOT_RECORDED = "The run did not record it when it started."
 _SOFTWARE = {"growctl": "growctl", "python": "Python", "torch": "torch", "deepspeed": "DeepSpeed"}
 
 
-@dataclass(frozen=True)
-class Environment:
-    """What a run, or a part of it, was trained on."""
-
-    device: str
-    num_devices: int
-    """One rank trains on each."""
-    precision: str
-    """`bf16` or `fp32`."""
-    zero_stages: tuple[int, ...]
-    """DeepSpeed's ZeRO stages; empty if they are not known."""
-    software: tuple[tuple[str, tuple[str, ...]], ...]
-    """The versions of each package, or of Python, with which the ladder was started; empty if they are not known."""
-
-
-def environments(run: RunReport) -> tuple[Environment, ...]:
-    """What a run was trained on, in the order of the work, reused work included; empty before any."""
-    ladder = RunPaths(run.directory.with_name(run.control_of) if run.control_of else run.directory)
-    versions: dict[str, dict[str, None]] = {}
-    for start in read_starts(ladder):
-        for name, version in start.software.items():
-            versions.setdefault(name, {})[version] = None
-    software = tuple((name, tuple(versions[name])) for name in _SOFTWARE if name in versions)
-    zero: dict[tuple[str, int, str], set[int]] = {}
-    for _, _, stage in RunPaths(run.directory).stages_found():
-        for record in (*read_events(stage.metrics, "start"), *read_events(stage.release.metrics, "start")):
-            machine = (record["device"], record["num_devices"], record["precision"])
-            zero.setdefault(machine, set()).add(record["zero_stage"])
-    return tuple(Environment(*machine, tuple(sorted(zero.get(machine, ()))), software) for machine in run.machines)
+def software(run: RunReport) -> dict[str, tuple[str, ...]]:
+    """The versions of each package, and of Python, with which a ladder was started; empty if they are not known."""
+    starts = read_starts(RunPaths(run.directory.with_name(run.control_of) if run.control_of else run.directory))
+    by_name = {name: [start.software[name] for start in starts if name in start.software] for name in _SOFTWARE}
+    return {name: tuple(dict.fromkeys(versions)) for name, versions in by_name.items() if versions}
 
 
 def environment_section(runs: Sequence[RunReport]) -> Section | None:
-    """A row for each environment, with its runs; None if nothing was trained."""
-    names = ("runs", "device", "devices", "precision", "ZeRO stage", *_SOFTWARE.values())
-    columns = [Column(name, name in ("devices", "ZeRO stage"), _DROPPED.get(name, 0)) for name in names]
-    trained_in: dict[Environment, list[str]] = {}
-    for run in runs:
-        for environment in environments(run):
-            trained_in.setdefault(environment, []).append(run.name)
-    rows = []
-    for each, members in trained_in.items():
-        software = {name: " and ".join(versions) for name, versions in each.software}
-        who = f"all {len(members)} runs" if len(members) == len(runs) > 1 else ", ".join(members)
-        zero = " and ".join(map(str, each.zero_stages))
-        rows.append([
-            *(Cell(who), Cell(each.device), Cell(str(each.num_devices), each.num_devices), Cell(each.precision)),
-            Cell(zero or "-", why="" if zero else "Only the ledger is here, which does not record it."),
-            *(Cell(software.get(name, "-"), why="" if name in software else _NOT_RECORDED) for name in _SOFTWARE),
-        ])  # fmt: skip
-    table = Table.of("environment", columns, rows)
-    return Section("environment", "Environment", (table,), in_terminal=False, is_detail=True) if rows else None
+    """What the runs were trained on, each environment once; None if nothing was trained."""
+    trained_in: dict[str, list[str]] = {}
+    for run in (run for run in runs if run.machines):
+        machines = [f"{count} x {device} in {precision}" for device, count, precision in run.machines]
+        zero_stage = run.conditions.get("launch.zero_stage")
+        machines += [f"ZeRO stage {zero_stage}"] if zero_stage else []
+        versions = [f"{_SOFTWARE[name]} {' and '.join(numbers)}" for name, numbers in software(run).items()]
+        environment = f"{', '.join(machines)}; {', '.join(versions) or 'versions not recorded'}"
+        trained_in.setdefault(environment, []).append(run.name)
+    sentences = [
+        f"{f'All {len(names)} runs' if len(names) == len(runs) > 1 else ', '.join(names)}: {environment}."
+        for environment, names in trained_in.items()
+    ]
+    parts = tuple(map(Paragraph, sentences))
+    return Section("environment", "Environment", parts, in_terminal=False, is_detail=True) if parts else None
 
 
 _HIDDEN = f"What looks like a secret, such as a variable in launch.environment, is replaced by {REMOVED}."
 
 
-def _redaction() -> Redaction:
-    """Leaves names: runs may be called like their user."""
-    return replace(Redaction.of(os.environ), users=())
-
-
 def command_section(runs: Sequence[RunReport], report: Sequence[str] = ()) -> Section | None:
     """The commands of each ladder, each once, and the command `report`; None if none is known."""
-    redact = _redaction()
 
-    def shown(command: Sequence[str]) -> str:  # the report shows prompts elsewhere anyway
-        return shlex.join([word if word.startswith("samples.prompts") else redact(word) for word in command])
+    def shown(command: Sequence[str]) -> str:
+        return shlex.join(map(redacted_override, command))
 
     parts: list[Listing | Paragraph] = []
     for ladder in (run for run in runs if run.control is None):
@@ -264,5 +217,5 @@ def _schedule(run: Path) -> str | None:
         text, data = path.read_text(encoding="utf-8"), read_yaml(path)
     except (OSError, UserError):
         return None
-    clean = _redaction().of_data(data)
+    clean = redacted_data(data)
     return text if clean == data else str(yaml.safe_dump(clean, sort_keys=False))

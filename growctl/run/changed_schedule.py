@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from growctl.ladder.budgets import in_steps, stage_steps
-from growctl.ladder.mixture_spans import stage_shares
+from growctl.ladder.budgets import in_steps, stage_shares, stage_steps
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.batches import evaluation_length, longest_context

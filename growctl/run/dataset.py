@@ -6,11 +6,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from growctl.ladder.datasets import DatasetSizes, dataset_warnings
-from growctl.ladder.mixture_needs import exhausted_run, sizes_of
-from growctl.ledger.ledger import Ledger, LedgerError, RunEntry
-from growctl.run.requests import RunError
+from growctl.ladder.datasets import dataset_warnings, prepared_sizes, sizes_in
+from growctl.ladder.mixtures import exhausted_run
+from growctl.ledger.entries import RunEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.batches import longest_context
 from growctl.schedule.blocks import Schedule
@@ -27,6 +29,18 @@ from stages.data.remote_dataset import reading_of
 from stages.data.remote_reading import remote_reading, write_remote_reading
 from stages.data.samples import open_samples
 from stages.spec import TrainSpec
+
+
+@dataclass(frozen=True)
+class PrepareDocument:
+    """A prepared dataset."""
+
+    path: Path
+    manifest: DatasetManifest
+    """The content of its manifest.json."""
+
+    warnings: tuple[str, ...] = ()
+    """Such as a validation set that is too small, one sentence or two each."""
 
 
 class RunDataset:
@@ -64,7 +78,7 @@ class RunDataset:
 
     def _check_lasts(self, dataset: Path, manifest: DatasetManifest) -> None:
         """Raises RunError if a source of a mixture may not be read as often as the run needs."""
-        if used_up := exhausted_run(self.schedule, sizes_of(manifest, dataset), self.with_controls):
+        if used_up := exhausted_run(self.schedule, sizes_in(manifest, dataset), self.with_controls):
             raise RunError(used_up)
 
     def _whole(self, known: Path, fingerprint: str | None, directory: Path) -> Path:
@@ -139,8 +153,8 @@ class RunDataset:
         open_samples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         self._check_lasts(dataset, manifest)
         EvaluationWindows(dataset, "validation", length)
-        for warning in dataset_warnings(self.schedule, DatasetSizes.of(manifest, dataset)):
-            self.screen.message(f"warning: {self.screen.explained(warning)}")
+        for warning in dataset_warnings(self.schedule, prepared_sizes(self.schedule.data, self.runs.directory)):
+            self.screen.message(f"warning: {warning}")
         return self._told_of_size(dataset)
 
     def pack(self, dataset: Path) -> None:

@@ -1,9 +1,14 @@
-"""Chooses what a stage resumes from: its newest complete checkpoint, converted if the ranks changed."""
+"""Chooses what a stage resumes from: its newest complete checkpoint, converted if the ranks changed.
+
+Commands that read an engine checkpoint get a temporary conversion of it.
+"""
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import gettempdir
 from typing import NamedTuple
 
 from growctl.launch.machines import Launch
@@ -12,11 +17,13 @@ from growctl.launch.workers import Workers
 from growctl.run.requests import RunFailed
 from stages.checkpoint.directory import newest_checkpoint, remove_converted, set_aside, whole_or_set_aside
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
+from stages.checkpoint.pickles import check_origin
 from stages.checkpoint.retention import clear_leftovers
-from stages.checkpoint.signatures import check_origin
+from stages.checkpoint.staging import remove_abandoned, temporary_directory
+from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import plural
 from stages.process.lifeline import STDIN, VARIABLE
-from stages.stage_dir import StagePaths, converted_directory
+from stages.stage_dir import StagePaths, converted_directory, staging_directory
 
 POLL_SECONDS = 0.05
 
@@ -55,15 +62,13 @@ def newest_own(
 def checkpoint_to_resume(
     stage_directory: Path,
     world: World,
-    keys: Path,
     tell: Callable[[str], None],
     wanted: Callable[[Manifest], bool] = lambda _: True,
 ) -> Path | None:
     """The checkpoint that workers of `world` resume from: the newest that is `wanted`; None if the stage has none.
 
     Converts an engine checkpoint of another world first. The conversion is kept until a newer checkpoint is complete.
-    Broken checkpoints are set aside, each with a message. Raises RunFailed if the conversion fails, and OriginError if
-    none of the keys in the file `keys` signed the engine checkpoint.
+    Broken checkpoints are set aside, each with a message. Raises RunFailed if the conversion fails.
     """
     clear_leftovers(stage_directory)  # no process writes here now, and the new checkpoints may need the space
     newest = newest_checkpoint(stage_directory, tell, wanted)
@@ -75,8 +80,6 @@ def checkpoint_to_resume(
         # A conversion newer than every step_* outlived its broken step_*. It is the newest checkpoint, in any world.
         if not (own and fits) and _whole(converted, newest if own else None, tell, wanted):
             return converted
-    if newest:
-        check_origin(newest, read_manifest(newest), keys)
     if newest is None or fits:
         return newest
     tell(f"{newest.name} was saved by {_world(read_manifest(newest))}; converting it for {world}")
@@ -126,3 +129,35 @@ def convert(checkpoint: Path, target: Path, log: Path) -> Path:
         told = logged_reason(log, log_start)
         raise RunFailed(told or f"{checkpoint} cannot be converted: {reason}")
     return target
+
+
+@contextmanager
+def as_parameters(
+    checkpoint: Path, runs_dir: Path, tell: Callable[[str], None], output: Path | None = None
+) -> Iterator[Path]:
+    """Yields `checkpoint` or, if it is an engine checkpoint, its conversion, which is removed afterwards.
+
+    The conversion never goes into the run's directory: a command that only reads must not stop a run from starting, and
+    a run removes conversions. Of the same checkpoint it is the same, to the last bit of its manifest, so what was grown
+    from one names the next one as its parent. It is made beside `output`, so that files can be hard-linked from it, or
+    else in the system's temporary directory.
+
+    Raises CheckpointError if the engine checkpoint is broken, OriginError if it lies outside `runs_dir`, RunFailed if
+    it cannot be converted.
+    """
+    manifest = read_manifest(checkpoint)
+    if manifest.kind == "parameters":
+        yield checkpoint
+        return
+    verify_checkpoint(checkpoint)
+    check_origin(checkpoint, runs_dir)
+    place = _existing(output.absolute().parent) if output else Path(gettempdir())
+    remove_abandoned(place)
+    with temporary_directory(place / staging_directory(output or checkpoint).name) as folder:
+        tell(f"{checkpoint} is an engine checkpoint; converting it in {folder}")
+        target = folder / converted_directory(checkpoint).name
+        yield convert(checkpoint, target, log=StagePaths(folder).log)
+
+
+def _existing(folder: Path) -> Path:
+    return next(place for place in (folder, *folder.parents) if place.is_dir())

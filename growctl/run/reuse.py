@@ -15,12 +15,12 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from growctl.run.screen import Screen
+from growctl.runs.stages import Segment, payers
 from growctl.runs_dir import RunsPaths
 from growctl.text.formatting import scientific
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
-from stages.checkpoint.signatures import OriginError, check_origin, sign
 from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import counted
 from stages.metrics import MetricsWriter, Record, read_metrics
@@ -54,8 +54,9 @@ class Found:
 
     def judged_like(self, spec: TrainSpec) -> bool:
         """Whether its losses were measured on the validation sequences of the stage of `spec`."""
-        known = self.manifest.lineage.details.get("evaluations")
-        return known is not None and all(known[key] == spec.evaluations[key] for key in ("sequences", "length"))
+        record, wanted = self.manifest.lineage.training, spec.evaluations
+        plan = record.evaluations if record else None
+        return plan is not None and (plan.sequences, plan.length) == (wanted.sequences, wanted.length)
 
     @property
     def flops(self) -> float:
@@ -85,25 +86,13 @@ class Found:
         return False
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Steps of a stage that one run paid for."""
-
-    first_step: int
-    last_step: float
-    """Infinite while the run that trains them goes on."""
-
-    paid_by: str
-
-
 def reuse(spec: TrainSpec, training: TrainingHistory, own: int, sources: Sequence[Path], screen: Screen) -> bool:
     """Takes over the checkpoint that is furthest along the stage of `spec`, if any is beyond its `own` steps.
 
     Returns whether one was taken over. `training` is the stage's; the first of `sources` is the run's own runs
     directory.
     """
-    keys = Path(spec.keys)
-    for found in find_further(training, own, sources, keys, screen.verbatim):
+    for found in find_further(training, own, sources, screen.verbatim):
         try:
             take_over(found, spec, own, partial(screen.copying, spec.stage))
         except CheckpointError as error:
@@ -129,13 +118,13 @@ def _announcement(found: Found, spec: TrainSpec, own: int) -> str:
 
 
 def find_further(
-    training: TrainingHistory, own_steps: int, runs_dirs: Sequence[Path], keys: Path, tell: Callable[[str], None]
+    training: TrainingHistory, own_steps: int, runs_dirs: Sequence[Path], tell: Callable[[str], None]
 ) -> Iterator[Found]:
     """Yields the intact checkpoints that stand in for more than `own_steps` of a stage, the furthest first.
 
-    The first of `runs_dirs` is the run's own, with the keys in the file `keys`. Of several at the same step, the end of
-    a whole stage comes first, then engine checkpoints, because they may resume without a conversion. Passed over with a
-    message: broken ones, which are other runs' to set aside, and engine checkpoints that none of `keys` signed.
+    The first of `runs_dirs` is the run's own, and only there are engine checkpoints reused. Of several at the same
+    step, the end of a whole stage comes first, then engine checkpoints, because they may resume without a conversion.
+    Broken ones are passed over with a message: other runs may set them aside.
     """
     found = [candidate for candidate in _candidates(runs_dirs) if training.leads_on_from(candidate.manifest)]
     found = [candidate for candidate in found if candidate.steps > own_steps]
@@ -143,9 +132,7 @@ def find_further(
     for candidate in found:
         try:
             verify_checkpoint(candidate.directory)
-            if candidate.manifest.kind == "engine":
-                check_origin(candidate.directory, candidate.manifest, keys)
-        except (CheckpointError, OriginError, FileNotFoundError) as error:
+        except (CheckpointError, FileNotFoundError) as error:
             tell(f"not reused: {error}")
         else:
             yield candidate
@@ -180,8 +167,7 @@ def take_over(found: Found, spec: TrainSpec, own_steps: int, on_file: Callable[[
                 raise CheckpointError(f"{found.directory} is gone: its run has removed it meanwhile") from error
             on_file(number, len(manifest.files))
         _record(found, spec, own_steps, whole)
-        signed = partial(sign, keys=Path(spec.keys)) if manifest.kind == "engine" else None
-        finish_directory(target, manifest, signed)
+        finish_directory(target, manifest)
     return target
 
 
@@ -191,7 +177,7 @@ def _candidates(runs_dirs: Sequence[Path]) -> Iterator[Found]:
         for run in runs.all_runs():
             name = str(run.directory) if number else run.directory.name
             for stage in (part for _, _, found in run.stages_found() for part in (found, found.release)):
-                for directory in (stage.final, *stage.checkpoints().values()):
+                for directory in (stage.final, *(() if number else stage.checkpoints().values())):
                     try:
                         yield Found(directory, read_manifest(directory), name, stage)
                     except (CheckpointError, OSError):
@@ -227,24 +213,6 @@ def _record(found: Found, spec: TrainSpec, own: int, whole: bool) -> None:
         writer.write("end", found.steps, 0.0)
     writer.sync()
     writer.close()
-
-
-def payers(records: Sequence[Record], run: str) -> list[Segment]:
-    """Who paid for which steps of the stage that wrote `records`: `run` itself, or the runs that it reused."""
-    segments: list[Segment] = []
-    attempt, step = 0, 0
-    for record in records:
-        if record["event"] not in ("start", "reused"):
-            continue
-        if record["attempt"] != attempt:
-            attempt, step = record["attempt"], record["resumed_from"] or 0
-            segments = [
-                Segment(s.first_step, min(s.last_step, step), s.paid_by) for s in segments if s.first_step < step
-            ]
-        last = record["step"] if record["event"] == "reused" else math.inf
-        segments.append(Segment(step, last, record["run"] if record["event"] == "reused" else run))
-        step = record["step"]
-    return segments
 
 
 def kept_evaluations(records: Sequence[Record]) -> list[Record]:

@@ -1,24 +1,24 @@
 """Shows the progress of a run: a live view on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import StagePlan, total_flops
-from growctl.progress.facts import line
-from growctl.progress.ladder import LadderProgress
-from growctl.progress.stage import StageProgress
-from growctl.progress.view import View
+from growctl.run.progress import LadderProgress, StageProgress
 from growctl.schedule.blocks import Schedule
+from growctl.text.colours import BUSY, FAINT, GOOD
 from growctl.text.console import Verbatim
-from growctl.text.first_use import FirstUse
 from growctl.text.formatting import byte_count, duration, indented, scientific, short_count, wrapped
+from growctl.text.name_cell import NameCell, broken
 from stages.checkpoint.manifest import Manifest
 from stages.counted import counted
 from stages.data.progress import Work
@@ -36,6 +36,22 @@ FIRST_SECONDS = 600.0
 WRITES = "writes:"
 """Ends the line above a text that a stage's model wrote. Each line of the text is indented, or empty."""
 
+LOSSES = ("training\nloss", "validation\nloss")
+HEADINGS = ("stage", "size", "progress", "steps", *LOSSES, "tokens/s", "FLOPs\nso far", "left")
+"""The columns of the stages. The second line of a heading is below the first."""
+
+DROPPED = ("tokens/s", "FLOPs\nso far", "size", "progress", *LOSSES, "steps")
+"""The columns that a narrow terminal does not show, the first one to go first."""
+
+GAP = 2
+"""Spaces between columns."""
+
+MOST_BAR, LEAST_BAR, MOST_NAME = 40, 8, 24
+"""Widths of columns; longer names break at hyphens."""
+
+MESSAGE_LINES = 3
+"""Lines of the terminal that stay free for messages above the view."""
+
 
 class Screen:
     """Prints plain lines. `LiveScreen` is the live view for a terminal."""
@@ -45,10 +61,6 @@ class Screen:
         self.console = console
         self.ladder = LadderProgress("", None, [], None)
         self._timestamps = timestamps
-        self.explained = FirstUse().explained
-        """Explains growctl's own words at their first use on this screen. For its own phrases only: a name, an error or
-        a text of a model may hold the same words."""
-
         self._first = time.monotonic()
         self._last_line = 0.0
         self._last_phase = ""
@@ -65,7 +77,7 @@ class Screen:
         knows neither the evaluations nor the hardware."""
         self.ladder = LadderProgress(name, control, plans, schedule)
         sizes = " -> ".join(short_count(plan.num_parameters) for plan in plans if not plan.branch_of)
-        tokens, flops = sum(plan.train_tokens for plan in plans), total_flops(plans).total
+        tokens, flops = sum(plan.budget_tokens for plan in plans), total_flops(plans).total
         what = f"control ({control})" if control else "ladder"
         self.message(f"{name}: {what} {sizes}, {short_count(tokens)} tokens, {scientific(flops)} FLOPs")
 
@@ -118,8 +130,7 @@ class Screen:
 
     def grown(self, plan: StagePlan, manifest: Manifest) -> None:
         """The expanded checkpoint is complete."""
-        details = manifest.lineage.details
-        before, after = details["num_parameters_before"], details["num_parameters"]
+        before, after = (entry.num_parameters for entry in manifest.lineage.history[-2:])
         self.message(f"grown: {short_count(before)} -> {short_count(after)} parameters")
 
     def catch_up(self, plan: StagePlan, records: Sequence[Record]) -> None:
@@ -134,7 +145,7 @@ class Screen:
         self.message(
             f"stage {plan.name}: {short_count(plan.num_parameters)} parameters in {layers}, "
             f"{counted(plan.num_steps, 'step')} of {batch.batch_size:,} x {batch.sequence_length:,} tokens, "
-            f"{short_count(plan.train_tokens)} in all"
+            f"{short_count(plan.budget_tokens)} in all"
         )
 
     def record(self, plan: StagePlan, record: Record) -> None:
@@ -160,13 +171,13 @@ class Screen:
             self.message(f"stage {plan.name} step {record['step']}: {anomaly_words(record)}")
         elif record["event"] == "trigger" and record["fired"] and record["slope"] is not None:
             self.message(
-                f"stage {plan.name} ends at step {record['step']}: its loss falls by {record['slope']:.2e} "
-                f"{self.explained('nats per FLOP')}, less than {record['threshold']:.2e}"
+                f"stage {plan.name} ends at step {record['step']}: its loss falls by {record['slope']:.2e} nats (units "
+                f"of the natural logarithm) per FLOP, less than {record['threshold']:.2e}"
             )
 
     def progress(self, stage: StageProgress) -> None:
         """Prints a line of training progress."""
-        self.message(line(self.ladder, stage))
+        self.message(self.ladder.line(stage))
 
     def _is_line_due(self) -> bool:
         now = time.monotonic()
@@ -235,6 +246,102 @@ class LiveScreen(Screen):
         if self.stages:
             return Group(View(self.ladder, self._phase))
         return Group(Text(self._phase, overflow="ellipsis", no_wrap=True)) if self._phase else Group()
+
+
+class View:
+    """The view of a run, laid out for the width and height of the terminal that shows it."""
+
+    def __init__(self, ladder: LadderProgress, phase: str = "", *, whole: bool = False) -> None:
+        """`phase`: what happens beside training. `whole`: show all stages, on a terminal that scrolls."""
+        self._ladder, self._phase, self._whole = ladder, phase, whole
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        facts = Table.grid(padding=(0, 2, 0, 0))
+        for label, text in self._ladder.facts(self._ladder.active):
+            facts.add_row(Text(label, "bold"), Text(text))
+        around = len(console.render_lines(facts, options)) + 2 + bool(self._phase)  # a title and an empty line
+        num_lines = None if self._whole else options.max_height - around - MESSAGE_LINES
+        yield Text(self._ladder.name, "bold", overflow="fold")
+        yield stage_table(self._ladder, options.max_width, num_lines)
+        yield Text()
+        yield facts
+        if self._phase:
+            yield Text(self._phase)
+
+
+def stage_table(ladder: LadderProgress, room: int, num_lines: int | None = None) -> Table:
+    """The stages of a run in `room` characters; in a narrow terminal the bar shrinks first, then columns go.
+
+    With `num_lines`, the table takes about as many lines at most: then it shows the stages around the one that trains
+    now, and counts the others.
+    """
+    rows = [(stage, _cells(ladder, stage)) for stage in ladder.stages.values()]
+    widths = _widths([cells for _, cells in rows], room)
+    fitting = len(rows)
+    if num_lines is not None:
+        tallest = max(len(broken(stage.plan.name, widths["stage"])) for stage, _ in rows)
+        headed = max(heading.count("\n") for heading in widths) + 1
+        if (num_lines - headed) // tallest < len(rows):
+            fitting = max(1, (num_lines - headed - 2) // tallest)  # two lines count the others
+    present = next((index for index, (stage, _) in enumerate(rows) if stage.state != "done"), len(rows) - 1)
+    first = max(0, min(present - fitting // 2, len(rows) - fitting))
+    later = len(rows) - first - fitting
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for heading, width in widths.items():
+        left = heading in ("stage", "progress")
+        table.add_column(
+            heading, width=width, justify="left" if left else "right", no_wrap=heading != "stage", vertical="bottom"
+        )
+    if first:
+        table.add_row(Text(f"{first} earlier", FAINT))
+    for stage, cells in rows[first : first + fitting]:
+        bar = ProgressBar(stage.num_steps, stage.step, style=FAINT, complete_style=BUSY, finished_style=GOOD)
+        shown: dict[str, RenderableType] = {heading: Text(cells[heading]) for heading in widths}
+        shown["stage"] = NameCell(stage.plan.name)
+        shown |= {"progress": bar} if "progress" in widths else {}
+        table.add_row(*shown.values(), style="bold" if stage.is_active else "")
+    if later > 0:
+        table.add_row(Text(f"{later} later", FAINT))
+    return table
+
+
+def _widths(rows: Sequence[dict[str, str]], room: int) -> dict[str, int]:
+    """The columns that fit into `room` characters, by heading, with their widths."""
+    widths = {
+        heading: max(len(part) for part in (*heading.split("\n"), *(cells[heading] for cells in rows)))
+        for heading in HEADINGS
+    }
+    word = max(len(line) for cells in rows for line in broken(cells["stage"], 1))
+    widths |= {"stage": min(widths["stage"], max(word, MOST_NAME)), "progress": LEAST_BAR}
+    if len(rows) > 1:
+        widths["stage"] = max(widths["stage"], len(f"{len(rows)} earlier"))
+    for heading in (*DROPPED, ""):
+        spare = room - sum(widths.values()) - GAP * (len(widths) - 1)
+        if spare >= 0 or not heading:
+            break
+        del widths[heading]
+    if "progress" in widths:
+        widths["progress"] = min(MOST_BAR, LEAST_BAR + spare)
+    elif spare < 0:
+        widths["stage"] = max(1, widths["stage"] + spare)
+    return widths
+
+
+def _cells(ladder: LadderProgress, stage: StageProgress) -> dict[str, str]:
+    """The texts of a stage's row, by heading."""
+    left = stage.seconds_left if stage.state == "training" else None
+    texts = (
+        stage.plan.name,
+        short_count(stage.plan.num_parameters),
+        "",
+        f"{stage.step}/{stage.num_steps}",
+        "" if stage.loss is None else f"{stage.loss:.4f}",
+        stage.validation_text,
+        short_count(stage.tokens_per_second) if stage.tokens_per_second else "",
+        scientific(ladder.flops_so_far(stage)) if stage.step else "",
+        stage.state if left is None else duration(left),
+    )
+    return dict(zip(HEADINGS, texts, strict=True))
 
 
 def work_words(work: Work) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.ledger import LedgerError, NothingRecorded
+from growctl.ledger.file import LedgerError, NothingRecorded
 from growctl.runs.read import read_run
 from growctl.runs.runs import RunReport
 from growctl.runs_dir import RunPaths, RunsPaths

@@ -4,15 +4,10 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from growctl.ledger.ledger import (
-    Anomaly,
-    Cost,
-    Ledger,
-    RunEntry,
-    ScoreEntry,
-    StageEntry,
-)
-from growctl.runs.runs import EvaluationPoint, RunReport, StageReport, Work
+from growctl.ledger.books import UNKNOWN
+from growctl.ledger.entries import AnomalyEntry, Cost, RunEntry, ScoreEntry, StageEntry
+from growctl.ledger.ledger import Ledger
+from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import CONTROLS_LEFT_OUT, IMPORTED, RunPaths
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest
 from stages.generate.text_samples import TextSample, read_samples
@@ -25,11 +20,11 @@ _ROUNDING = 1e-6
 def read_run(path: Path) -> RunReport:
     """The report of the run whose ledger is `path`; raises LedgerError if the ledger cannot be read."""
     with Ledger.open(path, read_only=True) as ledger:
-        run, precisions, machines = ledger.run(), frozenset(ledger.precisions()), tuple(ledger.machines())
+        run, machines, relaunched = ledger.run(), tuple(ledger.machines()), tuple(ledger.relaunched())
         stages: list[StageReport] = []
         releases: list[StageReport] = []
         points: list[EvaluationPoint] = []
-        anomalies: list[tuple[str, Anomaly]] = []
+        anomalies: list[tuple[str, AnomalyEntry]] = []
         for stage in ledger.stages():
             anomalies += [(stage.name, anomaly) for anomaly in ledger.anomalies(stage.name)]
             if stage.branch_of:
@@ -61,9 +56,10 @@ def read_run(path: Path) -> RunReport:
         directory=path.parent,
         dataset=run.dataset,
         conditions=run.conditions,
+        relaunched=relaunched,
         decays=run.decays,
         caveats=tuple(run.caveats),
-        precisions=precisions,
+        precisions=frozenset(precision for _, _, precision in machines) - {UNKNOWN},
         anomalies=tuple(anomalies),
         machines=machines,
         base=run.base,
@@ -108,7 +104,7 @@ def _stage_report(
 ) -> StageReport:
     """The report of a stage, or of a release, after the stages `before`, of the run in `directory`."""
     cost, finished = ledger.stage_cost(stage.name), ledger.finished(stage.name)
-    memory = ledger.peak_memory(stage.name)
+    work = ledger.work(stage.name)
     evaluations = ledger.evaluations(stage.name)
     latest = {evaluation.point: evaluation for evaluation in evaluations}
     final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
@@ -126,14 +122,14 @@ def _stage_report(
         train_tokens=cost.trained.tokens,
         flops=cost.model.flops.total,
         reused_flops=cost.reused.flops.total,
-        reused_from=tuple(ledger.payers(stage.name)),
+        reused_from=tuple(dict.fromkeys(row.paid_by for row in work if row.paid_by)),
         cumulative_flops=spent + cost.model.flops.total,
         replayed_flops=cost.replayed.flops.total,
         rolled_back_flops=cost.rolled_back.flops.total,
         evaluation_flops=cost.spent.evaluation_flops + cost.reused.evaluation_flops,
         evaluated_tokens=final.num_tokens if final else None,
         evaluation_precision=final.precision if final else None,
-        cost_is_whole=bool(run.base) or _agrees(cost.trained, before, directory, stage),
+        cost_is_whole=_agrees(cost.trained, directory, stage),
         recomputed_flops=cost.spent.recomputed_flops,
         wall_seconds=cost.spent.wall_seconds,
         device_seconds=cost.spent.device_seconds,
@@ -151,8 +147,10 @@ def _stage_report(
         scores=newest_scores(ledger.scores(stage.name)),
         step_seconds=cost.spent.step_seconds,
         mfu=cost.spent.mfu,
-        peak_gpu_bytes=memory.gpu_bytes,
-        peak_resident_bytes=memory.resident_bytes,
+        peak_gpu_bytes=max((row.peak_gpu_bytes for row in work if row.peak_gpu_bytes is not None), default=None),
+        peak_resident_bytes=max(
+            (row.peak_resident_bytes for row in work if row.peak_resident_bytes is not None), default=None
+        ),
         gpu_joules=cost.spent.gpu_joules,
         cpu_joules=cost.spent.cpu_joules,
         money=cost.spent.money,
@@ -164,11 +162,6 @@ def _stage_report(
         sequence_length=stage.sequence_length,
         num_layers=stage.num_layers,
         own_context_loss=final.own_context_loss if final else None,
-        work=tuple(
-            Work(row["attempt"], row["wall_seconds"], row["device_seconds"], row["step_seconds"], shares.kept)
-            for row, shares in ledger.work(stage.name)
-            if row["paid_by"] is None
-        ),
         model_cost=cost.model,
         planned_steps=stage.num_steps,
     )
@@ -194,16 +187,17 @@ def _part_paths(directory: Path, stage: StageEntry) -> StagePaths | None:
     return None
 
 
-def _agrees(trained: Cost, before: Sequence[StageReport], directory: Path, stage: StageEntry) -> bool:
-    """Whether the rows up to a stage sum up to the FLOPs that its final checkpoint says it cost, if that is here."""
+def _agrees(trained: Cost, directory: Path, stage: StageEntry) -> bool:
+    """Whether the rows of a stage sum up to the FLOPs that its final checkpoint says it cost, if that is here."""
     paths = _part_paths(directory, stage)
     try:
         history = read_manifest(paths.final).lineage.history if paths else ()
     except (CheckpointError, OSError):
         return True
-    cost = history[-1].cost if history else None
-    flops = trained.flops.total + sum(each.flops - each.rolled_back_flops for each in before)
-    return cost is None or not cost.complete or math.isclose(cost.flops.total, flops, rel_tol=_ROUNDING)
+    if len(history) < 2:
+        return True
+    own = history[-1].cost.flops.total - history[-2].cost.flops.total
+    return math.isclose(own, trained.flops.total, rel_tol=_ROUNDING)
 
 
 def _samples(directory: Path, stage: StageEntry) -> tuple[TextSample, ...]:

@@ -9,23 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.entries import Cost, SourceEvaluation
-from growctl.ledger.ledger import Anomaly, BaseEntry, ScoreEntry
+from growctl.ledger.entries import AnomalyEntry, BaseEntry, Cost, ScoreEntry
 from stages.generate.text_samples import TextSample
-
-
-@dataclass(frozen=True)
-class Work:
-    """Work that the run itself did in a stage, as the ledger booked it: a piece of one attempt. The pieces of an
-    attempt follow each other without a gap, from its launch on."""
-
-    attempt: int
-    wall_seconds: float
-    device_seconds: float
-    step_seconds: float | None
-    """The part of `wall_seconds` spent in optimizer steps; None if not known."""
-    kept: float
-    """The share that no later attempt repeated, 0 to 1."""
+from stages.metrics_lines import SourceEvaluation
 
 
 @dataclass(frozen=True)
@@ -124,8 +110,6 @@ class StageReport:
     """Layers of its model; None if not recorded."""
     own_context_loss: float | None = None
     """Like `validation_loss`, at its own context; None if `validation_loss` is measured at that one."""
-    work: tuple[Work, ...] = ()
-    """What `device_seconds` sums up, in the order in which it was done."""
 
     @property
     def batch_size(self) -> int | None:
@@ -193,13 +177,15 @@ class RunReport:
     """The path of its dataset, on the machine that trained it."""
     conditions: dict[str, Any] = field(default_factory=dict)
     """Settings that two runs must share for a fair comparison, by dotted path."""
+    relaunched: tuple[str, ...] = ()
+    """The conditions of its launch that changed when it resumed."""
     decays: bool = True
     """Whether the learning rate decays at the end."""
     caveats: tuple[str, ...] = ()
     """Caveats for comparisons with this control. Each continues a sentence that starts with the control's name."""
     precisions: frozenset[str] = frozenset()
     """The precisions that it was trained in: `bf16`, `fp32`."""
-    anomalies: tuple[tuple[str, Anomaly], ...] = ()
+    anomalies: tuple[tuple[str, AnomalyEntry], ...] = ()
     """Training anomalies, each with the name of its stage."""
     base: BaseEntry | None = None
     """The checkpoint that it started from; None for a new model."""
@@ -218,7 +204,7 @@ class RunReport:
     seed: int = 0
     """The seed of the weights and of the order of the data."""
     controls_to_come: tuple[ControlToCome, ...] = ()
-    """The controls of a ladder that are not finished. Empty unless growctl/status/controls_to_come.py looked."""
+    """The controls of a ladder that are not finished. Empty unless with_controls_to_come looked."""
     machines: tuple[tuple[str, int, str], ...] = ()
     """The device, the number of devices and the precision of its training, reused work included, in its order."""
     releases: tuple[StageReport, ...] = ()

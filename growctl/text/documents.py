@@ -10,7 +10,12 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-NOT_IN_DOCUMENTS = {"RunReport": ("directory", "points", "precisions"), "StageReport": ("work",)}
+NOT_IN_DOCUMENTS = {
+    "RunReport": ("directory", "points", "precisions"),
+    "StageCost": ("plan",),
+    "RunCost": ("schedule", "used_up"),
+    "Plan": ("devices", "device_memory_bytes", "training_tokens", "dataset", "missing", "measurements"),
+}
 """Fields that belong in no document, by the name of their class: paths of this machine, and what other files hold."""
 
 

@@ -1,10 +1,11 @@
 """What a command says, as data: each topic is a section, and the terminal, plain lines and a page show it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 Tone = Literal["plain", "heading", "strong", "note", "warning"]
+CellTone = Literal["plain", "strong", "good", "warning", "bad", "faint"]
 
 
 @dataclass(frozen=True)
@@ -18,17 +19,6 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of a table."""
-
-    heading: str
-    is_number: bool = True
-    """Numbers align right, text left."""
-    drop: int = 0
-    """The order in which a narrow terminal drops columns: 1 goes first; 0 stays."""
-
-
-@dataclass(frozen=True)
 class Cell:
     """A cell of a table."""
 
@@ -37,6 +27,26 @@ class Cell:
     """The exact figure, to sort by; None for text and for unknown figures."""
     why: str = ""
     """Why it is empty or unusual, in a sentence."""
+    tone: CellTone = "plain"
+    """The colour of a state, such as `bad` of a run that failed."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    heading: str
+    is_number: bool = True
+    """Numbers align right, text left."""
+    drop: int = 0
+    """The order in which a narrow terminal drops columns: 1 goes first; 0 stays."""
+    cell: Callable[[Any], Cell] = field(default=lambda text: Cell(str(text)), compare=False, repr=False)
+    """The cell of a record in this column, for tables that are made by `rows_of`."""
+
+
+def rows_of(columns: Sequence[Column], records: Iterable[Any]) -> tuple[tuple[Cell, ...], ...]:
+    """The rows of a table, one for each record, with the cells that the columns make of it."""
+    return tuple(tuple(column.cell(record) for column in columns) for record in records)
 
 
 def figure(value: float | None, shown: str | Callable[[float], str] = "{:.4f}", why: str = "") -> Cell:
@@ -92,11 +102,18 @@ class Listing:
     """Whether a reader may want to copy and run it."""
 
 
+@dataclass(frozen=True)
+class Facts:
+    """Labels with what they name, one to a line. A row without a label continues the one before."""
+
+    rows: tuple[tuple[str, str], ...]
+
+
 class Drawn:
     """A part that only a page shows: a chart (growctl/report/chart.py)."""
 
 
-Part = Paragraph | Table | Listing | Drawn
+Part = Paragraph | Table | Listing | Facts | Drawn
 
 
 @dataclass(frozen=True)
@@ -106,6 +123,7 @@ class Section:
     key: str
     """Its name in links, such as `equal-loss`."""
     heading: str
+    """Empty: only its parts are shown."""
     parts: tuple[Part, ...]
     in_terminal: bool = True
     """Whether the terminal shows it without `--details`; a page shows every section."""

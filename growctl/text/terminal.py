@@ -8,47 +8,70 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from growctl.text.colours import FAINT, WARNING
+from growctl.text.colours import BAD, FAINT, GOOD, WARNING
+from growctl.text.formatting import wrapped
 from growctl.text.name_cell import NameCell
-from growctl.text.section import Cell, Column, Listing, Paragraph, Rows, Section, Table, for_terminal
+from growctl.text.section import Cell, CellTone, Column, Facts, Listing, Paragraph, Rows, Section, Table, for_terminal
 
 MOST_NAME, LEAST_NAME = 24, 12
 """The widest column of names, and the narrowest before columns are dropped; longer names break at hyphens."""
 
 _INDENT = 2
+_STYLES: dict[CellTone, str] = {
+    "plain": "", "strong": "bold", "good": GOOD, "warning": WARNING, "bad": BAD, "faint": FAINT
+}  # fmt: skip
 _LEAST_TEXT = 12
 """The narrowest column of text that may break into lines."""
 
 
 def print_sections(sections: Sequence[Section], console: Console, *, details: bool = False) -> None:
-    """Prints the sections that belong in the terminal, each with its heading."""
+    """Prints the sections that belong in the terminal, each with its heading. A word such as a path stays whole."""
     for number, section in enumerate(for_terminal(sections, details=details)):
         if number:
             console.print()
-        console.print(Text(section.heading, "bold"))
+        if section.heading:
+            _print_text(section.heading, console, "bold", 0)
         for part in section.parts:
             if isinstance(part, Paragraph):
                 _print_paragraph(part, console)
             elif isinstance(part, Table):
                 _print_table(part, console)
+            elif isinstance(part, Facts):
+                _print_facts(part, console)
             elif isinstance(part, Listing):
-                _print(Text(part.label, FAINT), console)
-                _print(Text(part.text.rstrip()), console, 2 * _INDENT)
+                _print_text(part.label, console, FAINT)
+                if part.is_command:  # stays on one line, to be copied
+                    console.print(Text(" " * 2 * _INDENT + part.text), soft_wrap=True)
+                else:
+                    _print(Text(part.text.rstrip()), console, 2 * _INDENT)
 
 
 def _print(what: RenderableType, console: Console, indent: int = _INDENT) -> None:
     console.print(Padding(what, (0, 0, 0, indent)))
 
 
+def _print_text(text: str, console: Console, style: str = "", indent: int = _INDENT) -> None:
+    """Prints lines broken between words."""
+    lines = wrapped(text, max(1, console.width - indent)).split("\n")
+    console.print(Text("\n".join(" " * indent + line for line in lines), style), soft_wrap=True)
+
+
 def _print_paragraph(paragraph: Paragraph, console: Console) -> None:
-    text = paragraph.text
     if paragraph.tone == "heading":
         console.print()
-        console.print(Text(text, "bold"))
+        console.print(Text(paragraph.text, "bold"))
     elif paragraph.tone == "warning":
-        _print(Text("warning: ", f"bold {WARNING}") + Text(text, ""), console)
+        _print_text(f"warning: {paragraph.text}", console, WARNING)
     else:
-        _print(Text(text, {"strong": "bold", "note": FAINT}.get(paragraph.tone, "")), console)
+        _print_text(paragraph.text, console, {"strong": "bold", "note": FAINT}.get(paragraph.tone, ""))
+
+
+def _print_facts(facts: Facts, console: Console) -> None:
+    width = max((len(label) for label, _ in facts.rows), default=0) + 2
+    for label, text in facts.rows:
+        first, *rest = wrapped(text, max(1, console.width - _INDENT - width)).split("\n")
+        lines = [first, *(" " * (_INDENT + width) + line for line in rest)]
+        console.print(Text.assemble(" " * _INDENT, (label.ljust(width), "bold"), "\n".join(lines)), soft_wrap=True)
 
 
 def _print_table(table: Table, console: Console) -> None:
@@ -78,8 +101,9 @@ def _print_table(table: Table, console: Console) -> None:
                 vertical="bottom" if rows is None else "top",
             )
         for row in rows.rows if rows else ():
-            cells = (row[index].text for index in shown)
-            lines.add_row(*(NameCell(text) if n == 0 else Text(text) for n, text in enumerate(cells)))
+            cells = [row[index] for index in shown]
+            others = (Text(cell.text, _STYLES[cell.tone]) for cell in cells[1:])
+            lines.add_row(NameCell(cells[0].text), *others)
         _print(lines, console)
 
     print_rows(None)
@@ -124,7 +148,7 @@ def plain_lines(sections: Sequence[Section], *, details: bool = False) -> Iterat
     """Sections as lines for logs and screen readers: each paragraph and each row of a table is one, of any length."""
     for number, section in enumerate(for_terminal(sections, details=details)):
         yield from [""] if number else []
-        yield section.heading
+        yield from [section.heading] if section.heading else []
         yield from _plain_parts(section)
 
 
@@ -137,6 +161,8 @@ def _plain_parts(section: Section) -> Iterator[str]:
                 yield from _plain_rows(part, rows)
             if part.caption:
                 yield part.caption
+        elif isinstance(part, Facts):
+            yield from (f"{label}: {text}" if label else text for label, text in part.rows)
         elif isinstance(part, Listing):
             yield f"{part.label}:"
             yield from part.text.rstrip().splitlines()

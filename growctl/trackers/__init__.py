@@ -1,1 +1,1 @@
-"""Trackers: TensorBoard, W&B, MLflow and trackio, fed with the records of a run, each in a process of its own."""
+"""Trackers: TensorBoard, W&B, MLflow and trackio, fed with the records of a run by one process beside it."""

@@ -1,87 +1,260 @@
-"""The process of one tracker: reads a run's records from its standard input and hands them to the tracker.
+"""The process of a run's trackers: each in a thread of its own, so that one that hangs or raises leaves others alone.
 
-A message is a line of JSON: first the run, then batches of records, at last how the run ended. The input ends without
-the last one if growctl was killed.
+It reads lines of JSON: first the run and its trackers, then each stage that the run comes to, at last how it ended. The
+input ends without the last one if growctl was killed. The threads follow the stages' metrics.jsonl, at the pace of
+their trackers. A line that the process prints is a warning for the user; what trackers print goes to the log.
 """
 
-import csv
-import io
 import json
 import os
-import signal
+import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from importlib import import_module
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
-from growctl.trackers.protocol import TrackedRun, Tracker
-from growctl.trackers.records import Part, track, track_growth
+from pydantic import TypeAdapter
+
+from growctl.text.formatting import short_count
+from growctl.trackers.adapters import Point, TrackedRun
 from growctl.whole_file import replace_file
+from model.errors import Failure, UserError
+from stages.metrics import MetricsReader, Record
+from stages.spec import progress_at
 
-ORPHAN_SECONDS = 60
-"""How long the process may live on after growctl was killed, to write what it has."""
+POLL_SECONDS = 1.0
+"""How often a thread looks for new records."""
+
+MOST_ENTRIES = 1000
+"""Entries of a batch; what a tracker has is noted after each."""
+
+ORPHAN_SECONDS = 60.0
+"""How long the trackers may take to write what they have after growctl was killed."""
+
+NAMES = {
+    "train": {
+        "loss": "loss/training",
+        "learning_rate": "learning_rate",
+        "gradient_norm": "gradient_norm",
+        "tokens_per_second": "tokens_per_second",
+    },
+    "evaluation": {
+        "loss": "loss/validation",
+        "own_context_loss": "loss/validation_at_own_context",
+        "perplexity": "perplexity",
+        "bits_per_byte": "bits_per_byte",
+    },
+}
+"""Names of values in trackers, by event and key of a record."""
+
+COLUMNS = (
+    *("num_parameters", "train_tokens", "cumulative_flops", "device_seconds"),
+    *("validation_loss", "perplexity", "bits_per_byte"),
+)
+"""The figures of the report that trackers show of a stage."""
+
+Message = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class TrackedStage:
+    """A stage or a release: what turns its records into points on the axes of the whole run."""
+
+    name: str
+    index: int
+    metrics: str
+    """The path of its metrics.jsonl."""
+    is_release: bool
+    num_parameters: int
+    parameters_before: int | None
+    """The model's size before the growth that the stage begins with; None if it begins with none."""
+    first_step: int
+    """Steps, data tokens and FLOPs before the stage: those of the start checkpoint and of all earlier stages."""
+    first_tokens: int
+    first_flops: float
+    step_tokens: int
+    step_flops: float
+    ramp_steps: int
+    anneal_steps: int
+
+    def growth(self) -> Point | None:
+        """The growth that the stage begins with, if it begins with one."""
+        before, after = self.parameters_before, self.num_parameters
+        if before is None:
+            return None
+        text = f"grown to stage {self.name}: {short_count(before)} -> {short_count(after)} parameters"
+        return self._at(0, {"growth/parameters_before": before, "growth/parameters_after": after}, "growth", text)
+
+    def point(self, record: Record) -> Point | None:
+        """What trackers show of a record. Values that are null, because they were not finite, are left out."""
+        step, event = record["step"], record["event"]
+        if event == "anomaly":
+            text = f"{record['kind']} update at step {step} of stage {self.name}: {record['action']}"
+            return self._at(step, {"anomaly/loss": record["value"]}, "anomaly", text)
+        if event not in NAMES:
+            return None
+        values = {name: record.get(key) for key, name in NAMES[event].items()}
+        if event == "train":
+            values["flops_per_second"] = record["tokens_per_second"] * self.step_flops / self.step_tokens
+            spans = {"ramp": self.ramp_steps, "anneal": self.anneal_steps}
+            values |= {name: progress_at(step - 1, steps) for name, steps in spans.items() if steps and step}
+        for source, measured in (record.get("by_source") or {}).items():
+            values[f"loss/validation/{source}"] = measured["loss"]
+        # A release and the stage after it share the x axis, so the release has lines of its own.
+        prefix = "release/" if self.is_release else ""
+        return self._at(step, {f"{prefix}{name}": value for name, value in values.items()})
+
+    def _at(self, step: int, values: Mapping[str, float | None], event: str = "", text: str = "") -> Point:
+        return Point(
+            stage=self.name,
+            index=self.index,
+            step=self.first_step + step,
+            tokens=self.first_tokens + step * self.step_tokens,
+            flops=self.first_flops + step * self.step_flops,
+            num_parameters=self.num_parameters,
+            values={name: float(value) for name, value in values.items() if value is not None},
+            event=event,
+            text=text,
+        )
+
+
+@dataclass
 class Memory:
-    """What the run's directory remembers of a tracker: its id, and how many records of each stage it has."""
+    """What the run's directory remembers of a tracker."""
 
-    def __init__(self, path: Path) -> None:
-        """A file that is missing or damaged counts as empty: the tracker then begins a new run."""
-        self._path = path
+    id: str | None = None
+    """The tracker's id of the run; None if no earlier start had one."""
+    entries: dict[str, int] = field(default_factory=dict)
+    """How many entries the tracker has of each stage."""
+    rows: int = 0
+    """How many points it has."""
+
+
+class UnreadEntries:
+    """What a tracker does not have yet of a stage: its growth, then an entry for each record."""
+
+    def __init__(self, stage: TrackedStage, num_known: int) -> None:
+        self._stage, self._skip = stage, num_known
+        self._reader = MetricsReader(Path(stage.metrics))
+        self._begun = False
+
+    def batches(self) -> Iterator[list[Point | None]]:
+        """The entries that are there by now, and were not at the last call; None for records that are not shown."""
+        records = iter(self._reader)
+        while batch := [self._stage.point(record) for record in islice(records, MOST_ENTRIES)]:
+            if not self._begun:
+                self._begun = True
+                batch.insert(0, self._stage.growth())
+            new, self._skip = batch[self._skip :], max(0, self._skip - len(batch))
+            if new:
+                yield new
+
+
+class Worker(threading.Thread):
+    """The thread of one tracker."""
+
+    def __init__(self, start: Message, tracker: Message, warn: Callable[[str], None]) -> None:
+        super().__init__(daemon=True)
+        self._start, self._tracker, self._warn = start, tracker, warn
+        self.messages: queue.Queue[Message] = queue.Queue()
+
+    def run(self) -> None:
+        """Follows the run to its end; a tracker that raises is given no more."""
         try:
-            known = json.loads(path.read_bytes())
-            self.id: str | None = str(known["id"])
-            self.records = {str(stage): int(number) for stage, number in known["records"].items()}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            self.id, self.records = None, {}
+            self._follow()
+        except Exception as error:
+            traceback.print_exc()
+            self.warn(f"stopped: {type(error).__name__}: {error}; training goes on without it")
 
-    def write(self) -> None:
-        """Replaces the file as a whole."""
-        replace_file(self._path, (json.dumps({"id": self.id, "records": self.records}, indent=1) + "\n").encode())
+    def warn(self, what: str) -> None:
+        """Warns the user."""
+        self._warn(f"tracker {self._tracker['name']} {what}")
+
+    def _follow(self) -> None:
+        path, store = Path(self._tracker["memory"]), Path(self._tracker["store"])
+        memory = Memory()
+        with suppress(OSError, ValueError):  # missing or damaged: the tracker begins a new run
+            memory = TypeAdapter(Memory).validate_json(path.read_bytes())
+        store.mkdir(parents=True, exist_ok=True)
+        adapter = resolve_name(self._tracker["adapter"])(TrackedRun(**self._start["run"]), store, memory.id)
+        memory.id = adapter.id
+        replace_file(path, TypeAdapter(Memory).dump_json(memory))
+        stage = ""
+        message: Message | None = None
+        unread: UnreadEntries | None = None
+        while message is None or "status" not in message:
+            if message:
+                stage = message["name"]
+                unread = UnreadEntries(TrackedStage(**message), memory.entries.get(stage, 0))
+            try:
+                message = self.messages.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                message = None
+            for entries in unread.batches() if unread else iter(()):
+                points = [entry for entry in entries if entry]
+                adapter.log(points, memory.rows)
+                memory.entries[stage] = memory.entries.get(stage, 0) + len(entries)
+                memory.rows += len(points)
+                replace_file(path, TypeAdapter(Memory).dump_json(memory))
+        adapter.finish(message["status"], _figures(Path(self._start["ledger"])))
 
 
-def follow(tracker: Tracker, memory: Memory, message: dict[str, Any]) -> None:
-    """Hands the records of one message to the tracker."""
-    part, first, records = Part(**message["part"]), message["first"], message["records"]
-    if first == 0:
-        track_growth(tracker, part)
-    for record in records:
-        track(tracker, part, record)
-    tracker.flush()
-    memory.records[part.stage] = first + len(records)
-    memory.write()
+def _figures(ledger: Path) -> dict[str, float]:
+    """Figures of each stage from the report, as `table/STAGE/COLUMN`; none if the ledger cannot be read."""
+    from growctl.runs.read import read_run
+
+    with suppress(UserError, Failure, OSError):
+        figures = {
+            f"table/{stage.name}/{column}": getattr(stage, column)
+            for stage in read_run(ledger).parts
+            for column in COLUMNS
+        }
+        return {name: float(value) for name, value in figures.items() if value is not None}
+    return {}
 
 
-def serve(messages: Iterable[bytes], target: str, store: str, memory_file: str) -> None:
-    """Runs the tracker `target`, a module:Class, until the messages end. Raises what it raises."""
-    lines = iter(messages)
-    memory = Memory(Path(memory_file))
-    run = TrackedRun(**json.loads(next(lines)))
-    module, _, name = target.partition(":")
-    Path(store).mkdir(parents=True, exist_ok=True)
-    tracker: Tracker = getattr(import_module(module), name)(run, Path(store), memory.id)
-    memory.id = tracker.id
-    memory.write()
-    for line in lines:
-        message = json.loads(line)
+def serve(lines: Iterable[bytes], warn: Callable[[str], None]) -> bool:
+    """Feeds the trackers until the messages end, and waits for them; returns whether all have ended."""
+    messages = (json.loads(line) for line in lines if line.endswith(b"\n"))
+    start = next(messages)
+    workers = [Worker(start, tracker, warn) for tracker in start["trackers"]]
+    for worker in workers:
+        worker.start()
+    killed: Message = {"status": "interrupted", "seconds": ORPHAN_SECONDS}
+    message: Message = start
+    for message in chain(messages, [killed]):
+        for worker in workers:
+            worker.messages.put(message)
         if "status" in message:
-            tracker.finish(message["status"], list(csv.DictReader(io.StringIO(message["table"]))))
-            return
-        follow(tracker, memory, message)
-    tracker.finish("interrupted", [])
+            break
+    deadline = time.monotonic() + message["seconds"]
+    for worker in workers:
+        worker.join(max(0.0, deadline - time.monotonic()))
+        if worker.is_alive():
+            worker.warn("did not finish in time and was stopped")
+    return not any(worker.is_alive() for worker in workers)
 
 
-def _die_with_parent(parent: int) -> None:
-    """Ends this process some time after growctl is gone, whatever the tracker does then."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    signal.alarm(ORPHAN_SECONDS)  # nothing handles it, so it ends the process even inside a call that never returns
+def main() -> None:
+    """Serves the runner that holds the other ends of this process's standard input and output."""
+    os.nice(10)  # the ranks come first
+    to_user = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what trackers print
+
+    def warn(text: str) -> None:
+        with suppress(OSError):  # growctl was killed
+            print(text, file=to_user)
+
+    if not serve(sys.stdin.buffer, warn):
+        os._exit(1)  # the thread that hangs may keep the interpreter from exiting
 
 
 if __name__ == "__main__":
-    os.nice(10)  # the workers come first
-    threading.Thread(target=_die_with_parent, args=(os.getppid(),), daemon=True).start()
-    serve(sys.stdin.buffer, *sys.argv[1:])
+    main()

@@ -1,21 +1,25 @@
-"""The trackers of one run, as the runner feeds them with the records that it reads from metrics.jsonl."""
+"""The trackers of one run, as the runner starts and ends them. They read what they show from metrics.jsonl."""
 
+import json
 import os
-import time
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from growctl.ladder.releases import paths_of
 from growctl.ladder.stage_plans import StagePlan
-from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
-from growctl.trackers.feed import Feed
-from growctl.trackers.kinds import KINDS, where
-from growctl.trackers.process import Memory
-from growctl.trackers.protocol import Status, TrackedRun
-from growctl.trackers.records import Part, Record
-from model.errors import Failure, UserError
+from growctl.text.escaping import visible
+from growctl.trackers.adapters import KINDS, TrackedRun, where
+from growctl.trackers.process import TrackedStage
 
 FINISH_SECONDS = 60.0
 """How long all trackers together may take to finish after the run. An MLflow store alone takes 10 s to be made."""
@@ -23,92 +27,105 @@ FINISH_SECONDS = 60.0
 STOPPED_SECONDS = 10.0
 """The same for a run that was stopped or has failed."""
 
+KILL_SECONDS = 5.0
+"""How much longer their process may take to end."""
+
 
 class Tracking:
     """The trackers of a run, while growctl runs it. Does nothing for a run without trackers."""
 
     def __init__(self, run: TrackedRun, schedule: Schedule, runs: RunsPaths, tell: Callable[[str], None]) -> None:
-        """Starts nothing yet."""
+        """Starts nothing yet. `tell` takes what the user should know, also from another thread."""
         self._run, self._schedule, self._runs, self._tell = run, schedule, runs, tell
-        self._paths: RunPaths = runs.run(run.name)
-        self._feeds: list[Feed] = []
-        self._part: Part
-        self._read = 0
-        """Records of the present stage that were read since `from_the_start`."""
-        self._given: dict[str, dict[str, int]] = {}
-        """By tracker and stage: how many records the tracker was given, now or at an earlier start."""
+        self._paths = runs.run(run.name)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ending = False
 
     def __enter__(self) -> "Tracking":
-        """Starts the trackers' processes."""
-        for name in self._schedule.trackers:
-            store = self._runs.tracker_store(name)
-            memory = self._paths.tracker_memory(name)
-            arguments = [KINDS[name].target, str(store.absolute()), str(memory.absolute())]
-            try:
-                feed = Feed(name, arguments, asdict(self._run), self._paths.tracker_log(name), self._tell)
-            except OSError as error:
-                self._tell(f"tracker {name} does not start: {error}; training goes on without it")
-                continue
-            self._given[name] = Memory(memory).records
-            self._feeds.append(feed)
-        if self._feeds:
-            places = (where(feed.name, self._runs.tracker_store(feed.name), os.environ) for feed in self._feeds)
-            self._tell(f"trackers: {', '.join(places)}")
+        """Starts the process of the trackers."""
+        stores = {name: self._runs.tracker_store(name) for name in self._schedule.trackers}
+        if not stores:
+            return self
+        self._paths.trackers_log.parent.mkdir(parents=True, exist_ok=True)
+        with self._paths.trackers_log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "growctl.trackers.process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is growctl's to handle
+            )
+        trackers = [
+            {
+                "name": name,
+                "adapter": KINDS[name].adapter,
+                "store": str(store.absolute()),
+                "memory": str(self._paths.tracker_memory(name).absolute()),
+            }
+            for name, store in stores.items()
+        ]
+        self._send({"run": asdict(self._run), "trackers": trackers, "ledger": str(self._paths.ledger.absolute())})
+        assert self._process.stdin
+        os.set_blocking(self._process.stdin.fileno(), False)  # a process that hangs must not stop the run
+        self._reader = threading.Thread(target=self._pass_on_warnings, daemon=True)
+        self._reader.start()
+        self._tell(f"trackers: {', '.join(where(name, store, os.environ) for name, store in stores.items())}")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Ends the run in every tracker, and waits for them, within limits."""
-        if not self._feeds:
-            return
-        status: Status = "finished" if kind is None else "failed" if issubclass(kind, Exception) else "interrupted"
-        message = {"status": status, "table": self._table()}
-        deadline = time.monotonic() + (FINISH_SECONDS if kind is None else STOPPED_SECONDS)
-        for feed in self._feeds:
-            feed.end(message)
-        for feed in self._feeds:
-            feed.wait(deadline)
-
     def from_the_start(self, plan: StagePlan, plans: Sequence[StagePlan]) -> None:
-        """The records that follow are those of the stage or release `plan`, from the first line of its metrics.jsonl.
+        """The run is at the stage or release `plan`: trackers show what they do not have yet of its metrics.jsonl.
 
         `plans`: the plans of all stages, with the steps that the finished ones took.
         """
-        if self._feeds:
-            self._part, self._read = part_of(plan, plans, self._schedule), 0
+        self._send(asdict(tracked_stage(plan, plans, self._schedule, paths_of(self._paths, plan).metrics)))
 
-    def records(self, records: Sequence[Record]) -> None:
-        """Gives the trackers what they do not have yet of the next records."""
-        for feed in self._feeds:
-            given = self._given[feed.name]
-            first = max(self._read, given.get(self._part.stage, 0))
-            if new := records[first - self._read :]:
-                feed.offer({"part": asdict(self._part), "first": first, "records": list(new)})
-                given[self._part.stage] = first + len(new)
-        self._read += len(records)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Ends the run in every tracker, and waits for them, within limits."""
+        if not self._process:
+            return
+        self._ending = True
+        status = "finished" if kind is None else "failed" if issubclass(kind, Exception) else "interrupted"
+        seconds = FINISH_SECONDS if kind is None else STOPPED_SECONDS
+        self._send({"status": status, "seconds": seconds})
+        try:
+            self._process.wait(seconds + KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._tell(f"the trackers did not finish in time and were stopped; see {self._paths.trackers_log}")
+        finally:  # also when a signal ends the wait
+            if self._process.poll() is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        self._reader.join(KILL_SECONDS)
 
-    def _table(self) -> str:
-        """The report's rows of this run, as CSV; empty if its ledger cannot be read."""
-        from growctl.report.documents import stages_csv
-        from growctl.runs.read import read_run
+    def _send(self, message: dict[str, Any]) -> None:
+        """Hands a message to the process, unless that is gone or does not read."""
+        if self._process and self._process.stdin:
+            with suppress(OSError):
+                os.write(self._process.stdin.fileno(), json.dumps(message).encode() + b"\n")
 
-        with suppress(UserError, Failure, OSError):
-            return stages_csv([read_run(self._paths.ledger)])
-        return ""
+    def _pass_on_warnings(self) -> None:
+        assert self._process
+        assert self._process.stdout
+        for line in self._process.stdout:
+            self._tell(f"{visible(line.decode(errors='replace').strip())}; see {self._paths.trackers_log}")
+        if not self._ending:
+            self._tell(f"the trackers stopped; training goes on without them; see {self._paths.trackers_log}")
 
 
-def part_of(plan: StagePlan, plans: Sequence[StagePlan], schedule: Schedule) -> Part:
+def tracked_stage(plan: StagePlan, plans: Sequence[StagePlan], schedule: Schedule, metrics: Path) -> TrackedStage:
     """What trackers must know of a stage or a release. `plans`: all stages."""
     before = [other for other in plans if other.index < plan.index or other.name == plan.branch_of]
     base = schedule.base
     sizes = [base.num_parameters if base else None, *(other.num_parameters for other in plans)]
-    return Part(
-        stage=plan.name,
+    return TrackedStage(
+        name=plan.name,
         index=plan.index,
-        num_parameters=plan.num_parameters,
+        metrics=str(metrics.absolute()),
         is_release=plan.branch_of is not None,
+        num_parameters=plan.num_parameters,
         parameters_before=sizes[plan.index] if plan.is_grown else None,
         first_step=plan.first_step,
-        first_tokens=((base and base.tokens) or 0) + sum(other.train_tokens for other in before),
+        first_tokens=((base and base.tokens) or 0) + sum(other.budget_tokens for other in before),
         first_flops=(schedule.base_flops or 0.0) + sum(other.flops.total for other in before),
         step_tokens=plan.tokens_per_step,
         step_flops=plan.step_flops.total,

@@ -50,13 +50,13 @@ def begin_directory(directory: Path) -> Path:
     return staging
 
 
-def finish_directory(directory: Path, manifest: Manifest, sign: Callable[[str], str] | None = None) -> Manifest:
+def finish_directory(directory: Path, manifest: Manifest) -> Manifest:
     """Writes the sealed manifest into the staging directory, syncs the folders, and renames it to `directory`.
 
-    The other files must be synced already; `write_file`, `list_files` and `link_or_copy` do that. `sign` returns the
-    signature of a seal. Returns the manifest as written.
+    The other files must be synced already; `write_file`, `list_files` and `link_or_copy` do that. Returns the
+    manifest as written.
     """
-    staging, sealed = staging_directory(directory), sealed_manifest(manifest, sign)
+    staging, sealed = staging_directory(directory), sealed_manifest(manifest)
     document = sealed.model_dump_json(indent=1)
     _check_readable(document, directory)
     write_file(staging / MANIFEST_NAME, document.encode())

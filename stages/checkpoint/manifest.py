@@ -6,7 +6,6 @@ resume within a stage.
 """
 
 import errno
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Self
 
@@ -121,13 +120,9 @@ def read_manifest(directory: Path) -> Manifest:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def sealed_manifest(manifest: Manifest, sign: Callable[[str], str] | None = None) -> Manifest:
-    """`manifest` with its seal and, given `sign`, the signature that it returns for the seal."""
-    sealed = seal(manifest.model_copy(update={"format_version": FORMAT_VERSION}))
-    if sign is None:
-        return sealed
-    assert sealed.seal is not None
-    return sealed.model_copy(update={"signature": sign(sealed.seal)})
+def sealed_manifest(manifest: Manifest) -> Manifest:
+    """`manifest` with its seal."""
+    return seal(manifest.model_copy(update={"format_version": FORMAT_VERSION}))
 
 
 def manifest_hash(directory: Path) -> str:

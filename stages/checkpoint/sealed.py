@@ -2,8 +2,7 @@
 
 Imports no torch.
 
-The manifests of checkpoints and datasets are such documents. Their `seal` is the sha256 of everything else in them,
-except the `signature` (stages/checkpoint/signatures.py), which signs the seal.
+The manifests of checkpoints and datasets are such documents. Their `seal` is the sha256 of everything else in them.
 """
 
 import hashlib
@@ -26,8 +25,6 @@ MOST_SAID = 300
 MOST_CHARACTERS, NAME_BYTES = 1024, 255
 """The limits of file systems: characters of a path within a directory, and bytes of each name in it."""
 
-_UNSEALED = ("seal", "signature")
-
 
 class DocumentError(UserError):
     """A document is damaged or invalid. The message does not contain its path."""
@@ -41,10 +38,6 @@ class Sealed(Strict):
     format_version: int
     seal: str | None = None
     """sha256 of the rest; None only before `seal` is called."""
-
-    signature: str | None = None
-    """Signature of the seal by the runs directory that the document was written in
-    (stages/checkpoint/signatures.py)."""
 
 
 Document = TypeVar("Document", bound=Sealed)
@@ -65,8 +58,8 @@ PlainPath = Annotated[str, AfterValidator(plain_path)]
 
 
 def seal(document: Document) -> Document:
-    """`document` with its seal and without a signature."""
-    bare = document.model_copy(update={"seal": None, "signature": None})
+    """`document` with its seal."""
+    bare = document.model_copy(update={"seal": None})
     return bare.model_copy(update={"seal": _seal_of(_parsed(bare.model_dump_json()))})
 
 
@@ -104,7 +97,7 @@ def check_inside(directory: Path, name: str) -> None:
 
 
 def _seal_of(found: dict[str, Any]) -> str:
-    rest = {name: value for name, value in found.items() if name not in _UNSEALED}
+    rest = {name: value for name, value in found.items() if name != "seal"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

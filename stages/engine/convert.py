@@ -25,7 +25,7 @@ from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.disk_full import conversion_bytes, require_space
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import MOMENTS, write_parameters
-from stages.checkpoint.signatures import check_pickles, list_pickles
+from stages.checkpoint.pickles import check_pickles, list_pickles
 from stages.engine import muon_shards
 from stages.engine.deepspeed_api import DeepSpeedCheckpoint, ds_to_universal
 from stages.engine.engine_state import ENGINE_TAG
@@ -35,8 +35,8 @@ from stages.process.lifeline import end_with_runner
 def convert(source: Path, target: Path) -> Manifest:
     """Writes the engine checkpoint `source` as the `parameters` checkpoint `target`, completely or not at all.
 
-    All values stay the same, bit for bit. DeepSpeed unpickles `source`, so this runs directory must have signed it
-    (stages/checkpoint/signatures.py). The new manifest repeats that of `source` and names `source` as its parent.
+    All values stay the same, bit for bit. DeepSpeed unpickles `source`, after its pickles were checked
+    (stages/checkpoint/pickles.py). The new manifest repeats that of `source` and names `source` as its parent.
     Raises CheckpointError if `source` is not an engine checkpoint, holds files that DeepSpeed does not write, or lacks
     a parameter; raises DiskFull if the disk has too little space.
     """

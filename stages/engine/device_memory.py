@@ -61,13 +61,11 @@ class Memory:
     """What the peak needs in addition. The peak is in the loss or in a layer's backward pass. If more is needed
     later, without the activations, it is in the gradients' reduction, the update, or the stage's final evaluation."""
 
-    host: int = 0
-    """Bytes of host memory per device (offloading); not part of the total."""
+    host: int
+    """Bytes of host memory per device (offloading)."""
 
-    @property
-    def total(self) -> int:
-        """The device's bytes."""
-        return self.parameters + self.gradients + self.optimizer + self.activations + self.temporary
+    total: int
+    """The device's bytes: all parts but the host's."""
 
 
 def engine_checkpoint_bytes(
@@ -146,14 +144,14 @@ class TrainingMemory:
             engine.updating - training.activations,
             evaluation + engine.resting - engine.gradients - training.activations,
         )
-        return Memory(
-            parameters=engine.parameters,
-            gradients=engine.gradients,
-            optimizer=engine.optimizer,
-            activations=training.activations,
-            temporary=max(moments),
-            host=engine.host,
-        )
+        parts = {
+            "parameters": engine.parameters,
+            "gradients": engine.gradients,
+            "optimizer": engine.optimizer,
+            "activations": training.activations,
+            "temporary": max(moments),
+        }
+        return Memory(**parts, host=engine.host, total=sum(parts.values()))
 
 
 class _Sizes(NamedTuple):

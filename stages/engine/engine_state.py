@@ -19,7 +19,7 @@ from stages.checkpoint.directory import begin_directory, finish_directory
 from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.checkpoint.parameters import MOMENTS, read_parameter, write_parameter
-from stages.checkpoint.signatures import check_origin, check_pickles, list_pickles, sign
+from stages.checkpoint.pickles import check_pickles, list_pickles
 from stages.counted import plural
 from stages.engine.deepspeed_api import (
     DeepSpeedEngine,
@@ -115,10 +115,10 @@ def save_parameters(
     return entries
 
 
-def save_engine(engine: DeepSpeedEngine, directory: Path, fields: dict[str, Any], keys: Path) -> None:
+def save_engine(engine: DeepSpeedEngine, directory: Path, fields: dict[str, Any]) -> None:
     """Saves the engine's sharded state as the checkpoint `directory`, completely or not at all. Collective.
 
-    `fields` are the manifest's fields except kind, files and world size; `keys` is the file with the signing key.
+    `fields` are the manifest's fields except kind, files and world size.
     """
     if dist.get_rank() == 0:
         begin_directory(directory)
@@ -128,15 +128,14 @@ def save_engine(engine: DeepSpeedEngine, directory: Path, fields: dict[str, Any]
     dist.barrier()
     if dist.get_rank() == 0:
         manifest = Manifest(kind="engine", files=list_files(staging), world_size=dist.get_world_size(), **fields)
-        finish_directory(directory, manifest, lambda seal: sign(seal, keys))
+        finish_directory(directory, manifest)
     dist.barrier()
 
 
-def load_engine(engine: DeepSpeedEngine, directory: Path, keys: Path) -> Manifest:
+def load_engine(engine: DeepSpeedEngine, directory: Path) -> Manifest:
     """Restores what `save_engine` saved, bit for bit, on the same number of ranks and ZeRO stage. Collective.
 
-    Raises CheckpointError if that is not possible, and OriginError if none of `keys` signed the checkpoint; both before
-    DeepSpeed unpickles any file.
+    Raises CheckpointError if that is not possible, before DeepSpeed unpickles any file.
     """
     manifest = read_manifest(directory)
     if manifest.kind != "engine" or manifest.world_size != dist.get_world_size():
@@ -144,7 +143,6 @@ def load_engine(engine: DeepSpeedEngine, directory: Path, keys: Path) -> Manifes
             f"{directory} was saved by {manifest.world_size} {plural(manifest.world_size or 0, 'rank')} and resumes "
             f"only on the same number; this run has {dist.get_world_size()}"
         )
-    check_origin(directory, manifest, keys)
     check_pickles(directory, list_pickles(directory, manifest)[dist.get_rank() :: dist.get_world_size()])
     dist.barrier()
     path, _ = engine.load_checkpoint(str(directory), tag=ENGINE_TAG)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stages.checkpoint.manifest import Manifest
 from stages.checkpoint.parameters import MOMENTS
-from stages.checkpoint.signatures import DEEPSPEED_GLOBALS
+from stages.checkpoint.pickles import DEEPSPEED_GLOBALS
 from stages.engine.deepspeed_api import ds_to_universal
 from stages.engine.moments import MOMENTUM
 

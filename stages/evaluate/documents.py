@@ -33,9 +33,6 @@ PIECES_AT_ONCE = 8
 
 _WHITESPACE = re.compile(r"\s+")
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]+):/(.*)")
-"""A URL, as a Path spells it: with one slash."""
-
 
 class TokenStream:
     """The tokens of some files, in order, and what has been counted of their text so far."""
@@ -83,22 +80,18 @@ class TokenStream:
 def text_files(paths: Iterable[Path]) -> list[Path]:
     """The files at `paths`; of a folder, all files in it and below, by name, without hidden ones.
 
-    Raises UserError if a path does not exist or a folder has no file, and for a URL.
+    Raises UserError if a path does not exist or a folder has no file.
     """
     files: list[Path] = []
     for path in paths:
-        if not path.exists():
-            if url := _URL.match(str(path)):
-                raise UserError(f"--text {url[1]}://{url[2]}: must be a local file or folder; download it first")
-            raise UserError(f"--text {path}: there is no such file or folder")
-        if not path.is_dir():
-            files.append(path)
-            continue
-        found = [file for file in sorted(path.rglob("*")) if file.is_file()]
-        visible = [file for file in found if not any(part.startswith(".") for part in file.relative_to(path).parts)]
-        if not visible:
-            raise UserError(f"--text {path}: the folder has no files")
-        files += visible
+        if path.is_dir():
+            inside = (file for file in sorted(path.rglob("*")) if file.is_file())
+            own = [file for file in inside if not any(part[0] == "." for part in file.relative_to(path).parts)]
+        else:
+            own = [path] if path.exists() else []
+        if not own:
+            raise UserError(f"--text {path}: there is no such file, or no file in that folder; give a local one")
+        files += own
     return files
 
 

@@ -4,43 +4,62 @@ Imports lm_eval, which is installed with the extra `eval`. Shapes: B batch, T se
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
+from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from pydantic import ValidationError
 
 from model.errors import UserError
 from model.language_model import LanguageModel
 from model.loss import token_scores
+from model.strict import first_reason
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
-from stages.evaluate.generation import Generation, generation
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.text import OnProgress
 from stages.generate.decode import decode
+from stages.generate.settings import Sampling
 from stages.generate.text_stream import TextStream
 
 Request = tuple[tuple[str, str] | None, list[int], list[int]]
 """What lm_eval asks for: the strings (None for a part of a longer text), context ids, and continuation ids."""
 
+Scored = tuple[float, bool]
+"""The log-probability of a continuation, and whether greedy decoding would have produced it."""
+
+DEFAULT_NEW_TOKENS = 256
+"""Tokens to generate for a task that does not say how many, as in lm_eval's own models."""
+
+WITHOUT_EFFECT = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "repetition_penalty": 1.0,
+    "length_penalty": 1.0,
+    "use_cache": True,
+}
+"""Settings of Transformers that ask for nothing at these values."""
+
+
+class Continuation(NamedTuple):
+    """How to continue the prompts of a task."""
+
+    max_new_tokens: int
+    until: tuple[str, ...]
+    sampling: Sampling
+
 
 class _Prompt(NamedTuple):
     request: int
     """Its index."""
-
     ids: list[int]
     draws: str
     """Names the random numbers of its text: the prompt, and how often it came before."""
-
-
-class _Scored(NamedTuple):
-    log_probability: float
-    is_greedy: bool
-    """Whether greedy decoding would have produced the continuation."""
 
 
 class GrowctlLM(TemplateLM):
@@ -83,20 +102,17 @@ class GrowctlLM(TemplateLM):
         ids: list[int] = self._checkpoint.tokenizer.encode(string, add_special_tokens=False).ids
         return ids
 
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[Scored]:
         """The log-probability of each continuation, and whether it is the greedy one; of an empty one 0 and True."""
-        said = [request for request in requests if any(request.args)]  # lm_eval stumbles over two empty strings
-        scores = iter(super().loglikelihood(said, disable_tqdm=True))
+        asked = [request for request in requests if any(request.args)]  # lm_eval stumbles over two empty strings
+        scores = iter(super().loglikelihood(asked, disable_tqdm=True))
         return [next(scores) if any(request.args) else (0.0, True) for request in requests]
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Request], disable_tqdm: bool = False, **ignored: Any
-    ) -> list[tuple[float, bool]]:
-        """The log-probability of each continuation, and whether it is the greedy one.
-
-        Longest first, so that a batch holds requests of similar length and memory runs out at once if it does. A
-        context that is too long loses its beginning. Raises UserError if a continuation alone is too long.
-        """
+    ) -> list[Scored]:
+        """Longest first, so that a batch holds requests of similar length and memory runs out at once if it does. A
+        context that is too long loses its beginning. Raises UserError if a continuation alone is too long."""
         for _, _, continuation in requests:
             if len(continuation) > self._context:
                 raise UserError(
@@ -104,52 +120,47 @@ class GrowctlLM(TemplateLM):
                     f"{self._context}; leave out the task, or allow a longer context with --context N"
                 )
         order = sorted(range(len(requests)), key=lambda index: -len(requests[index][1]) - len(requests[index][2]))
-        found: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
+        results: list[Scored] = [(0.0, False)] * len(requests)
         batches = self._in_batches([requests[index] for index in order])
         scores = (scored for batch in self._replicas.map(self._score, batches) for scored in batch)
         for index, scored in zip(order, scores, strict=True):
-            found[index] = (scored.log_probability, scored.is_greedy)
+            results[index] = scored
             if strings := requests[index][0]:
-                self.cache_hook.add_partial("loglikelihood", strings, found[index])
-        return found
+                self.cache_hook.add_partial("loglikelihood", strings, scored)
+        return results
 
     def _in_batches(self, requests: Sequence[Any]) -> Iterator[Sequence[Any]]:
         for start in range(0, len(requests), self._batch_size):
             self._on_progress(start / len(requests))
             yield requests[start : start + self._batch_size]
 
-    def _score(self, model: LanguageModel, requests: Sequence[Request]) -> list[_Scored]:
+    def _score(self, model: LanguageModel, requests: Sequence[Request]) -> list[Scored]:
         rows = [(context + continuation)[-self._context - 1 :] for _, context, continuation in requests]
         counts = [len(continuation) for *_, continuation in requests]
         longest = max(len(row) - 1 for row in rows)
         input_BT = torch.zeros(len(rows), longest, dtype=torch.int64)
         is_target_BT = torch.zeros(len(rows), longest, dtype=torch.bool)
+        targets: list[int] = []
         for number, (row, count) in enumerate(zip(rows, counts, strict=True)):
             input_BT[number, : len(row) - 1] = torch.tensor(row[:-1])
             is_target_BT[number, len(row) - 1 - count : len(row) - 1] = True
-        targets_M = torch.tensor(
-            [target for row, count in zip(rows, counts, strict=True) for target in row[len(row) - count :]],
-            dtype=torch.int64,
-        )
+            targets += row[len(row) - count :]
         device = device_of(model)
         with torch.inference_mode():
             x_MD = model.hidden_states(input_BT.to(device))[is_target_BT.to(device)]
             weight_VD = model.embedding.weight[: self._checkpoint.num_token_ids]
-            scores = token_scores(x_MD, weight_VD, targets_M.to(device))
+            scores = token_scores(x_MD, weight_VD, torch.tensor(targets, dtype=torch.int64, device=device))
         losses = scores.loss_M.double().cpu().split(counts)
         likeliest = scores.is_likeliest_M.cpu().split(counts)
-        return [
-            _Scored(-loss_m.sum().item(), bool(right_m.all()))
-            for loss_m, right_m in zip(losses, likeliest, strict=True)
-        ]
+        return [(-loss_m.sum().item(), bool(right_m.all())) for loss_m, right_m in zip(losses, likeliest, strict=True)]
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """The log-probability of whole texts, each in windows that do not overlap, after an end of text."""
         windows: list[Request] = []
         counts = []
         for (text,) in (request.args for request in requests):
-            found = get_rolling_token_windows(self.tok_encode(text), self.prefix_token_id, self._context, context_len=1)
-            own = [(None, *make_disjoint_window(window)) for window in found]
+            parts = get_rolling_token_windows(self.tok_encode(text), self.prefix_token_id, self._context, context_len=1)
+            own = [(None, *make_disjoint_window(part)) for part in parts]
             windows += own
             counts.append(len(own))
         scores = iter(self._loglikelihood_tokens(windows))
@@ -167,27 +178,29 @@ class GrowctlLM(TemplateLM):
 
         Raises UserError if a task asks for a way to generate that growctl does not have.
         """
-        found: list[str] = [""] * len(requests)
+        texts = [""] * len(requests)
         times: Counter[str] = Counter()
-        groups: dict[str, tuple[Generation, list[_Prompt]]] = {}
+        groups: dict[str, tuple[Continuation, list[_Prompt]]] = {}
         for index, request in enumerate(requests):
             prompt, asked = request.args
             ids = self.tok_encode(prompt) or [self._end_of_text_id]
             times[prompt] += 1
             key = repr(asked)
             if key not in groups:
-                groups[key] = generation(request.task_name or "", asked), []
+                groups[key] = continuation_of(request.task_name or "", asked), []
             groups[key][1].append(_Prompt(index, ids, f"{times[prompt]}/{prompt}"))
         for settings, prompts in groups.values():
             prompts.sort(key=lambda prompt: -len(prompt.ids))
             work = partial(self._continued, settings=settings)
             for batch in self._replicas.map(work, self._in_batches(prompts)):
                 for index, text in batch:
-                    found[index] = text
+                    texts[index] = text
                     self.cache_hook.add_partial("generate_until", requests[index].args, text)
-        return found
+        return texts
 
-    def _continued(self, model: LanguageModel, batch: Sequence[_Prompt], settings: Generation) -> list[tuple[int, str]]:
+    def _continued(
+        self, model: LanguageModel, batch: Sequence[_Prompt], settings: Continuation
+    ) -> list[tuple[int, str]]:
         """The index of each request, and its text."""
         num_new = settings.max_new_tokens if settings.max_new_tokens < self._context else max(1, self._context // 2)
         prompts = [prompt.ids[-(self._context - num_new) :] for prompt in batch]
@@ -203,15 +216,36 @@ class GrowctlLM(TemplateLM):
         )
         for tokens in steps:
             for row in sorted(running):
-                if tokens[row] == self._end_of_text_id:
-                    running.discard(row)
-                    continue
-                texts[row] += streams[row].push(tokens[row])
-                if streams[row].stopped:
+                if tokens[row] != self._end_of_text_id:
+                    texts[row] += streams[row].push(tokens[row])
+                if streams[row].stopped or tokens[row] == self._end_of_text_id:
                     running.discard(row)
             if not running:
                 break
         return [
-            (prompt.request, text + ("" if stream.stopped else stream.finish()))
-            for prompt, text, stream in zip(batch, texts, streams, strict=True)
+            (prompt.request, text + stream.finish()) for prompt, text, stream in zip(batch, texts, streams, strict=True)
         ]
+
+
+def continuation_of(task: str, asked: Mapping[str, Any]) -> Continuation:
+    """The `generation_kwargs` of a task, which have the names of Transformers.
+
+    Raises UserError that names the first one that growctl does not have.
+    """
+    left = dict(normalize_gen_kwargs(dict(asked), DEFAULT_NEW_TOKENS))
+    until, max_new_tokens = left.pop("until"), left.pop("max_gen_toks")
+    samples = left.pop("do_sample")
+    temperature = left.pop("temperature", 1.0) if samples else left.pop("temperature", 0.0) and 0.0
+    top_k = left.pop("top_k", None)
+    fields = {"top_k": top_k if top_k and top_k > 0 else None, "temperature": temperature}
+    fields |= {name: left.pop(name) for name in ("top_p", "min_p") if left.get(name) is not None}
+    for name, value in left.items():
+        if value is not None and WITHOUT_EFFECT.get(name) != value:
+            raise UserError(f"--tasks {task}: growctl cannot generate with {name}: {value}, as its YAML file asks")
+    try:
+        return Continuation(max_new_tokens, tuple(until), Sampling.model_validate(fields))
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise UserError(
+            f"--tasks {task}: generation_kwargs.{wrong['loc'][0]}: {wrong['input']!r}: {first_reason(error)}"
+        ) from error

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,57 +21,13 @@ from stages.data.sample_order import Int64Array
 from stages.engine.devices import wait_for
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
+from stages.evaluate.results import ContextLoss, PositionsLoss
 from stages.evaluate.text import Float64Array, OnProgress, perplexity, position_losses
 from stages.evaluate.windows import batches, sliding_windows
 from stages.usage.resident_memory import resident_bytes
 
 FIRST_BUCKET = 64
 """Positions of the first bucket; each further bucket ends at twice the position."""
-
-
-class Bucket(NamedTuple):
-    """Consecutive positions of the windows."""
-
-    first: int
-    last: int
-    """The last position, included."""
-
-    loss: float
-    """Mean cross-entropy, nats per token."""
-
-    num_scored: int
-
-
-class ContextLoss(NamedTuple):
-    """A model on windows of one length."""
-
-    context: int
-    scaling: RotaryScaling | None
-    num_scored: int
-    loss: float
-    buckets: tuple[Bucket, ...]
-    seconds: float
-    memory_bytes: int | None
-    """Memory that a batch needed beside the model. Of a GPU: the peak of allocated memory. Of a CPU: the growth of the
-    process's resident memory at its peak; None if the kernel does not say."""
-
-    batch_tokens: int
-    """Tokens of a full batch."""
-
-    @property
-    def perplexity(self) -> float:
-        """exp(loss); infinity if that overflows."""
-        return perplexity(self.loss)
-
-    @property
-    def seconds_per_token(self) -> float:
-        """Time of the forward pass and the loss."""
-        return self.seconds / max(1, self.num_scored)
-
-    @property
-    def bytes_per_token(self) -> float | None:
-        """Memory that a batch needed, per token."""
-        return None if self.memory_bytes is None else self.memory_bytes / self.batch_tokens
 
 
 def context_losses(
@@ -124,24 +79,28 @@ def _measured(
     wait_for(device)
     before = _start_measuring(device)
     started = time.perf_counter()
-    found = batches(sliding_windows([tokens], context, context), batch_size)
-    sums_T, counts_T = position_losses(checkpoint, replicas, found, context, scaling)
+    windows = batches(sliding_windows([tokens], context, context), batch_size)
+    sums_T, counts_T = position_losses(checkpoint, replicas, windows, context, scaling)
     wait_for(device)
     seconds = time.perf_counter() - started
-    peak = _peak_bytes(device)
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resident_bytes("VmHWM")
+    num_tokens, loss = int(counts_T.sum()), float(sums_T.sum() / counts_T.sum())
+    batch_tokens = min(batch_size * context, len(tokens) - 1)
     return ContextLoss(
         context=context,
-        scaling=scaling,
-        num_scored=int(counts_T.sum()),
-        loss=float(sums_T.sum() / counts_T.sum()),
-        buckets=tuple(by_position(sums_T, counts_T)),
-        seconds=seconds,
-        memory_bytes=None if before is None or peak is None else max(0, peak - before),
-        batch_tokens=min(batch_size * context, len(tokens) - 1),
+        rope_scaling=scaling.kind if scaling else "none",
+        factor=scaling.factor if scaling else 1.0,
+        num_tokens=num_tokens,
+        loss=loss,
+        perplexity=perplexity(loss),
+        wall_seconds=round(seconds, 3),
+        seconds_per_token=seconds / num_tokens,
+        bytes_per_token=None if before is None or peak is None else max(0, peak - before) / batch_tokens,
+        positions=tuple(by_position(sums_T, counts_T)),
     )
 
 
-def by_position(sums_T: Float64Array, counts_T: Float64Array) -> Iterator[Bucket]:
+def by_position(sums_T: Float64Array, counts_T: Float64Array) -> Iterator[PositionsLoss]:
     """The mean loss in buckets of positions: the first 64, then up to each doubling."""
     edges = [0]
     while edges[-1] < len(sums_T):
@@ -149,16 +108,16 @@ def by_position(sums_T: Float64Array, counts_T: Float64Array) -> Iterator[Bucket
     for first, end in pairwise(edges):
         count = counts_T[first:end].sum()
         if count:
-            yield Bucket(first, end - 1, float(sums_T[first:end].sum() / count), int(count))
+            yield PositionsLoss(first, end - 1, float(sums_T[first:end].sum() / count), int(count))
 
 
 def _first_tokens(checkpoint: Pretrained, files: Sequence[Path], max_tokens: int) -> Int64Array:
-    parts: list[Int64Array] = []
+    tokens = np.empty(0, np.int64)
     for part in TokenStream(files, checkpoint.tokenizer, checkpoint.text.end_of_text_id):
-        parts.append(part)
-        if sum(map(len, parts)) >= max_tokens:
+        tokens = np.concatenate((tokens, part))
+        if len(tokens) >= max_tokens:
             break
-    return np.concatenate([np.empty(0, np.int64), *parts])[:max_tokens]
+    return tokens[:max_tokens]
 
 
 def _start_measuring(device: torch.device) -> int | None:
@@ -171,7 +130,3 @@ def _start_measuring(device: torch.device) -> int | None:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak of resident memory
         return resident_bytes("VmRSS")
     return None
-
-
-def _peak_bytes(device: torch.device) -> int | None:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resident_bytes("VmHWM")

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
 from stages.generate.decode import decode
-from stages.generate.settings import FinishReason, GenerationSettings
+from stages.generate.settings import FinishReason, Generation, GenerationSettings, Sample
 from stages.generate.text_stream import TextStream
 
 OnText = Callable[[int, str], None]
@@ -17,38 +16,6 @@ OnText = Callable[[int, str], None]
 
 class PromptTooLong(UserError):
     """A prompt leaves no room for text in the context."""
-
-
-class Sample(NamedTuple):
-    """One continuation."""
-
-    text: str
-    tokens: tuple[int, ...]
-    """All generated tokens, also an end of text and those of a stop string."""
-
-    finish_reason: FinishReason
-
-
-class Generation(NamedTuple):
-    """A prompt and its continuations."""
-
-    prompt: str
-    prompt_tokens: tuple[int, ...]
-    samples: tuple[Sample, ...]
-    first_token_seconds: float
-    """Until every sample had its first token."""
-
-    seconds: float
-
-    @property
-    def num_tokens(self) -> int:
-        """Generated tokens, of all samples."""
-        return sum(len(sample.tokens) for sample in self.samples)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Generated tokens of all samples per second, reading the prompt included."""
-        return self.num_tokens / self.seconds
 
 
 def generate(
@@ -70,11 +37,7 @@ def generate(
     started = time.perf_counter()
     first_token_seconds = 0.0
     steps = decode(
-        pretrained.model,
-        [tokens] * len(rows),
-        num_new,
-        settings.sampling,
-        num_token_ids=pretrained.num_token_ids,
+        pretrained.model, [tokens] * len(rows), num_new, settings.sampling, num_token_ids=pretrained.num_token_ids
     )
     for chosen in steps:
         first_token_seconds = first_token_seconds or time.perf_counter() - started
@@ -88,8 +51,17 @@ def generate(
         text = row.end("length" if num_new == settings.max_new_tokens else "context")
         if text and on_text:
             on_text(number, text)
+    seconds, num_tokens = time.perf_counter() - started, sum(len(row.tokens) for row in rows)
     return Generation(
-        prompt, tuple(tokens), tuple(row.sample() for row in rows), first_token_seconds, time.perf_counter() - started
+        checkpoint=pretrained.directory,
+        prompt=prompt,
+        prompt_tokens=tuple(tokens),
+        samples=tuple(row.sample() for row in rows),
+        num_tokens=num_tokens,
+        wall_seconds=seconds,
+        first_token_seconds=first_token_seconds,
+        tokens_per_second=num_tokens / seconds,
+        settings=settings,
     )
 
 
@@ -120,14 +92,14 @@ class _Row:
         self.finish_reason: FinishReason | None = None
         self._end_of_text_id = pretrained.text.end_of_text_id
         self._stream = TextStream(pretrained.tokenizer, prompt, stop)
-        self._tokens: list[int] = []
+        self.tokens: list[int] = []
         self._text = ""
 
     def add(self, token: int) -> str:
         """Adds a token, unless the sample has ended; returns the text that it adds."""
         if self.finish_reason:
             return ""
-        self._tokens.append(token)
+        self.tokens.append(token)
         if token == self._end_of_text_id:
             return self.end("end_of_text")
         text = self._stream.push(token)
@@ -147,4 +119,4 @@ class _Row:
 
     def sample(self) -> Sample:
         assert self.finish_reason
-        return Sample(self._text, tuple(self._tokens), self.finish_reason)
+        return Sample(self._text, tuple(self.tokens), self.finish_reason)

@@ -1,5 +1,7 @@
-"""What to generate, and how each token is chosen. Imports no torch."""
+"""What to generate, how each token is chosen, and what was generated. Imports no torch."""
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -47,9 +49,39 @@ class GenerationSettings(Strict):
     """Continuations of the same prompt, computed in one batch."""
 
     sampling: Sampling = Sampling()
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """A sample ends before the first of these strings."""
 
     context_length: PositiveInt | None = None
     """The most tokens of prompt and text together. None: the checkpoint's context length, which is that of its training
     sequences; a checkpoint that does not know it has no limit."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One continuation."""
+
+    text: str
+    """The text after the prompt."""
+    tokens: tuple[int, ...]
+    """Ids of all generated tokens, also of an end of text and of those of a stop string."""
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """A prompt and its continuations."""
+
+    checkpoint: Path
+    prompt: str
+    prompt_tokens: tuple[int, ...]
+    """Ids of the prompt's tokens."""
+    samples: tuple[Sample, ...]
+    num_tokens: int
+    """Generated tokens, of all samples."""
+    wall_seconds: float
+    first_token_seconds: float
+    """Seconds until every sample had its first token."""
+    tokens_per_second: float
+    """Generated tokens of all samples per second, reading the prompt included."""
+    settings: GenerationSettings

@@ -24,7 +24,7 @@ from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash,
 from stages.checkpoint.parameters import load_model
 from stages.data.dataset import read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows, longest_window
-from stages.grow.comparison import ComparedLayer, Comparison, Descent, GenerationGradients, Measured
+from stages.grow.comparison import ComparedLayer, ComparedModel, Comparison, Descent, GenerationGradients
 
 GRADIENT_RAMP = 0.01
 """The key ramp for measuring gradients if a generation's ramp is 0, as it is right after a growth, when no new token
@@ -85,9 +85,10 @@ def compare(
     return Comparison(
         dtype=dtype,
         num_sequences=len(tokens_BT),
-        sequence_length=tokens_BT.shape[1] - 1,
+        context=tokens_BT.shape[1] - 1,
         old=before,
         new=after,
+        dataset=dataset,
         largest_logit=max(logits_TV.abs().max().item() for logits_TV in old_logits),
         largest_difference=max(largest for largest, _ in differences),
         mean_difference=sum(mean for _, mean in differences) / len(differences),
@@ -130,7 +131,7 @@ def _windows(dataset: Path, num_sequences: int, sequence_length: int | None) -> 
 @torch.no_grad()
 def _measured(
     model: LanguageModel, directory: Path, windows: EvaluationWindows, on_logits: Callable[[Tensor], None]
-) -> Measured:
+) -> ComparedModel:
     squares_L = torch.zeros(len(model.blocks), dtype=torch.float64)
     losses = dict.fromkeys(windows.sources, 0.0)
 
@@ -148,7 +149,8 @@ def _measured(
         on_logits(logits_TV)
     for hook in hooks:
         hook.remove()
-    return Measured(
+    return ComparedModel(
+        path=directory,
         num_parameters=num_parameters(model.config),
         loss=sum(source.weight * loss for source, loss in losses.items()),
         block_rms=tuple((squares_L / len(windows)).sqrt().tolist()),
@@ -223,5 +225,5 @@ def _descent(old: Path, parent: Manifest, child: Manifest) -> Descent:
     hashes = {(name, entry.sha256) for name, entry in child.files.items()}
     shared_files = sum((name, entry.sha256) in hashes for name, entry in parent.files.items())
     if lineage.parent != manifest_hash(old):
-        return Descent(None, {}, shared_files, len(parent.files))
-    return Descent(lineage.operation, lineage.details, shared_files, len(parent.files))
+        return Descent(None, None, len(parent.files), shared_files)
+    return Descent(lineage.operation, lineage.growth, len(parent.files), shared_files)

@@ -1,10 +1,11 @@
 """The result of comparing two checkpoints, OLD and NEW, as functions. Imports no torch."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 from model.precision import ComparisonDtype
-from stages.checkpoint.lineage import Making
+from stages.checkpoint.lineage import GrowthRecord, Making
 
 TOLERANCE: dict[ComparisonDtype, float] = {"float64": 1e-6, "float32": 1e-4}
 """How far NEW's logits may differ from OLD's and still count as the same function, in units of OLD's largest absolute
@@ -17,9 +18,10 @@ Running in float32 gave up to 1.1e-6 for any growth (12 layers, untrained). Nois
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One model's results on the text."""
+class ComparedModel:
+    """One of the two models, and its results on the text."""
 
+    path: Path
     num_parameters: int
 
     loss: float
@@ -65,29 +67,27 @@ class Descent:
     operation: Making | None
     """The operation that made NEW from OLD; None if OLD is not NEW's parent."""
 
-    details: dict[str, Any]
-    """The details of NEW's lineage if OLD is its parent, else empty."""
+    growth: GrowthRecord | None
+    """How NEW was grown from OLD; None if it was not."""
 
-    shared_files: int
-    """Number of files with the same name and hash in both."""
+    num_old_files: int
 
-    old_files: int
-
-    @property
-    def preserves(self) -> bool | None:
-        """Whether the growth claims to preserve the function; None if it claims nothing."""
-        return self.details.get("preserves") if self.operation == "expand" else None
+    num_shared_files: int
+    """Files with the same name and hash in both."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of `compare`."""
+    """Two checkpoints, OLD and NEW, compared as functions on the same text."""
 
     dtype: ComparisonDtype
     num_sequences: int
-    sequence_length: int
-    old: Measured
-    new: Measured
+    context: int
+    """Tokens per sequence."""
+
+    old: ComparedModel
+    new: ComparedModel
+    dataset: Path
 
     largest_logit: float
     """OLD's largest absolute logit. The differences below are absolute too."""
@@ -112,27 +112,30 @@ class Comparison:
 
     lineage: Descent
 
-    @property
-    def jump(self) -> float:
-        """NEW's loss minus OLD's, in nats."""
-        return self.new.loss - self.old.loss
+    jump: float = field(init=False, default=0.0)
+    """NEW's loss minus OLD's, nats per token."""
 
-    @property
-    def relative_difference(self) -> float:
-        """The largest difference in units of OLD's largest logit (the plain difference if all of OLD's are 0)."""
-        return self.largest_difference / (self.largest_logit or 1.0)
+    relative_difference: float = field(init=False, default=0.0)
+    """The largest difference of two logits in units of OLD's largest logit (the plain difference if all of OLD's are
+    0)."""
 
-    @property
-    def tolerance(self) -> float:
-        """The largest `relative_difference` that counts as preserved."""
-        return TOLERANCE[self.dtype]
+    tolerance: float = field(init=False, default=0.0)
+    """The largest `relative_difference` that counts as preserved."""
 
-    @property
-    def preserved(self) -> bool:
-        """Whether NEW computes the same function as OLD, as far as the text shows."""
-        return self.relative_difference <= self.tolerance
+    verdict: Literal["preserved", "changed"] = field(init=False, default="changed")
+    """Whether NEW computes the same function as OLD, as far as the text shows."""
 
-    @property
-    def breaks_promise(self) -> bool:
-        """Whether NEW was grown from OLD with a policy that claims to preserve the function, but did not."""
-        return self.lineage.preserves is True and not self.preserved
+    breaks_promise: bool = field(init=False, default=False)
+    """Whether NEW was grown from OLD with a policy that claims to preserve the function, but did not."""
+
+    def __post_init__(self) -> None:
+        relative, tolerance = self.largest_difference / (self.largest_logit or 1.0), TOLERANCE[self.dtype]
+        derived = {
+            "jump": self.new.loss - self.old.loss,
+            "relative_difference": relative,
+            "tolerance": tolerance,
+            "verdict": "preserved" if relative <= tolerance else "changed",
+            "breaks_promise": bool(self.lineage.growth and self.lineage.growth.preserves) and relative > tolerance,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)  # the class is frozen

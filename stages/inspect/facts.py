@@ -29,7 +29,6 @@ class Distribution:
     rms: float
     largest: float
     """The largest magnitude."""
-
     kurtosis: float | None
     """Fourth central moment over the squared variance: 3 for a normal distribution. None if all elements are equal."""
 
@@ -41,7 +40,6 @@ class GradientNorm:
     mean: float
     spread: float | None
     """Standard deviation over mean. None if there is only one batch or the mean is 0."""
-
     largest: float
 
 
@@ -52,11 +50,9 @@ class Context:
     sequence: int
     position: int
     """Both count from 0, in the windows of the text."""
-
     score: float
     before: str
     """The text up to the place. A score depends on nothing that comes later."""
-
     at: str
     """The data token at the place."""
 
@@ -68,16 +64,12 @@ class TokenUse:
     generation: int
     token: int
     """Its number within the generation, from 0."""
-
     share: float
     """Its share of the contributions of all parameter tokens of its layer."""
-
     relative: float
     """The share times the number of parameter tokens: 1 is an even share."""
-
     largest_score: float
     """The largest magnitude of its score."""
-
     contexts: tuple[Context, ...]
     """Where its score is highest, highest first."""
 
@@ -90,13 +82,10 @@ class GenerationUse:
     num_tokens: int
     key_ramp: float
     """The factor on its keys: 0 right after a growth, when its scores cannot depend on the text."""
-
     score_mass: float
     """Its share of the sum of |score|."""
-
     contribution: float
     """Its share of the sum of |score| times the norm of the token's value."""
-
     dead: tuple[int, ...]
     """The numbers of its dead tokens."""
 
@@ -109,15 +98,18 @@ class Scores:
     tau: float
     below: dict[str, float]
     """The share of scores with a magnitude below each of THRESHOLDS."""
-
     entropy: float
     """Mean entropy of |score| / sum |score| over the data tokens, in nats."""
-
     effective_tokens: float
     """Mean of the exponential of that entropy: how many parameter tokens a data token uses."""
-
     generations: tuple[GenerationUse, ...]
+    """Oldest first."""
     most_used: tuple[TokenUse, ...]
+
+    @property
+    def num_dead(self) -> int:
+        """Dead parameter tokens of all generations."""
+        return sum(len(generation.dead) for generation in self.generations)
 
 
 @dataclass(frozen=True)
@@ -126,19 +118,15 @@ class Layer:
 
     block: int
     """The position of its block, from 0 in the order of the forward pass."""
-
     name: str
     """`query`, `key`, `value`, `projection` or `ffn`. A Transformer's ffn is both linear layers of its MLP."""
-
     num_parameters: int
     output: Distribution
     gradient: GradientNorm
     gradient_by_kind: dict[str, float]
     """The mean norm by kind of parameter: `key` and `value`, or `weight` and `bias`."""
-
     gradient_gain: float | None
     """Norm of the gradient at the input over the norm of the gradient at the output. None if no gradient arrives."""
-
     scores: Scores | None
     """None for a Transformer's layer."""
 
@@ -149,28 +137,15 @@ class Inspected:
 
     family: str
     score_function: ScoreFunction | None
+    """None for a Transformer."""
     num_parameters: int
     loss: float
     """Mean cross-entropy, nats per token."""
-
     gradient: GradientNorm
     """Of all parameters, embedding included."""
-
     layers: tuple[Layer, ...]
     """In the order of the forward pass."""
-
-    @property
-    def depth_ratio(self) -> float | None:
-        """The largest gradient norm of a layer over the smallest. None if one is 0 or there are no layers."""
-        norms = [layer.gradient.mean for layer in self.layers]
-        return max(norms) / min(norms) if min(norms, default=0.0) else None
-
-    @property
-    def num_dead(self) -> int:
-        """Dead parameter tokens of all layers."""
-        return sum(len(generation.dead) for layer in self.layers for generation in generations_of(layer))
-
-
-def generations_of(layer: Layer) -> tuple[GenerationUse, ...]:
-    """The generations of a layer, oldest first; none for a Transformer's."""
-    return layer.scores.generations if layer.scores else ()
+    depth_ratio: float | None
+    """The largest gradient norm of a layer over the smallest. None if one is 0 or there are no layers."""
+    num_dead: int
+    """Dead parameter tokens of all layers."""

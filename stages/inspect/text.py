@@ -28,9 +28,8 @@ def dataset_windows(dataset: Path, num_sequences: int, context: int, batch_size:
     Fewer if the split has fewer. Raises DataError if it is shorter than one window.
     """
     available = len(EvaluationWindows(dataset, "validation", context))
-    count, batch = whole_batches(min(num_sequences, available), batch_size)
-    windows = EvaluationWindows(dataset, "validation", context, count)
-    return torch.from_numpy(windows.batch(0, count)), batch
+    count, batch_size = whole_batches(min(num_sequences, available), batch_size)
+    return torch.from_numpy(EvaluationWindows(dataset, "validation", context, count).batch(0, count)), batch_size
 
 
 def text_windows(
@@ -54,15 +53,14 @@ def text_windows(
             f"--text {files[0]}: the text has {counted(stream.num_tokens, 'token')}, but one window of "
             f"--context {context} needs {context + 1}; give more text or a smaller --context"
         )
-    count, batch = whole_batches(len(whole), batch_size)
-    return torch.from_numpy(np.stack(whole[:count])), batch
+    count, batch_size = whole_batches(len(whole), batch_size)
+    return torch.from_numpy(np.stack(whole[:count])), batch_size
 
 
 def whole_batches(num_sequences: int, batch_size: int) -> tuple[int, int]:
     """(sequences, size of a batch): as many sequences as fill whole batches, because the norm of a batch's gradient
     depends on its size. With less than one batch, all of them are one."""
-    if num_sequences < batch_size:
-        return num_sequences, num_sequences
+    batch_size = min(num_sequences, batch_size)
     return num_sequences - num_sequences % batch_size, batch_size
 
 
@@ -70,9 +68,8 @@ def describe_places(tokens_ST: Tensor, tokenizer: Tokenizer) -> Callable[[int, i
     """A function that returns the text before a place (sequence, position), and the data token there."""
 
     def describe(sequence: int, position: int) -> tuple[str, str]:
-        before = tokens_ST[sequence, max(0, position - TOKENS_SHOWN) : position].tolist()
-        at = [int(tokens_ST[sequence, position])]
-        text, token = (tokenizer.decode(ids, skip_special_tokens=False) for ids in (before, at))
+        *before, at = tokens_ST[sequence, max(0, position - TOKENS_SHOWN) : position + 1].tolist()
+        text, token = (tokenizer.decode(ids, skip_special_tokens=False) for ids in (before, [at]))
         return text, token
 
     return describe

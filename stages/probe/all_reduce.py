@@ -13,38 +13,17 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from pydantic import PositiveInt
 from torch import Tensor
 
-from model.strict import Strict
 from stages.engine.devices import wait_for
 from stages.engine.rank_process import run_rank
+from stages.probe.machine_facts import AllReduceResult, AllReduceSpec
 
 PATTERN = 1009
 """The values' period: a prime, so that no block of a ring equals its neighbour."""
 
 TIMED = 5
 """Number of timed all-reduces, after an untimed one."""
-
-
-class AllReduceSpec(Strict):
-    """The input of a rank."""
-
-    directory: str
-    """Where each rank writes its `rank-N.json`."""
-    num_elements: PositiveInt
-    """Number of float32 values to sum."""
-
-
-class AllReduceResult(Strict):
-    """The result of a rank."""
-
-    backend: str
-    num_ranks: int
-    wrong_elements: int
-    """Number of wrong sums."""
-    seconds: float
-    """Time of one all-reduce: the median of several."""
 
 
 def filled(num_elements: int, rank: int, device: torch.device) -> Tensor:

@@ -3,6 +3,8 @@
 Imports no torch.
 """
 
+from pydantic import PositiveInt
+
 from model.precision import DeviceType
 from model.strict import Strict
 
@@ -35,3 +37,23 @@ class MachineFacts(Strict):
     problem: str | None
     """Why DeepSpeed cannot be imported; None if it can."""
     devices: tuple[DeviceFacts, ...]
+
+
+class AllReduceSpec(Strict):
+    """The input of a rank."""
+
+    directory: str
+    """Where each rank writes its `rank-N.json`."""
+    num_elements: PositiveInt
+    """Number of float32 values to sum."""
+
+
+class AllReduceResult(Strict):
+    """The result of a rank."""
+
+    backend: str
+    num_ranks: int
+    wrong_elements: int
+    """Number of wrong sums."""
+    seconds: float
+    """Time of one all-reduce: the median of several."""

@@ -3,14 +3,14 @@
 Imports no torch.
 """
 
-from typing import NamedTuple
+from model.strict import Strict
 
 RESULT = "measured.json"
 """The file's name in the spec's directory."""
 
 
-class StepMemory(NamedTuple):
-    """Bytes allocated by a rank's CUDA allocator in the last micro-batch of a step."""
+class StepMemory(Strict):
+    """Bytes that a GPU's allocator handed out to a rank in the last micro-batch of a step."""
 
     lasting_bytes: int
     """Before the forward pass: parameters, gradients and optimizer."""
@@ -22,17 +22,21 @@ class StepMemory(NamedTuple):
     """The peak of the whole step."""
 
 
-class Measured(NamedTuple):
-    """The result: medians over the timed steps."""
+class MeasuredSteps(Strict):
+    """What a few optimizer steps took: medians."""
 
     micro_batch_seconds: float
     """Forward and backward pass of a micro-batch, except the last one of a step."""
 
     last_micro_batch_seconds: float
-    """Time of the last one, which includes the gradients' reduction and the update."""
+    """Forward and backward pass of a step's last micro-batch, with the gradients' reduction and the update."""
 
     num_steps: int
     num_devices: int
     device: str
-    memory: dict[str, int] | None
-    """`StepMemory`; None on a CPU."""
+    memory: StepMemory | None
+    """None on a CPU."""
+
+    def step_seconds(self, num_micro_batches: int) -> float:
+        """Seconds of an optimizer step with `num_micro_batches`."""
+        return (num_micro_batches - 1) * self.micro_batch_seconds + self.last_micro_batch_seconds

@@ -8,7 +8,6 @@ The engine is the same as in a run; the text is random tokens. Rank 0 writes `me
 Shapes: B micro-batch, T sequence.
 """
 
-import json
 import statistics
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ from stages.engine.devices import device_name, wait_for
 from stages.engine.engine import build_engine, choose_precision
 from stages.engine.engine_state import start_moments
 from stages.engine.rank_process import run_rank
-from stages.probe.measured_steps import RESULT, Measured, StepMemory
+from stages.probe.measured_steps import RESULT, MeasuredSteps, StepMemory
 from stages.spec import TrainSpec
 
 WARM_UP_STEPS = 2
@@ -35,7 +34,7 @@ ENOUGH_SECONDS = 3.0
 """Within these bounds, as many steps are timed as fit into this time."""
 
 
-def measure(spec: TrainSpec, device: torch.device) -> Measured:
+def measure(spec: TrainSpec, device: torch.device) -> MeasuredSteps:
     """Trains a new model for a few steps as `spec` describes, and times them. Collective."""
     num_micro_batches = spec.batch_size // (spec.micro_batch_size * dist.get_world_size())
     model = build_model(spec.model, seed=spec.seed, device=device)
@@ -49,13 +48,13 @@ def measure(spec: TrainSpec, device: torch.device) -> Measured:
     num_steps = _agreed_steps(sum(warm_up), device)
     times = [timed_step(engine, tokens_BT, num_micro_batches) for _ in range(num_steps)]
     on_cuda = device.type == "cuda"
-    return Measured(
+    return MeasuredSteps(
         micro_batch_seconds=statistics.median(step[0] for step in times),
         last_micro_batch_seconds=statistics.median(step[-1] for step in times),
         num_steps=num_steps,
         num_devices=dist.get_world_size(),
         device=device_name(device),
-        memory=step_memory(engine, tokens_BT, num_micro_batches)._asdict() if on_cuda else None,
+        memory=step_memory(engine, tokens_BT, num_micro_batches) if on_cuda else None,
     )
 
 
@@ -87,7 +86,8 @@ def step_memory(engine: DeepSpeedEngine, tokens_BT: Tensor, num_micro_batches: i
         engine.backward(loss)
         engine.step()
         del loss
-    return StepMemory(before, activations, torch.cuda.max_memory_allocated(tokens_BT.device))
+    peak = torch.cuda.max_memory_allocated(tokens_BT.device)
+    return StepMemory(lasting_bytes=before, activation_bytes=activations, peak_bytes=peak)
 
 
 def _agreed_steps(step_seconds: float, device: torch.device) -> int:
@@ -102,7 +102,7 @@ def measure_to_file(spec_path: Path, device: torch.device) -> None:
     spec = TrainSpec.model_validate_json(spec_path.read_bytes())
     measured = measure(spec, device)
     if dist.get_rank() == 0:
-        write_file(Path(spec.directory) / RESULT, json.dumps(measured._asdict()).encode())
+        write_file(Path(spec.directory) / RESULT, measured.model_dump_json().encode())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from stages.train.skipped_data import consumed, trained_ranges
 class SourceUse(NamedTuple):
     """How much of one source was read."""
 
-    train_tokens: int
+    trained_tokens: int
     """Its data tokens that the stage has trained on."""
 
     epochs: float

@@ -99,18 +99,6 @@ def test_tables_sort_by_exact_figures_within_their_groups(open_page: Open, path:
     assert figures() == before
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_prints_on_a4(open_page: Open, path: Path, scheme: str) -> None:
-    page = open_page(path, scheme=scheme)
-    document = page.pdf(format="A4", prefer_css_page_size=True)
-    sizes = [[float(side) for side in found.split()] for found in re.findall(rb"/MediaBox\s*\[([^\]]*)\]", document)]
-    assert all(abs(width - 595) < 2 and abs(height - 842) < 2 for _, _, width, height in sizes)
-    assert 2 <= len(sizes) <= 20
-    page.emulate_media(media="print", color_scheme=scheme)
-    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(26, 31, 38)"
-    assert not page.locator("nav").is_visible()
-
-
 def test_without_scripts_nothing_is_missing(open_page: Open, path: Path) -> None:
     def words(of: "Locator") -> list[str]:
         return re.findall(r"\w+", of.inner_text())

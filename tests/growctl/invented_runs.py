@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.ledger import BaseEntry, Ledger, RunEntry, StageEntry
+from growctl.ledger.entries import BaseEntry, RunEntry, StageEntry
+from growctl.ledger.ledger import Ledger
 from model.flops import Flops
 
 TOKENS_PER_STEP = 1000
@@ -157,7 +158,7 @@ class FakeRun:
                 "loss": loss + 0.1 * (number - middle),
                 "bits_per_byte": loss / math.log(2),
                 "num_tokens": 1000,
-                "train_tokens": round(step * TOKENS_PER_STEP * share),
+                "trained_tokens": round(step * TOKENS_PER_STEP * share),
                 "epochs": step * share / 100,
             }
             for number, (name, share) in enumerate(zip(weights, shares, strict=True))

@@ -18,7 +18,7 @@ from tests.workers import REPOSITORY
 
 BROKEN_COMMAND = """
 import sys
-import growctl.status.runs as runs
+import growctl.runs.status as runs
 from growctl.cli.app import main
 
 runs.find_status = lambda *_: list(zip([1], [1, 2], strict=True))
@@ -143,9 +143,10 @@ def test_a_bug_is_written_to_the_runs_directory_of_the_command_line_or_of_the_en
 
 OTHER_ERRORS = {
     "Stopped",  # a signal; growctl.cli.app turns it into a message of its own
-    "BundleError",  # of doctor, which must start even if another package shadows UserError's
     "_TimeIsUp",  # caught in the file that raises it, as is the next
     "_TooMuch",
+    "Problem",  # of doctor, which must start even if another package hides UserError's, as is the next
+    "CommandFailed",
 }
 """The exceptions of growctl that are neither errors of the user nor failures."""
 

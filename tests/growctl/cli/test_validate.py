@@ -44,7 +44,7 @@ def test_json_has_the_same_content_in_one_document(tmp_path: Path) -> None:
     first, second = json.loads(out)["schedules"]
     assert first["file"] == good
     assert first["valid"]
-    assert first["stages"][1] == {"name": "large", "num_parameters": 13760, "train_tokens": 2560}
+    assert first["stages"][1] == {"name": "large", "num_parameters": 13760, "budget_tokens": 2560}
     assert not second["valid"]
     assert second["message"].startswith(f"{bad}: 5 problems\n  data: is missing\n")
 
@@ -85,7 +85,7 @@ def test_settings_that_need_more_steps_than_a_stage_has_are_warnings(tmp_path: P
     path = file_of(tmp_path, TEXT.replace("warmup_steps: 2", "warmup_steps: 2000"))
     out, err = run_here("validate", path)
     assert out.startswith(f"{path}: ")
-    assert f"{path}: warning: learning_rate.warmup_steps = 2000: the ladder trains 36 steps, no more than " in err
+    assert f"{path}: warning: The ladder trains 36 steps, no more than " in err
 
 
 IDENTITY = """

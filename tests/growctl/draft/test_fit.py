@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from growctl.draft.fit import drafted
 from growctl.draft.wish import Wish
-from growctl.ladder.costs import plan_costs
 from growctl.ladder.load import load_schedule
-from growctl.ladder.warnings import plan_warnings
-from growctl.launch.ranks import crowded_cores
+from growctl.ladder.plan import make_plan
+from growctl.launch.resolve import crowded_cores
 from model.errors import UserError
 from tests.growctl.draft.wishes import bases, parameters
 from tests.growctl.schedules import file_of
@@ -48,11 +47,11 @@ def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: Wish) -> 
         result = drafted(wish, "mine")
     except UserError:
         assume(False)  # bases that no width can span, and too small devices: other tests cover both
-    crowded = crowded_cores(result.costs.ladder.schedule, result.costs.devices)  # GPUs of no type count as ranks here
-    assert result.warnings == [crowded] * bool(crowded)
-    last = result.costs.ladder.stages[-1].plan
+    crowded = crowded_cores(result.plan.schedule, result.plan.devices)  # GPUs of no type count as ranks here
+    assert result.plan.warnings == (crowded,) * bool(crowded)
+    last = result.plan.trunk[-1]
     assert last.num_parameters == pytest.approx(wish.params, rel=0.03)
-    total = sum(cost.plan.train_tokens for cost in result.costs.ladder.stages)
+    total = sum(stage.budget_tokens for stage in result.plan.trunk)
     assert total == pytest.approx(wish.tokens or 20 * wish.params, rel=0.03)
     assert last.num_parameters <= wish.params * 1.03
 
@@ -62,7 +61,7 @@ def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: Wish) -> 
 def test_a_written_draft_loads_and_plans_without_warnings(params: int, tmp_path: Path) -> None:
     result = drafted(Wish(params), "mine")
     schedule = load_schedule(file_of(tmp_path, result.text, "mine.yaml"))
-    warnings = plan_warnings(plan_costs(schedule, tmp_path))
+    warnings = make_plan(schedule, tmp_path).warnings
     assert [warning for warning in warnings if not warning.startswith("data.source: ")] == [], "no text is here yet"
     assert schedule.name == "mine"
     assert all(len(line) <= 120 for line in result.text.splitlines())
@@ -75,7 +74,7 @@ def test_what_exceeds_a_device_is_sharded_then_offloaded_then_rejected() -> None
     assert drafted(Wish(3_000_000_000, gpus=1, device="a100-40gb"), "s").draft.sharding[1] == "optimizer"
     with pytest.raises(UserError, match=r"^--params 15B: does not fit on 1 x h100, .*; --gpus 4 fits$"):
         drafted(Wish(15_000_000_000, gpus=1, device="h100"), "s")
-    assert drafted(Wish(15_000_000_000, gpus=4, device="h100"), "s").warnings == []
+    assert drafted(Wish(15_000_000_000, gpus=4, device="h100"), "s").plan.warnings == []
 
 
 def test_a_model_whose_activations_alone_exceed_a_device_is_rejected_without_naming_a_number() -> None:
@@ -84,5 +83,5 @@ def test_a_model_whose_activations_alone_exceed_a_device_is_rejected_without_nam
 
 
 def test_tokens_far_from_optimal_are_kept_with_the_warning_that_plan_gives() -> None:
-    [warning] = drafted(Wish(150_000_000, tokens=100_000_000_000), "s").warnings
+    [warning] = drafted(Wish(150_000_000, tokens=100_000_000_000), "s").plan.warnings
     assert "tokens per parameter in stage 151m, far above 20" in warning

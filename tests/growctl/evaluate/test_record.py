@@ -8,9 +8,11 @@ import pytest
 
 from growctl.evaluate import record as recording
 from growctl.evaluate.record import place_of, record
-from growctl.ledger.ledger import Ledger, LedgerError, ScoreEntry
-from growctl.ledger.scores import append_scores, read_scores
-from growctl.run.lock import hold
+from growctl.ledger.entries import ScoreEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
+from growctl.ledger.lines import append_scores, read_scores
+from growctl.runs.lock import hold
 from growctl.runs.read import newest_scores
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import hash_file
@@ -143,4 +145,4 @@ def test_the_command_records_and_the_report_shows_it(run: RunPaths, tmp_path: Pa
     with hold(run.directory):
         out, err = run_here("eval", final, "--text", tmp_path / "text.txt", "--json")
     assert json.loads(out)["recorded_in"] is None
-    assert "not recorded in the ledger (a run's record of costs) of the run: " in err
+    assert "not recorded in the ledger of the run: " in err

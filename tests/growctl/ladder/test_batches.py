@@ -6,11 +6,9 @@ import pytest
 
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.costs import plan_costs
-from growctl.ladder.plan_document import plan_document
+from growctl.ladder.plan import make_plan
 from growctl.ladder.releases import plan_run
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.run.changed_schedule import shared_training
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
@@ -29,7 +27,7 @@ def changing(*changes: dict[str, Any], steps: tuple[int, ...] = (5, 6, 7), **blo
 
 
 def spec(schedule: Schedule, index: int) -> TrainSpec:
-    unused = {"directory": "", "keys": "", "dataset": "", "initial": None, "resume": None}
+    unused = {"directory": "", "dataset": "", "initial": None, "resume": None}
     plan = plan_stages(schedule)[index]
     return worker_spec(schedule, plan, attempt=1, samples_seen=0, micro_batch_size=1, launched_at=0.0, **unused)
 
@@ -37,12 +35,12 @@ def spec(schedule: Schedule, index: int) -> TrainSpec:
 def test_tokens_flops_and_position_are_those_of_each_stages_own_batch_and_context() -> None:
     plans = plan_stages(changing())
     assert [plan.batch for plan in plans] == [(8, 4), (16, 8), (8, 16)]
-    assert [plan.train_tokens for plan in plans] == [5 * 32, 6 * 128, 7 * 128]
+    assert [plan.budget_tokens for plan in plans] == [5 * 32, 6 * 128, 7 * 128]
     assert [plan.first_token for plan in plans] == [0, 160, 160 + 768]
     assert [plan.first_sample for plan in plans] == [0, 20, 58]
     for plan in plans:
         own = plan.batch.sequence_length
-        assert plan.flops.total == pytest.approx(training_flops_per_token(plan.model, own).total * plan.train_tokens)
+        assert plan.flops.total == pytest.approx(training_flops_per_token(plan.model, own).total * plan.budget_tokens)
         assert plan.evaluation_flops_per_token == forward_flops_per_token(plan.model, 16).total
         own_flops = None if own == 16 else forward_flops_per_token(plan.model, own).total
         assert plan.own_evaluation_flops_per_token == own_flops
@@ -103,9 +101,9 @@ def test_the_plan_has_memory_and_micro_batches_of_each_context() -> None:
     schedule = changing(
         {"batch_tokens": 128, "sequence_length": 4}, {}, {}, launch={"devices": 1, "hardware": hardware}
     )
-    first, second, _ = plan_costs(schedule).ladder.stages
+    first, second, _ = make_plan(schedule).trunk
     assert (first.micro_batch_size, second.micro_batch_size) == (32, 8)
-    assert [stage.sequence_length for stage in plan_document(schedule).stages] == [4, 16, 16]
+    assert [stage.sequence_length for stage in make_plan(schedule).stages] == [4, 16, 16]
 
 
 def test_runs_share_no_training_whose_batch_or_order_of_data_differs() -> None:

@@ -68,7 +68,7 @@ def test_a_stage_that_ends_early_leaves_its_tokens_or_flops_to_the_next(budget: 
     assert early[0].num_steps == 10
     assert early[1].num_steps > whole[1].num_steps
     assert early[2].num_steps == whole[2].num_steps
-    unit = (lambda plan: plan.train_tokens) if "ladder_tokens" in budget else (lambda plan: plan.flops.total)
+    unit = (lambda plan: plan.budget_tokens) if "ladder_tokens" in budget else (lambda plan: plan.flops.total)
     most = max(unit(plan) / plan.num_steps for plan in whole)
     assert abs(sum(map(unit, early)) - sum(map(unit, whole))) <= most
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from growctl.ladder.caveats import control_caveats, schedule_caveats
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.costs import plan_costs
 from growctl.ladder.load import load_schedule, shipped_schedules
+from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.warnings import plan_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.blocks import Schedule
 from model.config import num_parameters
@@ -38,7 +37,7 @@ def rate(warmup_steps: int, **others: Any) -> dict[str, Any]:
 def test_a_control_shorter_than_its_warm_up_gets_a_caveat() -> None:
     schedule = with_budgets(0.1, 1.0, **rate(40))
     assert schedule_caveats(schedule) == [NO_PEAK]
-    assert NO_PEAK in plan_warnings(plan_costs(schedule))
+    assert NO_PEAK in make_plan(schedule).warnings
 
 
 def test_a_control_whose_warm_up_takes_most_of_its_decay_gets_a_caveat() -> None:
@@ -49,11 +48,58 @@ def test_a_control_whose_warm_up_takes_most_of_its_decay_gets_a_caveat() -> None
 
 def test_a_warm_up_too_long_for_the_ladder_itself_is_one_warning_not_one_for_every_control() -> None:
     schedule = with_budgets(0.1, 1.0, **rate(150))
-    assert schedule_caveats(schedule) == []
-    [warning] = [warning for warning in plan_warnings(plan_costs(schedule)) if "warm-up" in warning]
-    assert warning.startswith("learning_rate.warmup_steps = 150: the ladder trains 100 steps, ")
+    assert schedule_caveats(schedule) == [
+        "The ladder trains 100 steps, no more than the 150 of the warm-up: its learning rate never reaches its peak; "
+        "lower learning_rate.warmup_steps (now 150) or learning_rate.decay (now 0.2), or train longer."
+    ]
     [control, _] = plan_controls(schedule)
     assert control_caveats(control.kind, control.schedule, 1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "values", "misfit"),
+    [
+        ((20, 30, 50), {"warmup_steps": 80}, None),
+        (
+            (20, 30, 50),
+            {"warmup_steps": 100},
+            "100 steps, no more than the 100 of the warm-up: its learning rate never decays",
+        ),
+        ((20, 30, 50), {"warmup_steps": 16, "span": "stage"}, None),
+        (
+            (20, 30, 50),
+            {"warmup_steps": 25, "span": "stage"},
+            "20 steps, no more than the 25 of the warm-up: its learning rate never reaches its peak (stage stage-0)",
+        ),
+        ((20, 30, 50), {"warmup_steps": 60, "decay": 0.8}, None),
+        ((20, 30, 50), {"warmup_steps": 61, "decay": 0.8, "shape": "cosine"}, None),
+        (
+            (20, 30, 50),
+            {"warmup_steps": 61, "decay": 0.8},
+            "100 steps, 61 of them warm-up: its decay takes 39 steps instead of 80",
+        ),
+        ((100, 100), {"warmup_steps": 199}, "200 steps, 199 of them warm-up: its decay takes 1 step instead of 40"),
+    ],
+)
+def test_a_learning_rate_without_steps_to_warm_up_or_decay_in_is_reported(
+    steps: tuple[int, ...], values: dict[str, Any], misfit: str | None
+) -> None:
+    rates = {"learning_rate": {"peak": 1e-3} | values}
+    caveats = schedule_caveats(ladder(steps, evaluation={"every": 1}, checkpoint={"every": 1}, **rates))
+    assert [caveat.partition("; lower")[0] for caveat in caveats] == [f"The ladder trains {misfit}"] * bool(misfit)
+
+
+@pytest.mark.parametrize(
+    ("key", "then"),
+    [("evaluation", "the loss is only measured at the end"), ("checkpoint", "a stop loses the whole stage")],
+)
+def test_an_interval_beyond_a_stage_is_reported(key: str, then: str) -> None:
+    short, long = ({key: {"every": every}} for every in (19, 40))
+    assert schedule_caveats(ladder((20, 30, 50), **short)) == []
+    assert schedule_caveats(ladder((20, 30, 50), **long)) == [
+        f"{key}.every = 40: is beyond the end of stage-0 (20 steps), stage-1 (30 steps), so {then}; set it to 5."
+    ]
+    assert schedule_caveats(ladder((1, 30, 50))) == [], "a stage of one step needs no interval"
 
 
 @settings(max_examples=60)

@@ -11,28 +11,28 @@ from hypothesis import strategies as st
 
 from growctl.ladder.costs import (
     HEADROOM,
-    MeasuredSteps,
     Measurements,
     StageCost,
-    Total,
-    plan_costs,
     planned_micro_batch,
     stage_memory,
+    total_cost,
 )
 from growctl.ladder.datasets import DatasetSizes
 from growctl.ladder.load import load_schedule
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.plan import make_plan
+from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.launch.resolve import planned_devices
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.known_devices import DEVICES
 from stages.checkpoint.retention import outdated
 from stages.data.corpus import DataSpec
+from stages.probe.measured_steps import MeasuredSteps
 from tests.growctl.ladder.manifests import write_dataset
 from tests.growctl.ladders import ladder
 
 GPU = {"flops": "1T", "mfu": 0.5, "memory": "1GB", "price_per_device_hour": 2.0}
+SHARE = "largest_micro_batch_size"
 TRAINING = {"sequence_length": 16, "batch_size": 48}
 
 
@@ -41,26 +41,24 @@ def launched(training: dict[str, Any] = TRAINING, **launch: Any) -> Schedule:
     return ladder(training=training, launch={"devices": 2, "hardware": GPU} | launch)
 
 
-def costs_of(schedule: Schedule) -> list[StageCost]:
-    return plan_costs(schedule).ladder.stages
+def costs_of(schedule: Schedule) -> tuple[StageCost, ...]:
+    return make_plan(schedule).trunk
 
 
 def test_time_is_flops_over_throughput_and_money_is_per_device_hour() -> None:
     schedule = launched()
     for cost, plan in zip(costs_of(schedule), plan_stages(schedule), strict=True):
         assert cost.num_devices == 2
-        assert cost.seconds == pytest.approx(plan.flops.total / (2 * 1e12 * 0.5))
-        assert cost.seconds and cost.device_hours  # noqa: PT018
-        assert cost.device_hours == pytest.approx(2 * cost.seconds / 3600)
-        assert cost.money == pytest.approx(2.0 * cost.device_hours)
+        assert cost.wall_seconds == pytest.approx(plan.flops.total / (2 * 1e12 * 0.5))
+        assert cost.wall_seconds and cost.device_seconds  # noqa: PT018
+        assert cost.device_seconds == pytest.approx(2 * cost.wall_seconds)
+        assert cost.money == pytest.approx(2.0 * cost.device_seconds / 3600)
         assert cost.mfu == pytest.approx(0.5)
-        assert cost.tokens_per_second == pytest.approx(plan.train_tokens / cost.seconds)
+        assert cost.tokens_per_second == pytest.approx(plan.budget_tokens / cost.wall_seconds)
 
 
 def test_recomputed_flops_take_time_and_are_no_part_of_model_flops_or_mfu() -> None:
-    plain, checkpointed = (
-        plan_costs(launched(activation_checkpointing=chosen)).ladder for chosen in ("none", {"every": 2})
-    )
+    plain, checkpointed = (make_plan(launched(activation_checkpointing=chosen)) for chosen in ("none", {"every": 2}))
     assert plain.total.recomputed_flops == 0
     assert checkpointed.total.flops == plain.total.flops
     for before, after in zip(plain.stages, checkpointed.stages, strict=True):
@@ -68,11 +66,11 @@ def test_recomputed_flops_take_time_and_are_no_part_of_model_flops_or_mfu() -> N
         blocks = plan.flops.parameters + plan.flops.attention
         assert plan.recomputed_flops == pytest.approx(blocks / 3)
         factor = 1 + plan.recomputed_flops / plan.flops.total
-        assert after.seconds == pytest.approx(factor * (before.seconds or 0))
+        assert after.wall_seconds == pytest.approx(factor * (before.wall_seconds or 0))
         assert after.mfu == pytest.approx(0.5 / factor)
-        assert before.memory
-        assert after.memory
-        assert after.memory.activations < before.memory.activations
+        assert before.memory_bytes
+        assert after.memory_bytes
+        assert after.memory_bytes.activations < before.memory_bytes.activations
 
 
 def test_every_stage_and_control_has_its_own_number_of_machines() -> None:
@@ -81,8 +79,8 @@ def test_every_stage_and_control_has_its_own_number_of_machines() -> None:
         launch={"cluster": "slurm", "devices": 2, "nodes": [1, 2, 4]},
         controls=[{"kind": "tokenformer-scratch"}, {"kind": "single-jump"}, {"kind": "best-scratch"}],
     )
-    costs = plan_costs(schedule)
-    assert [cost.num_devices for cost in costs.ladder.stages] == [2, 4, 8]
+    costs = make_plan(schedule)
+    assert [cost.num_devices for cost in costs.trunk] == [2, 4, 8]
     devices = {run.name.partition("control-")[2]: [cost.num_devices for cost in run.stages] for run in costs.controls}
     assert devices == {
         "tokenformer-scratch": [8],
@@ -95,29 +93,32 @@ def test_every_stage_and_control_has_its_own_number_of_machines() -> None:
 @pytest.mark.parametrize(
     ("hardware", "unknown"),
     [
-        ({}, {"seconds", "device_hours", "money", "largest_micro_batch_size"}),
-        ({"device": "h100"}, {"seconds", "device_hours", "money"}),
-        ({"mfu": 0.4, "price_per_device_hour": 2}, {"seconds", "device_hours", "money", "largest_micro_batch_size"}),
-        ({"flops": "1T", "mfu": 0.4}, {"money", "largest_micro_batch_size"}),
+        ({}, {"wall_seconds", "device_seconds", "money", SHARE}),
+        ({"device": "h100"}, {"wall_seconds", "device_seconds", "money"}),
+        (
+            {"mfu": 0.4, "price_per_device_hour": 2},
+            {"wall_seconds", "device_seconds", "money", "largest_micro_batch_size"},
+        ),
+        ({"flops": "1T", "mfu": 0.4}, {"money", SHARE}),
         ({"device": "h100", "mfu": 0.4, "price_per_device_hour": 0}, set()),
     ],
 )
 def test_missing_hardware_values_leave_costs_unknown(hardware: dict, unknown: set[str]) -> None:
     for cost in costs_of(launched(hardware=hardware)):
-        for name in ("seconds", "device_hours", "money", "largest_micro_batch_size"):
+        for name in ("wall_seconds", "device_seconds", "money", SHARE):
             assert (getattr(cost, name) is None) == (name in unknown), name
-        assert cost.memory is not None
+        assert cost.memory_bytes is not None
     assert costs_of(launched(hardware={"device": "h100", "mfu": 0.4, "price_per_device_hour": 0}))[0].money == 0
 
 
 def test_a_sum_is_unknown_if_one_term_is_unknown() -> None:
     first, *others = costs_of(launched())
-    whole = Total.of([first, *others])
-    assert whole.seconds == pytest.approx(sum(cost.seconds or 0 for cost in [first, *others]))
+    whole = total_cost([first, *others])
+    assert whole.wall_seconds == pytest.approx(sum(cost.wall_seconds or 0 for cost in [first, *others]))
     assert whole.checkpoint_bytes == sum(cost.checkpoint_bytes for cost in [first, *others])
     lacking = costs_of(launched(hardware={}))[0]
-    mixed = Total.of([lacking, *others])
-    assert (mixed.seconds, mixed.device_hours, mixed.money) == (None, None, None)
+    mixed = total_cost([lacking, *others])
+    assert (mixed.wall_seconds, mixed.device_seconds, mixed.money) == (None, None, None)
     assert mixed.flops == whole.flops
 
 
@@ -160,8 +161,8 @@ def test_a_run_uses_the_given_micro_batch_or_its_whole_share_if_memory_is_unknow
 
 def test_a_batch_that_does_not_split_evenly_has_no_micro_batch_and_no_memory() -> None:
     for cost in costs_of(launched(devices=5)):
-        assert (cost.micro_batch_size, cost.memory) == (None, None)
-        assert cost.seconds is not None
+        assert (cost.micro_batch_size, cost.memory_bytes) == (None, None)
+        assert cost.wall_seconds is not None
 
 
 def test_huge_batches_are_planned_quickly() -> None:
@@ -178,8 +179,8 @@ def test_disk_space_counts_the_final_checkpoint_and_those_that_are_kept(every: i
     checkpoint = {"every": every, "keep": keep, "keep_trunk": False}
     schedule = ladder((20,), checkpoint=checkpoint, launch={"devices": 1})
     [cost] = costs_of(schedule)
-    size = cost.plan.num_parameters
-    precision_bytes = {"bf16": 2, "fp32": 4}[plan_costs(schedule).precision]
+    size = cost.num_parameters
+    precision_bytes = {"bf16": 2, "fp32": 4}[planned_devices(schedule).precision("auto")]
     assert cost.checkpoint_bytes == 12 * size + kept * (12 + precision_bytes) * size
 
 
@@ -189,13 +190,13 @@ def test_the_plan_counts_the_checkpoints_that_pruning_leaves(keep: int, keep_eve
     schedule = ladder((61,), checkpoint=checkpoint, launch={"devices": 1})
     [cost] = costs_of(schedule)
     spec = worker_spec(
-        schedule, cost.plan, attempt=1, directory="", keys="", dataset="", initial=None, resume=None, samples_seen=0,
+        schedule, cost.plan, attempt=1, directory="", dataset="", initial=None, resume=None, samples_seen=0,
         micro_batch_size=1, launched_at=0.0,
     )  # fmt: skip
     saved = range(spec.checkpoint_every, spec.num_steps, spec.checkpoint_every)
     kept = len(saved) - len(outdated(saved, spec.keep_checkpoints, spec.keep_every_steps))
-    precision_bytes = {"bf16": 2, "fp32": 4}[plan_costs(schedule).precision]
-    assert cost.checkpoint_bytes == (12 + kept * (12 + precision_bytes)) * cost.plan.num_parameters
+    precision_bytes = {"bf16": 2, "fp32": 4}[planned_devices(schedule).precision("auto")]
+    assert cost.checkpoint_bytes == (12 + kept * (12 + precision_bytes)) * cost.num_parameters
 
 
 def test_a_stage_with_a_decay_counts_the_checkpoint_before_it_unless_it_is_not_kept() -> None:
@@ -203,7 +204,7 @@ def test_a_stage_with_a_decay_counts_the_checkpoint_before_it_unless_it_is_not_k
     for changes in ({"keep_trunk": False}, {"keep_trunk": True}):
         schedule = ladder((20,), checkpoint={"every": 5} | changes, launch={"devices": 1})
         sizes.append(costs_of(schedule)[0].checkpoint_bytes)
-    precision_bytes = {"bf16": 2, "fp32": 4}[plan_costs(schedule).precision]
+    precision_bytes = {"bf16": 2, "fp32": 4}[planned_devices(schedule).precision("auto")]
     assert sizes[1] - sizes[0] == (12 + precision_bytes) * costs_of(schedule)[0].plan.num_parameters
     constant = ladder((20,), checkpoint={"every": 5}, launch={"devices": 1}, learning_rate={"peak": 1e-3, "decay": 0.0})
     assert costs_of(constant)[0].checkpoint_bytes == sizes[0]
@@ -215,7 +216,7 @@ def test_epochs_use_the_prepared_dataset_or_else_approximate_tokens(tmp_path: Pa
     datasets = RunsPaths(tmp_path).datasets
 
     def epochs(schedule: Schedule) -> list[float | None]:
-        return [cost.epochs for cost in plan_costs(schedule, tmp_path).ladder.stages]
+        return [cost.epochs for cost in make_plan(schedule, tmp_path).trunk]
 
     assert epochs(schedule) == [None] * 3
     approximate = ladder(data=data | {"approximate_tokens": "1280"})
@@ -226,8 +227,8 @@ def test_epochs_use_the_prepared_dataset_or_else_approximate_tokens(tmp_path: Pa
     assert epochs(approximate) == [2.0, 5.0, 10.0]
     write_dataset(datasets / "text-2", schedule.data, 12_800)
     assert epochs(approximate) == epochs(schedule) == [0.2, 0.5, 1.0]
-    control = plan_costs(schedule, tmp_path).controls[0].stages[0]
-    assert control.epochs == pytest.approx(control.plan.train_tokens / 12_800)
+    control = make_plan(schedule, tmp_path).controls[0].stages[0]
+    assert control.epochs == pytest.approx(control.plan.budget_tokens / 12_800)
 
 
 # Measured times
@@ -236,13 +237,15 @@ def test_epochs_use_the_prepared_dataset_or_else_approximate_tokens(tmp_path: Pa
 def test_measured_micro_batches_add_up_to_the_time_of_a_step() -> None:
     schedule = launched(micro_batch_size=6, hardware=GPU | {"mfu": 0.001})
     first, second, third = plan_stages(schedule)
-    steps = MeasuredSteps(micro_batch_seconds=0.5, last_micro_batch_seconds=2.0, memory=None)
+    steps = MeasuredSteps(
+        micro_batch_seconds=0.5, last_micro_batch_seconds=2.0, num_steps=3, num_devices=2, device="CPU", memory=None
+    )
     length = first.batch.sequence_length
     measured = Measurements("2 x CPU", 2, {(first.model, 6, length): steps, (third.model, 12, length): steps})
-    one, two, three = plan_costs(schedule, measurements=measured).ladder.stages
-    assert one.seconds == pytest.approx(20 * (3 * 0.5 + 2.0))  # 48 sequences: 4 micro-batches of 6 on 2 devices
+    one, two, three = make_plan(schedule, measurements=measured).trunk
+    assert one.wall_seconds == pytest.approx(20 * (3 * 0.5 + 2.0))  # 48 sequences: 4 micro-batches of 6 on 2 devices
     assert one.mfu == pytest.approx(first.step_flops.total / (3.5 * 2 * 1e12))
-    assert (two.seconds, three.seconds) == (None, None), "not measured, and not reckoned in their place either"
+    assert (two.wall_seconds, three.wall_seconds) == (None, None), "not measured, nor reckoned in their place"
     assert two.plan == second
 
 
@@ -267,9 +270,9 @@ def test_training_in_fp32_is_priced_at_the_devices_fp32_peak(device: str) -> Non
         costs_of(load_schedule("pile_1.4b", [*on, f"training.precision={precision}"])) for precision in ("bf16", "fp32")
     )
     for fast, slow in zip(in_bf16, in_fp32, strict=True):
-        assert fast.seconds is not None
+        assert fast.wall_seconds is not None
         slower = DEVICES[device].bf16_flops / DEVICES[device].fp32_flops
-        assert slow.seconds == pytest.approx(slower * fast.seconds)
+        assert slow.wall_seconds == pytest.approx(slower * fast.wall_seconds)
         assert [fast.mfu, slow.mfu] == pytest.approx([0.4, 0.4])
 
 
@@ -278,33 +281,33 @@ def test_the_papers_ladder_on_sixteen_h100s_has_these_costs() -> None:
     schedule = load_schedule("pile_1.4b", ["launch=slurm", "launch.hardware.price_per_device_hour=2.5"])
     stages = costs_of(schedule)
     assert [cost.num_devices for cost in stages] == [16] * 4
-    total = Total.of(stages)
-    assert total.seconds == pytest.approx(total.flops.total / (16 * 989e12 * 0.4))
-    assert total.seconds
-    assert total.money == pytest.approx(total.seconds * 16 / 3600 * 2.5)
+    total = total_cost(stages)
+    assert total.wall_seconds == pytest.approx(total.flops / (16 * 989e12 * 0.4))
+    assert total.wall_seconds
+    assert total.money == pytest.approx(total.wall_seconds * 16 / 3600 * 2.5)
     for cost in stages:
-        assert cost.memory is not None
-        assert cost.memory.total < 0.9 * 80e9
+        assert cost.memory_bytes is not None
+        assert cost.memory_bytes.total < 0.9 * 80e9
 
 
 def test_releases_have_rows_of_their_own_and_count_in_the_totals() -> None:
-    plain, costs = plan_costs(launched()), plan_costs(launched().model_copy(update={"releases": "all"}))
-    assert [cost.plan.name for cost in costs.ladder.parts] == [
+    plain, costs = make_plan(launched()), make_plan(launched().model_copy(update={"releases": "all"}))
+    assert [cost.name for cost in costs.stages] == [
         *("stage-0", "stage-0/release", "stage-1", "stage-1/release", "stage-2")
     ]
-    assert costs.ladder.stages == plain.ladder.stages
-    releases = [cost for cost in costs.ladder.parts if cost.plan.branch_of]
-    extra = Total.of(releases)
-    assert costs.ladder.total.flops.total == pytest.approx(plain.ladder.total.flops.total + extra.flops.total)
-    assert costs.ladder.total.checkpoint_bytes == plain.ladder.total.checkpoint_bytes + extra.checkpoint_bytes
-    assert costs.ladder.total.seconds and plain.ladder.total.seconds  # noqa: PT018
-    assert costs.ladder.total.seconds > plain.ladder.total.seconds
+    assert costs.trunk == plain.trunk
+    releases = [cost for cost in costs.stages if cost.branch_of]
+    extra = total_cost(releases)
+    assert costs.total.flops == pytest.approx(plain.total.flops + extra.flops)
+    assert costs.total.checkpoint_bytes == plain.total.checkpoint_bytes + extra.checkpoint_bytes
+    assert costs.total.wall_seconds and plain.total.wall_seconds  # noqa: PT018
+    assert costs.total.wall_seconds > plain.total.wall_seconds
 
 
 def test_a_release_reads_the_text_that_the_next_stage_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = DatasetSizes(
         training_tokens=48 * 16 * 100, validation_documents=99, validation_tokens=99_999, vocab_size=300
     )
-    monkeypatch.setattr("growctl.ladder.costs.prepared_sizes", lambda *_: sizes)
-    epochs = [cost.epochs for cost in plan_costs(launched().model_copy(update={"releases": "all"})).ladder.parts]
+    monkeypatch.setattr("growctl.ladder.plan.prepared_sizes", lambda *_: sizes)
+    epochs = [cost.epochs for cost in make_plan(launched().model_copy(update={"releases": "all"})).stages]
     assert epochs == pytest.approx([0.2, 0.22, 0.5, 0.53, 1.0])

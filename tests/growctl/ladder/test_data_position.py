@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ladder.data_position import stage_positions
+from growctl.ladder.budgets import stage_positions
 from growctl.schedule.batches import StageBatch
 from stages.data.training_samples import TrainingSamples
 from tests.stages.data.test_dataset import write_dataset

@@ -9,14 +9,13 @@ import fsspec
 import pytest
 from rich.console import Console
 
-from growctl.ladder.costs import plan_costs
 from growctl.ladder.load import ScheduleError, counted_on, load_resolved, load_schedule
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
-from growctl.ladder.warnings import plan_notes
+from growctl.ladder.plan import make_plan
+from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.run.dataset import RunDataset
-from growctl.run.requests import RunError, schedule_yaml
+from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from stages.data.attended_tokens import mean_attended_tokens
@@ -47,7 +46,7 @@ def prepare(folder: Path) -> Path:
 
 
 def notes(folder: Path, *overrides: str) -> str:
-    return " ".join(plan_notes(plan_costs(loaded(folder, *overrides), folder / "runs")))
+    return " ".join(make_plan(loaded(folder, *overrides), folder / "runs").notes)
 
 
 def test_before_the_text_is_prepared_the_plan_counts_the_whole_context_and_says_so(tmp_path: Path) -> None:
@@ -68,7 +67,6 @@ def test_afterwards_plan_and_worker_count_the_tokens_attended_to(tmp_path: Path)
     assert f"a token attends to {expected:.1f} of 16 tokens on average" in notes(tmp_path, MASKED)
     where: dict[str, Any] = {
         "directory": "d",
-        "keys": "k",
         "dataset": "d",
         "initial": None,
         "resume": None,

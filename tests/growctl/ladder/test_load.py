@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.ladder.load import ScheduleError
-from growctl.ladder.plan_document import plan_document
+from growctl.ladder.plan import make_plan
 from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, message_of, parse, paths_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
@@ -248,4 +248,4 @@ def test_any_value_anywhere_gives_a_schedule_that_plans_or_short_messages(change
         assert len(lines) == 1 or lines[0] == f"s.yaml: {len(lines) - 1} problems"
         assert max(map(len, lines)) < 350
     else:
-        plan_document(schedule)
+        make_plan(schedule)

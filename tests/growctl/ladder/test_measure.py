@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder import measure
-from growctl.ladder.costs import plan_costs
 from growctl.ladder.measure import measure_sizes
+from growctl.ladder.plan import make_plan
 from growctl.launch.devices import Devices
 from growctl.launch.machines import Launch
 from growctl.schedule.blocks import Schedule
@@ -39,8 +39,8 @@ def test_measuring_times_real_steps_reports_failures_and_leaves_nothing_behind(t
     assert small["measured"]["last_micro_batch_seconds"] > 0
     expected = 2 * small["measured"]["micro_batch_seconds"] + small["measured"]["last_micro_batch_seconds"]
     assert small["wall_seconds"] == pytest.approx(100 * expected)  # 24 sequences on 2 devices: 3 micro-batches of 4
-    assert small["measured"]["tokens_per_second"] == pytest.approx(24 * 32 / expected)
-    assert 0 < small["measured"]["mfu"] < 1
+    assert small["tokens_per_second"] == pytest.approx(24 * 32 / expected)
+    assert 0 < small["mfu"] < 1
     assert small["money"] == pytest.approx(small["wall_seconds"] / 3600 * 2 * 1.5)
     assert (endless["wall_seconds"], endless["measured"], plan["total"]["wall_seconds"]) == (None, None, None)
     [failure] = [warning for warning in plan["warnings"] if "could not be measured" in warning]
@@ -62,12 +62,12 @@ def specs_of(
     def launch(spec: Path, num_devices: int, gpus: bool, module: str) -> Launch:
         assert module == "stages.probe.time_steps"
         specs.append((TrainSpec.model_validate_json(spec.read_text()), num_devices, gpus))
-        found = {"micro_batch_seconds": 1.0, "last_micro_batch_seconds": 2.0, "memory": None}
-        (spec.parent / RESULT).write_text(json.dumps(found | {"device": "CPU"}))
+        found = {"micro_batch_seconds": 1.0, "last_micro_batch_seconds": 2.0, "num_steps": 3, "memory": None}
+        (spec.parent / RESULT).write_text(json.dumps(found | {"num_devices": num_devices, "device": "CPU"}))
         return Launch(["true"], {})
 
     monkeypatch.setattr(measure, "local_launch", launch)
-    measured = measure_sizes(plan_costs(schedule), lines.append)
+    measured = measure_sizes(make_plan(schedule), lines.append)
     assert measured.where.endswith(" x CPU")
     assert measured.failures == ()
     assert len(measured.steps) == len(specs)

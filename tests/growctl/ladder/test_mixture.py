@@ -123,7 +123,8 @@ def test_a_corpus_stands_for_the_source_of_a_shipped_choice_or_of_ones_own(tmp_p
 
 
 def test_a_stored_mixture_reads_back_the_same(tmp_path: Path) -> None:
-    from growctl.run.requests import own_schedule, schedule_yaml
+    from growctl.run.requests import schedule_yaml
+    from growctl.runs.directory import own_schedule
 
     schedule = loaded(written(tmp_path, mixed(stages__1__mixture={"books": 1})))
     stored = tmp_path / "mixed" / "schedule.yaml"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.load import load_schedule
-from growctl.ladder.mixture_spans import mixture_spans
+from growctl.ladder.mixtures import mixture_spans
 from growctl.runs.read import read_run
 from stages.checkpoint.manifest import read_manifest
 from stages.data.mixed_samples import MixedSamples
@@ -65,11 +65,11 @@ def test_the_ledger_has_the_tokens_epochs_and_losses_of_each_source(folder: Path
     samples = open_samples(Path(spec.dataset), spec.sequence_length, spec.seed, spec.mixture)
     assert isinstance(samples, MixedSamples)
     for stage, (first, end) in zip(read_run(mixed / "ledger.db").stages, ((0, 24), (24, 48)), strict=True):
-        tokens = {name: found.train_tokens for name, found in stage.by_source.items()}
+        tokens = {name: found["trained_tokens"] for name, found in stage.by_source.items()}
         assert tokens == samples.tokens_by_source(first, end - first)
         assert sum(tokens.values()) == stage.train_tokens
-        assert {name: found.epochs for name, found in stage.by_source.items()} == samples.epochs_by_source(end)
-        losses = {name: found.loss or 0.0 for name, found in stage.by_source.items()}
+        assert {name: found["epochs"] for name, found in stage.by_source.items()} == samples.epochs_by_source(end)
+        losses = {name: found["loss"] or 0.0 for name, found in stage.by_source.items()}
         assert stage.validation_loss == pytest.approx(0.75 * losses["books"] + 0.25 * losses["code"], rel=1e-12)
     out, _ = run_here("show", mixed / "stages/1-b/final")
     assert f"source books  read {samples.epochs_by_source(48)['books']:.3g} times, validation loss" in out

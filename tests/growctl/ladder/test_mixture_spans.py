@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+from growctl.ladder.budgets import stage_shares
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import parse_schedule
-from growctl.ladder.mixture_spans import mixture_spans, planned_spans, stage_shares
+from growctl.ladder.mixtures import mixture_spans
 from growctl.ladder.stage_plans import plan_stages
 from growctl.run.changed_schedule import first_difference, shared_training
 from growctl.schedule.blocks import Schedule
@@ -69,7 +70,7 @@ def test_a_control_from_scratch_changes_the_weights_at_the_same_shares_of_its_ow
     schedule = mixed(controls=[{"kind": "tokenformer-scratch", "budgets": [1.0, 3.0]}])
     for control in plan_controls(schedule):
         [plan] = plan_stages(control.schedule)
-        first, second, third = planned_spans(control.schedule, plan, [plan])
+        first, second, third = mixture_spans(control.schedule, [plan.first_token])
         assert [dict(span.weights) for span in (first, second, third)] == [BASE, BOOKS, CODE]
         for span, share in ((first, 0), (second, 6 / 20), (third, 12 / 20)):
             assert abs(span.first_window - share * plan.num_steps * 4) <= 2  # half a step of 4 samples

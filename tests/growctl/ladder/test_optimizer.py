@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from growctl.ladder.load import load_schedule
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.stage_plans import plan_stages, worker_spec
 from tests.growctl.schedules import changed, parse, paths_of
 
 MUON = {"optimizer.name": "muon"}
@@ -57,7 +56,7 @@ def test_every_shipped_schedule_takes_muon_by_one_override() -> None:
 
 def test_muons_rate_is_by_default_the_one_at_which_its_updates_are_as_large_as_adamws() -> None:
     width = parse(changed({})).model.hidden_size
-    attempt = {"attempt": 1, "directory": "", "keys": "", "dataset": "", "initial": None, "resume": None}
+    attempt = {"attempt": 1, "directory": "", "dataset": "", "initial": None, "resume": None}
     for changes, expected in (
         ({}, 1.0),
         (MUON, 0.2 * math.sqrt(width)),

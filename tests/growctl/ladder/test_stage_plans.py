@@ -34,7 +34,7 @@ def test_the_papers_ladder_has_the_published_sizes_budgets_and_recipe() -> None:
     plans = plan_stages(loaded)
     assert [plan.num_parameters / 1e6 for plan in plans] == pytest.approx([123.6, 354.2, 753.8, 1310], rel=5e-4)
     assert [plan.name for plan in plans] == ["124m", "354m", "757m", "1.4b"]
-    assert all(plan.train_tokens == pytest.approx(60e9, rel=1e-5) for plan in plans)
+    assert all(plan.budget_tokens == pytest.approx(60e9, rel=1e-5) for plan in plans)
     assert {plan.tokens_per_step for plan in plans} == {512 * 1024}
     assert plans[-1].num_embedding_parameters == 50304 * 768
     assert all(isinstance(plan.model, TokenformerConfig) and plan.model.num_layers == 12 for plan in plans)
@@ -84,8 +84,8 @@ def test_tokens_become_the_nearest_whole_number_of_steps(train_tokens: int, batc
     training = {"batch_size": batch, "sequence_length": length}
     (plan,) = plan_stages(schedule(stages=stages, training=training))
     assert plan.num_steps >= 1
-    assert abs(plan.train_tokens - train_tokens) <= batch * length / 2
-    assert plan.train_tokens == plan.num_steps * batch * length
+    assert abs(plan.budget_tokens - train_tokens) <= batch * length / 2
+    assert plan.budget_tokens == plan.num_steps * batch * length
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.floats(0.001, 1.0))
@@ -94,7 +94,7 @@ def test_steps_flops_and_ramps_add_up_over_the_stages(steps: list[int], ramp: fl
     assert [plan.num_steps for plan in plans] == steps
     assert [plan.first_step for plan in plans] == [sum(steps[:i]) for i in range(len(steps))]
     for plan in plans:
-        assert plan.flops.total == pytest.approx(plan.train_tokens * training_flops_per_token(plan.model, 16).total)
+        assert plan.flops.total == pytest.approx(plan.budget_tokens * training_flops_per_token(plan.model, 16).total)
         assert (plan.ramp_steps == 0) == (plan.index == 0 or plan.num_steps == 1)
         assert plan.ramp_steps < plan.num_steps  # the last update is at the published formula
     assert total_flops(plans).total == pytest.approx(sum(plan.flops.total for plan in plans))

@@ -8,12 +8,10 @@ import pytest
 
 from growctl.ladder.caveats import schedule_caveats
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.costs import plan_costs
 from growctl.ladder.load import ScheduleError, load_resolved, load_schedule
-from growctl.ladder.plan_document import plan_document
+from growctl.ladder.plan import make_plan
 from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.ladder.warnings import plan_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.run.start import Start
 from growctl.schedule.blocks import Schedule
@@ -289,10 +287,10 @@ def test_an_unknown_cost_of_the_base_is_a_caveat_unless_the_schedule_gives_it(
     assert loaded.base_flops is None
     assert all("whose cost is not known" in caveat for caveat in schedule_caveats(loaded))
     assert len(schedule_caveats(loaded)) == 3
-    start = plan_document(loaded, plan_costs(loaded)).start
+    start = make_plan(loaded).start
     assert start is not None
     assert (start.checkpoint, start.num_parameters, start.grows) == (str(base), 12736, False)
-    assert (start.run, start.train_tokens, start.flops) == (None, None, None)
+    assert (start.run, start.trained_tokens, start.flops) == (None, None, None)
     given = started(base, "start.flops=1e20")
     assert given.base_flops == 1e20
     assert not [caveat for caveat in schedule_caveats(given) if "start checkpoint" in caveat]
@@ -309,7 +307,7 @@ def test_official_growth_of_one_stage_needs_a_base_that_grows(base: Path) -> Non
 def test_the_plans_warnings_count_the_checkpoints_size_and_tokens(base: Path) -> None:
     large = ("stages.0.attention_tokens=256", "stages.0.ffn_tokens=512", "stages.1.attention_tokens=257",
              "stages.1.ffn_tokens=513", "~controls")  # fmt: skip
-    [warning] = [line for line in plan_warnings(plan_costs(started(base, *large))) if "times the parameters" in line]
+    [warning] = [line for line in make_plan(started(base, *large)).warnings if "times the parameters" in line]
     assert "the parameters of the start checkpoint" in warning
 
 
@@ -333,7 +331,7 @@ def test_the_data_goes_on_after_a_checkpoint_of_the_same_windows(
     tmp_path: Path, windows: int, context: int, position: int, said: str
 ) -> None:
     schedule = started(write_base(tmp_path / "base", base_config()))
-    start = Start.of(schedule, tmp_path / ".keys")
+    start = Start.of(schedule, tmp_path)
     assert start
     write_dataset(tmp_path / "dataset", DataSpec(source="text"))
     dataset = read_dataset_manifest(tmp_path / "dataset")
@@ -349,7 +347,7 @@ def test_a_start_that_reads_documents_in_another_way_says_so_and_begins_the_data
     config = base_config().model_copy(update={"document_end_id": 0 if masked else None})
     base, said = write_base(tmp_path / "base", config), list[str]()
     schedule = started(base, f"data.document_mask={not masked}".lower(), "data.packing=best_fit")
-    start = Start.of(schedule, tmp_path / ".keys")
+    start = Start.of(schedule, tmp_path)
     assert start
     write_dataset(tmp_path / "dataset", DataSpec(source="text"))
     dataset = read_dataset_manifest(tmp_path / "dataset")

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from growctl.ladder.costs import Measurements, plan_costs
+from growctl.ladder.costs import Measurements
 from growctl.ladder.load import load_schedule
-from growctl.ladder.warnings import plan_notes, plan_warnings
-from growctl.launch.ranks import planned_crowding
-from growctl.run.requests import RunError, RunRequest, check_batch
+from growctl.ladder.plan import make_plan
+from growctl.launch.resolve import planned_crowding
+from growctl.run.requests import RunRequest, check_batch
+from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from stages.data.remote_reading import RemoteReading
@@ -35,7 +36,7 @@ def optimal(**blocks: Any) -> Schedule:
 
 
 def warnings(schedule: Schedule) -> list[str]:
-    return plan_warnings(plan_costs(schedule))
+    return list(make_plan(schedule).warnings)
 
 
 def test_a_ladder_near_compute_optimal_and_its_controls_get_no_warning() -> None:
@@ -130,7 +131,7 @@ def test_where_a_size_does_not_fit_checkpointing_is_proposed_with_its_memory_and
 
     assert fitting("1.25MB", 8, activation_checkpointing="blocks") == []
     (found,) = fitting("1.25MB", 8)
-    plan = plan_costs(optimal(launch={"devices": 1, "activation_checkpointing": "blocks"})).ladder.stages[1].plan
+    plan = make_plan(optimal(launch={"devices": 1, "activation_checkpointing": "blocks"})).trunk[1].plan
     assert found.endswith(
         " 4 is the largest that fits. It fits with launch.activation_checkpointing = blocks: 1.11 MB instead of "
         f"1.35 MB, {plan.recomputed_flops / plan.flops.total:.0%} more hardware FLOPs."
@@ -192,34 +193,17 @@ def test_learning_rates_that_differ_between_compared_runs_are_reported() -> None
     assert "how often it warms up again: once in the ladder, never in best-scratch-a, best-scratch-b;" in found
 
 
-def test_any_other_differing_setting_is_reported_with_both_values() -> None:
-    costs = plan_costs(optimal(controls=[{"kind": "tokenformer-scratch"}]))
-    control = costs.controls[0].schedule
-    changed = control.model_copy(
-        update={
-            "learning_rate": control.learning_rate.model_copy(update={"peak": 2e-3}),
-            "training": control.training.model_copy(update={"batch_size": 16}),
-        }
-    )
-    object.__setattr__(costs.controls[0], "schedule", changed)
-    found = plan_warnings(costs)
-    assert [warning.partition(";")[0] for warning in found] == [
-        "Compared runs differ in learning_rate.peak: 0.001 in the ladder, 0.002 in tokenformer-scratch",
-        "Compared runs differ in training.batch_size: 8 in the ladder, 16 in tokenformer-scratch",
-    ]
-
-
 def test_failed_measurements_are_warnings() -> None:
     schedule = optimal()
     failed = Measurements("this machine", 1, {}, ("Stage a of s could not be measured: no memory",))
-    assert plan_warnings(plan_costs(schedule, measurements=failed)) == list(failed.failures)
+    assert make_plan(schedule, measurements=failed).warnings == failed.failures
 
 
 # Notes
 
 
 def notes(schedule: Schedule) -> list[str]:
-    return plan_notes(plan_costs(schedule))
+    return list(make_plan(schedule).notes)
 
 
 def test_notes_name_upper_limits_and_the_timing_of_gstack() -> None:
@@ -245,16 +229,16 @@ def test_notes_name_assumed_devices_and_the_hosts_memory() -> None:
 
 def test_notes_name_the_measured_devices_and_what_larger_numbers_assume() -> None:
     schedule = ladder(launch={"devices": 2})
-    same = plan_notes(plan_costs(schedule, measurements=Measurements("2 x CPU", 2, {})))
+    same = make_plan(schedule, measurements=Measurements("2 x CPU", 2, {})).notes
     assert len(same) == 1
     assert "on 2 x CPU" in same[0]
-    fewer = plan_notes(plan_costs(schedule, measurements=Measurements("1 x CPU", 1, {})))
+    fewer = make_plan(schedule, measurements=Measurements("1 x CPU", 1, {})).notes
     assert fewer[1].startswith("Beyond this device, the times assume that every device is as fast")
 
 
 def test_a_plan_warns_of_settings_that_need_more_steps_than_a_stage_has() -> None:
     [warning] = warnings(optimal(evaluation={"every": 1500}))
-    assert warning.startswith("evaluation.every = 1500: stage a (1,200 steps) has none in between")
+    assert warning.startswith("evaluation.every = 1500: is beyond the end of a (1,200 steps), so")
 
 
 def test_a_missing_text_is_a_warning_with_a_hint_only_where_files_are_looked_at(tmp_path: Path) -> None:
@@ -262,24 +246,24 @@ def test_a_missing_text_is_a_warning_with_a_hint_only_where_files_are_looked_at(
     text.touch()
     schedule = optimal(data={"source": str(tmp_path / "text.tx"), "vocab_size": 300})
     assert warnings(schedule) == []
-    [warning] = plan_warnings(plan_costs(schedule, tmp_path))
+    [warning] = make_plan(schedule, tmp_path).warnings
     missing = f"data.source: '{tmp_path}/text.tx' does not exist; did you mean '{text}'?"
     assert warning == f"{missing} `run` needs it here, `plan` does not."
     there = optimal(data={"source": str(text), "vocab_size": 300})
-    assert plan_warnings(plan_costs(there, tmp_path)) == []
+    assert make_plan(there, tmp_path).warnings == ()
 
 
 def test_a_missing_text_whose_dataset_is_prepared_is_a_warning_that_says_so(tmp_path: Path) -> None:
     schedule = optimal(data={"source": str(tmp_path / "gone"), "vocab_size": 300})
     write_dataset(RunsPaths(tmp_path).datasets / "gone-0", schedule.data, validation=(50, 100_000))
-    [warning] = plan_warnings(plan_costs(schedule, tmp_path))
+    [warning] = make_plan(schedule, tmp_path).warnings
     assert warning.endswith("Its dataset is prepared, which is enough.")
 
 
 def test_a_small_validation_set_is_a_warning_once_the_dataset_is_prepared(tmp_path: Path) -> None:
     schedule = optimal()
     write_dataset(RunsPaths(tmp_path).datasets / "text-0", schedule.data, validation=(6, 9_000))
-    [warning] = plan_warnings(plan_costs(schedule, tmp_path))
+    [warning] = make_plan(schedule, tmp_path).warnings
     assert warning.startswith("Validation has 6 documents with 9,000 tokens, fewer than 50 documents and 100,000 ")
     assert "data.validation_fraction" in warning
 
@@ -287,7 +271,7 @@ def test_a_small_validation_set_is_a_warning_once_the_dataset_is_prepared(tmp_pa
 def test_evaluations_that_read_little_of_a_validation_set_are_a_warning(tmp_path: Path) -> None:
     schedule = optimal(evaluation={"max_sequences": 10})
     write_dataset(RunsPaths(tmp_path).datasets / "text-0", schedule.data, validation=(80, 500_000))
-    [warning] = plan_warnings(plan_costs(schedule, tmp_path))
+    [warning] = make_plan(schedule, tmp_path).warnings
     assert f"an evaluation reads {10 * schedule.training.sequence_length} of the tokens" in warning
 
 
@@ -296,7 +280,7 @@ def test_a_cache_smaller_than_a_remote_dataset_is_a_warning_with_the_traffic(tmp
 
     def found(cache: str) -> list[str]:
         schedule = optimal(data={"source": url, "vocab_size": 300, "cache_bytes": cache})
-        return [warning for warning in plan_warnings(plan_costs(schedule, tmp_path)) if "cache_bytes" in warning]
+        return [warning for warning in make_plan(schedule, tmp_path).warnings if "cache_bytes" in warning]
 
     assert found("1MB") == [], "not known before it was opened"
     folder = RunsPaths(tmp_path).datasets / "web-1a2b-at-0"
@@ -319,7 +303,7 @@ def test_entries_that_the_trained_tokenizer_lacks_are_a_warning_with_both_number
     def found(vocab_size: int, **blocks: Any) -> list[str]:
         schedule = optimal(data={"source": "text", "vocab_size": vocab_size}, **blocks)
         write_dataset(RunsPaths(tmp_path).datasets / f"text-{vocab_size}", schedule.data)
-        return [warning for warning in plan_warnings(plan_costs(schedule, tmp_path)) if "vocab_size" in warning]
+        return [warning for warning in make_plan(schedule, tmp_path).warnings if "vocab_size" in warning]
 
     assert found(300) == []
     assert found(1500) == [

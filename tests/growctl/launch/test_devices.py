@@ -18,16 +18,17 @@ from rich.console import Console
 
 from growctl.cli.dry_run import dry_run_text
 from growctl.doctor import diagnosis
-from growctl.ladder.costs import plan_costs, stage_checkpoint_bytes
+from growctl.doctor.check import Problem
+from growctl.ladder.costs import stage_checkpoint_bytes
 from growctl.ladder.measure import _devices_here
+from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch import devices, resolve
 from growctl.launch.devices import GPU_FILES, MOST_CPU_RANKS, Devices, gpus_here, local_devices
 from growctl.launch.local import Local
 from growctl.launch.machines import LaunchError
 from growctl.launch.resolve import machines_of, planned_devices, run_devices
-from growctl.run.disk_space import remaining_bytes
-from growctl.run.requests import LadderRequest
+from growctl.run.requests import LadderRequest, remaining_bytes
 from growctl.run.runner import Execution
 from growctl.run.screen import Screen
 from growctl.schedule.blocks import Schedule
@@ -125,10 +126,10 @@ def everyones_answers(schedule: Schedule, folder: Path) -> Devices:
     assert isinstance(machines, Local)
     assert (machines.devices, machines.gpus) == (planned.per_machine, on_gpus)
     assert run_devices(schedule, machines) == planned
-    assert _devices_here(schedule) == (planned.per_machine, on_gpus)
-    costs = plan_costs(schedule)
-    assert costs.precision == planned.precision("auto")
-    assert costs.memory_bytes == planned.memory_bytes
+    assert _devices_here(schedule) == planned
+    plan = make_plan(schedule)
+    assert plan.devices == planned
+    assert plan.device_memory_bytes == planned.memory_bytes
     text = dry_run_text(LadderRequest.of(schedule, "s", folder / "runs", None, with_controls=False))
     assert f"start_ranks {planned.per_machine} " in text
     assert ("DS_ACCELERATOR=cpu" in text) is not on_gpus
@@ -227,18 +228,18 @@ def test_gpus_that_are_slow_at_bf16_train_in_float32_and_are_planned_so(other_ma
     other_machine.has("nvidia0", gpus=(V100, V100))
     found = everyones_answers(ladder(), tmp_path)
     assert (found.precision("auto"), found.precision("bf16")) == ("fp32", "bf16")
-    costs = plan_costs(ladder())
-    assert (costs.precision, costs.memory_bytes) == ("fp32", 32 * GIB)
+    plan = make_plan(ladder())
+    assert plan.device_memory_bytes == 32 * GIB
 
 
 def test_a_plans_micro_batch_fits_this_machines_gpus(other_machine):
-    everything = plan_costs(ladder()).ladder.stages[0].memory
+    everything = make_plan(ladder()).trunk[0].memory_bytes
     other_machine.has("nvidia0", gpus=(gpu(memory=everything.total),))  # no room is left for what must stay free
-    fits = plan_costs(ladder()).ladder.stages[0]
+    fits = make_plan(ladder()).trunk[0]
     assert fits.micro_batch_size is not None
     assert fits.largest_micro_batch_size is not None
     assert 1 <= fits.micro_batch_size == fits.largest_micro_batch_size < 8
-    said = plan_costs(ladder(launch={"hardware": {"memory": "80GB"}})).ladder.stages[0]
+    said = make_plan(ladder(launch={"hardware": {"memory": "80GB"}})).trunk[0]
     assert said.micro_batch_size == 8
 
 
@@ -281,8 +282,9 @@ def test_a_failing_torch_stops_a_run_with_the_reason(other_machine, script, reas
     with pytest.raises(LaunchError, match=f"torch cannot list this machine's GPUs: .*{reason}"):
         machines_of(ladder())
     assert reason in (planned_devices(ladder()).note or "")
-    check = diagnosis.all_reduce("auto")
-    assert (check.state, check.fix) == ("failed", "see torch and devices")
+    with pytest.raises(Problem, match=reason) as problem:
+        diagnosis.all_reduce("auto")
+    assert problem.value.fix == "see torch and devices"
 
 
 def test_a_failing_torch_is_asked_only_once(other_machine):
@@ -353,7 +355,7 @@ def test_a_plan_can_assume_a_gpu_that_this_machine_lacks(other_machine):
 
 
 def test_a_run_uses_the_devices_it_starts_on_and_not_the_gpu_that_its_plan_assumes(other_machine, tmp_path):
-    everything = plan_costs(ladder(launch={"devices": 2})).ladder.stages[0].memory
+    everything = make_plan(ladder(launch={"devices": 2})).trunk[0].memory_bytes
     small = {"device": "h100", "memory": everything.total}  # too little for a GPU's whole share of the batch
     schedule = ladder(launch={"devices": 2, "hardware": small})
     machines = machines_of(schedule)
@@ -361,7 +363,7 @@ def test_a_run_uses_the_devices_it_starts_on_and_not_the_gpu_that_its_plan_assum
     assert run_devices(schedule, machines) == Devices(2, "cpu", cpu_is_fast_at_bf16())
     request = LadderRequest.of(schedule, "s", tmp_path, None, with_controls=False).ladder
     execution = Execution(request, tmp_path, machines, Screen(Console()))
-    assert [execution._micro_batch_size(plan) for plan in execution.plans] == [4] * len(execution.plans)
+    assert [execution.micro_batch_size(plan) for plan in execution.plans] == [4] * len(execution.plans)
 
 
 def test_a_run_needs_the_disk_space_of_the_precision_it_trains_in(other_machine, tmp_path, monkeypatch):

@@ -3,7 +3,8 @@
 import sqlite3
 from typing import Any
 
-from growctl.ledger.ledger import Ledger, RunEntry, ScoreEntry, StageEntry
+from growctl.ledger.entries import RunEntry, ScoreEntry, StageEntry
+from growctl.ledger.ledger import Ledger
 from model.flops import Flops
 
 RUN = RunEntry("quick", "quickstart", None, None, 1, "data/bytes", "f00d")

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.ledger.books import LANDMARKS
+from growctl.ledger.entries import AnomalyEntry, Cost, WorkEntry
 from growctl.ledger.file import TABLES
-from growctl.ledger.ledger import Anomaly, Cost, Ledger
+from growctl.ledger.ledger import Ledger
 from model.flops import Flops
-from tests.growctl.ledger.records import BASE, RUN, Metrics, extents, killed_once, rows
+from tests.growctl.ledger.records import BASE, GROWN, RUN, Metrics, extents, killed_once, rows
 
 
 def test_rows_close_at_checkpoints_and_at_the_end(ledger: Ledger) -> None:
@@ -198,7 +199,7 @@ def test_any_history_of_kills_adds_up_and_any_interleaving_gives_the_same_rows(
     history: tuple[list[dict[str, Any]], int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     records, trained = history
-    stage = replace(BASE, num_steps=12, train_tokens=1200)
+    stage = replace(BASE, num_steps=12, budget_tokens=1200)
     directory = tmp_path_factory.mktemp("history")
     with Ledger.open(directory / "once.db") as once, Ledger.open(directory / "often.db") as often:
         for ledger in (once, often):
@@ -232,7 +233,7 @@ def test_incremental_books_give_the_same_rows_also_after_kills(
     history: tuple[list[dict[str, Any]], int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     records, _ = history
-    stage = replace(BASE, num_steps=12, train_tokens=1200)
+    stage = replace(BASE, num_steps=12, budget_tokens=1200)
     directory = tmp_path_factory.mktemp("history")
     with Ledger.open(directory / "once.db") as once, Ledger.open(directory / "followed.db") as followed:
         for ledger in (once, followed):
@@ -262,9 +263,9 @@ def test_records_of_a_failed_sync_are_booked_by_the_next_one(ledger: Ledger, mon
     before = {table: rows(ledger, table) for table in TABLES}
     append = ledger._file.append
 
-    def full(table: str, *rest: Any, **named: Any) -> None:
-        append(table, *rest, **named)
-        if table == "work":
+    def full(entry: Any, **named: Any) -> None:
+        append(entry, **named)
+        if isinstance(entry, WorkEntry):
             raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patch:
@@ -288,8 +289,8 @@ def test_anomalies_are_stored_once_and_in_order(ledger: Ledger) -> None:
     for _ in range(2):
         ledger.books("0-small").sync(metrics.records)
     assert ledger.anomalies("0-small") == [
-        Anomaly(1, 7, 18.0, "spike", 9.5, 6.0, "skip", 7, 1),
-        Anomaly(1, 7, 19.0, "non_finite", None, None, "stop", None, None),
+        AnomalyEntry(1, 7, 18.0, "spike", 9.5, 6.0, "skip", 7, 1),
+        AnomalyEntry(1, 7, 19.0, "non_finite", None, None, "stop", None, None),
     ]
     assert ledger.anomalies("1-large") == []
     ledger.close()
@@ -353,7 +354,7 @@ def test_lost_metrics_lines_never_stop_a_run_and_nothing_counts_twice(
     history: tuple[list[dict[str, Any]], int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     records, trained = history
-    stage = replace(BASE, num_steps=12, train_tokens=1200)
+    stage = replace(BASE, num_steps=12, budget_tokens=1200)
     path = tmp_path_factory.mktemp("history") / "ledger.db"
     with Ledger.open(path) as ledger:
         ledger.record_run(RUN, [stage])
@@ -373,3 +374,13 @@ def test_lost_metrics_lines_never_stop_a_run_and_nothing_counts_twice(
         ledger.evaluations(stage.name)
     with Ledger.open(path) as ledger:
         assert ledger.stage_cost(stage.name) == cost
+
+
+def test_the_launch_of_a_resumed_run_may_change_and_is_remembered(ledger: Ledger) -> None:
+    assert ledger.relaunched() == []
+    for zero_stage in (2, 2, 3, 2):
+        conditions = RUN.conditions | {"launch.zero_stage": zero_stage}
+        ledger.record_run(replace(RUN, conditions=conditions), [BASE, GROWN])
+    assert ledger.relaunched() == ["launch.zero_stage"]
+    assert ledger.run().conditions == RUN.conditions
+    assert len(rows(ledger, "run")) == 3

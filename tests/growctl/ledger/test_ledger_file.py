@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from growctl.ledger.file import TABLES, move_aside
-from growctl.ledger.ledger import BrokenLedger, Ledger, LedgerError
+from growctl.ledger.file import TABLES, BrokenLedger, LedgerError, move_aside
+from growctl.ledger.ledger import Ledger
 from tests.growctl.ledger.records import BASE, GROWN, RUN, SCORE, Metrics, extents, killed_once, rows
 
 
@@ -103,7 +103,7 @@ connection = sqlite3.connect({str(path)!r}, isolation_level=None)
 connection.execute("PRAGMA cache_size = 1")
 connection.execute("BEGIN IMMEDIATE")
 for step in range(3000):
-    values = (step + 99, "-", "0-small", 1, step + 99, "interval", 1, 1, 1, 1, "fp32", None, None, None)
+    values = (step + 99, "-", "0-small", 1, step + 99, "interval", 1, 1, 1, 1, "fp32", "{{}}", None, None)
     connection.execute("INSERT INTO evaluation VALUES ({", ".join("?" * 14)})", values)
 os.kill(os.getpid(), 9)"""
     subprocess.run([sys.executable, "-c", code], check=False)
@@ -142,7 +142,7 @@ def without_triggers(path: Path, statement: str) -> None:
     ("statement", "said"),
     [
         ("UPDATE work SET wall_seconds = 1 WHERE closed_by = 'end'", "of work, does not match its hash"),
-        ("UPDATE stage SET num_parameters = num_parameters + 1 WHERE position = 0", "row 2, of stage, does not"),
+        ("UPDATE stage SET num_parameters = num_parameters + 1 WHERE name = '0-small'", "row 2, of stage, does not"),
         ("DELETE FROM work WHERE closed_by = 'checkpoint'", "is missing"),
         ("DELETE FROM run", "row 1 of 9 is missing"),
         ("UPDATE evaluation SET entry = entry + 1", "is missing"),

@@ -7,11 +7,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ledger.ledger import Cost, Ledger, PeakMemory, _shares
+from growctl.ledger.entries import Cost, WorkEntry
+from growctl.ledger.ledger import Ledger, split_by_resumes
 from tests.growctl.ledger.records import BASE, RUN, Metrics, killed_once, rows
 
 NUM_STEPS = 12
-STAGE = replace(BASE, num_steps=NUM_STEPS, train_tokens=NUM_STEPS * 100)
+STAGE = replace(BASE, num_steps=NUM_STEPS, budget_tokens=NUM_STEPS * 100)
+
+
+WORK = WorkEntry(
+    stage="0-small",
+    attempt=1,
+    first_step=0,
+    last_step=1,
+    num_records=1,
+    closed_by="end",
+    peak_gpu_bytes=None,
+    peak_resident_bytes=None,
+    device="cpu",
+    num_devices=1,
+    precision="fp32",
+    paid_by=None,
+    recorded_at="",
+)
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,7 @@ def test_kept_and_replayed_work_is_all_the_work_and_kept_work_is_the_last_path(
         for length in sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=3))):
             ledger.books(STAGE.name).sync(records[:length])  # a runner that then dies; the next one books on
         ledger.books(STAGE.name).sync(records)
-        cost, memory = ledger.stage_cost(STAGE.name), ledger.peak_memory(STAGE.name)
+        cost, work = ledger.stage_cost(STAGE.name), ledger.work(STAGE.name)
 
     spent, steps = cost.kept + cost.replayed, sum(one.steps for one in done)
     assert spent == cost.spent
@@ -114,7 +132,8 @@ def test_kept_and_replayed_work_is_all_the_work_and_kept_work_is_the_last_path(
     assert (cost.kept.gpu_joules or 0.0) <= sum(path) + 1e-6, (
         "what an attempt used after its last measurement is not known"
     )
-    assert memory == PeakMemory(max(one.peak_bytes for one in done), 10**9)
+    peaks = [row.peak_gpu_bytes for row in work if row.peak_gpu_bytes]
+    assert max(peaks) == max(one.peak_bytes for one in done)
 
 
 def test_each_row_has_the_energy_since_the_row_before(ledger: Ledger) -> None:
@@ -132,7 +151,8 @@ def test_each_row_has_the_energy_since_the_row_before(ledger: Ledger) -> None:
     assert (first["gpu_joules"], second["gpu_joules"]) == (4000.0, 2000.0), "the last 3 steps were not measured"
     assert (first["cpu_joules"], second["cpu_joules"]) == (30.0, 11.0)
     assert (first["step_seconds"], second["step_seconds"]) == (20.0, 13.0)
-    assert (first["peak_flops"], first["price_per_device_hour"]) == (1e6, 3.6)
+    assert first["available_flops"] == 20.0 * 2 * 1e6
+    assert first["money"] == first["device_seconds"] / 3600 * 3.6
 
 
 def test_replayed_energy_and_money_are_those_of_the_replayed_steps(ledger: Ledger) -> None:
@@ -165,7 +185,8 @@ def test_what_a_machine_cannot_measure_is_unknown_and_not_zero(ledger: Ledger) -
     spent = ledger.stage_cost("0-small").spent
     assert spent.gpu_joules is None
     assert spent.cpu_joules == 50.0
-    assert ledger.peak_memory("0-small") == PeakMemory(None, 10**9)
+    [row] = ledger.work("0-small")
+    assert (row.peak_gpu_bytes, row.peak_resident_bytes) == (None, 10**9)
 
 
 def test_one_attempt_without_a_counter_makes_the_energy_of_the_stage_unknown(ledger: Ledger) -> None:
@@ -234,6 +255,6 @@ def test_every_step_is_kept_rolled_back_or_replayed_as_the_attempts_went(data: s
             step += num_steps
             checkpoints |= {step} if data.draw(st.booleans()) else set()
     for row, (attempt, first, last) in enumerate(rows):
-        shares = _shares({"first_step": first, "last_step": last}, resumed[attempt:])  # type: ignore[arg-type]
+        shares = split_by_resumes(replace(WORK, first_step=first, last_step=last), resumed[attempt:])
         own = [given_up.get((row, step)) for step in range(first, last)]
         assert (shares.kept, shares.rolled_back) == (own.count(None) / len(own), own.count(True) / len(own))

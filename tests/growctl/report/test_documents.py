@@ -1,7 +1,5 @@
 """A report's files go where they belong, each whole, and say what is wrong where they cannot be written."""
 
-import fcntl
-import os
 from pathlib import Path
 
 import pytest
@@ -9,13 +7,11 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from growctl.report.chart import Axis, Chart, Mark, Series
-from growctl.report.documents import read_figure_formats, report_folder, write_report
+from growctl.report.documents import report_folder, write_report
 from growctl.runs.find import find_runs
+from growctl.runs.status import run_directories
 from growctl.runs_dir import ReportPaths, RunsPaths
-from growctl.status.runs import run_directories
 from growctl.text.section import Cell, Column, Section, Table
-from growctl.whole_file import replace_file
-from model.errors import UserError
 from tests.growctl.invented_runs import SMALL, FakeRun, control, ladder
 
 MARK = Mark({"flops": 1e12, "device_hours": 3.0}, 30.0, is_end=True)
@@ -85,26 +81,15 @@ def test_many_long_names_make_a_folder_name_that_every_file_system_takes(tmp_pat
 @pytest.mark.slow
 def test_figures_and_tables_are_written_as_asked_for_and_each_has_its_own_file(tmp_path: Path) -> None:
     paths = ReportPaths(tmp_path / "out")
-    write_report([], SECTIONS, paths, read_figure_formats("pdf, svg", is_styled=True), "paper")
+    write_report([], SECTIONS, paths, "pdf")
     names = [
         "compute-against-perplexity",
         *(f"compute-against-perplexity-by-{axis}" for axis in ("device_hours",)),
     ]
     assert files(paths) == {
         *("report.html", "stages.csv", "compute-against-perplexity.png"),
-        *(f"figures/{name}.{kind}" for name in names for kind in ("pdf", "svg")),
+        *(f"figures/{name}.pdf" for name in names),
     }
-
-
-@pytest.mark.parametrize("value", ["jpg", "png,gif", ",", ""])
-def test_an_unknown_kind_of_file_is_rejected_with_those_that_are_allowed(value: str) -> None:
-    with pytest.raises(UserError, match=r"--figures .*allowed are png, svg, pdf, separated by commas"):
-        read_figure_formats(value, is_styled=False)
-
-
-def test_a_style_alone_asks_for_figures_as_png() -> None:
-    assert read_figure_formats(None, is_styled=True) == ("png",)
-    assert read_figure_formats(None, is_styled=False) == ()
 
 
 def test_a_report_that_fails_while_it_is_made_leaves_the_former_one(
@@ -121,39 +106,6 @@ def test_a_report_that_fails_while_it_is_made_leaves_the_former_one(
     with pytest.raises(KeyboardInterrupt):
         write_report([], [], paths)
     assert {name: (tmp_path / name).read_bytes() for name in files(paths)} == before
-
-
-def test_what_a_killed_report_left_behind_is_removed(tmp_path: Path) -> None:
-    paths = ReportPaths(tmp_path)
-    (tmp_path / ".report.html.4242.tmp").write_text("<htm")
-    (tmp_path / ".mine.tmp").write_text("not a report's")
-    write_report([], SECTIONS, paths)
-    assert files(paths) == {"report.html", "stages.csv", "compute-against-perplexity.png", ".mine.tmp"}
-
-
-def test_no_other_report_can_write_to_the_folder_until_all_files_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def other_may_write() -> bool:
-        folder = os.open(tmp_path, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(folder)
-        return True
-
-    seen = []
-
-    def observed(path: Path, content: bytes) -> None:
-        seen.append(other_may_write())
-        replace_file(path, content)
-
-    monkeypatch.setattr("growctl.report.documents.replace_file", observed)
-    write_report([], SECTIONS, ReportPaths(tmp_path))
-    assert seen == [False] * 3
-    assert other_may_write()
 
 
 def unwritable(runs: Path) -> None:

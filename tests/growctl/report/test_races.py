@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from growctl.ledger.ledger import Ledger, LedgerError
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
 from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.runs_dir import RunPaths
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, ladder

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.ledger.ledger import Ledger, ScoreEntry
+from growctl.ledger.entries import ScoreEntry
+from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
 from growctl.report.scores import COLUMNS, other_scores, section
 from growctl.report.sections import report_sections
@@ -90,10 +91,10 @@ def test_nothing_is_shown_without_scores(tmp_path: Path):
     ("change", "said"),
     [
         ({"settings": {"limit": 10}}, "piqa, limit 10"),
-        ({"num_shots": 5}, "piqa, shots 5"),
+        ({"num_shots": 5}, "piqa, 5 shots"),
         ({"settings": {"include_path": "/home/me/tasks"}}, "piqa, include path /home/me/tasks"),
         ({"settings": {"tokenizer": "c0ffee00" * 8}}, "piqa, tokenizer " + "c0ffee00" * 8),
-        ({"settings": {"context": 16, "trained_length": 64}}, "piqa, context 16"),
+        ({"settings": {"context": 16, "trained_length": 64}}, "piqa, context 16, trained length 64"),
         ({"settings": {"dtype": "bfloat16"}}, "piqa, dtype bfloat16"),
     ],
 )
@@ -137,18 +138,25 @@ def test_texts_and_long_contexts_are_listed_with_what_sets_them_apart(tmp_path: 
         ),
     )
     assert other_scores(runs) == [
-        ("ladder/small", "book.txt, context 64, stride 32", "perplexity 12.5, bits_per_byte 1.5"),
-        ("ladder/small", "context-4096 of book.txt, max tokens 9000, rope scaling yarn, trained length 64", "loss 3"),
+        ("ladder/small", "/data/book.txt, context 64, stride 32", "perplexity 12.5, bits_per_byte 1.5"),
+        (
+            "ladder/small",
+            "context-4096, /data/book.txt, max tokens 9000, rope scaling yarn, trained length 64",
+            "loss 3",
+        ),
     ]
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"dtype": "bfloat16"}, "book.txt, context 64, dtype bfloat16, stride 64"),
-        ({"tokenizer": "c0ffee00" * 8}, "book.txt, context 64, stride 64, tokenizer " + "c0ffee00" * 8),
-        ({"text": ["/other/book.txt"]}, "book.txt, context 64, stride 64, text /other/book.txt"),
-        ({"text": None, "split": "train", "dataset": "/data/wiki"}, "train split of wiki, context 64, stride 64"),
+        ({"dtype": "bfloat16"}, "/data/book.txt, context 64, dtype bfloat16, stride 64"),
+        ({"tokenizer": "c0ffee00" * 8}, "/data/book.txt, context 64, stride 64, tokenizer " + "c0ffee00" * 8),
+        ({"text": ["/other/book.txt"]}, "/other/book.txt, context 64, stride 64"),
+        (
+            {"text": None, "split": "train", "dataset": "/data/wiki"},
+            "context 64, dataset /data/wiki, split train, stride 64",
+        ),
     ],
 )
 def test_evaluations_of_other_settings_are_rows_of_their_own(tmp_path: Path, changes: dict[str, Any], said: str):
@@ -158,7 +166,7 @@ def test_evaluations_of_other_settings_are_rows_of_their_own(tmp_path: Path, cha
     runs = report(tmp_path, score, replace(score, evaluated_at=later, value=4.0, settings=usual | changes))
     (_, plain, first), (_, other, second) = other_scores(runs)
     assert (first, other, second) == ("loss 3", said, "loss 4")
-    assert plain.startswith("book.txt, context 64")
+    assert plain.startswith("/data/book.txt, context 64")
     assert plain != other
 
 
@@ -172,10 +180,10 @@ def test_long_contexts_of_other_texts_are_rows_of_their_own(tmp_path: Path):
         *(replace(score, evaluated_at=f"{i}", settings=usual | change) for i, change in enumerate(changes)),
     )
     assert [what for _, what, _ in other_scores(runs)] == [
-        "context-128 of a.txt, max tokens 9000, trained length 64",
-        "context-128 of b.txt, max tokens 9000",
-        "context-128 of a.txt, max tokens 500, trained length 64",
-        "context-128 of a.txt, max tokens 9000, trained length 32",
+        "context-128, /a.txt, max tokens 9000, trained length 64",
+        "context-128, /b.txt, max tokens 9000, trained length 64",
+        "context-128, /a.txt, max tokens 500, trained length 64",
+        "context-128, /a.txt, max tokens 9000, trained length 32",
     ]
 
 

@@ -9,14 +9,13 @@ from growctl.analysis.results import results
 from growctl.ladder.load import load_schedule
 from growctl.report.sections import remarks
 from growctl.run.requests import LadderRequest
+from growctl.runs import status as status_runs
 from growctl.runs.find import find_runs
+from growctl.runs.status import find_status, with_controls_to_come
 from growctl.runs_dir import RunPaths
-from growctl.status import runs as status_runs
-from growctl.status.controls_to_come import with_controls_to_come
-from growctl.status.runs import find_status
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
-from tests.growctl.status.hand_made import HandMade, printed
+from tests.growctl.runs.hand_made import HandMade, printed
 
 LEFT_OUT = "controls were left out: --no-controls"
 

@@ -50,7 +50,6 @@ def undisturbed(training, tmp_path_factory):
 def runs(undisturbed, tmp_path):
     """A separate runs directory that already has the dataset."""
     shutil.copytree(undisturbed[1] / ".datasets", tmp_path / ".datasets")
-    shutil.copy(undisturbed[1] / ".keys", tmp_path)
     return tmp_path
 
 

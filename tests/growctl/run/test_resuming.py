@@ -12,7 +12,6 @@ from growctl.run.requests import RunFailed
 from growctl.run.resume import World, checkpoint_to_resume
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import manifest_hash, sealed_manifest
-from stages.checkpoint.signatures import OriginError, sign
 from stages.stage_dir import converted_directory
 from stages.train.skipped_data import trained_without
 from tests.stages.checkpoints import write_checkpoint
@@ -24,7 +23,7 @@ SAVED, OTHER = World(2, 1, "none"), World(1, 3, "optimizer")
 def rewritten(directory, **changes):
     """An intact checkpoint whose manifest has other values."""
     manifest = write_checkpoint(directory).model_copy(update=changes)
-    sealed = sealed_manifest(manifest, lambda seal: sign(seal, directory.parent / ".keys"))
+    sealed = sealed_manifest(manifest)
     (directory / "manifest.json").write_text(sealed.model_dump_json())
     return directory
 
@@ -55,8 +54,8 @@ def test_the_newest_checkpoint_of_the_same_world_is_used_unchanged(tmp_path, con
     saved(tmp_path / "step_00000010")
     newest = saved(tmp_path / "step_00000020")
     converted(newest)
-    assert checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", pytest.fail) == newest
-    assert checkpoint_to_resume(tmp_path / "empty", SAVED, tmp_path / ".keys", pytest.fail) is None
+    assert checkpoint_to_resume(tmp_path, SAVED, pytest.fail) == newest
+    assert checkpoint_to_resume(tmp_path / "empty", SAVED, pytest.fail) is None
     assert conversions == []
 
 
@@ -64,21 +63,21 @@ def test_the_newest_checkpoint_of_the_same_world_is_used_unchanged(tmp_path, con
 def test_a_checkpoint_of_another_world_is_converted_with_a_message(tmp_path, conversions, other):
     said: list[str] = []
     newest = saved(tmp_path / "step_00000020")
-    assert checkpoint_to_resume(tmp_path, other, tmp_path / ".keys", said.append) == converted_directory(newest)
+    assert checkpoint_to_resume(tmp_path, other, said.append) == converted_directory(newest)
     assert conversions == ["step_00000020"]
     assert said == [f"step_00000020 was saved by 2 devices at ZeRO 1; converting it for {other}"]
 
 
 def test_a_checkpoint_without_recorded_offload_is_converted(tmp_path, conversions):
     rewritten(tmp_path / "step_00000020", kind="engine", world_size=2, zero_stage=1)
-    checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", print)
+    checkpoint_to_resume(tmp_path, SAVED, print)
     assert conversions == ["step_00000020"]
 
 
 def test_an_intact_conversion_is_reused_without_a_message(tmp_path, conversions):
     old, newest = saved(tmp_path / "step_00000010"), saved(tmp_path / "step_00000020")
     left, expected = converted(old), converted(newest)
-    assert checkpoint_to_resume(tmp_path, OTHER, tmp_path / ".keys", pytest.fail) == expected
+    assert checkpoint_to_resume(tmp_path, OTHER, pytest.fail) == expected
     assert conversions == []
     assert not left.exists()
 
@@ -88,7 +87,7 @@ def test_a_broken_conversion_is_set_aside_and_repeated(tmp_path, conversions):
     newest = saved(tmp_path / "step_00000020")
     victim = next(converted(newest).rglob("*.safetensors"))
     victim.write_bytes(victim.read_bytes()[:-1])
-    assert checkpoint_to_resume(tmp_path, OTHER, tmp_path / ".keys", said.append) == converted_directory(newest)
+    assert checkpoint_to_resume(tmp_path, OTHER, said.append) == converted_directory(newest)
     assert conversions == ["step_00000020"]
     assert victim.name in said[0]
     assert "moved to broken-converted_00000020" in said[0]
@@ -98,7 +97,7 @@ def test_a_conversion_of_another_checkpoint_is_set_aside(tmp_path, conversions):
     said: list[str] = []
     newest = saved(tmp_path / "step_00000020")
     write_checkpoint(converted_directory(newest))
-    assert checkpoint_to_resume(tmp_path, OTHER, tmp_path / ".keys", said.append) == converted_directory(newest)
+    assert checkpoint_to_resume(tmp_path, OTHER, said.append) == converted_directory(newest)
     assert conversions == ["step_00000020"]
     assert "was not made from step_00000020; moved to broken-converted_00000020" in said[0]
 
@@ -110,7 +109,7 @@ def test_a_conversion_whose_checkpoint_broke_is_the_newest_intact_checkpoint(tmp
     newest = saved(tmp_path / "step_00000020")
     expected = converted(newest)
     next(newest.rglob("*.safetensors")).unlink()
-    assert checkpoint_to_resume(tmp_path, world, tmp_path / ".keys", said.append) == expected
+    assert checkpoint_to_resume(tmp_path, world, said.append) == expected
     assert len(said) == 1
     assert "moved to broken-step_00000020" in said[0]
     assert conversions == []
@@ -122,18 +121,8 @@ def test_a_failed_conversion_reports_why_and_keeps_the_checkpoint(tmp_path, monk
     newest = saved(tmp_path / "step_00000020")
     (newest / "engine").mkdir()
     with pytest.raises(RunFailed, match=r"step_00000020 cannot be converted: can't find .*optim_states.pt files"):
-        checkpoint_to_resume(tmp_path, OTHER, tmp_path / ".keys", print)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".keys", "log.txt", "step_00000020"]
-
-
-@pytest.mark.parametrize("world", [SAVED, OTHER])
-def test_a_checkpoint_signed_with_an_unknown_key_stops_the_run_and_is_kept(tmp_path, conversions, world):
-    newest = saved(tmp_path / "step_00000020")
-    (tmp_path / ".keys").write_text("0" * 64)
-    with pytest.raises(OriginError, match="can run any code"):
-        checkpoint_to_resume(tmp_path, world, tmp_path / ".keys", pytest.fail)
-    assert newest.is_dir()
-    assert conversions == []
+        checkpoint_to_resume(tmp_path, OTHER, print)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.txt", "step_00000020"]
 
 
 @pytest.mark.parametrize("name", ["step_00000023", "converted_00000023"])
@@ -143,7 +132,7 @@ def test_checkpoints_trained_on_since_skipped_data_are_set_aside(tmp_path, conve
     before = saved(tmp_path / "step_00000010")
     rewritten(tmp_path / name, step=23, kind="engine", world_size=2, zero_stage=1, offload="none")
     wanted = partial(trained_without, [(20, 5)])
-    assert checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", said.append, wanted) == before
+    assert checkpoint_to_resume(tmp_path, SAVED, said.append, wanted) == before
     assert said == [f"{tmp_path / name} belongs to training that was rolled back; moved to broken-{name}"]
     assert (tmp_path / f"broken-{name}").is_dir()
 
@@ -157,5 +146,5 @@ def test_half_written_leftovers_are_removed_before_new_checkpoints_need_the_spac
     ):
         (tmp_path / name / "engine").mkdir(parents=True)
     step = saved(tmp_path / "step_00000010")
-    assert checkpoint_to_resume(tmp_path, SAVED, tmp_path / ".keys", pytest.fail) == step
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".keys", step.name]
+    assert checkpoint_to_resume(tmp_path, SAVED, pytest.fail) == step
+    assert sorted(path.name for path in tmp_path.iterdir()) == [step.name]

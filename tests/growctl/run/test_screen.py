@@ -37,24 +37,6 @@ def test_a_text_that_a_model_wrote_is_printed_verbatim_below_its_heading(termina
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_name_in_a_message_is_not_explained(terminal: bool) -> None:
-    screen, got = screen_of(80, terminal)
-    screen.message("stage tau: 'nats' failed")
-    assert got.getvalue().endswith("stage tau: 'nats' failed\n")
-
-
-def test_a_word_of_growctl_is_explained_at_its_first_use_and_not_again() -> None:
-    screen, got = screen_of(200)
-    [plan] = plan_run(ladder((20,)))
-    screen.run_started("tau", None, [plan])
-    record = {"event": "trigger", "step": 9, "fired": True, "slope": 1e-9, "threshold": 2e-9}
-    screen.record(plan, record)
-    screen.record(plan, record)
-    assert got.getvalue().count("1.00e-09 nats per FLOP (units of the natural logarithm), less than 2.00e-09") == 1
-    assert got.getvalue().count("1.00e-09 nats per FLOP, less than 2.00e-09") == 1
-
-
-@pytest.mark.parametrize("terminal", [False, True])
 def test_a_command_to_copy_is_never_broken(terminal: bool) -> None:
     screen, got = screen_of(terminal=terminal)
     text = "To see its cost and results: growctl report small --runs-dir /data/of/a/long/path"

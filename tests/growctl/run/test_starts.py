@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from growctl.ladder.load import load_schedule
-from growctl.ledger.starts import read_starts
+from growctl.ledger.lines import read_starts
 from growctl.run.requests import LadderRequest
-from growctl.run.run_set import RunSet
+from growctl.runs.directory import RunSet
 from growctl.runs_dir import RunPaths
 from tests.growctl.runs import CONTROL, SCHEDULE, write_schedule
 

@@ -12,9 +12,8 @@ from pydantic import ValidationError
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import ScheduleError
-from growctl.ladder.plan_document import plan_document
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import slope_trigger
+from growctl.ladder.plan import make_plan
+from growctl.ladder.stage_plans import plan_stages, slope_trigger
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.growth_block import FreezeForBlock, GrowthBlock, RewarmupBlock
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
@@ -210,7 +209,7 @@ def test_any_growth_block_gives_a_schedule_that_plans_and_reloads_or_short_messa
         assert max(map(len, lines)) < 350
         return
     assert parse(written_out(schedule)) == schedule
-    assert len(plan_document(schedule).stages) == len(schedule.stages)
+    assert len(make_plan(schedule).stages) == len(schedule.stages)
     schedule.growth.rules(2, 20)
     if transformer:
         # all parameters of a grown transformer train at the stage's rate after the warm-up

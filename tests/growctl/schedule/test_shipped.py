@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import SHIPPED, find_schedule, load_schedule, shipped_schedules
-from growctl.ladder.plan_document import plan_document
+from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.files import GROUPS, choices
 from model.config import TokenformerConfig, num_parameters
@@ -45,7 +45,7 @@ def test_every_shipped_schedule_loads_and_plans_by_its_short_and_its_long_name(
     monkeypatch.chdir(tmp_path)
     loaded = load_schedule(name)
     assert loaded.name == Path(name).name
-    assert plan_document(loaded).total.flops > 0
+    assert make_plan(loaded).total.flops > 0
     path = SHIPPED / f"{name}.yaml"
     assert load_schedule(str(path)) == loaded
     for reference in (name, f"{name}.yaml", f"schedules/{name}", f"schedules/{name}.yaml", str(path)):
@@ -122,7 +122,7 @@ def test_a_late_jump_grows_to_the_quickstarts_size_at_80_percent_and_before_the_
 
 def test_wikitext_is_near_compute_optimal_and_costs_about_thirty_quickstarts() -> None:
     plans = plan_stages(load_schedule("wikitext"))
-    assert 15 < sum(plan.train_tokens for plan in plans) / plans[-1].num_parameters < 20
+    assert 15 < sum(plan.budget_tokens for plan in plans) / plans[-1].num_parameters < 20
     assert 25 < total_flops(plans).total / total_flops(plan_stages(load_schedule("quickstart"))).total < 35
 
 
@@ -174,7 +174,7 @@ def test_the_pile_models_from_scratch_are_the_published_ones(size: str) -> None:
     assert shape == PILE[size]
     (plan,) = plan_stages(loaded)
     assert (plan.name, plan.num_steps, plan.tokens_per_step) == (size, 143_000, 1024 * 2048)
-    assert plan.train_tokens == pytest.approx(300e9, rel=1e-3)
+    assert plan.budget_tokens == pytest.approx(300e9, rel=1e-3)
     assert isinstance(plan.model, TokenformerConfig)
     nominal = {"150m": 150e6, "450m": 450e6, "900m": 900e6, "1.5b": 1.5e9}[size]
     assert num_parameters(plan.model) == pytest.approx(nominal, rel=0.06)

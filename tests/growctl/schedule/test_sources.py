@@ -9,12 +9,11 @@ import pytest
 
 from growctl.ladder.datasets import DatasetSizes, dataset_warnings
 from growctl.ladder.load import load_schedule
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.train_spec import worker_spec
+from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.run.requests import schedule_yaml
+from growctl.runs.storage import DatasetUse
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.sources import changed_texts, missing_data, prepare_data, prepared_data
-from growctl.storage.needed import DatasetUse
 from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.source_errors import DataError
 from tests.growctl.mixed import write_schedule, write_texts
@@ -102,7 +101,7 @@ def test_clean_keeps_the_mixture_of_a_run_and_its_sources(original: Path, tmp_pa
     schedule = loaded(original)
     mixture = next(path for path, _ in prepared_data(schedule.data, original / "runs/.datasets"))
     attempt: dict[str, Any] = {"attempt": 1, "samples_seen": 0, "micro_batch_size": 1, "launched_at": 0.0}
-    attempt |= {"keys": "", "initial": None, "resume": None, "directory": "", "dataset": str(mixture)}
+    attempt |= {"initial": None, "resume": None, "directory": "", "dataset": str(mixture)}
     spec = worker_spec(schedule, plan_stages(schedule)[0], **attempt)
     stage = runs / "mixed/stages/0-a"
     stage.mkdir(parents=True)

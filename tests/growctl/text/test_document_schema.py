@@ -80,7 +80,7 @@ def test_a_missing_key_is_refused():
 
 def test_docstrings_become_descriptions_in_the_words_of_json():
     check = document_schema("doctor")["$defs"]["Check"]
-    assert check["properties"]["fix"]["description"] == "How to fix it; set if the state is not `ok`."
+    assert check["properties"]["fix"]["description"] == "How to fix it; set unless the level is `ok`."
     run = document_schema("status")["$defs"]["RunStatus"]["properties"]
     assert run["control"]["description"] == "Kind of control; null for a ladder."
 

@@ -2,56 +2,65 @@
 
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from growctl.ladder.releases import paths_of
 from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.trackers import tracking
-from growctl.trackers.kinds import KINDS, Kind
+from growctl.trackers.adapters import KINDS, Kind, TrackedRun
 from growctl.trackers.process import serve
-from growctl.trackers.protocol import TrackedRun
 from growctl.trackers.tracking import Tracking
-from stages.metrics import Record
+from stages.metrics import MetricsWriter, Record
 from tests.growctl.schedules import changed, parse
 from tests.workers import HANG_SECONDS, REPOSITORY
 
 
-class FeedHere:
-    """Stands in for a Feed: gives a tracker its messages in this process, once there are no more."""
+class ProcessHere:
+    """Stands in for the process of the trackers: a thread of this process that serves the same pipes."""
 
-    def __init__(self, name: str, arguments: list[str], first: Any, log: Path, tell: Callable[[str], None]) -> None:
-        self.name, self._arguments, self._messages = name, arguments, list[bytes]()
-        self.offer(first)
-        Path(arguments[-1]).parent.mkdir(parents=True, exist_ok=True)
+    def __init__(self, *_: Any, **__: Any) -> None:
+        lines, stdin = os.pipe()
+        stdout, to_user = os.pipe()
+        self.stdin, self.stdout = os.fdopen(stdin, "wb", 0), os.fdopen(stdout, "rb")
+        self._thread = threading.Thread(target=self._serve, args=(lines, to_user), daemon=True)
+        self._thread.start()
 
-    def offer(self, message: dict[str, Any]) -> None:
-        self._messages.append(json.dumps(message).encode())
+    def _serve(self, lines: int, to_user: int) -> None:
+        with os.fdopen(lines, "rb") as messages, os.fdopen(to_user, "w", buffering=1) as warnings:
+            serve(messages, lambda text: print(text, file=warnings))
 
-    end = offer
+    def poll(self) -> int | None:
+        return None if self._thread.is_alive() else 0
 
-    def wait(self, deadline: float) -> None:
-        serve(self._messages, *self._arguments)
+    def wait(self, seconds: float | None = None) -> int:
+        self._thread.join(seconds)
+        assert self.poll() == 0
+        return 0
 
 
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trackers run in this process."""
-    monkeypatch.setattr(tracking, "Feed", FeedHere)
+    monkeypatch.setattr(tracking, "subprocess", SimpleNamespace(Popen=ProcessHere, PIPE=None, TimeoutExpired=Exception))
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
-    """Makes the tracker `tensorboard` a stand-in of that class."""
-    monkeypatch.setitem(KINDS, "tensorboard", Kind(f"{kind.__module__}:{kind.__name__}", (), ()))
+def stand_in(monkeypatch: pytest.MonkeyPatch, kind: type, tracker: str = "tensorboard") -> None:
+    """Makes a tracker a stand-in of that class."""
+    monkeypatch.setitem(KINDS, tracker, Kind(f"{kind.__module__}:{kind.__name__}", ()))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
 
-def calls(runs: Path) -> list[Any]:
+def calls(runs: Path, tracker: str = "tensorboard") -> list[Any]:
     """What Noting was given in all runs of `runs`."""
-    text = RunsPaths(runs).tracker_store("tensorboard").joinpath("calls.jsonl").read_text()
+    file = RunsPaths(runs).tracker_store(tracker) / "calls.jsonl"
+    text = file.read_text() if file.exists() else ""
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -106,13 +115,26 @@ SMALL = [started(), trained(5), evaluated(10), trained(10), trained(16), evaluat
 LARGE = [started(), evaluated(0, "after_growth"), trained(1), trained(20), evaluated(20, "final")]
 
 
-def feed_ladder(tracking: Tracking, schedule: Schedule, small: list[Record], large: list[Record]) -> None:
-    """Gives the records of both stages to the trackers, as the runner does at each start."""
+def write_records(metrics: Path, records: list[Record]) -> None:
+    """Appends those records to metrics.jsonl that it does not have yet."""
+    metrics.parent.mkdir(parents=True, exist_ok=True)
+    num_written = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    for record in records[num_written:]:
+        writer = MetricsWriter(metrics, record["attempt"])
+        writer.write(**{key: value for key, value in record.items() if key != "attempt"})
+        writer.close()
+
+
+def feed_ladder(
+    tracking: Tracking, schedule: Schedule, runs: Path, small: list[Record], large: list[Record], name: str = "tiny"
+) -> None:
+    """Writes the records of both stages and shows them to the trackers, as a run does at each start."""
     plans = plan_stages(schedule)
     for plan, records in zip(plans, (small, large), strict=True):
+        metrics = paths_of(RunPaths(runs / name), plan).metrics
+        write_records(metrics, records[:2])
         tracking.from_the_start(plan, plans)
-        tracking.records(records[:2])
-        tracking.records(records[2:])
+        write_records(metrics, records)
 
 
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,11 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from growctl.trackers.protocol import Place, Status, TrackedRun
+from growctl.trackers.adapters import Point, Status, TrackedRun
 
 
 class Noting:
@@ -20,29 +21,27 @@ class Noting:
         with self._file.open("a") as file:
             file.write(json.dumps(call) + "\n")
 
-    def log(self, place: Place, values: dict[str, float]) -> None:
-        self._note("log", place.stage, place.step, place.tokens, place.flops, values)
+    def log(self, points: Sequence[Point], row: int) -> None:
+        for number, point in enumerate(points, row):
+            if point.event:
+                self._note("mark", point.stage, point.step, point.event, point.text, point.values)
+            else:
+                self._note("log", point.stage, point.step, point.tokens, point.flops, point.values, number)
 
-    def mark(self, place: Place, event: str, text: str, values: dict[str, float]) -> None:
-        self._note("mark", place.stage, place.step, event, text, values)
-
-    def flush(self) -> None:
-        pass
-
-    def finish(self, status: Status, table: list[dict[str, str]]) -> None:
-        self._note("finish", status, len(table))
+    def finish(self, status: Status, figures: dict[str, float]) -> None:
+        self._note("finish", status, figures)
 
 
 class Raising(Noting):
     """A tracker that raises at its first value."""
 
-    def log(self, place: Place, values: dict[str, float]) -> None:
+    def log(self, points: Sequence[Point], row: int) -> None:
         raise ConnectionError("the server\x1b[2J is gone")
 
 
 class Hanging(Noting):
     """A tracker that never returns from its first value."""
 
-    def log(self, place: Place, values: dict[str, float]) -> None:
+    def log(self, points: Sequence[Point], row: int) -> None:
         while True:
             time.sleep(60)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from growctl.trackers import kinds
+from growctl.trackers import adapters
 from tests.growctl.runs import UNUSABLE_INPUT, run_here, write_schedule
 
 MESSAGE = "trackers.0 = 'wandb': needs the package wandb; pip install 'growctl[wandb]'"
@@ -14,7 +14,7 @@ MESSAGE = "trackers.0 = 'wandb': needs the package wandb; pip install 'growctl[w
 @pytest.fixture
 def without_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
     """wandb is not installed; the other packages are."""
-    monkeypatch.setattr(kinds, "find_spec", lambda name: None if name == "wandb" else ModuleSpec(name, None))
+    monkeypatch.setattr(adapters, "find_spec", lambda name: None if name == "wandb" else ModuleSpec(name, None))
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
@@ -32,8 +32,8 @@ def test_validate_finds_the_missing_package_as_run_does(without_wandb, tmp_path:
 
 
 def test_the_second_trackers_package_is_named_too(without_wandb) -> None:
-    assert kinds.missing_package(["tensorboard", "wandb"]) == MESSAGE.replace("trackers.0", "trackers.1")
-    assert kinds.missing_package(["tensorboard", "mlflow", "trackio"]) is None
+    assert adapters.missing_package(["tensorboard", "wandb"]) == MESSAGE.replace("trackers.0", "trackers.1")
+    assert adapters.missing_package(["tensorboard", "mlflow", "trackio"]) is None
 
 
 def test_every_tracker_has_an_extra_of_its_name_with_its_packages() -> None:
@@ -43,7 +43,7 @@ def test_every_tracker_has_an_extra_of_its_name_with_its_packages() -> None:
     from tests.workers import REPOSITORY
 
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert tuple(kinds.KINDS) == TRACKERS
-    for name, kind in kinds.KINDS.items():
+    assert tuple(adapters.KINDS) == TRACKERS
+    for name, kind in adapters.KINDS.items():
         needed = " ".join(extras[name])
         assert all(package in needed for package in kind.packages), name

@@ -1,19 +1,18 @@
 """What trackers get of a run, and that none of them can slow or stop it."""
 
-import json
-import time
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from growctl.ladder.releases import paths_of
 from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunPaths
 from growctl.trackers import tracking
-from growctl.trackers.feed import Feed
-from growctl.trackers.kinds import where
-from growctl.trackers.protocol import Place
-from growctl.trackers.tracking import part_of
+from growctl.trackers.adapters import Point, where
+from growctl.trackers.tracking import tracked_stage
+from tests.growctl.runs import wait_for
 from tests.growctl.schedules import changed as changed_data
 from tests.growctl.schedules import message_of, parse
 from tests.growctl.trackers.invented import (
@@ -30,11 +29,10 @@ from tests.growctl.trackers.invented import (
     started,
     tracking_of,
     trained,
+    write_records,
 )
 from tests.growctl.trackers.stand_ins import Hanging, Noting, Raising
 from tests.workers import HANG_SECONDS
-
-TINY = {"name": "tiny", "group": "tiny", "kind": "ladder", "schedule": {}}
 
 
 @pytest.fixture
@@ -47,10 +45,10 @@ def noting(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_tracker_gets_every_value_at_its_steps_tokens_and_flops(noting, tmp_path):
     schedule = schedule_with("tensorboard")
     with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, SMALL, LARGE)
+        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
     first, *logged, last = calls(tmp_path)
     assert first == ["run", "tiny", "tiny", "ladder", None]
-    assert last == ["finish", "finished", 0]
+    assert last == ["finish", "finished", {}]
     small, large = plan_stages(schedule)
     places = [call[1:5] for call in logged if call[0] == "log"]
     flops = small.step_flops.total
@@ -70,18 +68,18 @@ def test_a_tracker_gets_every_value_at_its_steps_tokens_and_flops(noting, tmp_pa
 def test_a_growth_is_a_mark_with_the_size_before_and_after_it(noting, tmp_path):
     schedule = schedule_with("tensorboard")
     with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, SMALL, LARGE)
+        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
     small, large = (plan.num_parameters for plan in plan_stages(schedule))
     [mark] = [call for call in calls(tmp_path) if call[0] == "mark"]
     assert mark[1:4] == ["large", 16, "growth"]
-    assert mark[5] == {"parameters_before": small, "parameters_after": large}
+    assert mark[5] == {"growth/parameters_before": small, "growth/parameters_after": large}
     assert "grown to stage large" in mark[4]
 
 
 def test_the_ramp_of_new_keys_is_a_value_of_training_lines(noting, tmp_path):
     schedule = schedule_with("tensorboard")
     with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, SMALL, LARGE)
+        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
     ramps = [call[5].get("ramp") for call in calls(tmp_path) if call[0] == "log" and "loss/training" in call[5]]
     assert ramps == [None, None, None, pytest.approx(1 / 3), 1.0]  # 2 of 20 steps
 
@@ -92,7 +90,7 @@ def test_a_rejected_update_is_a_mark_and_values_that_are_not_finite_are_left_out
     rejected = line("anomaly", 7, first_step=None, num_steps=None, **anomaly)
     empty = trained(8) | {"loss": None, "gradient_norm": None}
     with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, [started(), rejected, empty], [])
+        feed_ladder(trackers, schedule, tmp_path, [started(), rejected, empty], [])
     mark, logged = calls(tmp_path)[1:3]
     assert mark == ["mark", "small", 7, "anomaly", "non_finite update at step 7 of stage small: skip", {}]
     assert sorted(logged[5]) == ["flops_per_second", "learning_rate", "tokens_per_second"]
@@ -106,8 +104,10 @@ def test_a_release_continues_at_the_end_of_its_stage_with_lines_of_its_own(notin
     release = plan_release(schedule, plans[0])
     assert release is not None
     with tracking_of(schedule, tmp_path) as trackers:
+        write_records(
+            paths_of(RunPaths(tmp_path / "tiny"), release).metrics, [started(), evaluated(0, "start"), evaluated(1)]
+        )
         trackers.from_the_start(release, plans)
-        trackers.records([started(), evaluated(0, "start"), evaluated(1)])
     logged = [call for call in calls(tmp_path) if call[0] == "log"]
     assert [call[1:4] for call in logged] == [["small/release", 16, 2048], ["small/release", 17, 2176]]
     assert logged[1][4] == pytest.approx(plans[0].flops.total + release.step_flops.total)
@@ -117,11 +117,12 @@ def test_a_release_continues_at_the_end_of_its_stage_with_lines_of_its_own(notin
 def test_a_mixture_has_the_validation_loss_of_each_source(noting, tmp_path):
     schedule = schedule_with("tensorboard")
     plans = plan_stages(schedule)
-    figures = {"bits_per_byte": 1.0, "num_tokens": 10, "train_tokens": 5, "epochs": 0.5}
+    figures = {"bits_per_byte": 1.0, "num_tokens": 10, "trained_tokens": 5, "epochs": 0.5}
     by_source = {"books": {"loss": 3.5} | figures, "code": {"loss": None} | figures}
     with tracking_of(schedule, tmp_path) as trackers:
+        records = [started(), evaluated(4) | {"by_source": by_source, "own_context_loss": 4.5}]
+        write_records(paths_of(RunPaths(tmp_path / "tiny"), plans[0]).metrics, records)
         trackers.from_the_start(plans[0], plans)
-        trackers.records([started(), evaluated(4) | {"by_source": by_source, "own_context_loss": 4.5}])
     [logged] = [call for call in calls(tmp_path) if call[0] == "log"]
     assert {name: value for name, value in logged[5].items() if name.startswith("loss")} == {
         "loss/validation": 4.0,
@@ -133,42 +134,48 @@ def test_a_mixture_has_the_validation_loss_of_each_source(noting, tmp_path):
 def test_places_count_the_start_checkpoint_as_the_report_does():
     schedule = schedule_with()
     plans = plan_stages(schedule)
-    assert part_of(plans[1], plans, schedule).first_flops == plans[0].flops.total
-    place = Place("s", 0, 3, 10**13, 2.0**80, 7)
-    assert place.on_axes() == {"": 3, "by_tokens/": 10**13, "by_gigaflops/": 1208925819614629}
+    assert tracked_stage(plans[1], plans, schedule, Path("m")).first_flops == plans[0].flops.total
+    point = Point("s", 0, 3, 10**13, 2.0**80, 7, {"loss": 4.0})
+    assert list(point.by_axis()) == [
+        ("loss", 4.0, 3),
+        ("by_tokens/loss", 4.0, 10**13),
+        ("by_gigaflops/loss", 4.0, 1208925819614629),
+    ]
 
 
 def test_a_resumed_run_keeps_its_id_and_gets_only_what_is_new(noting, tmp_path):
     schedule = schedule_with("tensorboard")
     with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, SMALL[:4], [])
+        feed_ladder(trackers, schedule, tmp_path, SMALL[:4], [])
     before = calls(tmp_path)
     with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, SMALL, LARGE)
+        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
     first, *logged, _ = calls(tmp_path)[len(before) :]
     assert first == ["run", "tiny", "tiny", "ladder", "the-first"]
     assert [call[2] for call in logged if call[1] == "small"] == [16, 16]
     with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, SMALL, LARGE)
+        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
     assert [call[0] for call in calls(tmp_path)[-2:]] == ["run", "finish"]  # nothing twice, also no growth
 
 
 def test_records_that_are_read_again_are_not_given_twice(noting, tmp_path):
     schedule = schedule_with("tensorboard")
     plans = plan_stages(schedule)
+    metrics = paths_of(RunPaths(tmp_path / "tiny"), plans[0]).metrics
     with tracking_of(schedule, tmp_path) as trackers:
+        write_records(metrics, SMALL[:3])
         trackers.from_the_start(plans[0], plans)
-        trackers.records(SMALL[:3])
+        write_records(metrics, SMALL)
         trackers.from_the_start(plans[0], plans)  # as after an interrupted read
-        trackers.records(SMALL)
     assert [call[2] for call in calls(tmp_path) if call[0] == "log"] == [5, 10, 10, 16, 16]
+    assert [call[6] for call in calls(tmp_path) if call[0] == "log"] == [0, 1, 2, 3, 4]  # numbers of rows
 
 
 def test_a_run_that_was_stopped_is_interrupted_and_one_that_failed_has_failed(noting, tmp_path):
     for error, status in ((KeyboardInterrupt, "interrupted"), (ValueError, "failed")):
         with pytest.raises(error), tracking_of(schedule_with("tensorboard"), tmp_path):
             raise error
-        assert calls(tmp_path)[-1] == ["finish", status, 0]
+        assert calls(tmp_path)[-1] == ["finish", status, {}]
 
 
 def test_the_start_line_says_which_trackers_write_where(noting, tmp_path):
@@ -198,11 +205,11 @@ def test_a_tracker_that_raises_gets_one_warning_and_the_run_goes_on(monkeypatch,
     said: list[str] = []
     schedule = schedule_with("tensorboard")
     with tracking_of(schedule, tmp_path, said.append) as trackers:
-        feed_ladder(trackers, schedule, SMALL, [])
-        trackers._feeds[0]._process.wait(HANG_SECONDS)
-        feed_ladder(trackers, schedule, SMALL, LARGE)
+        feed_ladder(trackers, schedule, tmp_path, SMALL, [])
+        wait_for(lambda: len(said) > 1)
+        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
     [warning] = said[1:]
-    log = RunPaths(tmp_path / "tiny").tracker_log("tensorboard")
+    log = RunPaths(tmp_path / "tiny").trackers_log
     assert warning == (
         r"tracker tensorboard stopped: ConnectionError: the server\x1b[2J is gone; training goes on without it; "
         f"see {log}"
@@ -210,72 +217,62 @@ def test_a_tracker_that_raises_gets_one_warning_and_the_run_goes_on(monkeypatch,
     assert "Traceback" in log.read_text()
 
 
-def test_a_tracker_that_hangs_forever_is_stopped_after_a_bounded_wait(monkeypatch, tmp_path):
+def test_a_tracker_that_hangs_forever_holds_up_no_other_and_is_stopped_after_a_bounded_wait(monkeypatch, tmp_path):
     stand_in(monkeypatch, Hanging)
-    monkeypatch.setattr(tracking, "FINISH_SECONDS", 0.5)
+    stand_in(monkeypatch, Noting, "mlflow")
+    monkeypatch.setattr(tracking, "FINISH_SECONDS", 3.0)
     said: list[str] = []
-    schedule = schedule_with("tensorboard")
+    schedule = schedule_with("tensorboard", "mlflow")
     with tracking_of(schedule, tmp_path, said.append) as trackers:
-        feed_ladder(trackers, schedule, SMALL, LARGE)
-        process = trackers._feeds[0]._process
+        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
+        wait_for(lambda: len(calls(tmp_path, "mlflow")) > 5)
+        process = trackers._process
     [warning] = said[1:]
     assert warning.startswith("tracker tensorboard did not finish in time and was stopped; see ")
     assert process.returncode is not None
+    assert calls(tmp_path, "mlflow")[-1][0] == "finish"
 
 
-def test_a_full_queue_drops_messages_with_one_warning_and_never_blocks(monkeypatch, tmp_path):
-    stand_in(monkeypatch, Hanging)
-    said: list[str] = []
-    target = f"{Hanging.__module__}:Hanging"
-    arguments = [target, str(tmp_path / "store"), str(tmp_path / "w.json")]
-    fed = Feed("wandb", arguments, TINY, tmp_path / "log", said.append, 3)
-    message = {"part": {}, "first": 0, "records": ["x" * 100_000]}  # more than a pipe holds
-    for _ in range(50):
-        fed.offer(message)
-    assert said == [
-        f"tracker wandb does not keep up; what it misses is dropped, training goes on; see {tmp_path / 'log'}"
-    ]
-    fed.end({"status": "finished", "table": ""})
-    fed.wait(time.monotonic())
-    assert len(said) == 1
-
-
-def test_the_last_message_arrives_even_through_a_full_queue(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(signal.SIGSTOP, "did not finish in time and were stopped"), (signal.SIGKILL, "the trackers stopped;")],
+)
+def test_a_process_of_trackers_that_stops_answering_or_dies_stops_no_run(monkeypatch, tmp_path, number, words):
     stand_in(monkeypatch, Noting)
+    monkeypatch.setattr(tracking, "FINISH_SECONDS", 0.1)
+    monkeypatch.setattr(tracking, "KILL_SECONDS", 0.1)
+    schedule = schedule_with("tensorboard")
     said: list[str] = []
-    target = f"{Noting.__module__}:Noting"
-    arguments = [target, str(tmp_path), str(tmp_path / "w.json")]
-    fed = Feed("wandb", arguments, TINY, tmp_path / "log", said.append, 3)
-    schedule = schedule_with()
-    plans = plan_stages(schedule)
-    part = part_of(plans[0], plans, schedule).__dict__
-    for first in range(100):
-        fed.offer({"part": part, "first": first, "records": [trained(1)]})
-    fed.end({"status": "finished", "table": ""})
-    fed.wait(time.monotonic() + HANG_SECONDS)
-    first, *_, last = map(json.loads, (tmp_path / "calls.jsonl").read_text().splitlines())
-    assert first[:2] == ["run", "tiny"]
-    assert last == ["finish", "finished", 0]
+    with tracking_of(schedule, tmp_path, said.append) as trackers:
+        trackers._process.send_signal(number)
+        if number == signal.SIGKILL:
+            wait_for(lambda: len(said) > 1)
+        for _ in range(300):  # more than a pipe holds
+            feed_ladder(trackers, schedule, tmp_path, SMALL, [])
+    [warning] = said[1:]
+    assert words in warning
 
 
-def test_a_killed_growctl_leaves_a_tracker_that_finishes_by_itself(monkeypatch, tmp_path):
+def test_a_killed_growctl_leaves_trackers_that_finish_by_themselves(monkeypatch, tmp_path):
     stand_in(monkeypatch, Noting)
     said: list[str] = []
     schedule = schedule_with("tensorboard")
     trackers = tracking_of(schedule, tmp_path, said.append)
     trackers.__enter__()
-    feed_ladder(trackers, schedule, SMALL, [])
-    trackers._feeds[0]._queue.put(None)  # closes the pipe, as the end of growctl does
-    trackers._feeds[0]._process.wait(HANG_SECONDS)
-    assert calls(tmp_path)[-1] == ["finish", "interrupted", 0]
+    feed_ladder(trackers, schedule, tmp_path, SMALL, [])
+    trackers._ending = True
+    trackers._process.stdin.close()  # as the end of growctl does
+    trackers._process.wait(HANG_SECONDS)
+    assert calls(tmp_path)[-1] == ["finish", "interrupted", {}]
+    assert len([call for call in calls(tmp_path) if call[0] == "log"]) == 5
 
 
 def test_a_damaged_memory_begins_a_new_run(noting, tmp_path):
     memory = RunPaths(tmp_path / "tiny").tracker_memory("tensorboard")
     schedule = schedule_with("tensorboard")
     with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, SMALL, LARGE)
-    for damage in (b"", b"\xff", b"[]", b'{"id": 1}', b'{"id": "x", "records": {"small": "many"}}'):
+        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
+    for damage in (b"", b"\xff", b"[]", b'{"id": 1}', b'{"id": "x", "entries": {"small": "many"}, "rows": 1}'):
         memory.write_bytes(damage)
         with tracking_of(schedule, tmp_path):
             pass

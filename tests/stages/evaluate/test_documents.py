@@ -52,15 +52,10 @@ def test_a_line_that_is_no_json_document_is_named(tmp_path: Path):
 
 def test_a_missing_file_and_an_empty_folder_are_named(tmp_path: Path):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match=r"--text .*nowhere: there is no such file or folder"):
+    with pytest.raises(UserError, match=r"--text .*nowhere: there is no such file"):
         text_files([tmp_path / "nowhere"])
-    with pytest.raises(UserError, match=r"--text .*folder: the folder has no files"):
+    with pytest.raises(UserError, match=r"--text .*folder: .*no file in that folder"):
         text_files([tmp_path / "folder"])
-
-
-def test_a_url_is_refused_with_a_way_out():
-    with pytest.raises(UserError, match=r"--text s3://books/a\.txt: must be a local file or folder; download it first"):
-        text_files([Path("s3://books/a.txt")])
 
 
 def test_text_that_is_not_utf_8_is_named(tmp_path: Path):

@@ -6,6 +6,7 @@ Importing lm_eval takes seconds, so everything that needs it is in this file.
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ pytest.importorskip("lm_eval", reason="lm-eval, of the extra `eval`, is not inst
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.evaluate import tasks as task_module
-from stages.evaluate.generation import generation
-from stages.evaluate.harness import GrowctlLM
+from stages.evaluate.harness import GrowctlLM, continuation_of
 from stages.evaluate.replicas import Replicas
 from stages.evaluate.tasks import find_tasks, run_tasks
 from stages.generate.generate import generate
@@ -207,7 +207,7 @@ def test_sampled_text_depends_neither_on_the_batch_nor_on_other_requests(checkpo
     ],
 )
 def test_what_a_task_asks_of_generation_is_translated(asked: dict[str, Any], sampling: Sampling):
-    assert generation("poems", asked).sampling == sampling
+    assert continuation_of("poems", asked).sampling == sampling
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_what_a_task_asks_of_generation_is_translated(asked: dict[str, Any], sam
 )
 def test_what_growctl_cannot_do_for_a_task_is_refused(asked: dict[str, Any], said: str):
     with pytest.raises(UserError, match=re.escape(said)):
-        generation("poems", asked)
+        continuation_of("poems", asked)
 
 
 def test_empty_continuations_are_certain(checkpoint: Pretrained, capfd: pytest.CaptureFixture[str]):
@@ -252,8 +252,8 @@ def test_a_tokenizer_without_an_end_of_text_is_refused(checkpoint: Pretrained):
 def test_local_tasks_get_the_scores_that_their_definitions_imply(checkpoint: Pretrained, tasks: Path):
     names = ["hen_choice", "hen_lambada", "hen_text", "hen_generation"]
     manager, found = find_tasks(names, tasks)
-    results = run_tasks(adapter(checkpoint), manager, found, limit=None)
-    scores = {(score.task, score.metric): score for score in results.scores}
+    results, _ = run_tasks(adapter(checkpoint), manager, found, limit=None)
+    scores = {(score.task, score.metric): score for score in results}
     encode = byte_tokenizer().encode
     logs = [
         [plain(checkpoint, encode(text).ids, encode(end).ids)[0] for end in (" hen", " in the inn", ".")]
@@ -270,14 +270,14 @@ def test_local_tasks_get_the_scores_that_their_definitions_imply(checkpoint: Pre
     rolled = adapter(checkpoint).loglikelihood_rolling(requests("loglikelihood_rolling", *((text,) for text in TEXTS)))
     assert scores["hen_text", "word_perplexity"].value == pytest.approx(math.exp(-sum(rolled) / words), rel=1e-5)
     assert scores["hen_generation", "exact_match"].value == 0.0
-    assert {score.num_samples for score in results.scores} == {3}
-    assert {score.num_shots for score in results.scores} == {0}
+    assert {score.num_samples for score in results} == {3}
+    assert {score.num_shots for score in results} == {0}
     assert scores["hen_choice", "acc"].standard_error is not None
 
 
 def test_a_limit_takes_the_first_examples(checkpoint: Pretrained, tasks: Path):
-    results = run_tasks(adapter(checkpoint), *find_tasks(["hen_choice"], tasks), limit=2)
-    assert {score.num_samples for score in results.scores} == {2}
+    results, _ = run_tasks(adapter(checkpoint), *find_tasks(["hen_choice"], tasks), limit=2)
+    assert {score.num_samples for score in results} == {2}
 
 
 def test_a_pattern_stands_for_the_tasks_that_it_matches(tasks: Path):
@@ -287,7 +287,7 @@ def test_a_pattern_stands_for_the_tasks_that_it_matches(tasks: Path):
 def test_an_unknown_task_gets_the_nearest_names(tasks: Path, monkeypatch: pytest.MonkeyPatch):
     own = task_module.TaskManager
     monkeypatch.setattr(task_module, "TaskManager", lambda **settings: own(**settings | {"include_defaults": False}))
-    with pytest.raises(UserError, match=r"--tasks hen_choise: .* no such task; the nearest is hen_choice"):
+    with pytest.raises(UserError, match=r"--tasks hen_choise: .* no such task; did you mean hen_choice"):
         find_tasks(["hen_choise"], tasks)
 
 
@@ -357,9 +357,9 @@ def test_the_scores_are_those_of_the_harness_on_the_hugging_face_export(tmp_path
         pretrained=str(tmp_path / "export"), trust_remote_code=True, device="cpu", batch_size=2, dtype="float32"
     )
     manager, found = find_tasks(["hen_choice", "hen_lambada", "hen_text", "hen_generation"], tasks)
-    ours_scores, their_scores = (run_tasks(lm, manager, found, None).scores for lm in (adapter(opened), theirs))
-    assert [score._replace(value=0.0, standard_error=0.0) for score in ours_scores] == [
-        score._replace(value=0.0, standard_error=0.0) for score in their_scores
+    ours_scores, their_scores = (run_tasks(lm, manager, found, None)[0] for lm in (adapter(opened), theirs))
+    assert [replace(score, value=0.0, standard_error=0.0) for score in ours_scores] == [
+        replace(score, value=0.0, standard_error=0.0) for score in their_scores
     ]
     for own, their in zip(ours_scores, their_scores, strict=True):
         assert own.value == pytest.approx(their.value, rel=1e-5, abs=1e-5), own

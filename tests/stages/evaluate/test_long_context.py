@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from model.errors import UserError
-from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.evaluate import long_context
 from stages.evaluate.long_context import ContextLoss, by_position, context_losses
@@ -46,15 +45,15 @@ def test_each_context_has_the_loss_of_plain_evaluation_on_the_same_tokens(checkp
     replicas = Replicas(checkpoint.model, [torch.device("cpu")])
     for found in losses(checkpoint, text, 16, 32, 128):
         plain = text_loss(checkpoint, replicas, [text], context=found.context, stride=found.context, batch_size=4)
-        assert (found.num_scored, found.loss) == (plain.num_scored, pytest.approx(plain.loss, abs=1e-5))
-        assert found.scaling is None
-        assert sum(bucket.num_scored for bucket in found.buckets) == found.num_scored
+        assert (found.num_tokens, found.loss) == (plain.num_tokens, pytest.approx(plain.loss, abs=1e-5))
+        assert (found.rope_scaling, found.factor) == ("none", 1.0)
+        assert sum(part.num_tokens for part in found.positions) == found.num_tokens
 
 
 def test_only_contexts_beyond_training_are_scaled_by_how_much_longer_they_are(checkpoint: Pretrained, text: Path):
     plain = losses(checkpoint, text, 32, 64, 128)
     scaled = losses(checkpoint, text, 32, 64, 128, kind="yarn")
-    assert [each.scaling for each in scaled] == [None, RotaryScaling("yarn", 2.0, 32), RotaryScaling("yarn", 4.0, 32)]
+    assert [(loss.rope_scaling, loss.factor) for loss in scaled] == [("none", 1.0), ("yarn", 2.0), ("yarn", 4.0)]
     assert scaled[0].loss == plain[0].loss
     assert abs(scaled[2].loss - plain[2].loss) > 1e-4
 
@@ -62,7 +61,6 @@ def test_only_contexts_beyond_training_are_scaled_by_how_much_longer_they_are(ch
 def test_time_and_memory_of_a_token_are_recorded(checkpoint: Pretrained, text: Path):
     for found in losses(checkpoint, text, 32, 128):
         assert found.seconds_per_token > 0
-        assert found.batch_tokens == 128
         assert found.bytes_per_token is None or found.bytes_per_token >= 0
 
 
@@ -84,7 +82,7 @@ def test_a_batch_of_the_longest_context_comes_before_all_measurements(
 
 
 def test_the_first_tokens_are_enough_if_asked(checkpoint: Pretrained, text: Path):
-    assert [found.num_scored for found in losses(checkpoint, text, 16, 64, max_tokens=100)] == [99, 99]
+    assert [found.num_tokens for found in losses(checkpoint, text, 16, 64, max_tokens=100)] == [99, 99]
 
 
 def test_positions_are_joined_in_buckets_that_double():

@@ -17,8 +17,11 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.data.prepare import prepare
 from stages.data.token_split import TokenSplit
+from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas
-from stages.evaluate.text import TextLoss, dataset_loss, require_ids, text_loss
+from stages.evaluate.results import SplitLoss, TextLoss
+from stages.evaluate.text import dataset_loss, position_losses, require_ids, text_loss
+from stages.evaluate.windows import batches, sliding_windows
 from stages.train import evaluate as trainer
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 
@@ -79,7 +82,7 @@ def test_the_loss_on_a_dataset_is_the_trainers_validation_loss(
         max_sequences=max_sequences,
         batch_size=3,
     )
-    assert found.num_scored == expected.num_tokens
+    assert found.num_tokens == expected.num_tokens
     assert found.loss == pytest.approx(expected.loss, abs=1e-5)
     assert found.perplexity == pytest.approx(expected.perplexity, rel=1e-5)
     assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-5)
@@ -97,20 +100,21 @@ def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
         monkeypatch.setattr(trainer.dist, name, lambda *_, value=value: value)
     expected = trainer.evaluate(checkpoint.model, EvaluationWindows(mixture, "validation", 32, 9), 5, CPU)
 
-    def loss_on_split(directory: Path, sequences: int) -> TextLoss:
+    def loss_on_split(directory: Path, sequences: int) -> SplitLoss:
         size: dict[str, Any] = {"context": 32, "max_sequences": sequences, "batch_size": 2}
         return dataset_loss(checkpoint, Replicas(checkpoint.model, [CPU]), directory, "validation", **size)
 
     found = loss_on_split(mixture, 9)
-    assert [(source.name, source.weight) for source in found.by_source] == [("farm", 0.75), ("chant", 0.25)]
-    for source, directory, sequences in zip(found.by_source, (dataset, chant), (7, 2), strict=True):
+    assert found.by_source is not None
+    assert {name: source.weight for name, source in found.by_source.items()} == {"farm": 0.75, "chant": 0.25}
+    for source, directory, sequences in zip(found.by_source.values(), (dataset, chant), (7, 2), strict=True):
         alone = loss_on_split(directory, sequences)
-        assert source.found.loss == pytest.approx(alone.loss, abs=1e-5)
-        assert source.found.bits_per_byte == pytest.approx(alone.bits_per_byte, abs=1e-5)
-    assert found.by_source[0].found.loss != found.by_source[1].found.loss
+        assert source.loss == pytest.approx(alone.loss, abs=1e-5)
+        assert source.bits_per_byte == pytest.approx(alone.bits_per_byte, abs=1e-5)
+    assert found.by_source["farm"].loss != found.by_source["chant"].loss
     assert found.loss == pytest.approx(expected.loss, abs=1e-5)
     assert found.bits_per_byte == pytest.approx(expected.bits_per_byte, abs=1e-5)
-    assert found.num_scored == expected.num_tokens == 9 * 32
+    assert found.num_tokens == expected.num_tokens == 9 * 32
 
 
 def test_the_loss_on_text_is_the_trainers_on_the_same_tokens(checkpoint: Pretrained, dataset: Path, tmp_path: Path):
@@ -120,7 +124,7 @@ def test_the_loss_on_text_is_the_trainers_on_the_same_tokens(checkpoint: Pretrai
     for number, document in enumerate(np.split(tokens, ends + 1)[:-1]):
         (tmp_path / f"{number:03d}.txt").write_text(byte_tokenizer().decode(document[:-1].tolist()))
     found = loss_on(checkpoint, *sorted(tmp_path.iterdir()))
-    assert found.num_tokens == split.num_tokens
+    assert found.num_tokens == split.num_tokens - 1, "all but the first"
     assert found.bits_per_byte == pytest.approx(found.loss / math.log(2) / split.bytes_per_token)
     windows = EvaluationWindows(dataset, "validation", 32)
     tail = (split.num_tokens - 1) % 32  # the trainer leaves out the tokens after the last whole window
@@ -134,9 +138,9 @@ def test_the_loss_on_text_is_the_trainers_on_the_same_tokens(checkpoint: Pretrai
         max_sequences=None,
         batch_size=8,
     )
-    assert own.num_scored == len(windows) * 32
-    assert found.num_scored == own.num_scored + tail
-    assert found.loss == pytest.approx((own.loss * own.num_scored + rest) / found.num_scored, abs=1e-5)
+    assert own.num_tokens == len(windows) * 32
+    assert found.num_tokens == own.num_tokens + tail
+    assert found.loss == pytest.approx((own.loss * own.num_tokens + rest) / found.num_tokens, abs=1e-5)
 
 
 @pytest.mark.parametrize("stride", [32, 16, 5])
@@ -151,13 +155,13 @@ def test_strided_windows_give_every_token_at_least_the_overlap_as_context(
         window = tokens[start : start + 33]
         expected += plain_losses(checkpoint, window)[32 - stride :].tolist()
     found = loss_on(checkpoint, text, stride=stride)
-    assert found.num_scored == len(tokens) - 1
+    assert found.num_tokens == len(tokens) - 1
     assert found.loss == pytest.approx(sum(expected) / len(expected), abs=1e-5)
 
 
 def test_word_perplexity_and_bits_per_byte_spread_the_loss_over_words_and_bytes(checkpoint: Pretrained, text: Path):
     found = loss_on(checkpoint, text)
-    nats = found.loss * found.num_tokens
+    nats = found.loss * (found.num_tokens + 1)
     assert found.num_words == len(TEXT.strip().split()) + 1  # the white space at the end ends one more, empty word
     assert found.word_perplexity == pytest.approx(math.exp(nats / found.num_words))
     assert found.bits_per_byte == pytest.approx(nats / math.log(2) / len(TEXT.encode()))
@@ -176,9 +180,12 @@ def test_padding_rows_of_the_embedding_are_left_out_of_the_softmax(tmp_path: Pat
 
 def test_the_loss_by_position_adds_up_to_the_loss(checkpoint: Pretrained, text: Path):
     found = loss_on(checkpoint, text, stride=8)
-    assert found.position_counts_T.sum() == found.num_scored
-    assert found.position_sums_T.sum() == pytest.approx(found.loss * found.num_scored)
-    assert found.position_counts_T[0] == 1, "only the first window scores its first position"
+    stream = TokenStream([text], checkpoint.tokenizer, 0)
+    windows = batches(sliding_windows(stream, 32, 8), 4)
+    sums_T, counts_T = position_losses(checkpoint, Replicas(checkpoint.model), windows, 32)
+    assert counts_T.sum() == found.num_tokens
+    assert sums_T.sum() == pytest.approx(found.loss * found.num_tokens)
+    assert counts_T[0] == 1, "only the first window scores its first position"
 
 
 def test_two_devices_share_the_batches_and_find_the_same_loss(checkpoint: Pretrained, text: Path):

@@ -119,8 +119,8 @@ def test_the_loss_on_a_mixture_is_the_weighted_mean_of_its_sources(old: Path, da
 )
 def test_growth_that_preserves_the_function_is_reported_as_preserved(grown, policy, tokens, new_share, ramp):
     _, found = grown(policy, tokens)
-    assert found.preserved
-    assert found.lineage.preserves is True
+    assert found.verdict == "preserved"
+    assert found.lineage.growth.preserves is True
     assert abs(found.jump) < 1e-6
     assert found.old.block_rms == pytest.approx(found.new.block_rms, rel=1e-6)
     assert [set(layer) for layer in found.new_score_shares] == [set(PATTENTIONS)] * 2
@@ -143,22 +143,22 @@ def test_quotients_rounded_to_float32_count_as_preserved_but_a_little_noise_does
     expand(old, tmp_path / "noisy", attention_tokens=10, policy=noisy)
     for dtype in ("float64", "float32"):
         found = compare(old, tmp_path / "noisy", dataset, dtype=dtype, **TEXT)
-        assert not found.preserved
+        assert found.verdict == "changed"
         assert not found.breaks_promise
 
 
 def test_float32_has_its_own_tolerance(old, tmp_path, dataset):
     expand(old, tmp_path / "new", attention_tokens=10, policy=COPY)
     found = compare(old, tmp_path / "new", dataset, dtype="float32", **TEXT)
-    assert found.preserved
+    assert found.verdict == "preserved"
     assert 1e-8 < found.relative_difference < found.tolerance == 1e-4
 
 
 def test_a_growth_that_may_jump_changes_the_function_without_breaking_a_promise(grown):
     _, found = grown(OFFICIAL)
-    assert not found.preserved
+    assert found.verdict == "changed"
     assert found.relative_difference > 0.1
-    assert found.lineage.preserves is False
+    assert found.lineage.growth.preserves is False
     assert not found.breaks_promise
 
 
@@ -181,7 +181,7 @@ def test_logits_losses_and_rms_match_models_run_by_hand(grown, old, dataset):
     assert found.mean_difference == pytest.approx(difference.mean().item(), rel=1e-9)
     assert found.relative_difference == pytest.approx((difference.max() / logits[old].abs().max()).item(), rel=1e-9)
     assert found.jump == found.new.loss - found.old.loss != 0
-    assert (found.num_sequences, found.sequence_length) == (3, 24)
+    assert (found.num_sequences, found.context) == (3, 24)
 
 
 @pytest.mark.parametrize("policy", [OFFICIAL, ZERO_VALUE])
@@ -230,8 +230,8 @@ def test_a_child_whose_old_values_were_altered_breaks_its_policys_promise(grown,
     alter(new, "blocks.1.ffn.value_tokens.0", lambda value: value * 1.001)
     found = compare(old, new, dataset, **TEXT)
     assert found.breaks_promise
-    assert not found.preserved
-    assert found.lineage.shared_files == before.lineage.shared_files - 1 == found.lineage.old_files - 1
+    assert found.verdict == "changed"
+    assert found.lineage.num_shared_files == before.lineage.num_shared_files - 1 == found.lineage.num_old_files - 1
 
 
 def test_a_dead_generation_is_reported_without_gradient(grown, old, dataset):
@@ -239,7 +239,7 @@ def test_a_dead_generation_is_reported_without_gradient(grown, old, dataset):
         new, _ = grown(policy)
         kill_generation(new, 1)
         found = compare(old, new, dataset, **TEXT)
-        assert found.preserved
+        assert found.verdict == "preserved"
         assert found.gradients == (GenerationGradients(0, 60, 0, 0), GenerationGradients(1, 60, 60, 0))
         new.rename(new.with_name(f"dead-{policy.tau}"))
 
@@ -258,20 +258,20 @@ def test_only_the_dead_tokens_of_a_generation_are_counted(grown, old, dataset):
 
 def test_lineage_is_known_only_between_parent_and_child(grown, old, tmp_path, dataset):
     new, found = grown(DEFAULT)
-    assert (found.lineage.operation, found.lineage.details["policy"]["tau"]) == ("expand", "ramp")
-    assert found.lineage.shared_files == found.lineage.old_files == len(read_manifest(old).files)
+    assert (found.lineage.operation, found.lineage.growth.policy.tau) == ("expand", "ramp")
+    assert found.lineage.num_shared_files == found.lineage.num_old_files == len(read_manifest(old).files)
     shrink(new, tmp_path / "shrunk")
     found = compare(new, tmp_path / "shrunk", dataset, **TEXT)
-    assert (found.lineage.operation, found.lineage.preserves, found.preserved) == ("shrink", None, True)
-    assert found.lineage.shared_files == len(read_manifest(old).files) < found.lineage.old_files
+    assert (found.lineage.operation, found.lineage.growth, found.verdict) == ("shrink", None, "preserved")
+    assert found.lineage.num_shared_files == len(read_manifest(old).files) < found.lineage.num_old_files
     alter(tmp_path / "shrunk", "final_norm.bias", lambda value: value + 1)
     found = compare(new, tmp_path / "shrunk", dataset, **TEXT)
-    assert (found.preserved, found.breaks_promise) == (False, False), "shrinking promises nothing"
+    assert (found.verdict, found.breaks_promise) == ("changed", False), "shrinking promises nothing"
     found = compare(old, tmp_path / "shrunk", dataset, **TEXT)
-    assert (found.lineage.operation, found.lineage.details) == (None, {}), "not a child but a grandchild"
-    rewrite(new, lineage=Lineage(operation="train", parent=manifest_hash(old), details={"preserves": True}))
+    assert (found.lineage.operation, found.lineage.growth) == (None, None), "not a child but a grandchild"
+    rewrite(new, lineage=Lineage(operation="train", parent=manifest_hash(old)))
     found = compare(old, new, dataset, **TEXT)
-    assert (found.lineage.operation, found.lineage.preserves) == ("train", None)
+    assert (found.lineage.operation, found.lineage.growth) == ("train", None)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,11 @@ def test_transformers_are_compared_without_token_statistics(tmp_path, dataset, o
     old = write_trained(tmp_path / "old", dataset, TRANSFORMER)
     expand_transformer(old, tmp_path / "new", TRANSFORMER.model_copy(update=sizes), operator)
     found = compare(old, tmp_path / "new", dataset, **TEXT)
-    assert (found.preserved, found.lineage.preserves, found.breaks_promise) == (preserved, preserved, False)
+    assert (found.verdict == "preserved", found.lineage.growth.preserves, found.breaks_promise) == (
+        preserved,
+        preserved,
+        False,
+    )
     assert found.new_score_shares is found.gradients is found.gradient_ramp is None
     assert len(found.new.block_rms) == sizes.get("num_layers", 2)
     alter(tmp_path / "new", "final_norm.weight", lambda value: value * 2)
@@ -297,12 +301,12 @@ def test_models_of_different_families_can_be_compared(old, tmp_path, dataset):
     other = write_trained(tmp_path / "transformer", dataset, TRANSFORMER)
     for first, second in ((old, other), (other, old)):
         found = compare(first, second, dataset, **TEXT)
-        assert (found.preserved, found.lineage.operation, found.gradients) == (False, None, None)
+        assert (found.verdict, found.lineage.operation, found.gradients) == ("changed", None, None)
 
 
 def test_the_text_is_256_tokens_long_or_the_whole_split(old, dataset, tmp_path):
     found = compare(old, old, dataset, num_sequences=1)
-    assert (found.num_sequences, found.sequence_length) == (1, 256)
+    assert (found.num_sequences, found.context) == (1, 256)
     source = tmp_path / "texts"
     source.mkdir()
     for number in range(40):
@@ -312,7 +316,7 @@ def test_the_text_is_256_tokens_long_or_the_whole_split(old, dataset, tmp_path):
     rewrite(old, tokenizer_sha256=None)
     found = compare(old, old, short)
     num_tokens = read_dataset_manifest(short).splits["validation"].num_tokens
-    assert (found.num_sequences, found.sequence_length) == (1, num_tokens - 1)
+    assert (found.num_sequences, found.context) == (1, num_tokens - 1)
     with pytest.raises(DataError, match=f"one sample of {num_tokens} needs"):
         compare(old, old, short, sequence_length=num_tokens)
 

@@ -8,8 +8,9 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.probe.all_reduce import AllReduceSpec, all_reduce, expected_sum, filled
+from stages.probe.all_reduce import all_reduce, expected_sum, filled
 from stages.probe.machine import describe
+from stages.probe.machine_facts import AllReduceSpec
 
 CPU = torch.device("cpu")
 SPEC = AllReduceSpec(directory=".", num_elements=3000)

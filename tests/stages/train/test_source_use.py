@@ -34,10 +34,10 @@ def test_the_tokens_are_those_of_the_samples_that_updates_read(samples, left_out
     firsts = [samples_seen + position(number, left_out) * spec.batch_size for number in range(step)]
     sources = [source for first in firsts for source in samples.starts(first, spec.batch_size)[:, 0].tolist()]
     found = source_use(samples, spec, step)
-    assert {name: each.train_tokens for name, each in found.items()} == {
+    assert {name: each.trained_tokens for name, each in found.items()} == {
         name: 10 * sources.count(number) for number, name in enumerate(samples.names)
     }
-    assert sum(each.train_tokens for each in found.values()) == step * spec.batch_size * spec.sequence_length
+    assert sum(each.trained_tokens for each in found.values()) == step * spec.batch_size * spec.sequence_length
 
 
 @given(LEFT_OUT, st.integers(0, 15))

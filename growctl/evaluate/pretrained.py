@@ -1,0 +1,102 @@
+"""Opens the checkpoint that a user names, with its model and its tokenizer. Imports torch on use."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from growctl.find_checkpoint import dataset_of, find_checkpoint
+from growctl.run.resume import as_parameters
+from growctl.text.escaping import say
+from model.errors import UserError
+from stages.checkpoint.files import hash_file
+from stages.checkpoint.manifest import read_manifest
+from stages.stage_dir import TOKENIZER_NAME
+
+if TYPE_CHECKING:
+    import torch
+
+    from stages.checkpoint.pretrained import Pretrained
+    from stages.evaluate.replicas import Replicas
+
+Dtype = Literal["float32", "bfloat16"]
+
+tell = partial(say, error=True)
+"""Says what a checkpoint's name was taken for, and warnings, on standard error."""
+
+
+@contextmanager
+def open_pretrained(
+    reference: str,
+    runs_dir: Path,
+    tell: Callable[[str], None] = tell,
+    *,
+    tokenizer: Path | None = None,
+    device: str = "auto",
+    dtype: Dtype = "float32",
+) -> "Iterator[Pretrained]":
+    """Yields the checkpoint that `reference` stands for (see `find_checkpoint`), with its model on `device`.
+
+    A checkpoint within a stage is converted for the time being, and gets the tokenizer of its dataset. `tell` gets a
+    warning if `tokenizer` is not the file that the checkpoint was trained with.
+
+    Raises CheckpointError if there is no such checkpoint, if it is broken, or if no tokenizer fits it.
+    """
+    import torch
+
+    from stages.checkpoint.pretrained import load_pretrained
+
+    chosen = torch_device(device)
+    checkpoint = find_checkpoint(reference, runs_dir, tell)
+    manifest = read_manifest(checkpoint)
+    if tokenizer is not None:
+        if tokenizer.is_file() and manifest.tokenizer_sha256 not in (None, hash_file(tokenizer)):
+            tell(
+                f"--tokenizer {tokenizer} is not the file that {checkpoint} was trained with; if it is another "
+                "tokenizer, its ids stand for other text, and all results mean nothing"
+            )
+    elif manifest.kind == "engine":
+        tokenizer = _tokenizer_of_dataset(checkpoint, runs_dir)
+    with as_parameters(checkpoint, runs_dir, tell) as parameters:
+        loaded = load_pretrained(parameters, chosen, getattr(torch, dtype), tokenizer)
+        yield loaded._replace(directory=checkpoint)
+
+
+@contextmanager
+def open_replicas(
+    reference: str, runs_dir: Path, tokenizer: Path | None, device: str, dtype: Dtype
+) -> "Iterator[tuple[Pretrained, Replicas]]":
+    """Yields the checkpoint that `reference` stands for, and its model on every device of `device`."""
+    devices = devices_of(device)
+    with open_pretrained(reference, runs_dir, tokenizer=tokenizer, device=str(devices[0]), dtype=dtype) as opened:
+        from stages.evaluate.replicas import Replicas
+
+        yield opened, Replicas(opened.model, devices)
+
+
+def _tokenizer_of_dataset(checkpoint: Path, runs_dir: Path) -> Path | None:
+    try:
+        return dataset_of(checkpoint, None, runs_dir) / TOKENIZER_NAME
+    except UserError:
+        return None  # `load_pretrained` says how to give one
+
+
+def devices_of(names: str) -> "list[torch.device]":
+    """The devices that `names` lists, separated by commas; for `auto` every GPU, or else the CPU."""
+    import torch
+
+    if names == "auto" and torch.cuda.device_count() > 1:
+        return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    return [torch_device(name.strip()) for name in names.split(",")]
+
+
+def torch_device(name: str) -> "torch.device":
+    """The device `name`; `auto` is the first GPU if there is one, else the CPU. Raises UserError if it is not there."""
+    import torch
+
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    allowed = ["auto", "cpu", *(["cuda"] if gpus else []), *gpus]
+    if name not in allowed:
+        raise UserError(f"--device {name!r}: this machine has {', '.join(allowed)}")
+    return torch.device(("cuda" if gpus else "cpu") if name == "auto" else name)

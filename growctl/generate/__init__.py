@@ -1,1 +1,0 @@
-"""`growctl generate`: what it prints for scripts."""

@@ -1,1 +1,0 @@
-"""Ledgers in and out: export as CSV, Parquet or JSON, and import from other machines."""

@@ -1,1 +1,0 @@
-"""How far a training run has come, in figures, and the view of them that a terminal redraws."""

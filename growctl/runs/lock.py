@@ -1,0 +1,157 @@
+"""The lock of a run, which one growctl process holds and names itself in.
+
+The kernel holds the lock and releases it when the process ends, however it ends; the content of the lock file only
+informs people. On file systems without locks, a second file stands in for the lock. A killed process leaves it behind;
+the next process on the same machine replaces it if the process that wrote it is gone (stages/process/holder.py).
+"""
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from growctl.runs.directory import RunError
+from growctl.runs_dir import LOCK, LOCK_STAND_IN, RunPaths
+from stages.process.holder import Holder, read_holder
+
+HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+
+
+@contextmanager
+def hold(directory: Path) -> Iterator[None]:
+    """Locks a run directory for this process; raises RunError if another growctl holds it. Ends with the process."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK).open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in HELD:
+                raise RunError(f"{directory} is in use by another growctl ({read_holder(directory / LOCK)})") from None
+            if error.errno not in NO_LOCKS:
+                raise OSError(error.errno, error.strerror, str(directory / LOCK)) from error
+            with _stand_in(directory):
+                yield
+            return
+        lock.truncate(0)
+        lock.write(json.dumps(asdict(Holder.me())))
+        lock.flush()
+        try:
+            yield
+        finally:
+            lock.truncate(0)  # an empty file records a clean exit
+
+
+def find_holder(directory: Path) -> Holder | None:
+    """The process that holds a run directory; None if no process does. Takes a shared lock for an instant to find out.
+
+    Raises OSError if the lock cannot be checked.
+    """
+    path = directory / LOCK
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in HELD:
+                return read_holder(path)
+            if error.errno not in NO_LOCKS:
+                raise
+            holder = read_holder(directory / LOCK_STAND_IN)
+            return None if not (directory / LOCK_STAND_IN).exists() or holder.gone else holder
+    return None
+
+
+@dataclass(frozen=True)
+class RunningProcess:
+    """The process that holds a run directory."""
+
+    process: int | None
+    host: str | None
+    here: bool
+    """Whether it runs on this machine."""
+    since: float
+    """When it took the lock, in seconds since 1970."""
+
+
+def running_process(directory: Path) -> RunningProcess | None:
+    """The process that holds a run directory; None if no process does. The lock file outlives the lock.
+
+    Raises OSError if the lock cannot be checked.
+    """
+    holder = find_holder(directory)
+    if holder is None:
+        return None
+    here = holder.host == socket.gethostname()
+    return RunningProcess(holder.process, holder.host, here, RunPaths(directory).lock.stat().st_mtime)
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process holds `lock`. Takes a shared lock for an instant to find out."""
+    if not lock.is_file():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def why_in_use(directory: Path) -> str | None:
+    """Why a growctl may be at work in a run directory; None if none is.
+
+    A process on another machine counts unless it recorded a clean exit, because its lock may not be visible here.
+    """
+    lock = RunPaths(directory).lock
+    try:
+        if holder := find_holder(directory):
+            return f"it is in use by another growctl ({holder})"
+    except OSError as error:
+        return f"{lock} cannot be checked: {error.strerror}"
+    last = read_holder(lock) if lock.is_file() else Holder()
+    if last.host not in (None, socket.gethostname()):
+        return f"it may be in use by another growctl ({last}): {lock} has no clean exit; clean it on that machine"
+    return None
+
+
+@contextmanager
+def _stand_in(directory: Path) -> Iterator[None]:
+    path = directory / LOCK_STAND_IN
+    while True:
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            break
+        except FileExistsError:
+            holder = read_holder(path)
+            if not holder.gone:
+                raise RunError(
+                    f"{directory} is in use by another growctl ({holder}), according to {path}. This file system has "
+                    "no locks; if you are sure that no growctl runs there, remove that file"
+                ) from None
+            _clear(path, holder)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(asdict(Holder.me()), file)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _clear(path: Path, stale: Holder) -> None:
+    """Removes the lock file of a dead process, but not a newer one that has replaced it meanwhile."""
+    mine = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}")
+    try:
+        path.rename(mine)
+    except FileNotFoundError:
+        return
+    if read_holder(mine) == stale:
+        mine.unlink()
+    else:
+        mine.rename(path)

@@ -1,0 +1,354 @@
+"""What `growctl show` says of a checkpoint: sizes by generation, lineage, cost and shared files.
+
+Reads manifests and the file system's link counts, never a tensor. Imports no torch.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+from growctl.runs_dir import RunsPaths
+from growctl.text.formatting import byte_count, duration, policy_words, scientific, short_count
+from growctl.text.section import Cell, Column, Facts, Paragraph, Part, Section, Table
+from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig, num_parameters, parameter_shapes
+from model.parameter_names import TokensName
+from model.policy import is_published, one_if_equal
+from model.precision import Precision
+from stages.checkpoint.lineage import HistoryEntry, Lineage, SourceRecord, TrainingCost, TrainingRecord
+from stages.checkpoint.manifest import Manifest, read_manifest
+from stages.checkpoint.text_facts import TextFacts
+from stages.counted import counted, plural
+from stages.stage_dir import MANIFEST_NAME
+
+MOST_NATS = 700.0
+"""The loss above which exp(loss) is more than a float can hold."""
+
+HASH_DIGITS = 12
+"""How much of a hash is shown: enough to tell checkpoints apart."""
+
+
+@dataclass(frozen=True)
+class GenerationFacts:
+    """The parameter tokens that one growth added."""
+
+    number: int
+    tokens: dict[str, int | list[int]]
+    """Parameter tokens by Pattention: one number if all layers have as many, else one for each layer."""
+    new_layers: list[int]
+    """The layers that it added, by position from 0; of the base, those that the model began with."""
+    num_parameters: int
+    key_ramp: float
+    """The factor on its keys; below 1 while its ramp is not finished."""
+
+
+@dataclass(frozen=True)
+class FilesFacts:
+    """The files of a checkpoint."""
+
+    num_files: int
+    bytes: int
+    shared_with: dict[Path, int]
+    """How many of the files each other checkpoint holds too, as hard links: {its path: files}."""
+    shared_elsewhere: int
+    """How many have links only in places that were not searched."""
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    """A checkpoint: its sizes, where it comes from, what it cost. Unknown values are null."""
+
+    path: Path
+    kind: Literal["parameters", "engine"]
+    """`parameters`: what stages pass on. `engine`: DeepSpeed's own files, to resume within a stage."""
+    step: int
+    """Optimizer steps done in the stage that wrote it; 0 if it was just expanded or imported."""
+    num_layers: int
+    is_published: bool | None
+    """Whether every layer is the published formula; None for a Transformer."""
+    model: dict[str, Any]
+    """The model's settings, as in its manifest, without the layers; its keys depend on `family`."""
+    num_parameters: int
+    """All parameters; the tied embedding counts once."""
+    other_parameters: int
+    """Parameters that are not parameter tokens: embedding and norms, and for a Transformer everything."""
+    generations: tuple[GenerationFacts, ...]
+    """Empty for a Transformer."""
+    validation_loss: float | None
+    """Nats per token, measured when the checkpoint was made; else the last one measured before."""
+    by_source: dict[str, SourceRecord]
+    """The sources of the mixture that it was trained on, by name; empty if there is none, or if it is unknown."""
+    text: TextFacts
+    precision: Precision | None
+    """The precision that its stage trained in."""
+    samples_seen: int
+    """Training sequences consumed since the start of the run."""
+    seed: int
+    dataset_fingerprint: str | None
+    tokenizer_sha256: str | None
+    flops: float | None
+    """Training FLOPs of `cost`, all parts together."""
+    cost: TrainingCost | None
+    """What it cost, from the first step of its first ancestor on, without repeated work."""
+    lineage: Lineage
+    files: FilesFacts
+
+
+def read_facts(checkpoint: Path, runs_dir: Path, manifest: Manifest | None = None) -> CheckpointFacts:
+    """The facts about a checkpoint; searches its own folder, its runs directory and `runs_dir` for shared files.
+
+    `manifest`: a changed one, to describe instead of the checkpoint's own. Raises CheckpointError if that is missing or
+    damaged.
+    """
+    manifest = manifest or read_manifest(checkpoint)
+    model, lineage = manifest.model, manifest.lineage
+    record = lineage.training or TrainingRecord()
+    generations = _generations(model) if isinstance(model, TokenformerConfig) else ()
+    size = num_parameters(model)
+    return CheckpointFacts(
+        path=checkpoint,
+        kind=manifest.kind,
+        step=manifest.step,
+        num_layers=model.num_layers,
+        is_published=is_published(model) if isinstance(model, TokenformerConfig) else None,
+        model=model.model_dump(mode="json", exclude={"blocks", "num_layers"}),
+        num_parameters=size,
+        other_parameters=size - sum(generation.num_parameters for generation in generations),
+        generations=generations,
+        validation_loss=record.last_loss,
+        by_source=record.by_source or {},
+        text=manifest.text,
+        precision=manifest.precision,
+        samples_seen=manifest.samples_seen,
+        seed=manifest.seed,
+        dataset_fingerprint=manifest.dataset_fingerprint,
+        tokenizer_sha256=manifest.tokenizer_sha256,
+        flops=lineage.cost.flops.total if lineage.cost else None,
+        cost=lineage.cost,
+        lineage=lineage,
+        files=_files(checkpoint, manifest, runs_dir),
+    )
+
+
+def _generations(model: TokenformerConfig) -> tuple[GenerationFacts, ...]:
+    parameters: Counter[int] = Counter()
+    for name, shape in parameter_shapes(model).items():
+        if tokens := TokensName.parse(name):
+            parameters[tokens.generation] += math.prod(shape)
+    return tuple(
+        GenerationFacts(
+            number=number,
+            tokens={
+                name: one_if_equal([_tokens(block.pattentions()[name], number) for block in model.blocks])
+                for name in PATTENTIONS
+            },
+            new_layers=[layer for layer, block in enumerate(model.blocks) if block.generation == number],
+            num_parameters=parameters[number],
+            key_ramp=min(
+                generation.key_ramp
+                for block in model.blocks
+                for pattention in block.pattentions().values()
+                for generation in pattention.generations
+                if generation.number == number
+            ),
+        )
+        for number in sorted(parameters)
+    )
+
+
+def _tokens(pattention: PattentionConfig, number: int) -> int:
+    return sum(generation.num_tokens for generation in pattention.generations if generation.number == number)
+
+
+def _files(checkpoint: Path, manifest: Manifest, runs_dir: Path) -> FilesFacts:
+    """The checkpoint's files, and the other checkpoints that hold some of them under the same names as hard links."""
+    inodes = {name: inode for name in manifest.files if (inode := _inode(checkpoint / name, least_links=2))}
+    shared_with: dict[Path, int] = {}
+    seen: set[str] = set()
+    for other in _others(checkpoint, runs_dir) if inodes else []:
+        same = {name for name, inode in inodes.items() if _inode(other / name) == inode}
+        if same:
+            shared_with[other] = len(same)
+            seen |= same
+    return FilesFacts(len(manifest.files), manifest.num_bytes, shared_with, len(inodes.keys() - seen))
+
+
+def _inode(path: Path, least_links: int = 1) -> tuple[int, int] | None:
+    """What identifies the file at `path`; None if it cannot be read or has too few links."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if status.st_nlink >= least_links else None
+
+
+def _others(checkpoint: Path, runs_dir: Path) -> list[Path]:
+    """The other checkpoints in the checkpoint's folder, in its runs directory, and in `runs_dir`."""
+    own, here = checkpoint.resolve(), Path.cwd()
+    beside = [path.parent for path in sorted(own.parent.glob(f"*/{MANIFEST_NAME}"))]
+    in_runs = [
+        manifest.parent
+        for folder in dict.fromkeys([*own.parents[3:4], runs_dir.resolve()])
+        for run in RunsPaths(folder).all_runs()
+        for _, _, stage in run.stages_found()
+        for manifest in stage.manifests()
+    ]
+    others = [path for path in dict.fromkeys([*beside, *in_runs]) if path != own]
+    return [path.relative_to(here) if path.is_relative_to(here) else path for path in others]
+
+
+def section(facts: CheckpointFacts) -> Section:
+    """The facts about a checkpoint for people."""
+    parts: list[Part] = [Facts((*fact_rows(facts), *cost_rows(facts)))]
+    if facts.generations:
+        header, *rows = generation_rows(facts)
+        columns = [Column(heading, is_number=number > 0) for number, heading in enumerate(header)]
+        parts.append(Table.of("generations", columns, [list(map(Cell, row)) for row in rows]))
+    parts.append(Paragraph("lineage, oldest first", "heading"))
+    history = facts.lineage.history
+    parts.append(Facts(tuple(lineage_rows(facts))) if history else Paragraph(_unrecorded(facts.lineage)))
+    parts += [
+        Paragraph(f"shares {count} of its {facts.files.num_files} files with {path}")
+        for path, count in facts.files.shared_with.items()
+    ]
+    if facts.files.shared_elsewhere:
+        parts.append(Paragraph(f"{facts.files.shared_elsewhere} of its files are also linked from elsewhere"))
+    return Section("checkpoint", str(facts.path), tuple(parts))
+
+
+def fact_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
+    """Labels and words: what the checkpoint is."""
+    model = facts.model
+    rows = {
+        "parameters": f"{short_count(facts.num_parameters)} ({facts.num_parameters:,})",
+        "model": f"{model['family']}, {counted(facts.num_layers, 'layer')}, width {model['hidden_size']}, "
+        f"{counted(model['num_heads'], 'head')}, vocabulary {model['vocab_size']:,}",
+    }
+    if facts.is_published is not None:
+        rows["formula"] = _formula(facts)
+    if (loss := facts.validation_loss) is not None:
+        perplexity = f"{math.exp(loss):.4g}" if loss < MOST_NATS else "too large to show"
+        rows["validation"] = f"{loss:.5g} nats per token, perplexity {perplexity}"
+    rows |= dict(source_rows(facts))
+    rows["precision"] = facts.precision or "unknown"
+    rows["dataset"] = _short(facts.dataset_fingerprint)
+    rows["tokenizer"] = _short(facts.tokenizer_sha256)
+    if facts.text.context_length is not None:
+        rows["context"] = counted(facts.text.context_length, "token")
+    kind = "one file per parameter" if facts.kind == "parameters" else "an engine checkpoint, to resume its stage"
+    rows["files"] = f"{facts.files.num_files} ({byte_count(facts.files.bytes)}), {kind}"
+    return list(rows.items())
+
+
+def source_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
+    """Labels and words: each source of the mixture that the checkpoint was trained on."""
+    return [
+        (f"source {name}", f"read {source.epochs:.3g} times, validation loss {source.loss:.5g} nats per token")
+        for name, source in facts.by_source.items()
+    ]
+
+
+def _formula(facts: CheckpointFacts) -> str:
+    if facts.is_published:
+        return "the published one: every ramp is finished, and tau is sqrt(n)"
+    unfinished = [generation for generation in facts.generations if generation.key_ramp < 1]
+    if unfinished:
+        ramps = ", ".join(f"{generation.key_ramp:.3g} of generation {generation.number}" for generation in unfinished)
+        return f"not yet the published one: the ramp is {ramps}, and ends at 1; tau follows it"
+    return "not the published one: tau is not that of the number of tokens, or generations have their own"
+
+
+def cost_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
+    """Labels and words: what its training cost. A row without a label continues the one before."""
+    cost = facts.cost
+    if cost is None:
+        return [("cost", "unknown: the checkpoint has no history")]
+    tokens, time = f"{short_count(cost.tokens)} tokens", duration(cost.device_seconds)
+    flops = f"{scientific(cost.flops.total)} FLOPs"
+    parts = {"parameters": cost.flops.parameters, "attention": cost.flops.attention, "head": cost.flops.head}
+    rows = [
+        ("cost", f"{flops}, {tokens} in {counted(cost.steps, 'step')}, {time} of device time"),
+        ("", "FLOPs by part: " + ", ".join(f"{name} {scientific(part)}" for name, part in parts.items())),
+    ]
+    if not cost.complete:
+        rows.append(("", "incomplete: the cost of an imported ancestor is not known and not included"))
+    return rows
+
+
+def generation_rows(facts: CheckpointFacts) -> list[tuple[str, ...]]:
+    """The rows of the table of generations, its header first. Layers are shown if a growth has added some."""
+    deepened = any(generation.new_layers for generation in facts.generations if generation.number)
+    layers: set[int] = set()
+    rows: list[tuple[str, ...]] = [("generation", "new layers", "Q/K/V/O tokens", "FFN tokens", "parameters", "ramp")]
+    for generation in facts.generations:
+        layers |= set(generation.new_layers)
+        rows.append(
+            (
+                str(generation.number),
+                str(len(generation.new_layers) or ""),
+                *(_token_range(generation, names, layers) for names in (PATTENTIONS[:-1], PATTENTIONS[-1:])),
+                short_count(generation.num_parameters),
+                "" if generation.key_ramp == 1 else f"{generation.key_ramp:.3g}",
+            )
+        )
+    rows.append(("other", "", "", "", short_count(facts.other_parameters), ""))
+    return [row if deepened else (row[0], *row[2:]) for row in rows]
+
+
+def _token_range(generation: GenerationFacts, pattentions: Sequence[str], layers: set[int]) -> str:
+    """The tokens in each of `pattentions`, over those layers: one number, or the smallest and the largest."""
+    counts: set[int] = set()
+    for name in pattentions:
+        tokens = generation.tokens[name]
+        counts |= {tokens} if isinstance(tokens, int) else {tokens[layer] for layer in layers}
+    return f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
+
+
+def lineage_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
+    """Each operation of the history, oldest first: its name, and what it did with the size, cost and place after it."""
+    history = facts.lineage.history
+    return [(entry.operation, _step_words(before, entry)) for before, entry in pairwise((None, *history)) if entry]
+
+
+def lineage_lines(facts: CheckpointFacts) -> list[str]:
+    """The history as plain lines, one for each operation."""
+    return [f"{operation}: {words}" for operation, words in lineage_rows(facts)] or [_unrecorded(facts.lineage)]
+
+
+def _unrecorded(lineage: Lineage) -> str:
+    parent = f" from a checkpoint with the manifest {_short(lineage.parent)}" if lineage.parent else ""
+    return f"{lineage.operation}{parent}; what came before is not recorded"
+
+
+def _step_words(before: HistoryEntry | None, entry: HistoryEntry) -> str:
+    made = f", in {entry.made_in}" if entry.made_in else ""
+    flops = scientific(entry.cost.flops.total)
+    size = f"{short_count(entry.num_parameters)} parameters, {flops} FLOPs so far{made}, {_short(entry.hash)}"
+    return f"{_operation_words(before, entry)}; {size}"
+
+
+def _operation_words(before: HistoryEntry | None, entry: HistoryEntry) -> str:
+    settings: dict[str, Any] = entry.determined_by
+    if entry.operation == "train":
+        start = before.cost if before else TrainingCost()
+        steps = counted(entry.cost.steps - start.steps, "step")
+        return f"{steps}, {short_count(entry.cost.tokens - start.tokens)} tokens"
+    if entry.operation == "init":
+        return f"drawn at random, seed {settings.get('seed', 'unknown')}"
+    if entry.operation == "shrink":
+        dropped = settings.get("drop_generations", 1)
+        return f"the newest {plural(dropped, 'generation', f'{dropped} generations')} removed"
+    if entry.operation == "import":
+        return "made by another program"
+    policy = settings.get("policy")
+    # A growth of tokens alone is not determined by `depth`, so its history leaves that out.
+    how = settings.get("operator") or (policy_words(policy, new_layers=True) if isinstance(policy, dict) else "")
+    size = f"{short_count(before.num_parameters)} -> {short_count(entry.num_parameters)}" if before else ""
+    return f"{size} ({how}, seed {settings.get('seed', 'unknown')})"
+
+
+def _short(digest: str | None) -> str:
+    return f"{digest[:HASH_DIGITS]}..." if digest else "unknown"

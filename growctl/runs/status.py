@@ -1,0 +1,444 @@
+"""Reads the state and progress of runs from their files, which may be in use or damaged.
+
+Imports no torch and writes nothing. Files that cannot be read are reported in `notes`; they raise no error.
+"""
+
+import json
+import os
+import shlex
+import socket
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from growctl.ladder.controls import plan_controls
+from growctl.ladder.load import ScheduleError, folder_name_error, load_resolved
+from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import plan_stages
+from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
+from growctl.runs.control_folders import further_controls, in_their_folders, renamed_controls
+from growctl.runs.directory import RunSet, read_run_set, steps_done
+from growctl.runs.find import RunNotFoundError
+from growctl.runs.lock import is_held, running_process
+from growctl.runs.runs import ControlToCome, RunReport
+from growctl.runs.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
+from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RUN_NAME, RunPaths, RunsPaths
+from growctl.schedule.blocks import Schedule
+from growctl.text.suggestion import nearest
+from model.errors import UserError
+from stages.process.holder import Holder, read_holder
+from stages.stage_dir import StagePaths
+
+FRESH_SECONDS = 60.0
+"""A run whose files changed less than this many seconds ago may be running where its lock cannot be seen from here."""
+
+RunState = Literal["finished", "running", "stopped", "failed", "not started", "imported", "damaged", "unreadable"]
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """One run: a ladder or a control of one."""
+
+    name: str
+    state: RunState
+    directory: str
+    schedule: str | None = None
+    """The schedule's path or name, as the user gave it."""
+    control: str | None = None
+    """Kind of control; None for a ladder."""
+    control_of: str | None = None
+    group: str | None = None
+    """The name of the set of runs that it belongs to, such as the seeds of one schedule; None for a run of its own."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """What sets it apart in that set: the swept keys of the schedule, dotted, with its values."""
+    process: int | None = None
+    """Process id of the growctl that holds the run's lock."""
+    host: str | None = None
+    """The machine that the process runs on, if the lock file names it."""
+    here: bool | None = None
+    """Whether the process runs on this machine."""
+    since: str | None = None
+    """When the process took the lock: ISO 8601, in UTC."""
+    reason: str | None = None
+    """Why the run failed."""
+    resume_command: str | None = None
+    """The command that starts or resumes the run; null if it would repair nothing, or a growctl is at work."""
+    jobs: dict[str, str] = field(default_factory=dict)
+    """The SLURM jobs last submitted for the run: {name: id}."""
+    stages: tuple[StageStatus, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Files that could not be read, and warnings."""
+
+    @property
+    def current(self) -> StageStatus | None:
+        """The first stage that is not done, else the last."""
+        return next((stage for stage in self.stages if stage.state != "done"), self.stages[-1] if self.stages else None)
+
+
+@dataclass(frozen=True)
+class StatusDocument:
+    """The state of runs, as `growctl status --json` prints it. Unknown values are null."""
+
+    runs_dir: Path
+    preparing: tuple[str, ...]
+    """Names of the datasets that a process is preparing now."""
+    runs: tuple[RunStatus, ...]
+
+
+def find_status(runs_dir: Path, names: Sequence[str] = (), leave_out: Collection[str] = ()) -> list[RunStatus]:
+    """The runs called `names`, or all runs in `runs_dir`; each ladder is followed by its controls, started or not.
+
+    Runs to `leave_out` are not read, which takes time, and are not among them; nor are the controls of such a ladder
+    that were not started. Raises RunNotFoundError for an unknown name.
+    """
+    families: dict[str, list[RunStatus]] = {}
+    directories = run_directories(runs_dir)
+    ladders = {folder: d.name for d in directories for folder in renamed_controls(RunPaths(d)).values()}
+    for directory in (directory for directory in directories if directory.name not in leave_out):
+        try:
+            run, planned = _read_run(directory)
+        except (OSError, UserError) as error:
+            run, planned = RunStatus(directory.name, "unreadable", str(directory), notes=(str(error),)), []
+        further = further_controls(RunPaths(directory)).items()
+        notes = [f"{other} is not among its controls: {own} is the same control, of this run" for other, own in further]
+        run = replace(run, notes=(*run.notes, *notes))
+        if run.name in ladders:
+            run = replace(run, control_of=ladders[run.name])
+        family = families.setdefault(run.control_of or run.name, [])
+        family += [run, *(control for control in planned if Path(control.directory) not in directories)]
+    runs: dict[str, RunStatus] = {}
+    for _, family in sorted(families.items()):
+        runs |= {run.name: run for run in _completed(family, runs_dir)}
+    for name in names:
+        if name not in runs:
+            raise RunNotFoundError(f"no run {name!r} in {runs_dir}; {nearest(name, runs) or 'it holds no runs'}")
+    wanted: dict[str, RunStatus] = {}
+    for name in names or runs:
+        wanted |= {other.name: other for other in runs.values() if name in (other.name, other.control_of)}
+    return list(wanted.values())
+
+
+def run_directories(runs_dir: Path) -> list[Path]:
+    """Directories in `runs_dir` that hold a run, or parts of one."""
+
+    def may_be_run(path: Path) -> bool:
+        run = RunPaths(path)
+        signs = (run.schedule, run.ledger, run.stages, run.lock)
+        return any(os.path.exists(sign) for sign in signs) or (path.is_dir() and not os.access(path, os.X_OK))
+
+    paths = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
+    return [path for path in paths if not path.name.startswith(".") and may_be_run(path)]
+
+
+def being_prepared(runs_dir: Path) -> list[str]:
+    """Names of the datasets below `runs_dir` that a process is preparing now."""
+    return [name for name, lock in RunsPaths(runs_dir).dataset_locks().items() if is_held(lock)]
+
+
+def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
+    """The run in `directory`, even if its files are damaged, and the controls that its schedule generates."""
+    notes: list[str] = []
+    paths = RunPaths(directory)
+    if paths.imported.exists():
+        return _imported(paths), []
+    holder = None
+    try:
+        holder = running_process(directory)
+    except OSError as error:
+        notes.append(f"{paths.lock}: cannot check whether a growctl holds the run: {error.strerror}")
+    schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
+    queued = paths.jobs.exists() and not paths.has_begun()
+    entry, recorded, ended = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
+    damaged = bool(notes)
+    stages: list[StageStatus] = []
+    plans = _planned(directory, schedule, recorded)
+    for plan in plans:
+        reached = all(stage.state == "done" for stage in stages)
+        since = holder.since if holder and reached else None
+        stages.append(read_stage(directory, plan, reached=reached, held_since=since, notes=notes))
+    ladder, _, kind = (entry.control_of or "", "", entry.control) if entry else directory.name.partition(CONTROL_INFIX)
+    failed = next((stage for stage in stages if stage.state == "failed"), None)
+    missing = [] if holder else list(_missing_files(directory, plans, stages, ended))
+    state: RunState = "stopped" if entry or any(stage.directory for stage in stages) else "not started"
+    if holder:
+        state = "running"
+    elif stages and all(stage.state == "done" for stage in stages):
+        state = "damaged" if damaged or missing else "finished"
+    elif failed:
+        state = "failed"
+    notes += missing
+    if paths.no_controls.exists():
+        notes.append(f"{CONTROLS_LEFT_OUT}; `growctl run` with --controls trains them")
+    if state in ("stopped", "failed"):
+        notes += _changed_a_moment_ago(stages, read_holder(paths.lock))
+    of_ladder = directory.with_name(ladder) if kind else directory
+    run_set = _run_set(entry, of_ladder)
+    run = RunStatus(
+        name=directory.name,
+        state=state,
+        directory=str(directory),
+        schedule=entry.schedule if entry else None,
+        control=kind or None,
+        control_of=ladder if kind else None,
+        group=run_set.group if run_set else None,
+        overrides=run_set.overrides if run_set else {},
+        process=holder.process if holder else None,
+        host=holder.host if holder else None,
+        here=holder.here if holder else None,
+        since=in_utc(holder.since) if holder else None,
+        reason=failed.reason if failed else None,
+        jobs=_jobs(of_ladder, directory.name, notes),
+        stages=tuple(stages),
+        notes=tuple(notes),
+    )
+    if schedule is None or run.control is not None:
+        return run, []
+    try:
+        return run, _planned_controls(run, schedule)
+    except UserError as error:
+        note = f"its controls cannot be planned: {error}"
+        return replace(run, notes=(*run.notes, note)), []
+
+
+def _missing_files(
+    directory: Path, plans: Sequence[PlannedStage], stages: Sequence[StageStatus], ended: Collection[str]
+) -> Iterator[str]:
+    """A note for each file of the run that must be there and is not; `ended`: the stages whose end is recorded."""
+    again = "if this is a copy, copy the run again"
+    if ended and not RunPaths(directory).stages.is_dir():
+        yield f"{RunPaths(directory).stages} is missing: {again}"
+        return
+    for plan, stage in zip(plans, stages, strict=True):
+        paths = plan.paths(directory)
+        if plan.name in ended and not paths.final.exists():
+            yield (
+                f"{paths.final} is missing, although the ledger records the end of its stage: {again}; otherwise "
+                "`growctl run` trains the stage again from the newest checkpoint that is there"
+            )
+        elif _lacks_records(stage):
+            yield f"{paths.metrics} is missing: {again}"
+
+
+def _lacks_records(stage: StageStatus) -> bool:
+    """Whether a finished stage has lost its metrics.jsonl, which no command can write again."""
+    return stage.state == "done" and not (stage.directory and StagePaths(Path(stage.directory)).metrics.exists())
+
+
+def _changed_a_moment_ago(stages: Sequence[StageStatus], last: Holder) -> list[str]:
+    """A warning if the run's files changed a moment ago although no process holds the run.
+
+    There is no warning if the `last` holder exited cleanly, or ran on this machine, where its lock would be seen.
+    """
+    directories = [StagePaths(Path(stage.directory)) for stage in stages if stage.directory]
+    times = [modified(path) for stage in directories for path in (stage.metrics, stage.log)]
+    age = time.time() - max((moment for moment in times if moment), default=0.0)
+    if abs(age) > FRESH_SECONDS or last == Holder() or last.host == socket.gethostname():
+        return []
+    return [
+        f"its files changed {max(0, round(age))} s ago; it may be running on another machine whose lock cannot be seen "
+        "here"
+    ]
+
+
+def _imported(paths: RunPaths) -> RunStatus:
+    """A run of which only the ledger is here."""
+    with Ledger.open(paths.ledger, read_only=True) as ledger:
+        entry = ledger.run()
+        stages = [(stage, ledger.stage_cost(stage.name), ledger.finished(stage.name)) for stage in ledger.stages()]
+    return RunStatus(
+        name=paths.directory.name,
+        state="imported",
+        directory=str(paths.directory),
+        schedule=entry.schedule,
+        control=entry.control,
+        control_of=entry.control_of,
+        stages=tuple(
+            StageStatus(
+                stage.name,
+                "done" if is_finished else "stopped" if cost.spent.wall_seconds else "waiting",
+                num_parameters=stage.num_parameters,
+                step=cost.model.steps,
+                num_steps=cost.model.steps if is_finished else stage.num_steps,
+                branch_of=stage.branch_of,
+            )
+            for stage, cost, is_finished in stages
+        ),
+        notes=(IMPORTED,),
+    )
+
+
+def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
+    """The controls that are still to come after a ladder, as not started; none if it leaves them out.
+
+    Raises UserError if one cannot be planned.
+    """
+    if RunPaths(Path(ladder.directory)).no_controls.exists():
+        return []
+    done = [stage.step for stage in ladder.stages if stage.state == "done" and not stage.branch_of]
+    planned = plan_controls(schedule.model_copy(update={"name": ladder.name}), done)
+    return [
+        RunStatus(
+            name=control.name,
+            state="not started",
+            directory=str(Path(ladder.directory).with_name(control.name)),
+            schedule=ladder.schedule,
+            control=control.kind,
+            control_of=ladder.name,
+            group=ladder.group,
+            overrides=ladder.overrides,
+            jobs=_jobs(Path(ladder.directory), control.name, []),
+            stages=tuple(
+                StageStatus(plan.name, "waiting", num_parameters=plan.num_parameters, num_steps=plan.num_steps)
+                for plan in plan_stages(control.schedule)
+            ),
+        )
+        for control in in_their_folders(planned, RunPaths(Path(ladder.directory)))
+    ]
+
+
+def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
+    """A ladder and its controls, each unfinished one with the command that resumes it, which is always the ladder's."""
+    ladder = family[0].control_of or family[0].name
+    at_work = any(run.state == "running" for run in family)
+    command = ["growctl", "run", str(RunsPaths(runs_dir).run(ladder).schedule)]
+    if runs_dir != Path("runs"):
+        command += ["--runs-dir", str(runs_dir)]
+    over = ("finished", "running", "imported", "unreadable", *(("not started",) if at_work else ()))
+    if all(run.state == "imported" for run in family):
+        return family
+    cannot = _why_not_resumed(family, RunsPaths(runs_dir).run(ladder))
+    if cannot:
+        return [run if run.state in over else replace(run, notes=(*run.notes, cannot)) for run in family]
+    family = sorted(family, key=lambda run: (run.control is not None, run.name))
+    lost = [run.name for run in family if run.state == "damaged" and any(map(_lacks_records, run.stages))]
+    asks = ["--controls"] if RunsPaths(runs_dir).run(ladder).no_controls.exists() else []
+    return [
+        run
+        if run.state in over or run.name in lost
+        else replace(run, resume_command=shlex.join([*command, *(asks if run.control else ())]))
+        for run in family
+    ]
+
+
+def _why_not_resumed(family: Sequence[RunStatus], ladder: RunPaths) -> str | None:
+    """Why no command resumes a ladder and its controls, with what to do; None if one does."""
+    folder = ladder.directory
+    if all(run.control for run in family):
+        return f"a control is resumed with its ladder, and {folder} is not there: copy or move the ladder there, too"
+    if not ladder.schedule.is_file():
+        return f"it cannot be resumed without {ladder.schedule}: copy the run again, or restore that file"
+    return folder_name_error(folder)
+
+
+def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[StageEntry]) -> list[PlannedStage]:
+    """The stages of a run, from its schedule, or else its ledger, or else its stage directories."""
+    if schedule is not None:
+        cut = schedule.growth.when == "slope"  # what a stage did not use of a shared budget is left to the next
+        done = steps_done(schedule, directory) if cut else ()
+        return [
+            PlannedStage(
+                *(plan.index, plan.name, plan.num_parameters, plan.num_steps, plan.tokens_per_step),
+                has_initial=plan.has_initial,
+                branch_of=plan.branch_of,
+            )
+            for plan in plan_run(schedule, done)
+        ]
+    if recorded:
+        ladder = [entry.name for entry in recorded if not entry.branch_of]
+        return [
+            PlannedStage(
+                *(ladder.index(e.branch_of or e.name), e.name, e.num_parameters, e.num_steps, e.tokens_per_step),
+                has_initial=ladder.index(e.branch_of or e.name) > 0,
+                branch_of=e.branch_of,
+            )
+            for e in recorded
+        ]
+    return list(_found(directory))
+
+
+def _found(directory: Path) -> Iterator[PlannedStage]:
+    """The stages and releases that have a directory."""
+    for index, name, paths in RunPaths(directory).stages_found():
+        yield PlannedStage(index, name, has_initial=index > 0)
+        if paths.release.directory.is_dir():
+            yield PlannedStage(index, f"{name}/release", branch_of=name)
+
+
+def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
+    """The run's schedule; None if it cannot be read. While a growctl holds the run, it may be missing without a
+    note."""
+    try:
+        return load_resolved(path)
+    except FileNotFoundError:
+        notes += [] if at_work else [f"{path} is missing"]
+    except (ScheduleError, OSError) as error:
+        told = str(error).removeprefix(f"{path}: ").partition("\n")[0]
+        notes.append(f"{path} cannot be read: {told}")
+    return None
+
+
+def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntry | None, list[StageEntry], set[str]]:
+    """The recorded run, its stages, and the names of those whose end is recorded.
+
+    Adds a note if the ledger is missing, unless it `may_be_missing`.
+    """
+    if may_be_missing and not path.exists():
+        return None, [], set()
+    try:
+        with Ledger.open(path, read_only=True) as ledger:
+            run, stages = ledger.run(), ledger.stages()
+            ended = {stage.name for stage in stages if ledger.finished(stage.name)}
+        ladder = [stage.name for stage in stages if not stage.branch_of]
+        names = [*([run.control_of] if run.control else []), *ladder]
+        releases = all(stage.branch_of in ladder for stage in stages if stage.branch_of)
+        if releases and all(isinstance(name, str) and RUN_NAME.fullmatch(name) for name in names):
+            return run, stages, ended
+        notes.append(f"{path} holds names that no run or stage can have")  # such names must not become paths
+    except LedgerError as error:
+        notes.append(str(error))
+    return None, [], set()
+
+
+def _run_set(entry: RunEntry | None, ladder: Path) -> RunSet | None:
+    """The set that a run belongs to: from its ledger, else from the directory of its ladder."""
+    if entry and entry.group is not None:
+        return RunSet(entry.group, entry.overrides)
+    with suppress(UserError, OSError):  # whoever resumes the run is told
+        return read_run_set(RunPaths(ladder))
+    return None
+
+
+def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:
+    """The jobs of the run `name`: {job name: id}. The ladder's directory records them for its controls too."""
+    path = RunPaths(ladder).jobs
+    try:
+        ids = json.loads(path.read_bytes())
+        return {job: str(number) for job, number in ids.items() if job == name or job.startswith(f"{name}.")}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        notes.append(f"{path} cannot be read: {error}")
+        return {}
+
+
+def with_controls_to_come(runs: Sequence[RunReport], runs_dir: Path) -> list[RunReport]:
+    """`runs` of `runs_dir`, each ladder with the controls that its schedule asks for and that are not finished."""
+    # The state of other runs says nothing about controls to come. There may be hundreds, and each takes a while.
+    needed = {run.name for run in runs if not (run.finished if run.control else _begins_no_controls(run))}
+    others = {paths.directory.name for paths in RunsPaths(runs_dir).runs_with_ledgers()} - needed
+    waiting: dict[str, list[ControlToCome]] = {}
+    for run in find_status(runs_dir, leave_out=others):
+        if run.control and run.control_of and run.state not in ("finished", "imported"):
+            sizes = [stage.num_parameters for stage in run.stages if not stage.branch_of]
+            control = ControlToCome(run.name, run.control, sizes[-1] if sizes else None, run.state)
+            waiting.setdefault(run.control_of, []).append(control)
+    return [replace(run, controls_to_come=tuple(waiting.get(run.name, ()))) for run in runs]
+
+
+def _begins_no_controls(ladder: RunReport) -> bool:
+    return RunPaths(ladder.directory).no_controls.exists()

@@ -1,1 +1,0 @@
-"""The progress of runs, read from their files alone."""

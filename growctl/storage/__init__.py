@@ -1,1 +1,0 @@
-"""What runs occupy on disk, what they share, and removing what can be made again."""

@@ -1,1 +1,0 @@
-"""Sets of runs of one schedule: several seeds, or the points of a sweep."""

@@ -1,1 +1,0 @@
-"""`growctl verify`: checks files against their recorded hashes, and formats the result."""

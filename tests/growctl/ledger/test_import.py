@@ -1,0 +1,161 @@
+"""Ledgers of other machines join a runs directory, where report and status show them."""
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from growctl.ledger.exchange import import_ledgers
+from growctl.ledger.file import LedgerError
+from growctl.ledger.ledger import Ledger
+from growctl.runs.find import find_runs
+from growctl.runs_dir import RunPaths
+from model.errors import UserError
+from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
+from tests.growctl.runs import run_here
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> tuple[Path, Path]:
+    """The runs directories of two machines; the second has a ladder and a control of it."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    ladder(here, name="mine")
+    ladder_id = ladder(there, 1.20).path
+    with Ledger.open(ladder_id, read_only=True) as ledger:
+        control(there, 1600, 1.25, ladder_id=ledger.run().run_id)
+    return here, there
+
+
+def test_one_report_shows_the_ledgers_of_two_machines(machines: tuple[Path, Path]) -> None:
+    here, there = machines
+    before = files_of(there)
+    document = import_ledgers([there], here)
+    assert [(entry.name, entry.action) for entry in document.ledgers] == [
+        ("quick", "imported"),
+        ("quick-control-tokenformer-scratch-1600", "imported"),
+    ]
+    assert files_of(there) == before, "the source is not touched"
+    runs = {run.name: run for run in find_runs(here)}
+    assert set(runs) == {"mine", "quick", "quick-control-tokenformer-scratch-1600"}
+    assert runs["quick"].final_loss == 1.20
+    assert runs["quick"].stages == {run.name: run for run in find_runs(there)}["quick"].stages
+    assert runs["quick"].notes == ("Its ledger was imported from elsewhere, so that it has no checkpoints here.",)
+
+
+def test_importing_again_brings_a_ledger_up_to_date(machines: tuple[Path, Path], tmp_path: Path) -> None:
+    here = machines[0]
+    run = FakeRun(tmp_path / "cluster", "growing", [SMALL, LARGE]).train(0, 1.42)
+    assert import_ledgers([run.path.parent], here).ledgers[0].action == "imported"
+    assert import_ledgers([run.path], here).ledgers[0].action == "unchanged"
+    run.train(1, 1.3, start=1.42)
+    assert import_ledgers([run.path], here).ledgers[0].action == "updated"
+    [found] = find_runs(here, ["growing"])
+    assert found.final_loss == 1.3
+
+
+def test_an_older_copy_does_not_replace_a_newer_one(machines: tuple[Path, Path], tmp_path: Path) -> None:
+    here = machines[0]
+    run = FakeRun(tmp_path / "cluster", "growing", [SMALL, LARGE]).train(0, 1.42)
+    old = Path(shutil.copy(run.path, tmp_path / "old.db"))
+    run.train(1, 1.3, start=1.42)
+    import_ledgers([run.path], here)
+    assert import_ledgers([old], here).ledgers[0].action == "unchanged"
+    assert find_runs(here, ["growing"])[0].final_loss == 1.3
+
+
+def test_a_name_that_another_run_has_is_refused_before_anything_is_copied(machines: tuple[Path, Path]) -> None:
+    here, there = machines
+    ladder(here, name="quick")
+    before = files_of(here)
+    with pytest.raises(UserError, match=r"another run is named 'quick' in .*; give a --prefix") as refused:
+        import_ledgers([there], here)
+    assert str(there / "quick/ledger.db") in str(refused.value)
+    assert files_of(here) == before
+
+
+def test_a_prefix_makes_room_and_controls_stay_with_their_own_ladder(machines: tuple[Path, Path]) -> None:
+    here, there = machines
+    ladder(here, name="quick")
+    import_ledgers([there], here, prefix="cluster-")
+    runs = {run.name: run for run in find_runs(here)}
+    assert runs["cluster-quick-control-tokenformer-scratch-1600"].control_of == "cluster-quick"
+    assert {"mine", "quick", "cluster-quick"} < set(runs)
+
+
+def test_two_sources_with_runs_of_one_name_are_refused(machines: tuple[Path, Path], tmp_path: Path) -> None:
+    here, there = machines
+    ladder(tmp_path / "third", name="quick")
+    with pytest.raises(UserError, match="are both of a run named 'quick'"):
+        import_ledgers([there, tmp_path / "third"], here)
+
+
+def test_a_changed_row_is_refused(machines: tuple[Path, Path]) -> None:
+    here, there = machines
+    with sqlite3.connect(there / "quick/ledger.db") as connection:
+        connection.execute("DROP TRIGGER work_keeps_on_update")
+        connection.execute("UPDATE work SET device_seconds = 1.0")
+    before = files_of(here)
+    with pytest.raises(LedgerError, match="the ledger is broken"):
+        import_ledgers([there], here)
+    assert files_of(here) == before
+
+
+def test_a_run_is_not_imported_into_its_own_runs_directory(machines: tuple[Path, Path]) -> None:
+    here = machines[0]
+    before = files_of(here)
+    assert import_ledgers([here], here).ledgers[0].action == "unchanged"
+    assert files_of(here) == before
+
+
+@pytest.mark.parametrize("source", ["empty", "missing"])
+def test_a_source_without_a_ledger_is_refused(tmp_path: Path, source: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=f"{source}: no ledger here; give a ledger.db"):
+        import_ledgers([tmp_path / source], tmp_path / "runs")
+
+
+def test_a_name_that_cannot_be_a_folder_is_refused(machines: tuple[Path, Path]) -> None:
+    here, there = machines
+    with pytest.raises(UserError, match=r"no run can be named '\.\./quick': must be letters"):
+        import_ledgers([there], here, prefix="../")
+
+
+def test_status_says_that_a_run_was_imported_and_no_command_resumes_it(machines: tuple[Path, Path]) -> None:
+    here, there = machines
+    import_ledgers([there], here)
+    status = {run["name"]: run for run in json.loads(run_here("status", "--json", "--runs-dir", str(here))[0])["runs"]}
+    imported = status["quick"]
+    assert (imported["state"], imported["resume_command"]) == ("imported", None)
+    assert imported["notes"] == ["its ledger was imported from elsewhere, so that it has no checkpoints here"]
+    assert [(stage["name"], stage["state"], stage["step"]) for stage in imported["stages"]] == [
+        ("0-800k", "done", 1000),
+        ("1-2m", "done", 600),
+    ]
+    assert status["quick-control-tokenformer-scratch-1600"]["control_of"] == "quick"
+    assert "imported" in run_here("status", "--runs-dir", str(here))[0]
+
+
+def test_no_run_trains_in_the_directory_of_an_imported_ledger(machines: tuple[Path, Path]) -> None:
+    here, there = machines
+    import_ledgers([there], here)
+    before = files_of(here)
+    _, err = run_here("run", "quickstart", "--name", "quick", "--runs-dir", str(here), expect=2)
+    assert err.startswith(f"growctl: {here / 'quick'} holds an imported ledger")
+    assert err.endswith("and no run; choose another name with --name\n")
+    assert files_of(here) == before
+
+
+def test_the_command_says_what_it_did(machines: tuple[Path, Path]) -> None:
+    here, there = machines
+    command = ["ledger", "import", str(there / "quick"), "--runs-dir", str(here)]
+    assert run_here(*command)[0] == f"quick: imported from {there / 'quick/ledger.db'}\n"
+    out = run_here(*command, "--json")[0]
+    assert json.loads(out)["ledgers"][0]["action"] == "unchanged"
+    said = json.loads(RunPaths(here / "quick").imported.read_text())
+    assert said["source"] == str(there / "quick/ledger.db")

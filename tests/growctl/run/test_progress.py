@@ -1,0 +1,234 @@
+"""The figures of a run's progress, and the line that a log gets of them."""
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from growctl.ladder.releases import plan_run
+from growctl.run import screen as screen_module
+from growctl.run.progress import LadderProgress
+from growctl.run.screen import Screen, make_screen, stage_table
+from growctl.schedule.blocks import Schedule
+from growctl.schedule.known_devices import DEVICES, known_device, peak_flops
+from growctl.schedule.launch_block import HardwareBlock
+from stages.metrics import Record
+from tests.growctl.ladders import ladder
+
+START: Record = {
+    "event": "start",
+    "step": 0,
+    "device": "NVIDIA H100 80GB HBM3",
+    "num_devices": 2,
+    "precision": "bf16",
+    "zero_stage": 1,
+}
+
+
+def train(step: int, **values: Any) -> Record:
+    return {"event": "train", "step": step, "loss": 3.5, "tokens_per_second": 128.0, "data_wait_seconds": 0.0} | values
+
+
+def evaluation(step: int, **values: Any) -> Record:
+    figures = {"perplexity": 24.5, "bits_per_byte": 1.5, "point": "interval"}
+    return {"event": "evaluation", "step": step, "loss": 3.2} | figures | values
+
+
+def progress(schedule: Schedule, *records: Record, stage: str = "stage-1") -> LadderProgress:
+    """A ladder whose stage trains and has written these records; the stages before it are done."""
+    found = LadderProgress("s", None, plan_run(schedule), schedule)
+    for other in found.stages.values():
+        if other.plan.name == stage:
+            break
+        other.update({"event": "end", "step": other.plan.num_steps})
+        other.state = "done"
+    found.stages[stage].state = "training"
+    for record in records:
+        found.stages[stage].update(record)
+    return found
+
+
+def facts(run: LadderProgress) -> dict[str, str]:
+    return dict(run.facts(run.active))
+
+
+def test_a_line_names_both_losses_speed_ramp_times_compute_evaluation_and_growth() -> None:
+    schedule = ladder(growth={"ramp": 0.5}, evaluation={"every": 12})
+    run = progress(schedule, START, evaluation(5), train(10))
+    written = run.line(run.stages["stage-1"])
+    assert written.startswith("stage stage-1 step 10/30: training loss 3.5000, last validation loss 3.2000 (step 5), ")
+    for fact in (
+        *("128 tokens/s", "MFU 0.0% of the devices' peak", "ramp 0.62", "time left 20s in the stage", "in the ladder"),
+        *("FLOPs (", "evaluation next in 2 steps (2s)", "growth next in 20 steps (20s), to 18.9k parameters"),
+    ):
+        assert fact in written
+    assert "\n" not in written
+
+
+def test_a_stage_after_one_that_ended_early_has_the_steps_that_are_left_of_a_shared_budget() -> None:
+    sizes = [{"name": f"stage-{i}", "attention_tokens": 4 + 4 * i, "ffn_tokens": 8 + 8 * i} for i in range(2)]
+    schedule = ladder(
+        stages=[sizes[0] | {"until": 0.5}, sizes[1]],
+        training={"sequence_length": 16, "batch_size": 8, "ladder_tokens": 100 * 8 * 16},
+    )
+    run = progress(schedule, START)
+    run.stages["stage-0"].step = 20
+    assert run.stages["stage-1"].num_steps == 50
+    run.plan_again(plan_run(schedule, [20]))
+    assert [stage.num_steps for stage in run.stages.values()] == [20, 80]
+
+
+def test_waiting_for_data_is_shown_as_a_share_of_the_steps_time() -> None:
+    seconds = 10 * 128 / 128.0
+    waiting = train(10, data_wait_seconds=0.3 * seconds)
+    assert "30% of the time waits for data" in facts(progress(ladder(), START, waiting))["speed"]
+    assert "waits" not in facts(progress(ladder(), START, waiting, train(20)))["speed"]
+
+
+def test_a_stage_that_has_no_loss_yet_shows_those_of_the_stage_before() -> None:
+    run = progress(ladder(), stage="stage-1")
+    assert facts(run)["loss"] == "no training loss yet, no validation loss yet"
+    for record in (train(20), evaluation(20)):
+        run.stages["stage-0"].update(record)
+    assert facts(run)["loss"] == ("stage-0 ended with training loss 3.5000, last validation loss 3.2000 (step 20)")
+    run.stages["stage-1"].update(evaluation(0))
+    assert facts(run)["loss"] == "no training loss yet, last validation loss 3.2000 (step 0)"
+
+
+def test_a_line_of_the_last_stage_after_its_ramp_has_neither_growth_nor_ramp() -> None:
+    run = progress(ladder(growth={"ramp": 0.1}), START, train(40), stage="stage-2")
+    written = run.line(run.stages["stage-2"])
+    assert "growth" not in written
+    assert "ramp" not in written
+    assert "no validation loss yet" in written
+
+
+def test_a_validation_loss_that_is_not_finite_is_not_taken_for_one_not_measured_yet() -> None:
+    run = progress(ladder(), START, evaluation(5), evaluation(10, loss=None, perplexity=None), train(12))
+    assert "training loss 3.5000, last validation loss not finite (step 10), " in run.line(run.stages["stage-1"])
+    got = io.StringIO()
+    Console(file=got, width=120).print(stage_table(run, 120))
+    assert got.getvalue().count("not finite") == 1
+    run = progress(ladder(), START, evaluation(0, loss=None))
+    assert "last validation loss not finite (step 0)" in run.line(run.stages["stage-1"])
+
+
+def test_the_ramp_is_that_of_the_last_update_and_ends_with_it() -> None:
+    run = progress(ladder(growth={"ramp": 0.1}), stage="stage-2")
+    stage, shown = run.stages["stage-2"], []
+    for step in range(8):
+        stage.update(train(step))
+        shown.append(stage.ramp)
+    assert shown == [pytest.approx(step / 6) for step in range(6)] + [None, None]
+
+
+def test_a_release_comes_before_the_growth_and_counts_in_the_compute_but_not_in_later_models() -> None:
+    schedule = ladder((20, 30), releases="all", learning_rate={"peak": 1e-3, "warmup_steps": 2, "decay": 0.1})
+    run = progress(schedule, START, train(15), stage="stage-0")
+    assert (growth := run.steps_to_growth(run.stages["stage-0"])) is not None
+    assert (growth[0].name, growth[1]) == ("stage-1", 5 + 2)
+    run = progress(schedule, START, train(1), stage="stage-1")
+    small, release, large = run.stages.values()
+    assert run.flops == small.plan.flops.total + release.plan.flops.total + large.plan.step_flops.total
+    assert run.flops_so_far(large) == small.plan.flops.total + large.plan.step_flops.total
+
+
+def test_a_stage_that_a_flat_loss_ended_early_counts_with_the_steps_it_took() -> None:
+    run = progress(ladder((20, 30)), stage="stage-1")
+    before = run.all_flops
+    run.stages["stage-0"].step = 12
+    assert run.stages["stage-0"].num_steps == 12
+    assert run.all_flops == before - 8 * run.stages["stage-0"].plan.step_flops.total
+
+
+def test_the_ladders_time_follows_from_its_flops_at_the_present_speed() -> None:
+    run = progress(ladder((20, 30, 50)), train(10))
+    now, later = run.stages["stage-1"], run.stages["stage-2"]
+    ratio = later.plan.step_flops.total / now.plan.step_flops.total
+    assert run.seconds_left == pytest.approx(20 + 50 * ratio)
+    assert progress(ladder()).seconds_left is None
+
+
+def test_the_mfu_is_the_share_of_the_peak_of_all_devices_and_unknown_without_one() -> None:
+    stage = progress(ladder(), START, train(10)).stages["stage-1"]
+    speed = stage.plan.step_flops.total  # one step a second
+    assert stage.mfu(HardwareBlock()) == pytest.approx(speed / (2 * 989e12))
+    assert stage.mfu(HardwareBlock.model_validate({"flops": "1T"})) == pytest.approx(speed / 2e12)
+    stage.update(START | {"device": "CPU AMD EPYC"})
+    assert stage.mfu(HardwareBlock()) is None
+
+
+def test_a_peak_is_the_schedules_or_that_of_the_reported_device() -> None:
+    assert peak_flops(None, "NVIDIA H100 80GB HBM3", "fp32") == 67e12
+    assert peak_flops(500e12, "NVIDIA H100 80GB HBM3", "bf16") == 500e12
+    assert peak_flops(None, "CPU AMD EPYC", "bf16") is None
+
+
+def test_the_device_that_plan_assumes_gives_no_mfu_on_another_one() -> None:
+    stage = progress(ladder(), START | {"device": "CPU AMD EPYC"}, train(10)).stages["stage-1"]
+    assert stage.mfu(HardwareBlock(device="h100")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA H200 NVL", None),
+        ("NVIDIA GB200", None),
+        ("NVIDIA L40", None),
+        ("Tesla V100-SXM2-16GB", None),
+    ],
+)
+def test_only_a_device_in_the_table_has_a_peak(name: str, device: str | None) -> None:
+    assert known_device(name) == (device and DEVICES[device])
+
+
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
+
+
+def test_every_line_of_piped_output_begins_with_the_time_in_utc() -> None:
+    got = io.StringIO()
+    schedule = ladder()
+    screen = make_screen(Console(file=got, width=80))
+    screen.run_started("s", None, plan_run(schedule), schedule)
+    screen.message("stage small writes:\n    first\n\n    second")
+    lines = got.getvalue().splitlines()
+    assert len(lines) == 5
+    assert all(re.match(STAMP.rstrip(), text) for text in lines)
+    assert [re.sub(STAMP, "", text) for text in lines[1:3]] == ["stage small writes:", "    first"]
+
+
+def test_piped_output_has_a_line_of_progress_every_ten_seconds_and_later_every_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(screen_module.time, "monotonic", lambda: clock[0])
+    got, schedule = io.StringIO(), ladder((9000,))
+    screen = Screen(Console(file=got, width=80))
+    [plan] = plan_run(schedule)
+    screen.run_started("s", None, [plan], schedule)
+    at: list[float] = []
+    for second in range(900):
+        clock[0] = 1000.0 + second
+        before = got.tell()
+        screen.record(plan, train(second))
+        at += [second] if got.tell() > before else []
+    assert at == [*range(0, 600, 10), *range(650, 900, 60)]
+
+
+def test_a_live_view_breaks_messages_between_words_and_leaves_a_long_path_whole() -> None:
+    got = io.StringIO()
+    screen = make_screen(Console(file=got, width=30, force_terminal=True, color_system=None))
+    path = "/a/path/that/is/longer/than/thirty/characters"
+    screen.message(f"the workers of stage small saved {path}")
+    assert got.getvalue().splitlines() == ["the workers of stage small", "saved", path]

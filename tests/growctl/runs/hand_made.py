@@ -1,0 +1,137 @@
+"""Run directories that are made by hand, in any state, and how `growctl status` sees them."""
+
+import fcntl
+import io
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.ledger import Ledger
+from growctl.runs.status import RunStatus, find_status
+from growctl.runs.status_sections import details_sections, resume_section, runs_section
+from growctl.text.terminal import print_sections
+from model.flops import Flops
+from stages.checkpoint.files import write_file
+from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.manifest import Manifest, sealed_manifest
+from stages.metrics import read_metrics
+from stages.process.holder import Holder
+from tests.growctl.runs import SCHEDULE
+from tests.stages.checkpoints import small_config
+from tests.stages.test_metrics import EVALUATION, TRAIN, with_crc
+
+START = {"device": "CPU X", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
+START |= {"converted": False, "recomputed_step_flops": 0.0, "peak_flops": None, "price_per_device_hour": None}
+LAUNCHED = "[2026-01-02 03:04:05,678] [INFO] [launch.py:152:main] WORLD INFO DICT: {'localhost': ['0']}\n"
+KILLED = (
+    "[launch.py:259:sigkill_handler] ['python', '-m', 'stages.train.worker', 'spec.json'] exits with return code = "
+)
+LONG_AGO = 1_700_000_000.0
+
+
+class HandMade:
+    """A run directory like a runner's, made by hand: quickly, and in any state."""
+
+    def __init__(
+        self,
+        runs_dir: Path,
+        name: str = "tiny",
+        text: str = SCHEDULE,
+        control: str | None = None,
+        ladder_id: str | None = None,
+    ) -> None:
+        self.name = name
+        self.directory = runs_dir / name
+        self.directory.mkdir(parents=True)
+        (self.directory / "schedule.yaml").write_text(f"name: {name}\n{text}")
+        (self.directory / ".lock").write_text(json.dumps(asdict(Holder.me())))
+        ladder = name.partition("-control-")[0]
+        entry = RunEntry(
+            name, "tiny.yaml", control, ladder if control else None, 3, "data", "f00d", ladder_id=ladder_id
+        )
+        flops = Flops(1.0, 1.0, 1.0)
+        stages = [
+            StageEntry(s["name"], 10, 1, 1, s["train_steps"], 256, flops, 1.0) for s in yaml.safe_load(text)["stages"]
+        ]
+        with Ledger.open(self.directory / "ledger.db") as ledger:
+            ledger.record_run(entry, stages)
+
+    def stage(self, stage: str) -> Path:
+        return self.directory / "stages" / stage
+
+    def says(self, stage: str, *records: tuple[str, int, dict[str, Any]], attempt: int = 1) -> None:
+        """Writes old lines of metrics.jsonl, and the old log of a launcher that vanished."""
+        folder = self.stage(stage)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "metrics.jsonl").open("ab") as file:
+            for event, step, values in records:
+                record = {"event": event, "attempt": attempt, "step": step, "seconds": 1.0} | values
+                file.write(with_crc(json.dumps(record).encode()))
+        (folder / "log.txt").write_text(LAUNCHED)
+        for name in ("metrics.jsonl", "log.txt"):
+            os.utime(folder / name, (LONG_AGO, LONG_AGO))
+
+    def trains(self, stage: str, step: int, attempt: int = 1, resumed_from: int | None = None) -> None:
+        """Writes an attempt that reached `step`."""
+        start = ("start", resumed_from or 0, START | {"resumed_from": resumed_from})
+        train = TRAIN | {"loss": 3.25, "tokens_per_second": 512.0}
+        self.says(stage, start, ("train", step, train), attempt=attempt)
+
+    def saves(self, stage: str, checkpoint: str, step: int) -> None:
+        manifest = Manifest(
+            kind="parameters" if checkpoint in ("final", "initial") else "engine",
+            model=small_config(),
+            step=step,
+            group_steps={},
+            samples_seen=0,
+            seed=3,
+            dataset_fingerprint=None,
+            tokenizer_sha256=None,
+            files={},
+            lineage=Lineage(operation="train"),
+        )
+        write_file(
+            self.stage(stage) / checkpoint / "manifest.json", sealed_manifest(manifest).model_dump_json().encode()
+        )
+
+    def finishes(self, stage: str, step: int) -> None:
+        self.trains(stage, step)
+        self.says(stage, ("evaluation", step, EVALUATION), ("end", step, {}))
+        self.saves(stage, "final", step)
+
+    def books(self, stage: str) -> None:
+        """Books a stage's metrics.jsonl into the ledger."""
+        with Ledger.open(self.directory / "ledger.db") as ledger:
+            books = ledger.books(stage.partition("-")[2])
+            books.sync(read_metrics(self.stage(stage) / "metrics.jsonl"), attempt_over=True)
+
+    def hold(self) -> Any:
+        """Holds the run's lock like a runner, until closed."""
+        lock = (self.directory / ".lock").open("r")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.utime(self.directory / ".lock", (LONG_AGO - 100, LONG_AGO - 100))
+        return lock
+
+
+def only(runs_dir: Path) -> RunStatus:
+    [status] = find_status(runs_dir)
+    return status
+
+
+def printed(runs_dir: Path, *names: str, width: int = 200) -> str:
+    """What status prints, with most paragraphs on one line."""
+    found = find_status(runs_dir, names)
+    out = io.StringIO()
+    shown = details_sections(found) if names else [runs_section(found, [status.name for status in found])]
+    print_sections([*shown, resume_section(found)], Console(file=out, width=width, highlight=False))
+    return out.getvalue()
+
+
+def stages_of(status: RunStatus) -> list[str]:
+    return [f"{stage.name} {stage.state} {stage.step}/{stage.num_steps}" for stage in status.stages]

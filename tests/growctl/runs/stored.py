@@ -1,0 +1,131 @@
+"""Small runs with real files, and datasets, for tests of what they occupy and what can be removed."""
+
+import os
+from pathlib import Path
+
+from growctl.ladder.stage_plans import plan_stages, worker_spec
+from growctl.runs.directory import own_schedule
+from model.config import ModelConfig, num_parameters
+from stages.checkpoint.directory import finish_directory, whole_directory
+from stages.checkpoint.files import link_or_copy, list_files, write_file
+from stages.checkpoint.lineage import History, Lineage, extended
+from stages.checkpoint.manifest import Manifest
+from stages.data.corpus import SPLITS, DataSpec
+from stages.data.dataset import (
+    FORMAT_VERSION,
+    DatasetFile,
+    DatasetManifest,
+    DatasetSplit,
+    SplitName,
+    dataset_fingerprint,
+    dataset_manifest_bytes,
+)
+from stages.spec import TrainSpec
+from stages.train.training_history import history_at_start
+from tests.growctl.runs.hand_made import HandMade
+from tests.stages.checkpoints import small_config
+
+WEIGHTS = 10_000
+"""Bytes of the one large file of a checkpoint."""
+
+TRUNK_STEP = 43
+"""Of the stage `1-large` of HandMade's schedule: 90 steps in all, of which the last 18 decay, after 30 of `0-small`."""
+
+
+def save(
+    made: HandMade,
+    stage: str,
+    name: str,
+    step: int,
+    parent: str | None = None,
+    history: History = (),
+    model: ModelConfig | None = None,
+) -> Path:
+    """A complete checkpoint with files of its own."""
+    directory = made.stage(stage) / name
+    with whole_directory(directory) as staging:
+        write_file(staging / "weights", f"{made.name}/{stage}/{name}|".encode().ljust(WEIGHTS, b"w"))
+        manifest = Manifest(
+            kind="engine" if name.startswith("step_") else "parameters",
+            model=model or small_config(),
+            step=step,
+            group_steps={},
+            samples_seen=0,
+            seed=3,
+            dataset_fingerprint=None,
+            tokenizer_sha256=None,
+            files=list_files(staging),
+            lineage=Lineage(operation="train", parent=parent, history=history),
+        )
+        finish_directory(directory, manifest)
+    return directory
+
+
+def finished_run(runs_dir: Path, name: str = "tiny", control: str | None = None) -> HandMade:
+    """A run of two finished stages, each with two checkpoints inside, one of them the trunk of the second stage."""
+    made = HandMade(runs_dir, name, control=control)
+    (made.directory / ".lock").write_text("")  # its growctl has exited cleanly
+    for stage, steps in {"0-small": (20, 30), "1-large": (TRUNK_STEP, 50)}.items():
+        for step in steps:
+            save(made, stage, f"step_{step:08d}", step)
+        save(made, stage, "final", steps[-1])
+        (made.stage(stage) / "metrics.jsonl").touch()
+        write_file(made.stage(stage) / "spec.json", spec_of(made, int(stage[0])).model_dump_json().encode())
+    return made
+
+
+def spec_of(made: HandMade, index: int, dataset: str = "data") -> TrainSpec:
+    """The spec of a stage's worker, as the runner writes it."""
+    schedule = own_schedule(made.directory / "schedule.yaml")
+    return worker_spec(
+        schedule,
+        plan_stages(schedule)[index],
+        attempt=1,
+        directory="",
+        dataset=dataset,
+        initial=None,
+        resume=None,
+        samples_seen=0,
+        micro_batch_size=1,
+        launched_at=0.0,
+    )
+
+
+def base_of(made: HandMade) -> History:
+    """A history from the untrained model that the run starts from to a checkpoint."""
+    return extended(history_at_start(spec_of(made, 0)), "train", {}, num_parameters=num_parameters(small_config()))
+
+
+def linked_copy(directory: Path, target: Path) -> Path:
+    """A copy of a checkpoint that shares its files, as a reused checkpoint does."""
+    for file in directory.rglob("*"):
+        if file.is_file():
+            link_or_copy(file, target / file.relative_to(directory))
+    return target
+
+
+def dataset(runs_dir: Path, name: str, spec: DataSpec | None = None) -> Path:
+    """A dataset without text, whose manifest is in order."""
+    directory = runs_dir / ".datasets" / name
+    splits: dict[SplitName, DatasetSplit] = {}
+    for split in SPLITS:
+        entry = write_file(directory / split / "shard.bin", name.encode().ljust(WEIGHTS, b"t"))
+        file = DatasetFile(name=f"{split}/shard.bin", bytes=entry.bytes, sha256=entry.sha256)
+        splits[split] = DatasetSplit(num_tokens=1, num_bytes=1, num_documents=1, files=(file,))
+    manifest = DatasetManifest(
+        format_version=FORMAT_VERSION,
+        spec=spec or DataSpec(source="elsewhere"),
+        vocab_size=300,
+        token_bytes=2,
+        tokenizer_sha256="0" * 64,
+        end_of_text_id=0,
+        splits=splits,
+        fingerprint=dataset_fingerprint("0" * 64, splits),
+    )
+    write_file(directory / "manifest.json", dataset_manifest_bytes(manifest))
+    return directory
+
+
+def names_below(directory: Path) -> set[str]:
+    """The relative paths of the folders below `directory`, hidden ones too, that hold files."""
+    return {os.path.relpath(folder, directory) for folder, _, files in os.walk(directory) if files}

@@ -1,0 +1,160 @@
+"""`growctl status` of runs with broken, missing and hostile files."""
+
+import fcntl
+import math
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import growctl.runs.stages
+import growctl.runs.status
+from growctl.runs.status import RunStatus, StatusDocument, find_status
+from growctl.text.documents import plain
+from tests.growctl.runs import CONTROL, SCHEDULE
+from tests.growctl.runs.hand_made import HandMade, only, printed, stages_of
+from tests.growctl.text.schemas import assert_follows_schema
+
+
+def everything_made(runs_dir: Path) -> HandMade:
+    made = HandMade(runs_dir, text=SCHEDULE + CONTROL)
+    made.finishes("0-small", 30)
+    made.saves("1-large", "initial", 0)
+    made.saves("1-large", "step_00000010", 10)
+    made.trains("1-large", 10)
+    (made.directory / "slurm").mkdir()
+    (made.directory / "slurm/jobs.json").write_text('{"tiny": "71"}')
+    return made
+
+
+FILES = (
+    *("schedule.yaml", "ledger.db", ".lock", "slurm/jobs.json", "stages/0-small/final/manifest.json"),
+    *("stages/0-small/metrics.jsonl", "stages/1-large/metrics.jsonl", "stages/1-large/log.txt"),
+    *("stages/1-large/initial/manifest.json", "stages/1-large/step_00000010/manifest.json"),
+)
+
+
+def seen(runs_dir: Path) -> list[RunStatus]:
+    """The runs, after every function that shows them has run."""
+    found = find_status(runs_dir)
+    assert_follows_schema(plain(StatusDocument(runs_dir, (), tuple(found))), "status")
+    printed(runs_dir)
+    printed(runs_dir, "tiny")
+    return found
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", ["cut", "gone", "folder", "other"])
+@pytest.mark.slow
+def test_a_broken_file_gives_a_note_and_the_rest_is_still_shown(tmp_path, file, damage):
+    path = everything_made(tmp_path).directory / file
+    whole = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif damage == "folder":
+        path.mkdir()
+    elif damage == "other":
+        path.write_bytes(b"\x00\xff[1, {\n")
+    status = seen(tmp_path)[0]
+    assert [stage.name for stage in status.stages] == ["small", "large"]
+    harmless = {".lock", "log.txt", "metrics.jsonl", "initial"}  # there is a step_* to resume from
+    if not harmless & set(Path(file).parts) and (damage, file) != ("gone", "slurm/jobs.json"):
+        assert any(Path(file).name in note or "final" in note for note in status.notes), status.notes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", [b"seed: !!bool maybe", b"seed: 0b_", b"[" * 5000, b"seed: !!set [a]"])
+def test_a_schedule_that_is_no_longer_yaml_gives_a_note(tmp_path, content):
+    (everything_made(tmp_path).directory / "schedule.yaml").write_bytes(content)
+    assert any("schedule.yaml cannot be read" in note for note in seen(tmp_path)[0].notes)
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(file=st.sampled_from(FILES), data=st.binary(max_size=80))
+def test_no_bytes_in_any_file_crash_status(tmp_path_factory, file, data):
+    runs_dir = tmp_path_factory.mktemp("any")
+    (everything_made(runs_dir).directory / file).write_bytes(data)
+    assert seen(runs_dir)[0].name == "tiny"
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(
+    values=st.dictionaries(
+        st.sampled_from(["event", "attempt", "step", "loss", "tokens_per_second", "device", "num_devices"]),
+        st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2)),
+    )
+)
+def test_no_values_in_a_record_crash_status(tmp_path_factory, values):
+    runs_dir = tmp_path_factory.mktemp("any")
+    made = everything_made(runs_dir)
+    made.says("1-large", ("train", 11, values), ("start", 11, values))
+    with made.hold():
+        assert seen(runs_dir)[0].state == "running"
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1" + "0" * 400, "true", '"fast"', "null"])
+def test_non_finite_numbers_are_none(tmp_path, number):
+    made = HandMade(tmp_path)
+    made.trains("0-small", 10)
+    metrics = made.stage("0-small") / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("512.0", number).replace("3.25", number))
+    with made.hold():
+        small = seen(tmp_path)[0].stages[0]
+    assert (small.training_loss, small.seconds_left) in [(None, None), (1.0, 20 * 256.0)]  # true is 1
+
+
+def test_an_unreadable_directory_does_not_hide_the_others(tmp_path, monkeypatch):
+    HandMade(tmp_path)
+    HandMade(tmp_path, "theirs")
+    read_stage = growctl.runs.status.read_stage
+
+    def read(run, planned, **named):
+        if run.name == "theirs":
+            raise PermissionError(13, "Permission denied", str(run))
+        return read_stage(run, planned, **named)
+
+    monkeypatch.setattr(growctl.runs.status, "read_stage", read)
+    theirs, tiny = seen(tmp_path)
+    assert (theirs.state, theirs.resume_command, tiny.state) == ("unreadable", None, "stopped")
+    assert "Permission denied" in theirs.notes[0]
+
+
+def test_without_schedule_and_ledger_the_stages_come_from_their_directories(tmp_path):
+    made = everything_made(tmp_path)
+    (made.directory / "schedule.yaml").unlink()
+    [status] = seen(tmp_path)
+    assert stages_of(status) == ["small done 30/30", "large stopped 10/60"]
+    (made.directory / "ledger.db").unlink()
+    [status] = seen(tmp_path)
+    assert stages_of(status) == ["small done 30/30", "large stopped 10/None"]
+    assert (status.control, status.control_of) == (None, None)
+    assert len(status.notes) == 3
+    assert status.notes[2].startswith(
+        f"it cannot be resumed without {made.directory}/schedule.yaml: copy the run again"
+    )
+    assert status.resume_command is None
+
+
+def test_a_run_that_was_just_created_gives_no_notes(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny/.lock").write_text(str(os.getpid()))
+    with (tmp_path / "tiny/.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        status = only(tmp_path)
+        assert (status.state, status.stages, status.notes) == ("running", (), ())
+    HandMade(tmp_path, "other")
+    assert [status.state for status in find_status(tmp_path)] == ["stopped", "not started"]
+
+
+@pytest.mark.parametrize("moment", [1e12, -1e12, 1e300, math.inf, math.nan])
+def test_a_file_time_beyond_all_calendars_is_unknown_and_hides_no_run(tmp_path, monkeypatch, moment):
+    HandMade(tmp_path).trains("0-small", 10)
+    HandMade(tmp_path, "other")
+    monkeypatch.setattr(growctl.runs.stages, "modified", lambda path: moment)
+    assert [status.name for status in seen(tmp_path)] == ["other", "tiny"]
+    assert seen(tmp_path)[1].stages[0].last_record_at is None

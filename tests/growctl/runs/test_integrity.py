@@ -1,0 +1,143 @@
+"""`growctl verify --integrity` on a dataset, a ledger, a run and a runs directory, without training."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from growctl.ladder.load import load_schedule
+from growctl.ledger.ledger import Ledger
+from growctl.run.requests import schedule_yaml
+from growctl.runs.verify import Target, check, find_targets
+from stages.data.dataset import read_dataset_manifest
+from stages.data.mixture_dataset import Ingredient, write_mixture
+from stages.data.remote_reading import CACHE_NAME
+from tests.growctl.runs import run_here, write_schedule
+from tests.stages.checkpoints import write_checkpoint
+from tests.stages.data.test_dataset import write_dataset
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A runs directory after a run, with one checkpoint set aside and one unfinished."""
+    runs = tmp_path / "runs"
+    write_dataset(runs / ".datasets/text-0123", [40, 10], [20])
+    stage = runs / "tiny/stages/0-small"
+    write_checkpoint(stage / "final")
+    write_checkpoint(stage / "step_00000010")
+    write_checkpoint(stage / "broken-step_00000020")
+    (stage / ".step_00000030.incomplete").mkdir()
+    (stage / "metrics.jsonl").touch()
+    Ledger.open(runs / "tiny/ledger.db").close()
+    (runs / "tiny/schedule.yaml").write_text(schedule_yaml(load_schedule(str(write_schedule(tmp_path)))))
+    (runs / "tiny/report").mkdir()
+    return runs
+
+
+def found(path: Path) -> dict[str, Target]:
+    return {target.path.name: check(target) for target in find_targets(path)}
+
+
+def test_everything_below_a_runs_directory_is_checked_and_named(runs):
+    results = found(runs)
+    assert {name: (result.kind, result.whole) for name, result in results.items()} == {
+        "text-0123": ("dataset", True),
+        "schedule.yaml": ("schedule", True),
+        "ledger.db": ("ledger", True),
+        "final": ("checkpoint", True),
+        "step_00000010": ("checkpoint", True),
+        "broken-step_00000020": ("set aside", None),
+        ".step_00000030.incomplete": ("unfinished", None),
+    }
+    assert "set aside (broken, and moved here), not checked" in results["broken-step_00000020"].line()
+    assert found(runs / "tiny").keys() == results.keys() - {"text-0123"}
+    assert found(runs / ".datasets").keys() == found(runs / ".datasets/text-0123").keys() == {"text-0123"}
+    assert found(runs / "tiny/ledger.db").keys() == {"ledger.db"}
+    assert found(runs / "tiny/stages/0-small/broken-step_00000020")["broken-step_00000020"].whole, "asked for by name"
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(b"\0" * 100)
+
+
+@pytest.mark.parametrize("damage", [remove, spoil])
+@pytest.mark.parametrize(
+    ("victim", "owner"),
+    [
+        (".datasets/text-0123/train/00001.ds", "text-0123"),
+        (".datasets/text-0123/tokenizer.json", "text-0123"),
+        (".datasets/text-0123/manifest.json", "text-0123"),
+        ("tiny/ledger.db", "ledger.db"),
+        ("tiny/stages/0-small/final/manifest.json", "final"),
+        ("tiny/stages/0-small/step_00000010/manifest.json", "step_00000010"),
+        ("tiny/stages/0-small/step_00000010/parameters/embedding.weight.safetensors", "step_00000010"),
+    ],
+)
+@pytest.mark.slow
+def test_only_the_damaged_target_is_reported(runs, victim, owner, damage):
+    damage(runs / victim)
+    broken = {name: result for name, result in found(runs).items() if result.whole is False}
+    assert list(broken) == [owner]
+    assert str(runs / victim).rpartition(f"/{owner}")[0] in broken[owner].line()
+
+
+def test_the_command_prints_one_line_per_target_and_exits_with_1_on_damage(runs):
+    out, err = run_here("verify", "--integrity", runs)
+    assert (err, len(out.splitlines())) == ("", 7)
+    assert sum(": OK, " in line for line in out.splitlines()) == 5
+    spoil(runs / "tiny/stages/0-small/final/parameters/embedding.weight.safetensors")
+    out, _ = run_here("verify", "--integrity", runs / "tiny", "--json", expect=1)
+    told = {Path(entry["path"]).name: entry["whole"] for entry in json.loads(out)["integrity"]}
+    whole = dict.fromkeys(("schedule.yaml", "ledger.db", "step_00000010"), True)
+    named = dict.fromkeys(("broken-step_00000020", ".step_00000030.incomplete"))
+    assert told == whole | named | {"final": False}
+
+
+def test_a_path_with_nothing_to_check_gives_one_message(tmp_path):
+    for path, message in ((tmp_path / "no", "does not exist"), (tmp_path, "holds no checkpoint, dataset, ledger")):
+        with pytest.raises(ValueError, match=message):
+            find_targets(path)
+    (tmp_path / "text.txt").touch()
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        find_targets(tmp_path / "text.txt")
+
+
+@pytest.mark.parametrize("content", [b"seed: !!bool maybe", b"seed: 0b_", b"[" * 5000, b"seed: !!set [a]"])
+@pytest.mark.slow
+def test_a_runs_schedule_that_is_no_longer_yaml_is_reported_as_broken(runs, content):
+    (runs / "tiny/schedule.yaml").write_bytes(content)
+    assert found(runs)["schedule.yaml"].whole is False
+
+
+def test_the_cache_of_remote_tokens_is_no_dataset(runs):
+    (runs / ".datasets" / CACHE_NAME / "3f").mkdir(parents=True)
+    assert {".ranges", "3f"}.isdisjoint(found(runs))
+
+
+def test_a_copy_of_a_dataset_is_recognised_anywhere(runs, tmp_path):
+    shutil.copytree(runs / ".datasets/text-0123", tmp_path / "copy")
+    assert found(tmp_path / "copy")["copy"].bytes == read_dataset_manifest(tmp_path / "copy").num_file_bytes
+
+
+def test_a_mixture_is_checked_with_its_sources_each_once(runs, tmp_path):
+    elsewhere = write_dataset(tmp_path / "elsewhere", [40], [20])
+    sources = [Ingredient("a", runs / ".datasets/text-0123", 1.0), Ingredient("b", elsewhere, 1.0)]
+    mixture = write_mixture(sources, runs / ".datasets")
+    names = ["elsewhere", mixture.name, "text-0123"]
+    assert sorted(target.path.name for target in find_targets(runs / ".datasets")) == names
+    assert sorted(target.path.name for target in find_targets(mixture)) == names
+    assert found(mixture)[mixture.name].line() == f"{mixture}: OK, a mixture of 2 datasets"
+    (elsewhere / "train/00000.ds").write_bytes(b"x" * 160)
+    broken = [result for result in found(mixture).values() if not result.whole]
+    assert [result.path.name for result in broken] == ["elsewhere"]
+    shutil.rmtree(elsewhere)
+    [missing] = [result for result in found(runs).values() if result.whole is False and result.kind == "dataset"]
+    assert missing.problem
+    assert f"{mixture}: its source 'b' cannot be used: {elsewhere} is not a dataset" in missing.problem
+    shutil.copytree(mixture, tmp_path / "copies/mixture")
+    assert check(find_targets(tmp_path / "copies/mixture")[0]).kind == "dataset"

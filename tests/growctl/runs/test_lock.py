@@ -1,0 +1,142 @@
+"""Only one growctl process works on a run: lock messages, takeovers, and file systems without locks."""
+
+import errno
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from growctl.runs.directory import RunError
+from growctl.runs.lock import find_holder, hold
+from growctl.runs_dir import LOCK, LOCK_STAND_IN
+from stages.process.holder import Holder, read_holder
+from tests.workers import REPOSITORY
+
+HOLDS = """
+import errno, fcntl, sys, time
+from pathlib import Path
+from growctl.runs.lock import hold
+if sys.argv[2:]:
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+    fcntl.flock = no_locks
+with hold(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+NOT_HELD = Holder()
+
+
+def no_locks(*_: Any) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+def holder_process(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Starts a process that holds `directory` until it is killed."""
+    command = [sys.executable, "-c", HOLDS, str(directory), *arguments]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_a_second_growctl_reports_the_holder_and_takes_over_the_lock_of_a_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
+) -> None:
+    process = holder_process(tmp_path, *([] if locks else ["without"]))
+    if not locks:
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+    try:
+        when = r"\d{4}-\d\d-\d\d \d\d:\d\d"
+        who = rf"in use by another growctl \(process {process.pid} on {socket.gethostname()} since {when}\)"
+        with pytest.raises(RunError, match=who), hold(tmp_path):
+            pass
+        holder = find_holder(tmp_path)
+        assert holder is not None
+        assert holder.process == process.pid
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert find_holder(tmp_path) is None
+    with hold(tmp_path):
+        assert find_holder(tmp_path) == read_holder(tmp_path / (LOCK if locks else LOCK_STAND_IN))
+        with pytest.raises(RunError, match=f"process {os.getpid()} on"), hold(tmp_path):
+            pass
+    assert find_holder(tmp_path) is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK]
+
+
+def test_a_clean_exit_empties_the_lock_file(tmp_path: Path) -> None:
+    with suppress(ZeroDivisionError), hold(tmp_path):
+        assert read_holder(tmp_path / LOCK).process == os.getpid()
+        _ = 1 / 0
+    assert read_holder(tmp_path / LOCK) == NOT_HELD
+
+
+def test_a_stand_in_is_taken_over_only_from_a_dead_process_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    me, path = Holder.me(), tmp_path / LOCK_STAND_IN
+    assert me.process_start is not None
+    path.write_text(json.dumps(asdict(replace(me, process_start=me.process_start - 1))))
+    with hold(tmp_path):
+        """The process id was once another process's."""
+    for text in (json.dumps(asdict(replace(me, host="node-9", process=1, process_start=1))), "", "{", "[1]", "17"):
+        path.write_text(text)
+        named = rf"according to {re.escape(str(path))}. This file system has no locks; .* remove that file"
+        with pytest.raises(RunError, match=named), hold(tmp_path):
+            pass
+        assert path.read_text() == text
+    path.unlink()
+    with hold(tmp_path):
+        """As the message suggested."""
+    assert not path.exists()
+
+
+def test_a_newer_stand_in_that_replaced_a_dead_ones_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    me = Holder.me()
+    dead, other = replace(me, process_start=1), replace(me, host="node-9")
+    (tmp_path / LOCK_STAND_IN).write_text(json.dumps(asdict(other)))
+    read = iter([dead, other, other])
+    monkeypatch.setattr("growctl.runs.lock.read_holder", lambda path: next(read))
+    with pytest.raises(RunError, match="on node-9"), hold(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir() if path.name != LOCK] == [LOCK_STAND_IN]
+
+
+def test_other_lock_errors_do_not_count_as_a_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", broken)
+    with pytest.raises(OSError, match="Input/output error") as caught, hold(tmp_path):
+        pass
+    assert caught.value.filename == str(tmp_path / LOCK)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[" * 10_000, '{"process": "1", "host": 3}', "[]", "true", "\x00"])
+def test_an_unreadable_lock_file_names_an_unknown_process(tmp_path: Path, text: str) -> None:
+    (tmp_path / LOCK).write_text(text)
+    assert read_holder(tmp_path / LOCK) == NOT_HELD
+    with (tmp_path / LOCK).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RunError, match="an unknown process"), hold(tmp_path):
+            pass
+
+
+def test_invalid_times_are_shown_unchanged() -> None:
+    assert str(Holder(7, "node-1", "yesterday")) == "process 7 on node-1 since yesterday"
+    assert str(Holder(7)) == "process 7"
