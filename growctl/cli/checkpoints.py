@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from model.config import ModelConfig
     from model.policy import GrowthPolicy
     from stages.checkpoint.lineage import Lineage
+    from stages.checkpoint.manifest import Manifest
 
 MOST_TOKENS = 10_000_000
 MOST_LAYERS = 1_000
@@ -148,16 +149,15 @@ def expand(
         in_proportion=add_ffn_tokens is None,
     )
     with as_parameters(source, runs_dir, _tell, output) as parameters:
-        lineage = _expanded(parameters, output, **growth._asdict(), policy=policy, seed=seed)
+        grown = _expanded(parameters, output, **growth._asdict(), policy=policy, seed=seed)
         comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
     if as_json:
-        from growctl.cli.written import ExpandDocument
+        from growctl.cli.written import WrittenCheckpoint
         from growctl.text.documents import print_document
 
-        parent = lineage.parent or ""
-        print_document(ExpandDocument(path=output, parent=parent, **lineage.details, comparison=comparison))
+        print_document(WrittenCheckpoint.of(output, grown, comparison))
     else:
-        _say_expanded(output, lineage, growth)
+        _say_expanded(output, grown.lineage, growth)
         if comparison:
             print()
             print_sections([section(comparison)], Terminal())
@@ -187,10 +187,10 @@ def shrink(
     with as_parameters(source, runs_dir, _tell, output) as parameters:
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     if as_json:
-        from growctl.cli.written import ShrinkDocument
+        from growctl.cli.written import WrittenCheckpoint
         from growctl.text.documents import print_document
 
-        print_document(ShrinkDocument(path=output, parent=manifest.lineage.parent or "", **manifest.lineage.details))
+        print_document(WrittenCheckpoint.of(output, manifest))
     else:
         say(_sizes(output, manifest.lineage))
 
@@ -266,19 +266,20 @@ def _new(output: Path) -> Path:
     return output
 
 
-def _expanded(checkpoint: Path, output: Path, **growth: Any) -> "Lineage":
-    """Writes the expanded checkpoint to `output`, with a progress bar on a terminal. Returns its lineage."""
+def _expanded(checkpoint: Path, output: Path, **growth: Any) -> "Manifest":
+    """Writes the expanded checkpoint to `output`, with a progress bar on a terminal. Returns its manifest."""
     from growctl.text.progress import progress_bar
     from stages.grow.expand import expand as expand_checkpoint
 
     with progress_bar("writing new tokens") as on_progress:
-        return expand_checkpoint(checkpoint, output, **growth, on_progress=on_progress).lineage
+        return expand_checkpoint(checkpoint, output, **growth, on_progress=on_progress)
 
 
 def _say_expanded(output: Path, lineage: "Lineage", growth: "Growth") -> None:
     from growctl.run.screen import added_words
 
-    what = "the function is unchanged" if lineage.details["preserves"] else "the function has changed"
+    assert lineage.growth
+    what = "the function is unchanged" if lineage.growth.preserves else "the function has changed"
     say(f"{_sizes(output, lineage)} ({added_words(growth)}); {what}")
 
 
@@ -302,7 +303,7 @@ def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
 def _sizes(output: Path, lineage: "Lineage") -> str:
     from growctl.text.formatting import short_count
 
-    before, after = (short_count(lineage.details[key]) for key in ("num_parameters_before", "num_parameters"))
+    before, after = (short_count(entry.num_parameters) for entry in lineage.history[-2:])
     return f"{output}: {before} -> {after} parameters"
 
 

@@ -84,21 +84,24 @@ def import_official(
             end_of_text=end_of_text,
             on_progress=on_progress,
         )
-    text, details = manifest.text, manifest.lineage.details
+    text, imported = manifest.text, manifest.lineage.imported
+    assert imported
     if as_json:
-        from growctl.cli.written import ImportDocument
+        from growctl.cli.written import WrittenCheckpoint
 
-        print_document(ImportDocument(path=output, **details, text=text))
+        print_document(WrittenCheckpoint.of(output, manifest))
         return
+    from model.config import num_parameters
+
     rows = manifest.model.vocab_size
     padding = rows - (text.tokenizer_vocab_size or rows)
     say(
-        f"{output}: {short_count(details['num_parameters'])} parameters, vocabulary {rows:,}"
+        f"{output}: {short_count(num_parameters(manifest.model))} parameters, vocabulary {rows:,}"
         + (f" ({counted(padding, 'row')} of padding)" if padding else "")
         + (f", context {text.context_length:,}" if text.context_length else "")
     )
-    if details["ignored_settings"]:
-        named = ", ".join(f"{key}: {value}" for key, value in details["ignored_settings"].items())
+    if imported.ignored_settings:
+        named = ", ".join(f"{key}: {value}" for key, value in imported.ignored_settings.items())
         say(f"ignored, as the official Tokenformer layers ignore it: {named}")
 
 

@@ -54,8 +54,9 @@ class Found:
 
     def judged_like(self, spec: TrainSpec) -> bool:
         """Whether its losses were measured on the validation sequences of the stage of `spec`."""
-        known = self.manifest.lineage.details.get("evaluations")
-        return known is not None and all(known[key] == spec.evaluations[key] for key in ("sequences", "length"))
+        record, wanted = self.manifest.lineage.training, spec.evaluations
+        plan = record.evaluations if record else None
+        return plan is not None and (plan.sequences, plan.length) == (wanted.sequences, wanted.length)
 
     @property
     def flops(self) -> float:

@@ -130,8 +130,7 @@ class Screen:
 
     def grown(self, plan: StagePlan, manifest: Manifest) -> None:
         """The expanded checkpoint is complete."""
-        details = manifest.lineage.details
-        before, after = details["num_parameters_before"], details["num_parameters"]
+        before, after = (entry.num_parameters for entry in manifest.lineage.history[-2:])
         self.message(f"grown: {short_count(before)} -> {short_count(after)} parameters")
 
     def catch_up(self, plan: StagePlan, records: Sequence[Record]) -> None:

@@ -185,7 +185,8 @@ def growth_message(plan: StagePlan, stage: StagePaths, before: float | None, aft
     if before is None or abs(after - before) <= EXACT_GROWTH:
         return None
     moved = f"growing to {plan.name} moved the validation loss by {after - before:+.2e} nats, from {before:.6f}"
-    if not read_manifest(stage.initial).lineage.details.get("preserves"):
+    growth = read_manifest(stage.initial).lineage.growth
+    if growth is None or not growth.preserves:
         return moved
     return (
         f"warning: {moved}; it should move by at most {EXACT_GROWTH:g}. Please report this and attach {stage.directory}"

@@ -147,9 +147,8 @@ def _merged(source: Path, manifest: Manifest, config: TokenformerConfig, name: s
 
 def _dtype(manifest: Manifest) -> torch.dtype:
     """The type of the values that `manifest` was imported with, if there was one; float32 otherwise."""
-    lineage = manifest.lineage
-    is_import = lineage.operation == "import" and lineage.details.get("layout") == "official"
-    return DTYPES[(is_import and lineage.details.get("dtype")) or "float32"]
+    imported = manifest.lineage.imported
+    return DTYPES[(imported and imported.layout == "official" and imported.dtype) or "float32"]
 
 
 def _copy_tokenizer(source: Path, manifest: Manifest, folder: Path) -> None:

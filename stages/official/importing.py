@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from model.config import TokenformerConfig, num_parameters, parameter_shapes
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import FileEntry, write_file
-from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.lineage import ImportRecord, Lineage
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of
 from stages.checkpoint.parameters import write_parameters
 from stages.checkpoint.pretrained import num_token_ids, parse_tokenizer, text_facts
@@ -75,18 +74,17 @@ def import_official(
             files = write_parameters(staging, values(), on_progress and (lambda done: on_progress(done, total)))
             if document is not None:
                 files[TOKENIZER_NAME] = write_file(staging / TOKENIZER_NAME, document)
-            details = {
-                "layout": "official",
-                "weights": weights.name,
-                "dtype": dtypes.pop() if len(dtypes) == 1 else None,  # None: several
-                "ignored_settings": described.ignored,
-                "num_parameters": num_parameters(config),
-            }
-            return finish_directory(output, _manifest(config, files, facts, details))
+            imported = ImportRecord(
+                layout="official",
+                weights=weights.name,
+                dtype=dtypes.pop() if len(dtypes) == 1 else None,
+                ignored_settings=described.ignored,
+            )
+            return finish_directory(output, _manifest(config, files, facts, imported))
 
 
 def _manifest(
-    config: TokenformerConfig, files: dict[str, FileEntry], facts: TextFacts, details: dict[str, Any]
+    config: TokenformerConfig, files: dict[str, FileEntry], facts: TextFacts, imported: ImportRecord
 ) -> Manifest:
     """The manifest of an import, whose history starts with its tensors."""
     tokenizer = files.get(TOKENIZER_NAME)
@@ -101,7 +99,7 @@ def _manifest(
         tokenizer_sha256=tokenizer.sha256 if tokenizer else None,
         text=facts,
         files=files,
-        lineage=Lineage(operation="import", details=details),
+        lineage=Lineage(operation="import", imported=imported),
     )
     lineage = manifest.lineage.model_copy(update={"history": history_of(manifest)})
     return manifest.model_copy(update={"lineage": lineage})

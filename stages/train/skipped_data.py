@@ -56,7 +56,7 @@ def consumed(step: int, left_out: Sequence[LeftOut]) -> int:
 
 def trained_without(left_out: Sequence[LeftOut], checkpoint: Manifest) -> bool:
     """Whether a checkpoint within the stage skipped exactly the data in `left_out` that precedes its step."""
-    made_with = [tuple(entry) for entry in checkpoint.lineage.details.get("left_out", [])]
-    return [entry for entry in made_with if entry[0] < checkpoint.step] == [
+    training = checkpoint.lineage.training
+    return [entry for entry in (training.left_out if training else ()) if entry[0] < checkpoint.step] == [
         entry for entry in left_out if entry[0] < checkpoint.step
     ]

@@ -40,7 +40,7 @@ from model.config import num_parameters
 from model.flops import Flops
 from stages.checkpoint.directory import newest_checkpoint
 from stages.checkpoint.files import FileEntry, write_file
-from stages.checkpoint.lineage import Lineage, TrainingCost, extended
+from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord, extended
 from stages.checkpoint.manifest import CheckpointError, Manifest
 from stages.checkpoint.sealed import _seal_of
 from stages.checkpoint.verify import verify_checkpoint
@@ -319,7 +319,7 @@ def checkpoint_manifest(file: FileEntry) -> dict[str, Any]:
         dataset_fingerprint="f00d",
         tokenizer_sha256="beef",
         files={"parameters/a.safetensors": file},
-        lineage=Lineage(operation="train", details={"stage": "small", "losses": [[5, 2.0]]}),
+        lineage=Lineage(operation="train", training=TrainingRecord(stage="small", losses=[(5, 2.0)])),
     )
     return dict(json.loads(manifest.model_dump_json()))
 
@@ -377,8 +377,8 @@ def test_a_checkpoint_is_shown_or_rejected(folder: Path, data: st.DataObject) ->
     cost = TrainingCost(steps=7, tokens=700, flops=Flops(1.0, 2.0, 3.0), device_seconds=4.5)
     history = extended((), "init", {"seed": 3}, num_parameters=size)
     history = extended(history, "train", {"steps": 7}, num_parameters=size, cost=cost, made_in="run/small")
-    details = {"losses": [[5, 2.0]], "validation_loss": 2.5}
-    lineage = Lineage(operation="train", details=details, history=history)
+    record = TrainingRecord(losses=[(5, 2.0)], validation_loss=2.5)
+    lineage = Lineage(operation="train", training=record, history=history)
     good["lineage"] = json.loads(lineage.model_dump_json())
     (folder / "manifest.json").write_bytes(damaged_json(data, good))
 

@@ -72,7 +72,7 @@ def test_stages_of_other_batches_and_contexts_read_no_token_twice(undisturbed):
         ends.append(ends[-1] + number * spec.sequence_length)
         final = read_manifest(undisturbed.directory / f"stages/{stage}/final")
         assert final.samples_seen * spec.sequence_length == ends[-1]
-        own = final.lineage.details.get("own_context_loss")
+        own = final.lineage.training.own_context_loss
         assert (own is None) == (stage == "2-large"), "its own context is the one that all losses are measured at"
     assert ends == [0, 10 * 128, 10 * 128 + 10 * 256, 10 * 128 + 22 * 256]
     assert len(set(read[:num_tokens])) == len(read[:num_tokens]), "within the first epoch"

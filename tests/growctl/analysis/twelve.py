@@ -14,7 +14,7 @@ from growctl.ledger.exchange import import_ledgers
 from growctl.runs.directory import RunSet
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import write_file
-from stages.checkpoint.lineage import Lineage, TrainingCost, extended
+from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord, extended
 from stages.checkpoint.manifest import Manifest, sealed_manifest
 from stages.stage_dir import MANIFEST_NAME
 from tests.growctl.analysis.ladders import (
@@ -181,7 +181,7 @@ def lost_rows(runs: Path) -> None:
         cost = cost.plus(plan.num_steps, plan.budget_tokens, plan.flops, 60.0)
         paths = RunPaths(ladder.path.parent).stage(plan.index, plan.name)
         history = extended((), "train", {}, num_parameters=plan.num_parameters, cost=cost)
-        lineage = Lineage(operation="train", history=history, details={"validation_loss": 2.3})
+        lineage = Lineage(operation="train", history=history, training=TrainingRecord(validation_loss=2.3))
         facts: dict[str, Any] = {"kind": "parameters", "model": plan.model, "step": plan.num_steps, "lineage": lineage}
         facts |= {"group_steps": {}, "samples_seen": 0, "seed": 3, "dataset_fingerprint": "f00d", "files": {}}
         manifest = Manifest(**facts, tokenizer_sha256=None)

@@ -101,7 +101,7 @@ def test_expand_grows_a_checkpoint_and_prints_its_sizes(tmp_path):
     )
     assert err == ""
     told = json.loads(out)
-    assert told["ffn_tokens"] == 3
+    assert told["lineage"]["growth"]["ffn_tokens"] == 3
     assert read_manifest(tmp_path / "two").model.blocks[0].ffn.num_tokens == 13
 
 

@@ -35,7 +35,7 @@ def test_an_import_prints_one_json_document_with_text_and_ignored_settings(tmp_p
     assert err == ""
     told = json.loads(out)
     assert told["path"] == str(tmp_path / "imported")
-    assert told["ignored_settings"] == {"gpt_j_residual": True}
+    assert told["lineage"]["imported"]["ignored_settings"] == {"gpt_j_residual": True}
     assert told["text"]["tokenizer_vocab_size"] == 261
 
 

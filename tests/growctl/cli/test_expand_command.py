@@ -165,7 +165,7 @@ def test_layers_are_added_between_the_others_and_taken_off_again():
     grown = read_manifest(STAGE.directory / "final+3+2-layers")
     before = read_manifest(STAGE.final)
     assert grown.model.num_layers == before.model.num_layers + 2
-    assert grown.lineage.details["policy"]["depth"] == "interleave"
+    assert grown.lineage.growth.policy.depth == "interleave"
     smaller = ["shrink", str(STAGE.directory / "final+3+2-layers"), "--output", "smaller"]
     assert not CliRunner().invoke(app, smaller, catch_exceptions=False).exit_code
     assert read_manifest(Path("smaller")).model == before.model
@@ -177,7 +177,8 @@ def test_new_layers_have_the_size_that_is_asked_for_and_the_document_says_where_
     grown = read_manifest(Path(document["path"])).model
     assert isinstance(grown, TokenformerConfig)
     assert document["path"] == "runs/quick/stages/0-small/final+1-layers"
-    assert (document["new_layers"], document["new_layer_positions"]) == (1, [grown.num_layers - 1])
+    growth = document["lineage"]["growth"]
+    assert (growth["new_layers"], growth["new_layer_positions"]) == (1, [grown.num_layers - 1])
     assert (grown.blocks[-1].query.num_tokens, grown.blocks[-1].ffn.num_tokens) == (5, 7)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from model.config import num_parameters
-from stages.checkpoint.lineage import extended
+from stages.checkpoint.lineage import TrainingRecord, extended
 from stages.checkpoint.text_facts import TextFacts
 from stages.huggingface.record import LogitsCheck
 from tests.growctl.invented_runs import control, ladder
@@ -65,7 +65,7 @@ def test_the_model_card_tells_the_lineage_the_loss_and_the_verdict_of_the_run(tm
     size = num_parameters(write_pretrained(final).model)
     drawn = extended((), "init", {"seed": 7}, num_parameters=size)
     trained = extended(drawn, "train", {"steps": 11}, num_parameters=size, cost=COST, made_in="quick/small")
-    rewrite_lineage(final, history=trained, details={"validation_loss": 2.0})
+    rewrite_lineage(final, history=trained, training=TrainingRecord(validation_loss=2.0))
     run_here("export", "quick/0-small", tmp_path / "out", "--to", "huggingface", "--runs-dir", tmp_path)
     card = (tmp_path / "out/README.md").read_text()
     for line in [

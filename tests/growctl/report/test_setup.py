@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,6 +13,8 @@ from growctl.runs.find import find_runs
 from growctl.runs.runs import EvaluationPoint, RunReport
 from growctl.runs_dir import RunPaths
 from growctl.text.section import Listing, Section, Table
+from model.policy import GrowthPolicy
+from stages.checkpoint.lineage import GrowthRecord
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
 
 
@@ -106,12 +107,12 @@ def test_a_schedule_that_cannot_be_read_is_left_out(runs: Path) -> None:
 
 
 @pytest.fixture
-def details(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the manifest of every grown checkpoint says of the growth."""
-    said: dict[str, Any] = {"policy": {"init": "matched", "tau": "ramp"}, "preserves": True}
-    lineage = SimpleNamespace(lineage=SimpleNamespace(details=said))
-    monkeypatch.setattr("growctl.report.setup.read_manifest", lambda directory: lineage)
-    return said
+def lineage(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the manifest of every grown checkpoint says of its lineage."""
+    lineage = SimpleNamespace(growth=GrowthRecord(policy=GrowthPolicy(), preserves=True, seed=0))
+    manifest = SimpleNamespace(lineage=lineage)
+    monkeypatch.setattr("growctl.report.setup.read_manifest", lambda directory: manifest)
+    return lineage
 
 
 def only_run(runs: Path, loss_after: float) -> RunReport:
@@ -132,9 +133,9 @@ def only_run(runs: Path, loss_after: float) -> RunReport:
     ],
 )
 def test_a_growth_is_judged_by_what_its_policy_promises(
-    runs: Path, details: dict[str, Any], moved: float, preserves: bool | None, outcome: str
+    runs: Path, lineage: SimpleNamespace, moved: float, preserves: bool | None, outcome: str
 ) -> None:
-    details["preserves"] = preserves
+    lineage.growth = None if preserves is None else lineage.growth.model_copy(update={"preserves": preserves})
     run = only_run(runs, 1.42 + moved)
     [growth] = setup.growths(run)
     assert growth.outcome == outcome
@@ -142,27 +143,27 @@ def test_a_growth_is_judged_by_what_its_policy_promises(
     assert run.stages[1].jump == pytest.approx(moved, abs=1e-12)
 
 
-def test_a_growth_is_listed_with_its_policy_and_its_losses(runs: Path, details: dict[str, Any]) -> None:
+def test_a_growth_is_listed_with_its_policy_and_its_losses(runs: Path, lineage: SimpleNamespace) -> None:
     run = only_run(runs, 1.42)
     found = setup.growth_section([run])
     assert cells(found) == [
         [
-            *("1-2m", "800k to 2.4M", "matched, ramp", "1.420000", "1.420000", "0"),
+            *("1-2m", "800k to 2.4M", "init matched, tau ramp", "1.420000", "1.420000", "0"),
             *("1.4285", "120k", "1.58e12", "preserved"),
         ]
     ]
 
 
-def test_a_growth_in_depth_is_listed_with_its_layers_and_where_they_went(runs: Path, details: dict[str, Any]) -> None:
-    details |= {"policy": {"init": "matched", "tau": "ramp", "depth": "interleave"}, "new_layers": 2}
+def test_a_growth_in_depth_is_listed_with_its_layers_and_where_they_went(runs: Path, lineage: SimpleNamespace) -> None:
+    lineage.growth = GrowthRecord(policy=GrowthPolicy(depth="interleave"), new_layers=2, preserves=True, seed=0)
     run = only_run(runs, 1.42)
     [growth] = setup.growths(run)
     assert growth.new_layers == 2
     [row] = cells(setup.growth_section([run]))
-    assert row[1:3] == ["800k to 2.4M, 2 new layers", "matched, ramp, interleave"]
-    details["new_layers"] = 0
+    assert row[1:3] == ["800k to 2.4M, 2 new layers", "init matched, tau ramp, depth interleave"]
+    lineage.growth = lineage.growth.model_copy(update={"new_layers": 0})
     [row] = cells(setup.growth_section([run]))
-    assert row[1:3] == ["800k to 2.4M", "matched, ramp"]
+    assert row[1:3] == ["800k to 2.4M", "init matched, tau ramp"]
 
 
 def test_a_run_that_has_not_grown_yet_has_no_growths(runs: Path) -> None:
@@ -174,7 +175,7 @@ def test_a_run_that_has_not_grown_yet_has_no_growths(runs: Path) -> None:
 
 def test_without_the_grown_checkpoint_only_the_losses_are_known(runs: Path) -> None:
     [growth] = setup.growths(only_run(runs, 1.5))
-    assert (growth.preserves, growth.policy, growth.outcome) == (None, {}, "moved")
+    assert (growth.preserves, growth.record, growth.outcome) == (None, None, "moved")
 
 
 def with_evaluations(run: RunReport, *losses: tuple[int, float]) -> RunReport:

@@ -20,7 +20,7 @@ from growctl.runs.directory import RunError
 from growctl.runs.stages import Segment, payers
 from growctl.runs_dir import RunsPaths
 from model.flops import Flops
-from stages.checkpoint.lineage import Lineage, TrainingCost
+from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.metrics import MetricsWriter, Record, read_metrics
 from stages.spec import TrainSpec
@@ -43,8 +43,8 @@ def history(spec: TrainSpec = SPEC) -> TrainingHistory:
 def checkpoint(directory: Path, step: int, spec: TrainSpec = SPEC, **changes: Any) -> Manifest:
     """A checkpoint with the history of `step` steps of `spec`."""
     cost = TrainingCost(steps=step, tokens=step * 100, flops=Flops(6.0, 2.0, 1.0) * step, device_seconds=2.0 * step)
-    details = {"evaluations": spec.evaluations, "validation_loss": 2.5, "losses": []}
-    lineage = Lineage(operation="train", history=history(spec).at(step, cost), details=details)
+    record = TrainingRecord(evaluations=spec.evaluations, validation_loss=2.5, validation_tokens=10)
+    lineage = Lineage(operation="train", history=history(spec).at(step, cost), training=record)
     return write_checkpoint(directory, MODEL, step=step, lineage=lineage, precision="fp32", **changes)
 
 

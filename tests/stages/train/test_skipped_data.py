@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.lineage import Lineage, TrainingRecord
 from stages.checkpoint.manifest import Manifest
 from stages.metrics import Record
 from stages.train.skipped_data import consumed, position, rollbacks_in_place, skipped_ranges, trained_without
@@ -24,7 +24,7 @@ def checkpoint(step: int, left_out) -> Manifest:
     return Manifest(
         kind="engine", model=small_config(), step=step, group_steps={}, samples_seen=0, seed=0,
         dataset_fingerprint=None, tokenizer_sha256=None, files={},
-        lineage=Lineage(operation="train", details={"left_out": left_out}),
+        lineage=Lineage(operation="train", training=TrainingRecord(left_out=list(left_out))),
     )  # fmt: skip
 
 
