@@ -12,6 +12,7 @@ import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, DtypeName, RunsDir, TokenizerFile
 from growctl.text.escaping import say
+from growctl.text.progress import progress_bar
 
 if TYPE_CHECKING:
     from growctl.evaluate.evaluation import EvalDocument
@@ -157,8 +158,11 @@ def evaluate(
 
         manager, names = find_tasks(names, include_path)  # before the model is loaded
     document: EvalDocument
-    with open_replicas(checkpoint, runs_dir, tokenizer, device, dtype) as (opened, replicas):
-        evaluator = Evaluator(opened, replicas, tokenizer, context, batch_size or PER_STEP)
+    with (
+        open_replicas(checkpoint, runs_dir, tokenizer, device, dtype) as (opened, replicas),
+        progress_bar("evaluating") as on_progress,
+    ):
+        evaluator = Evaluator(opened, replicas, tokenizer, context, batch_size or PER_STEP, on_progress)
         if what == "--contexts":
             document = evaluator.at_contexts(files, lengths, rope_scaling or "none", max_tokens or LONG_TEXT_TOKENS)
         elif names:

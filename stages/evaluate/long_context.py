@@ -17,7 +17,7 @@ from model.errors import UserError
 from model.rotary_scaling import RotaryScaling, ScalingKind
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
-from stages.data.sample_order import Int64Array
+from stages.data.tokens import Int64Array
 from stages.engine.devices import wait_for
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of

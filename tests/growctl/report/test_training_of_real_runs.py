@@ -30,6 +30,10 @@ def test_every_log_line_is_drawn_once(run: RunReport) -> None:
     assert growth.outcome == "preserved", "the growth changed nothing"
 
 
+def test_the_ledger_agrees_with_the_manifests(run: RunReport) -> None:
+    assert all(part.cost_is_whole for part in run.parts)
+
+
 def test_the_report_has_the_sections_after_the_stages(run: RunReport) -> None:
     keys = [section.key for section in report_sections([run])]
     assert keys.index("stages") < keys.index("training")
