@@ -28,7 +28,7 @@ from model.errors import UserError
 from model.policy import invalid_combination, rejection_reason
 from model.transformer_sizes import PRESERVING, WIDENING, Operator
 from stages.counted import counted
-from stages.data.corpus import SourceSpec
+from stages.data.spec import SourceSpec
 from stages.engine.muon_limits import muon_conflicts
 
 Row = tuple[str, object, str]

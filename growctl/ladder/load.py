@@ -28,8 +28,8 @@ from growctl.schedule.files import SHIPPED, fill_in_corpora, find_schedule, ship
 from growctl.schedule.sources import given_vocabulary, missing_data
 from growctl.schedule.start_block import StartBlock
 from model.errors import UserError
-from stages.data.prepared import prepared_datasets
-from stages.data.source_errors import DataError
+from stages.corpus.prepared import prepared_datasets
+from stages.data.errors import DataError
 
 __all__ = [
     "RUN_NAME",
@@ -133,7 +133,8 @@ def counted_on(schedule: Schedule, dataset: Path) -> Schedule:
 
     Raises DataError if that is damaged, or if the end of text does not tell apart its documents.
     """
-    from stages.data.attended_tokens import attended_tokens, misplaced_ends, weighted_datasets
+    from stages.data.documents import misplaced_ends, weighted_datasets
+    from stages.data.packing import attended_tokens
 
     datasets, packing = weighted_datasets(dataset), schedule.data.packing
     _reject(misplaced_ends(datasets))
@@ -149,8 +150,8 @@ def _attended_tokens(schedule: Schedule, datasets_dir: Path) -> dict[str, float]
         if path is None:
             return None
         datasets[path] = weight
-    from stages.data.attended_tokens import attended_tokens, misplaced_ends
-    from stages.data.packed_split import known_packing
+    from stages.data.documents import misplaced_ends
+    from stages.data.packing import attended_tokens, known_packing
 
     misplaced = tokens = None
     lengths, packing = contexts(schedule), schedule.data.packing

@@ -107,9 +107,9 @@ def _check_free(directory: Path, belongs: RunSet) -> None:
     run = RunPaths(directory)
     if not run.has_begun() and not run.jobs.exists():
         return
-    known = read_run_set(run)
-    if known is None or known.group != belongs.group:
-        whose = f"of the set {known.group}" if known else "of its own"
+    present = read_run_set(run)
+    if present is None or present.group != belongs.group:
+        whose = f"of the set {present.group}" if present else "of its own"
         raise RunError(
             f"{directory} is a run {whose}, but one of the runs of {belongs} would have its name; choose another name "
             "for them with --name"

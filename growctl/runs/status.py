@@ -21,8 +21,14 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
-from growctl.runs.control_folders import further_controls, in_their_folders, renamed_controls
-from growctl.runs.directory import RunSet, read_run_set, steps_done
+from growctl.runs.directory import (
+    RunSet,
+    further_controls,
+    in_their_folders,
+    read_run_set,
+    renamed_controls,
+    steps_done,
+)
 from growctl.runs.find import RunNotFoundError
 from growctl.runs.lock import is_held, running_process
 from growctl.runs.runs import ControlToCome, RunReport

@@ -14,9 +14,8 @@ from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError, shown
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
-from stages.data.corpus import SourceSpec
-from stages.data.hub import is_path, local_tokenizer
-from stages.data.location import LOCAL_SCHEMES, local_path, missing_source
+from stages.corpus.location import LOCAL_SCHEMES, is_path, local_path, local_tokenizer, missing_source
+from stages.data.spec import SourceSpec
 
 SHIPPED = Path(__file__).resolve().parent.parent.parent / "schedules"
 """The folder of the schedules that come with growctl, both in a checkout and in an installed wheel."""
