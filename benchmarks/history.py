@@ -26,7 +26,7 @@ from benchmarks.machine import machine
 from growctl.ledger.books import StageBooks
 from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.ledger import Ledger
-from growctl.run.history import StageHistory
+from growctl.run.attempt import StageHistory
 from growctl.runs_dir import RunsPaths
 from model.flops import Flops
 from stages.metrics import MetricsWriter

@@ -281,5 +281,5 @@ def _checker() -> TypeAdapter[Any]:
 
 def checked_line(text: bytes) -> dict[str, Any]:
     """The keys and values of a line. Raises ValueError if it is not one of the kinds above."""
-    found: dict[str, Any] = _checker().validate_json(text)
-    return found
+    record: dict[str, Any] = _checker().validate_json(text)
+    return record

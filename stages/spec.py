@@ -6,7 +6,7 @@ Imports no torch.
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     Field,
@@ -206,6 +206,19 @@ class MixtureSpan(Strict):
     """By the source's name, in any unit. A source without a weight is not read."""
 
 
+class EvaluationPlan(Strict):
+    """When a stage evaluates, and on what."""
+
+    every: PositiveInt
+    """Steps."""
+
+    sequences: PositiveInt | None
+    """Validation sequences; None: all."""
+
+    length: PositiveInt
+    """Tokens of a sequence."""
+
+
 class TrainSpec(Strict):
     """One attempt at one stage."""
 
@@ -337,10 +350,11 @@ class TrainSpec(Strict):
         return self.batch_size * self.sequence_length * recomputed_flops_per_token(self.model, attended_tokens)
 
     @property
-    def evaluations(self) -> dict[str, Any]:
+    def evaluations(self) -> EvaluationPlan:
         """When the stage evaluates, on how many validation sequences, and of which length."""
-        every, sequences = self.evaluate_every, self.evaluation_sequences
-        return {"every": every, "sequences": sequences, "length": self.evaluation_length}
+        return EvaluationPlan(
+            every=self.evaluate_every, sequences=self.evaluation_sequences, length=self.evaluation_length
+        )
 
     @property
     def own_evaluation_sequences(self) -> int | None:

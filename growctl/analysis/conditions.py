@@ -110,8 +110,9 @@ def same_machines(runs: Sequence[RunReport]) -> str | None:
         )
         return f"they ran on different machines ({'; '.join(names) or 'not recorded'})"
     launches = [{key: value for key, value in run.conditions.items() if key.startswith("launch.")} for run in runs]
-    keys = sorted({key for one in launches for key in one if any(one.get(key) != other.get(key) for other in launches)})
-    return f"they were launched differently ({', '.join(keys)})" if keys else None
+    keys = {key for one in launches for key in one if any(one.get(key) != other.get(key) for other in launches)}
+    keys |= {key for run in runs for key in run.relaunched}
+    return f"they were launched differently ({', '.join(sorted(keys))})" if keys else None
 
 
 def control_differs(ladder: RunReport, control: RunReport) -> list[str]:

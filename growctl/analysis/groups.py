@@ -6,6 +6,7 @@ What a ledger records decides, so runs that were started one by one belong toget
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from growctl.analysis.conditions import SEED, control_differs, measured_alike, recipe, shown
@@ -40,6 +41,8 @@ class Arm:
     """The runs that count, by seed."""
     absent: Mapping[int, str]
     """Why the others do not count, by seed."""
+    diverged_flops: float | None = None
+    """What the runs that diverged cost, in the mean; None if none did, or if that is not known."""
 
     @property
     def losses(self) -> dict[int, float]:
@@ -206,7 +209,9 @@ def _controls(ladders: Mapping[int, RunReport], runs: Sequence[RunReport]) -> tu
             if seed not in by_seed
         }
         size = shown_run.stages[-1].num_parameters
-        arms.append(Arm(name, shown_run.control, size, counting, dict(sorted(absent.items()))))
+        spent = [run.cumulative_flops for runs in by_seed.values() for run in runs if _why_no_loss(run) == DIVERGED]
+        diverged_flops = fmean(spent) if spent else None
+        arms.append(Arm(name, shown_run.control, size, counting, dict(sorted(absent.items())), diverged_flops))
     begun = {arm.name for arm in arms}
     for ladder in ladders.values():
         for planned in ladder.controls_to_come:

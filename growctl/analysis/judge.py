@@ -3,6 +3,7 @@
 The only place that compares. Report, page, JSON, `compare`, sweeps and model cards show these records.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -156,8 +157,9 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
     """The verdict on the ladders of `candidates[which]`, which was chosen from all of them, against `opponent`."""
     group = candidates[which]
     unknown = Verdict(group.name, opponent.name, opponent.kind, "unknown", "")
-    cautions = (*opponent.missing, *_cautions(group, opponent))
-    is_control = any(arm.control for arm in opponent.arms)
+    needed = replace(opponent, curves=tuple(_needed(group.ladder, curve) for curve in opponent.curves))
+    cautions = (*opponent.missing, *_cautions(group, opponent), *_needless(opponent.arms, needed.arms))
+    is_control, opponent = any(arm.control for arm in opponent.arms), needed
     if why := _why_unknown(group, opponent):
         return replace(unknown, claim=f"Not known: {why}.", cautions=cautions)
     counting = [curve for arms in opponent.curves if (curve := [arm for arm in arms if arm.losses])]
@@ -237,14 +239,29 @@ def _why_unknown(group: Group, opponent: Opponent) -> str:
         return f"{group.name} is {'; '.join(dict.fromkeys(group.ladder.absent.values()))}"
     for arm in opponent.arms:
         if arm.diverged:
-            name = arm.name if arm.control else opponent.name
-            return f"{name} diverged with {counted(len(arm.diverged), 'seed')} of {len(arm.losses) + len(arm.absent)}"
+            return _divergence(arm, arm.name if arm.control else opponent.name)
     if not any(arm.losses for arm in opponent.arms):
         if opponent.unknown:
             return opponent.unknown
         whys = (f"{arm.name} ({'; '.join(dict.fromkeys(arm.absent.values()))})" for arm in opponent.arms)
         return f"no control counts: {', '.join(whys)}"
     return ""
+
+
+def _needed(ladder: Arm, curve: tuple[Arm, ...]) -> tuple[Arm, ...]:
+    """A curve without arms that diverged at budgets that the comparison does not need: those outside the stretch
+    between sound arms that holds both the ladder's cost and the cost of its loss."""
+    flops, sound = mean_cost(ladder, FLOPS), [arm for arm in curve if arm.losses and not arm.diverged]
+    points = [(mean_cost(arm, FLOPS) or 0.0, fmean(arm.losses.values())) for arm in sound]
+    if len(sound) == len(curve) or not flops or not ladder.losses or not all(cost for cost, _ in points):
+        return curve
+    reached = statistics.cost_at_loss(points, fmean(ladder.losses.values())).cost
+    low, high = min(flops, reached or 0.0), max(flops, reached or math.inf)
+    below = [cost for cost, _ in points if cost <= low * (1 + EQUAL_COST)]
+    above = [cost for cost, _ in points if cost >= high / (1 + EQUAL_COST)]
+    if not below or not above:
+        return curve
+    return tuple(arm for arm in curve if not arm.diverged_flops or max(below) <= arm.diverged_flops <= min(above))
 
 
 def _test(
@@ -339,6 +356,15 @@ def _cautions(group: Group, opponent: Opponent) -> Iterator[str]:
         flops = sum(FLOPS.of(run, run.stages) or 0.0 for run in group.ladder.runs.values())
         share = rolled_back / (flops - rolled_back) if flops > rolled_back else 0.0
         yield f"Rollbacks after anomalies of its own cost the ladder {share:.0%} more FLOPs, which are counted."
+
+
+def _divergence(arm: Arm, name: str) -> str:
+    return f"{name} diverged with {counted(len(arm.diverged), 'seed')} of {len(arm.losses) + len(arm.absent)}"
+
+
+def _needless(arms: Sequence[Arm], needed: Sequence[Arm]) -> Iterator[str]:
+    for arm in (arm for arm in arms if arm not in needed):
+        yield f"{_divergence(arm, arm.name)}, at a budget that the comparison does not need, and does not count."
 
 
 def _curve_cautions(curve: Sequence[Arm]) -> Iterator[str]:

@@ -159,7 +159,7 @@ def run(
             say(note, error=True)
         say(dry_run_text(request))
     elif loaded.launch.cluster == "slurm":
-        from growctl.queue.submit import submit
+        from growctl.run.slurm_jobs import submit
 
         screen = Screen(Terminal())
         if note:
@@ -239,7 +239,7 @@ def prepare(
     """
     from growctl.ladder.datasets import dataset_warnings, prepared_sizes
     from growctl.ladder.load import load_schedule
-    from growctl.prepare.executors import execute_on
+    from growctl.launch.prepare import execute_on
     from growctl.run.screen import make_screen
     from growctl.runs_dir import RunsPaths
     from growctl.schedule.sources import prepare_data
@@ -258,12 +258,12 @@ def prepare(
             on_progress=screen.preparing,
             on_work=screen.preparing_work,
             tell=warnings.append,
-            execute=execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen),
+            execute=execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen.message),
         )
     manifest = read_dataset_manifest(path)
     warnings += dataset_warnings(loaded, prepared_sizes(loaded.data, runs_dir))
     if as_json:
-        from growctl.run.prepared import PrepareDocument
+        from growctl.run.dataset import PrepareDocument
         from growctl.text.documents import print_document
 
         print_document(PrepareDocument(path, manifest, tuple(warnings)))

@@ -11,10 +11,9 @@ from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
-from growctl.queue.arrays import bundles
-from growctl.queue.submit import AlreadySubmitted, Chain, Job, job_executor, nothing_to_submit, script
-from growctl.run.history import StageHistory
+from growctl.run.attempt import StageHistory
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train
+from growctl.run.slurm_jobs import AlreadySubmitted, Chain, Job, bundles, nothing_to_submit
 from growctl.runs_dir import RunPaths
 from stages.counted import counted
 
@@ -91,10 +90,8 @@ def _submissions(requests: Sequence[LadderRequest]) -> Iterator[str]:
 
 
 def _script(job: Job, folder: Path, tasks: int = 1) -> Iterator[str]:
-    # Only sbatch's answer contains the job's id, so a placeholder stands for it.
-    executor = job_executor(job, folder, f"ID-OF-{job.after}" if job.after else None, tasks)
     yield f"# {'job' if tasks == 1 else 'array'} {job.name}: sbatch {folder}/JOB-ID_submission.sh"
-    yield script(executor, tasks)
+    yield job.script(folder, tasks)
 
 
 def _jobs(chain: Chain, machines: Machines) -> Iterator[str]:

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, RunsDir
+from growctl.text.documents import print_document
 from growctl.text.escaping import say
+from growctl.text.formatting import byte_count, short_count
 from growctl.text.progress import progress_bar
-
-_tell = partial(say, error=True)
 
 import_app = typer.Typer(
     name="import",
@@ -69,6 +69,7 @@ def import_official(
     from stages.checkpoint.directory import check_new
 
     check_new(output, "--output")
+    from stages.counted import counted
     from stages.official.importing import import_official as import_checkpoint
 
     with progress_bar("writing parameters") as on_progress:
@@ -81,25 +82,24 @@ def import_official(
             end_of_text=end_of_text,
             on_progress=on_progress,
         )
-    text, details = manifest.text, manifest.lineage.details
+    text, imported = manifest.text, manifest.lineage.imported
+    assert imported
     if as_json:
-        from growctl.cli.written import ImportDocument
-        from growctl.text.documents import print_document
+        from growctl.cli.written import WrittenCheckpoint
 
-        print_document(ImportDocument(path=output, **details, text=text))
+        print_document(WrittenCheckpoint.of(output, manifest))
         return
-    from growctl.text.formatting import short_count
-    from stages.counted import counted
+    from model.config import num_parameters
 
     rows = manifest.model.vocab_size
     padding = rows - (text.tokenizer_vocab_size or rows)
     say(
-        f"{output}: {short_count(details['num_parameters'])} parameters, vocabulary {rows:,}"
+        f"{output}: {short_count(num_parameters(manifest.model))} parameters, vocabulary {rows:,}"
         + (f" ({counted(padding, 'row')} of padding)" if padding else "")
         + (f", context {text.context_length:,}" if text.context_length else "")
     )
-    if details["ignored_settings"]:
-        named = ", ".join(f"{key}: {value}" for key, value in details["ignored_settings"].items())
+    if imported.ignored_settings:
+        named = ", ".join(f"{key}: {value}" for key, value in imported.ignored_settings.items())
         say(f"ignored, as the official Tokenformer layers ignore it: {named}")
 
 
@@ -152,62 +152,86 @@ def export(
 
     Example: growctl export quickstart quickstart-hf --to huggingface
     """
-    for_huggingface = {
-        "--keep-generations": keep_generations,
-        "--dtype": dtype,
-        "--max-shard-size": max_shard_size,
-        "--tokenizer": tokenizer,
-        "--context-length": context_length,
-        "--no-check": no_check,
+    from model.errors import UserError
+    from stages.counted import counted
+
+    options: dict[str, dict[str, Any]] = {
+        "huggingface": {
+            "--keep-generations": keep_generations,
+            "--dtype": dtype,
+            "--max-shard-size": max_shard_size,
+            "--tokenizer": tokenizer,
+            "--context-length": context_length,
+            "--no-check": no_check,
+        },
+        "official": {"--format": file_format},
     }
-    _refuse_options(to, {"huggingface": for_huggingface, "official": {"--format": file_format}})
+    for layout, given in options.items():
+        for option, value in given.items():
+            if layout != to and value:
+                raise UserError(f"{option} is for --to {layout}; leave it out with --to {to}")
     from stages.checkpoint.directory import check_new
 
     check_new(output)
     if to == "official":
         _export_official(checkpoint, output, file_format or "bin", runs_dir, as_json)
         return
-    from growctl.cli.export_huggingface import export_huggingface
+    max_shard_bytes = _size(max_shard_size or "5GB")
+    from growctl.evaluate.model_card import model_card
+    from growctl.evaluate.pretrained import open_pretrained
+    from growctl.runs.show import read_facts
+    from stages.huggingface.export import export_huggingface
 
-    export_huggingface(
-        checkpoint,
-        output,
-        runs_dir,
-        as_json,
-        keep_generations=keep_generations,
-        dtype=dtype or "float32",
-        max_shard_size=max_shard_size or "5GB",
-        tokenizer=tokenizer,
-        context_length=context_length,
-        check=not no_check,
-    )
+    with open_pretrained(checkpoint, runs_dir, tokenizer=tokenizer, device="cpu") as pretrained:
+        written = export_huggingface(
+            pretrained,
+            output,
+            card=partial(model_card, read_facts(pretrained.directory, runs_dir, pretrained.manifest)),
+            keep_generations=keep_generations,
+            dtype=dtype or "float32",
+            max_shard_bytes=max_shard_bytes,
+            context_length=context_length,
+            check=not no_check,
+        )
+    if as_json:
+        print_document(written)
+        return
+    trust = ", trust_remote_code=True" if written.needs_trust_remote_code else ""
+    size, files = byte_count(written.weight_bytes), counted(written.num_weight_files, "file")
+    say(f"{output}: {written.architecture}, {written.dtype}, {size} of weights in {files}")
+    say(f"compared with the checkpoint: {written.check}")
+    say(f"To load it: AutoModelForCausalLM.from_pretrained({str(output)!r}{trust})")
 
 
-def _refuse_options(to: str, options: dict[str, dict[str, Any]]) -> None:
-    """Raises UserError for an option that was given and is not for the layout `to`."""
+def _size(text: str) -> int:
+    """`text` such as 5GB in bytes. Raises UserError if it is no size."""
+    from growctl.schedule.quantities import parse_size
     from model.errors import UserError
 
-    for layout, given in options.items():
-        for option, value in given.items():
-            if layout != to and value:
-                raise UserError(f"{option} is for --to {layout}; leave it out with --to {to}")
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise UserError(f"--max-shard-size {text!r}: {error}") from None
+    if size <= 0:
+        raise UserError(f"--max-shard-size {text!r}: must be more than 0 bytes")
+    return size
 
 
 def _export_official(
     checkpoint: str, output: Path, file_format: Literal["bin", "safetensors"], runs_dir: Path, as_json: bool
 ) -> None:
+    from growctl.cli.written import OfficialDocument
+    from growctl.evaluate.pretrained import tell
     from growctl.find_checkpoint import find_checkpoint
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.run.resume import as_parameters
+    from stages.huggingface.record import ExportedFile
     from stages.official.exporting import export_official
 
-    source = find_checkpoint(checkpoint, runs_dir, _tell)
-    with as_parameters(source, runs_dir, _tell) as parameters, progress_bar("reading parameters") as on_progress:
+    source = find_checkpoint(checkpoint, runs_dir, tell)
+    with as_parameters(source, runs_dir, tell) as parameters, progress_bar("reading parameters") as on_progress:
         files = export_official(parameters, output, file_format=file_format, on_progress=on_progress)
     if as_json:
-        from growctl.cli.written import HashedFile, OfficialDocument
-        from growctl.text.documents import print_document
-
-        entries = {name: HashedFile(entry.bytes, entry.sha256) for name, entry in files.items()}
+        entries = {name: ExportedFile(entry.bytes, entry.sha256) for name, entry in files.items()}
         print_document(OfficialDocument(path=output, checkpoint=source, files=entries))
     else:
         say(f"{output}: {', '.join(files)}")

@@ -56,7 +56,7 @@ def inspect(
     Example: growctl inspect with-softmax with-gelu --text novel.txt
     """
     from growctl.cli.evaluate import check_new_file, write_new_file
-    from growctl.evaluate.inspection import TextChoice, inspect_checkpoints
+    from growctl.evaluate.inspection import inspect_checkpoints
     from growctl.evaluate.inspection_tables import inspection_sections
     from growctl.evaluate.pretrained import tell
     from growctl.find_checkpoint import dataset_of, find_checkpoint
@@ -70,8 +70,17 @@ def inspect(
     check_new_file("--picture", picture)
     named = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
     dataset = None if text else dataset_of(named[0][1], data, runs_dir)
-    choice = TextChoice(text or (), dataset, sequences, context, batch_size)
-    document = inspect_checkpoints(named, choice, runs_dir, tokenizer, device)
+    document = inspect_checkpoints(
+        named,
+        text or (),
+        dataset,
+        num_sequences=sequences,
+        context=context,
+        batch_size=batch_size,
+        runs_dir=runs_dir,
+        tokenizer=tokenizer,
+        device=device,
+    )
     if as_json:
         print_document(document)
     else:

@@ -63,24 +63,20 @@ def status(
 
     Example: growctl status quickstart
     """
-    from growctl.runs.status import find_status, status_document
+    from growctl.runs.status import StatusDocument, being_prepared, find_status
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
+    from growctl.text.terminal import print_sections
 
-    found = find_status(runs_dir, runs or [])
-    document = status_document(runs_dir, found)
+    statuses, preparing = find_status(runs_dir, runs or []), being_prepared(runs_dir)
     if as_json:
-        print_document(document)
+        print_document(StatusDocument(runs_dir, tuple(preparing), tuple(statuses)))
         return
-    from growctl.runs.status_table import print_commands, print_details, print_runs
+    from growctl.runs.status_sections import details_sections, resume_section, runs_section
 
-    console = Terminal(highlight=False)
-    if not found:
-        console.print(f"there are no runs in {runs_dir} yet", soft_wrap=True)
-    elif runs:
-        print_details(found, console)
-    else:
-        print_runs(found, [run.name for run in found], console)
-    print_commands(found, console)
-    for dataset in document.preparing:
-        console.print(f"dataset {dataset} is being prepared", soft_wrap=True)
+    if not statuses:
+        say(f"there are no runs in {runs_dir} yet")
+    shown = [*details_sections(statuses)] if runs else [runs_section(statuses, [run.name for run in statuses])]
+    print_sections([*(shown if statuses else []), resume_section(statuses)], Terminal(highlight=False))
+    for dataset in preparing:
+        say(f"dataset {dataset} is being prepared")

@@ -78,8 +78,8 @@ def report(
     """
     from growctl.report.documents import report_document, report_folder, write_report
     from growctl.report.published import load_overlay
-    from growctl.runs.controls_to_come import with_controls_to_come
     from growctl.runs.find import find_runs
+    from growctl.runs.status import with_controls_to_come
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
     from model.errors import UserError

@@ -105,7 +105,7 @@ def validate(
     from growctl.ladder.brief import CheckedSchedule, ValidateDocument, checked
     from growctl.ladder.datasets import dataset_warnings, prepared_sizes
     from growctl.ladder.load import ScheduleError, check_text, load_schedule
-    from growctl.launch.ranks import planned_crowding
+    from growctl.launch.resolve import planned_crowding
     from growctl.text.documents import print_document
     from growctl.trackers.adapters import missing_package
 

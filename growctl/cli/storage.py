@@ -21,16 +21,16 @@ def runs(
 
     Example: growctl runs
     """
-    from growctl.runs.storage import measure_storage
-    from growctl.runs.storage_table import print_storage
+    from growctl.runs.storage import measure_storage, section
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
+    from growctl.text.terminal import print_sections
 
     storage = measure_storage(runs_dir, names or [])
     if as_json:
         print_document(storage)
     elif storage.runs or storage.datasets:
-        print_storage(storage, Terminal(highlight=False))
+        print_sections([section(storage)], Terminal(highlight=False))
     else:
         Terminal(highlight=False).print(f"there are no runs in {runs_dir} yet", soft_wrap=True)
 
@@ -57,26 +57,23 @@ def clean(
 
     Example: growctl clean quickstart
     """
-    from growctl.runs.clean import remove
-    from growctl.runs.clean_document import clean_document
-    from growctl.runs.removable import find_removable
-    from growctl.runs.storage_table import print_cleanup, print_removed
+    from growctl.runs.clean import find_removable, remove, removed_section, section
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
+    from growctl.text.terminal import print_sections
 
     cleanup = find_removable(runs_dir, names or [], trunks=trunks)
-    document = clean_document(cleanup) if as_json else None
     console, progress = Terminal(highlight=False), Terminal(stderr=True, highlight=False)
     if not as_json:
-        print_cleanup(cleanup, console)
+        print_sections([section(cleanup)], console)
     removed = None
     if cleanup.remove and (yes or (not as_json and _confirmed(console))):
         with progress.status("") as status:
             removed = remove(cleanup, lambda path: status.update(f"checking {path} before removing what it replaces"))
-    if document:
-        print_document(replace(document, removed=removed))
+    if as_json:
+        print_document(replace(cleanup, removed=removed))
     elif removed:
-        print_removed(removed, console)
+        print_sections([removed_section(removed)], console)
 
 
 def _confirmed(console: "Terminal") -> bool:

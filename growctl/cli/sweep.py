@@ -80,28 +80,31 @@ def train_requests(
     requests: Sequence["LadderRequest"], runs_dir: Path, dry_run: bool = False, as_json: bool = False
 ) -> None:
     """Trains the runs of a set and prints how they ended, or only lists them. Raises RunFailed if one failed."""
-    from growctl.queue.arrays import submit_set
     from growctl.run.requests import RunFailed
     from growctl.run.screen import make_screen
-    from growctl.run.set_document import sweep_document
-    from growctl.run.set_outcomes import outcomes
-    from growctl.run.set_table import print_outcomes
-    from growctl.run.set_train import train_set
+    from growctl.run.sets import cost_section, describe_set, outcome_section, train_set
+    from growctl.run.slurm_jobs import submit_set
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
+    from growctl.text.terminal import print_sections
 
-    if dry_run and as_json:
-        print_document(sweep_document(requests, {}))
-        return
-    if dry_run:
-        _list(requests)
-        return
-    with make_screen(Terminal(stderr=as_json)) as screen:
-        failures = train_set(requests, screen, submit_set)
+    failures: dict[str, str] = {}
+    if not dry_run:
+        with make_screen(Terminal(stderr=as_json)) as screen:
+            failures = train_set(requests, screen, submit_set)
+    document = describe_set(requests, failures)
     if as_json:
-        print_document(sweep_document(requests, failures))
+        print_document(document)
+    elif dry_run:
+        from growctl.cli.dry_run import submissions_text
+
+        reuses = any(request.sources for request in requests)
+        print_sections([cost_section(document, reuses=reuses)], Terminal(highlight=False))
+        if text := submissions_text(requests):
+            say(f"\n{text}")
     else:
-        print_outcomes(outcomes(requests, failures), Terminal(highlight=False))
+        print()
+        print_sections([outcome_section(document)], Terminal(highlight=False))
         where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
         queued = any(request.ladder.schedule.launch.cluster == "slurm" for request in requests)
         report = f"cost and results: growctl report {_shown_as(requests, runs_dir)}"
@@ -111,16 +114,6 @@ def train_requests(
             f"{len(failures)} of {len(requests)} runs failed: {', '.join(failures)}; run the same command again to try "
             "again"
         )
-
-
-def _list(requests: Sequence["LadderRequest"]) -> None:
-    from growctl.cli.dry_run import submissions_text
-    from growctl.run.set_table import print_costs
-    from growctl.text.console import Terminal
-
-    print_costs(requests, Terminal(highlight=False))
-    if text := submissions_text(requests):
-        say(f"\n{text}")
 
 
 def _shown_as(requests: "Sequence[LadderRequest]", runs_dir: Path) -> str:

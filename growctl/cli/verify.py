@@ -11,6 +11,7 @@ import typer
 from growctl.cli.completion import complete_checkpoint
 from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, RunsDir
 from growctl.text.escaping import say
+from model.errors import UserError
 
 if TYPE_CHECKING:
     from growctl.runs.verify import Target
@@ -69,7 +70,6 @@ def verify(
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
     from growctl.text.terminal import print_sections
-    from model.errors import UserError
 
     if new is None and not integrity:
         raise UserError("verify compares two checkpoints; give NEW too, or --integrity to check the files of one")
@@ -112,7 +112,7 @@ def _integrity(paths: list[Path], as_json: bool) -> list["Target"]:
 
 def compared(old: Path, new: Path, dataset: Path, runs_dir: Path, **settings: Any) -> "Comparison":
     """The comparison of two checkpoints on the text of a dataset, with engine checkpoints converted meanwhile."""
-    from growctl.run.temporary_conversion import as_parameters
+    from growctl.run.resume import as_parameters
     from growctl.text.console import Terminal
     from stages.grow.compare import compare
 

@@ -15,11 +15,11 @@ from growctl.doctor.check import Check, Problem, carried_out, run_command
 from growctl.launch.devices import MOST_CPU_RANKS, gpus_possible, local_devices
 from growctl.launch.local import local_environment, local_launch
 from growctl.launch.machines import LaunchError
-from growctl.launch.slurm_machines import PROGRAMS as SLURM_PROGRAMS
+from growctl.launch.slurm import PROGRAMS as SLURM_PROGRAMS
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
 from stages.counted import counted
-from stages.probe.machine_facts import AllReduceResult, AllReduceSpec, MachineFacts
+from stages.probe.records import AllReduceResult, AllReduceSpec, MachineFacts
 from stages.stage_dir import StagePaths
 
 FLOAT32_BYTES = 4

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from growctl.find_checkpoint import dataset_of, find_checkpoint
-from growctl.run.temporary_conversion import as_parameters
+from growctl.run.resume import as_parameters
 from growctl.text.escaping import say
 from model.errors import UserError
 from stages.checkpoint.files import hash_file

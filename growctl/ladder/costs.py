@@ -28,7 +28,7 @@ from stages.engine.memory import (
     muon_elements,
     parameters_checkpoint_bytes,
 )
-from stages.probe.measured_steps import MeasuredSteps
+from stages.probe.records import MeasuredSteps
 
 HEADROOM = 0.1
 """Share of a device's memory that the plan leaves free for the CUDA context, NCCL's buffers and fragmentation."""

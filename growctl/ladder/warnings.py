@@ -8,7 +8,7 @@ from growctl.ladder.caveats import schedule_caveats
 from growctl.ladder.costs import HEADROOM, Plan, RunCost, StageCost, stage_memory
 from growctl.ladder.datasets import dataset_warnings
 from growctl.ladder.stage_plans import plan_stages
-from growctl.launch.ranks import crowded_cores, uneven_batch
+from growctl.launch.resolve import crowded_cores, uneven_batch
 from growctl.schedule.batches import contexts
 from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import byte_count, short_count

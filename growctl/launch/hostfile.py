@@ -19,8 +19,8 @@ from stages.counted import counted
 from stages.process.lifeline import VARIABLE
 from stages.stage_dir import StagePaths
 
-_LINE = re.compile(r"(\S+)\s+slots=(\d{1,6})\s*(?:#.*)?")
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s+slots=([1-9]\d{0,5})\s*(?:#.*)?")
+_EXAMPLE = "worker-1 slots=8"
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 _PROGRAMS = {
@@ -108,7 +108,7 @@ def hostfile_machines(launch: LaunchBlock, nodes: int) -> Hostfile:
     `launch.devices: auto` is the smallest number of slots among these hosts. Raises LaunchError if the file cannot be
     used or has too few hosts or slots.
     """
-    path = hostfile_path(launch.hostfile)
+    path = Path(launch.hostfile.path)
     hosts = read_hostfile(path)
     if nodes > len(hosts):
         raise LaunchError(f"launch.nodes = {nodes}: {path} has {counted(len(hosts), 'host')}")
@@ -123,47 +123,27 @@ def hostfile_machines(launch: LaunchBlock, nodes: int) -> Hostfile:
     return Hostfile(devices, hosts, launch.hostfile, launch.environment)
 
 
-def hostfile_path(block: HostfileBlock) -> Path:
-    """The path of the hostfile. Raises LaunchError if it begins with the home directory of an unknown user."""
-    try:
-        return Path(block.path).expanduser()
-    except RuntimeError as error:
-        raise LaunchError(f"launch.hostfile.path = {block.path!r}: {error}") from None
-
-
 def read_hostfile(path: Path) -> dict[str, int]:
     """{host: slots} from a file in DeepSpeed's format: a line `name slots=8` for each host; # starts a comment.
 
     Raises LaunchError with file and line number.
     """
     try:
-        lines = path.read_text().splitlines()
-    except FileNotFoundError:
+        lines = path.expanduser().read_text().splitlines()
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the home directory of an unknown user
         raise LaunchError(
-            f"launch.hostfile.path = {str(path)!r}: there is no such file; write one line for each machine into it, as "
-            "in: worker-1 slots=8, or set launch.hostfile.path to your hostfile"
+            f"launch.hostfile.path = {str(path)!r}: {error}; name a file with lines as {_EXAMPLE}"
         ) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or ("is not text" if isinstance(error, UnicodeError) else error)
-        raise LaunchError(f"launch.hostfile.path = {str(path)!r}: {reason}") from None
     hosts: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
         match = _LINE.fullmatch(text)
-        if not match:
-            problem = "write the host's name and its number of devices, as in: worker-1 slots=8"
-        elif not _HOST.fullmatch(match[1]):
-            problem = "a host name has only letters, digits, . _ - and starts with a letter or digit"
-        elif int(match[2]) < 1:
-            problem = "slots must be 1 or more"
-        elif match[1] in hosts:
-            problem = "this host is listed twice"
-        else:
-            hosts[match[1]] = int(match[2])
-            continue
-        raise LaunchError(f"{path}, line {number}: {text!r}: {problem}")
+        if not match or match[1] in hosts:
+            fix = f"write a host's name, which no other line has, and its number of devices, as in: {_EXAMPLE}"
+            raise LaunchError(f"{path}, line {number}: {text[:80]!r}: {fix}")
+        hosts[match[1]] = int(match[2])
     if not hosts:
-        raise LaunchError(f"{path}: lists no hosts; write one line for each, as in: worker-1 slots=8")
+        raise LaunchError(f"{path}: lists no hosts; write one line for each, as in: {_EXAMPLE}")
     return hosts

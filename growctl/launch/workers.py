@@ -18,62 +18,31 @@ STOP_SECONDS = 40.0
 """Time that workers on other machines have to end: DeepSpeed's launcher there gives them 30 seconds."""
 
 
-def _start(launch: Launch, log: Path) -> subprocess.Popen[bytes]:
-    """Starts the workers in a new session, so that Ctrl-C reaches only this process; appends all output to `log`.
-
-    If the workers' lifeline is standard input, it is a pipe that nobody writes to. The pipe closes when this process
-    ends, however it ends, and so ends the workers.
-    """
-    for path, content in launch.files.items():
-        with open(path, "w", opener=_private) as file:
-            file.write(content)
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            launch.command,
-            cwd=launch.directory,
-            env=os.environ | launch.environment,
-            stdin=subprocess.PIPE if launch.lifeline is None else subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def _private(path: str, flags: int) -> int:
-    """Opens a file that only its owner may read: an environment may contain secrets."""
-    return os.open(path, flags, 0o600)
-
-
-def _stop(process: subprocess.Popen[bytes], patience: float) -> None:
-    """Ends the workers and returns once their launcher has ended; it has `patience` seconds to end by itself."""
-    if process.stdin:
-        process.stdin.close()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(patience)
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
-    if process.poll() is None or process.stdin:
-        _kill(process)  # on this machine also workers that outlived their launcher
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills the workers' launcher and its process group, to which the workers on this machine belong."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 class Workers:
     """Started workers, which end with the `with` block."""
 
     def __init__(self, launch: Launch, log: Path) -> None:
-        """Starts the workers and appends all their output to `log`."""
+        """Starts the workers in a new session, so that Ctrl-C reaches only this process; appends all output to `log`.
+
+        If their lifeline is standard input, it is a pipe that nobody writes to. The pipe closes when this process ends,
+        however it ends, and so ends the workers.
+        """
         self._lifeline = Lifeline(launch.lifeline) if launch.lifeline else None
         if self._lifeline:
             self._lifeline.start()
-        self._process = _start(launch, log)
+        for path, content in launch.files.items():
+            with open(path, "w", opener=_private) as file:
+                file.write(content)
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                launch.command,
+                cwd=launch.directory,
+                env=os.environ | launch.environment,
+                stdin=subprocess.DEVNULL if launch.lifeline else subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def running(self) -> bool:
         """Whether any worker is running. Call it often: it also renews the workers' lifeline."""
@@ -97,17 +66,37 @@ class Workers:
     def kill(self) -> None:
         """Kills unresponsive workers on this machine; does nothing for workers with a lifeline file."""
         if not self._lifeline:
-            _kill(self._process)
+            self._kill_group()
 
     def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """Ends the workers. Those with a lifeline file end by themselves on all machines once it is removed.
+        """Ends the workers, and returns once their launcher has ended.
 
-        DeepSpeed's runner would kill all of this user's launchers there, also those of other runs, so it gets a signal
-        only if that does not help.
+        Those with a lifeline file end by themselves on all machines once it is removed. DeepSpeed's runner would kill
+        all of this user's launchers there, also those of other runs, so it gets a signal only if that does not help.
         """
         if self._lifeline:
             self._lifeline.end()
-        _stop(self._process, patience=STOP_SECONDS if self._lifeline else ENDING_SECONDS)
+        elif self._process.stdin:
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS if self._lifeline else ENDING_SECONDS)
+        if self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_SECONDS)
+        if self._process.poll() is None or not self._lifeline:
+            self._kill_group()  # on this machine also workers that outlived their launcher
+
+    def _kill_group(self) -> None:
+        """Kills the workers' launcher and its process group, to which the workers on this machine belong."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only its owner may read: an environment may contain secrets."""
+    return os.open(path, flags, 0o600)

@@ -11,8 +11,8 @@ from growctl.report.chart import Axis, Chart, Mark, Role, Series, share_of_marks
 from growctl.report.legend import Legend
 from growctl.report.published import Published, published_series
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
-from growctl.text.formatting import exact, four_digits, scientific, short_count
-from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure, rows_of
+from growctl.text.formatting import exact
+from growctl.text.section import Paragraph, Part, Section
 from stages.counted import counted
 
 COMPUTE = "compute-against-perplexity"
@@ -152,19 +152,9 @@ def _summary(runs: Sequence[RunReport], y_axis: Axis) -> str:
     if not ended:
         return f"{said}. No run has a final loss yet."
     best = min(ended, key=lambda run: run.final_loss or math.inf)
-    return (
-        f"{said}, of which {len(ended)} have a final loss. {best.name} ends lowest, at perplexity "
-        f"{math.exp(best.final_loss or 0.0):.2f} for {scientific(best.cumulative_flops)} FLOPs."
-    )
+    return f"{said}, of which {len(ended)} have a final loss. {best.name} ends lowest, at {best.final_loss:.4f} nats."
 
 
-_COLUMNS = (
-    Column("stage", False, cell=lambda part: Cell(part.name)),
-    Column("parameters", drop=1, cell=lambda part: figure(part.num_parameters, short_count)),
-    Column("FLOPs so far", cell=lambda part: figure(part.cumulative_flops, scientific)),
-    Column("perplexity", drop=2, cell=lambda part: figure(part.perplexity, four_digits)),
-    Column("bits per byte", cell=lambda part: figure(part.bits_per_byte)),
-)
 _EXPLAINED = (
     "Bits per byte is the loss per byte of text instead of per token, so it does not depend on how a tokenizer cuts "
     "the text. These datasets hold the same validation text. Their training texts may still differ."
@@ -172,19 +162,12 @@ _EXPLAINED = (
 
 
 def bits_per_byte_section(runs: Sequence[RunReport]) -> Section | None:
-    """A table and a chart for each validation text that several datasets share; None if no two datasets share one."""
+    """A chart for each validation text that several datasets share; None if no two datasets share one."""
     groups = data_groups(runs)
-    together = [some for some in comparable_datasets(groups) if len(some) > 1]
-    parts: list[Part] = [Paragraph(_EXPLAINED)] if together else []
-    for number, datasets in enumerate(together, 1):
-        alike = [(dataset.name, run) for dataset in datasets for run in groups[dataset]]
-        ended = {run.name: [part for part in run.parts if part.finished] for _, run in alike}
-        rows = (Rows(rows_of(_COLUMNS, ended[run.name]), run.name, name) for name, run in alike)
-        key = f"bits-per-byte-{number}"
-        parts.append(Paragraph(" and ".join(dataset.name for dataset in datasets), "heading"))
-        parts.append(Table(key, _COLUMNS, tuple(rows)))
-        drawn = [run for _, run in alike]
-        chart = _chart(drawn, Legend.of(drawn), y_axis=_BITS_PER_BYTE)
-        if any(series.marks for series in chart.series):
-            parts.append(replace(chart, key=f"{key}-against-compute", title="Compute against bits per byte"))
-    return Section("bits-per-byte", "Bits per byte", tuple(parts)) if parts else None
+    parts: list[Part] = [Paragraph(_EXPLAINED)]
+    for number, datasets in enumerate((some for some in comparable_datasets(groups) if len(some) > 1), 1):
+        alike = [run for dataset in datasets for run in groups[dataset]]
+        title = f"Compute against bits per byte, {' and '.join(dataset.name for dataset in datasets)}"
+        chart = _chart(alike, Legend.of(alike), y_axis=_BITS_PER_BYTE)
+        parts.append(replace(chart, key=f"bits-per-byte-{number}", title=title))
+    return Section("bits-per-byte", "Bits per byte", tuple(parts), in_terminal=False) if len(parts) > 1 else None

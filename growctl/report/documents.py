@@ -15,8 +15,7 @@ from growctl.analysis.results import Results, results
 from growctl.report.chart import Chart, FigureFormat
 from growctl.report.published import Published
 from growctl.report.sections import validation_warning
-from growctl.report.setup import Environment, Growth, environments, growths
-from growctl.report.training import StageTraining, stages_trained
+from growctl.report.setup import Growth, growths, software
 from growctl.runs.runs import RunReport
 from growctl.runs_dir import ReportPaths, RunPaths, RunsPaths
 from growctl.text.documents import plain
@@ -27,13 +26,11 @@ from growctl.whole_file import replace_file
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedRun(RunReport):
-    """A ladder or a control, as its ledger records it and as it trained."""
+    """A ladder or a control, as its ledger records it, and what its directory adds."""
 
-    training: tuple[StageTraining, ...]
-    """How its stages trained, a stage's release after it; without the curves, which metrics.jsonl has."""
     growths: tuple[Growth, ...]
-    environments: tuple[Environment, ...]
-    """What the run itself was trained on, in the order of the work."""
+    software: dict[str, tuple[str, ...]]
+    """The versions of each package, and of Python, with which the ladder was started; empty if they are not known."""
     warnings: tuple[str, ...]
     """Such as a validation set that is too small, one sentence or two each."""
 
@@ -59,9 +56,8 @@ def report_document(
     reported = (
         ReportedRun(
             **{each.name: getattr(run, each.name) for each in fields(RunReport)},
-            training=stages_trained(run),
             growths=growths(run),
-            environments=environments(run),
+            software=software(run),
             warnings=(warning,) if (warning := validation_warning(run)) else (),
         )
         for run in runs

@@ -11,9 +11,9 @@ from growctl.analysis.family import Family
 from growctl.analysis.groups import seeds_text, values_text
 from growctl.analysis.judge import Side, Verdict, multiplier_text
 from growctl.analysis.results import ArmLosses, Ladders, Pair, Results, Sweep
-from growctl.runs.runs import RunReport, StageReport
+from growctl.runs.runs import RunReport
 from growctl.text.formatting import scientific, short_count
-from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure
+from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure, rows_of
 
 MOST_SCREENS = 3
 """With more results than this, each gets its sentence alone."""
@@ -21,14 +21,15 @@ MOST_SCREENS = 3
 
 def sections(results: Results) -> list[Section]:
     """What the judge found beside the result."""
-    topics = (
-        _opponents(results.verdicts),
-        _families(results.families),
-        _sweeps(results.sweeps),
-        _seeds(results.ladders),
-        _pairs(results.pairs),
-    )
-    return [section for section in topics if section]
+    several = [ladders for ladders in results.ladders if len(ladders.seeds) > 1]
+    topics: list[tuple[str, str, list[Part]]] = [
+        ("opponents", "Other opponents", [part for verdict in results.verdicts for part in _opponent(verdict)]),
+        ("family", "The price of several sizes", [part for family in results.families for part in _family(family)]),
+        ("sweep", "Sweeps", [part for sweep in results.sweeps for part in _sweep(sweep)]),
+        ("seeds", "Seeds", [*_seeds(several)]),
+        ("ladders", "Ladders compared", [part for pair in results.pairs for part in _pair(pair)]),
+    ]
+    return [Section(key, heading, tuple(parts)) for key, heading, parts in topics if parts]
 
 
 def headline(results: Results) -> Section | None:
@@ -36,8 +37,8 @@ def headline(results: Results) -> Section | None:
     parts: list[Part] = []
     for number, verdict in enumerate(results.headlines):
         parts += _verdict(verdict, len(results.headlines) > 1, f"result-{number}" if number else "result")
-        if len(results.headlines) > MOST_SCREENS:
-            parts = [part for part in parts if not isinstance(part, Table)]
+    if len(results.headlines) > MOST_SCREENS:
+        parts = [part for part in parts if not isinstance(part, Table)]
     return Section("headline", "Result", tuple(parts)) if parts else None
 
 
@@ -90,38 +91,28 @@ def _cost_row(verdict: Verdict, ladder: Side, opponent: Side, currency: Currency
     return Cell(currency.name), *cells, Cell(multiplier_text(multiplier), multiplier.estimate)
 
 
-def _opponents(verdicts: Sequence[Verdict]) -> Section | None:
-    parts: list[Part] = []
-    for verdict in verdicts:
-        parts += [
-            Paragraph(f"{verdict.ladder} against {verdict.opponent}", "heading"),
-            Paragraph(verdict.claim),
-            *(Paragraph(caution, "note") for caution in verdict.cautions),
-        ]
-    return Section("opponents", "Other opponents", tuple(parts)) if parts else None
+def _opponent(verdict: Verdict) -> Iterator[Paragraph]:
+    yield Paragraph(f"{verdict.ladder} against {verdict.opponent}", "heading")
+    yield Paragraph(verdict.claim)
+    yield from (Paragraph(caution, "note") for caution in verdict.cautions)
 
 
-def _families(families: Sequence[Family]) -> Section | None:
-    parts: list[Part] = []
-    for family in families:
-        parts += [Paragraph(f"{family.ladder}: {len(family.models)} finished models", "heading")]
-        models = (Paragraph(f"{model.ladder}: {model.claim}") for model in family.models)
-        parts += [Paragraph(family.claim, "strong"), *models]
-    return Section("family", "The price of several sizes", tuple(parts)) if parts else None
+def _family(family: Family) -> Iterator[Paragraph]:
+    yield Paragraph(f"{family.ladder}: {len(family.models)} finished models", "heading")
+    yield Paragraph(family.claim, "strong")
+    yield from (Paragraph(f"{model.ladder}: {model.claim}") for model in family.models)
 
 
-def _seeds(ladders: Sequence[Ladders]) -> Section | None:
+def _seeds(several: Sequence[Ladders]) -> Iterator[Table]:
     """The final losses of every arm by seed, for ladders with several."""
-    several = [each for each in ladders if len(each.seeds) > 1]
-    if not several:
-        return None
     seeds = sorted({seed for each in several for seed in each.seeds})
     columns = (
         *(Column("run", is_number=False), Column("FLOPs", drop=1), Column("mean loss")),
         *(Column(f"seed {seed}", drop=3) for seed in seeds),
     )
     rows = [Rows(tuple(_arm(arm, seeds) for arm in each.arms), each.name, seeds_text(each.seeds)) for each in several]
-    return Section("seeds", "Seeds", (Table("seeds", columns, tuple(rows), "Final losses, in nats per token."),))
+    if rows:
+        yield Table("seeds", columns, tuple(rows), "Final losses, in nats per token.")
 
 
 def _arm(arm: ArmLosses, seeds: Sequence[int]) -> tuple[Cell, ...]:
@@ -130,22 +121,19 @@ def _arm(arm: ArmLosses, seeds: Sequence[int]) -> tuple[Cell, ...]:
     return Cell(arm.name), figure(arm.flops, scientific), figure(arm.mean), *by_seed
 
 
-def _sweeps(sweeps: Sequence[Sweep]) -> Section | None:
-    parts: list[Part] = []
-    for sweep in sweeps:
-        parts += [Paragraph(sweep.name, "heading")] if len(sweeps) > 1 else []
-        columns = (
-            *(Column(key, is_number=False) for key in sweep.keys),
-            *(Column("run", is_number=False, drop=3), Column("FLOPs", drop=1), Column("mean loss"), Column("seeds")),
-        )
-        arms = dict.fromkeys(arm.name for point in sweep.points for arm in point.arms)
-        rows = tuple(
-            Rows(tuple(_point(point, arm) for point in sweep.points for arm in point.arms if arm.name == name), name)
-            for name in arms
-        )
-        parts += [Table("sweep", columns, rows, "Final losses, in nats per token."), *_best(sweep)]
-    name = f"Sweep {sweeps[0].name}" if len(sweeps) == 1 else "Sweeps"
-    return Section("sweep", name, tuple(parts)) if parts else None
+def _sweep(sweep: Sweep) -> Iterator[Part]:
+    columns = (
+        *(Column(key, is_number=False) for key in sweep.keys),
+        *(Column("run", is_number=False, drop=3), Column("FLOPs", drop=1), Column("mean loss"), Column("seeds")),
+    )
+    rows: dict[str, list[tuple[Cell, ...]]] = {}
+    for point in sweep.points:
+        for arm in point.arms:
+            rows.setdefault(arm.name, []).append(_point(point, arm))
+    yield Paragraph(sweep.name, "heading")
+    arms = tuple(Rows(tuple(cells), name) for name, cells in rows.items())
+    yield Table("sweep", columns, arms, "Final losses, in nats per token.")
+    yield from _best(sweep)
 
 
 def _point(point: Ladders, arm: ArmLosses) -> tuple[Cell, ...]:
@@ -168,17 +156,14 @@ def _best(sweep: Sweep) -> Iterator[Paragraph]:
         yield Paragraph(f"{edge} is at the edge of the grid of {key}: values beyond may be better.", "note")
 
 
-def _pairs(pairs: Sequence[Pair]) -> Section | None:
-    parts: list[Part] = []
-    for pair in pairs:
-        parts.append(Paragraph(f"{pair.first} and {pair.second}", "heading"))
-        if pair.why_not or pair.verdict is None:
-            parts.append(Paragraph(f"Not compared: {pair.why_not}."))
-            continue
-        differing = "; ".join(map(str, pair.differences))
-        parts.append(Paragraph(pair.verdict.claim, "strong"))
-        parts += [Paragraph(f"They differ in {differing}.", "note")] if differing else []
-    return Section("ladders", "Ladders compared", tuple(parts)) if parts else None
+def _pair(pair: Pair) -> Iterator[Paragraph]:
+    yield Paragraph(f"{pair.first} and {pair.second}", "heading")
+    if pair.why_not or pair.verdict is None:
+        yield Paragraph(f"Not compared: {pair.why_not}.")
+        return
+    yield Paragraph(pair.verdict.claim, "strong")
+    if pair.differences:
+        yield Paragraph(f"They differ in {'; '.join(map(str, pair.differences))}.", "note")
 
 
 def _differences(differences: Sequence[Difference]) -> Iterator[Part]:
@@ -218,18 +203,22 @@ _BY_STAGE = (
 
 def cost_by_stage(runs: Sequence[RunReport]) -> Section | None:
     """What each stage and release cost, alone and from the start on, in every currency; None without stages."""
-    known = [each for each in CURRENCIES if any(each.of_stage(part) for run in runs for part in run.parts)]
-    columns = [Column("stage", is_number=False)]
-    for number, currency in enumerate(known):  # a narrow terminal keeps what to compare, in FLOPs at least
-        columns.append(Column(f"{currency.name} so far", drop=1 + len(known) - number if number else 0))
-        columns.append(Column(f"{currency.name} alone", drop=1))
-    rows = [Rows(tuple(_stage_costs(run, part, known) for part in run.parts), run.name) for run in runs if run.stages]
-    if not known or not rows:
+    columns = [Column("stage", False, cell=lambda row: Cell(row[1].name))]
+    for currency in CURRENCIES:
+        if any(currency.of_stage(part) for run in runs for part in run.parts):
+            columns += _cost_columns(currency, drop=len(columns) - 1)
+    rows = tuple(Rows(rows_of(columns, [(run, part) for part in run.parts]), run.name) for run in runs if run.stages)
+    if not rows or len(columns) == 1:
         return None
-    table = Table("cost-by-stage", tuple(columns), tuple(rows), _BY_STAGE)
+    table = Table("cost-by-stage", tuple(columns), rows, _BY_STAGE)
     return Section("cost-by-stage", "Cost by stage", (table,), in_terminal=False, is_detail=True)
 
 
-def _stage_costs(run: RunReport, part: StageReport, currencies: Sequence[Currency]) -> tuple[Cell, ...]:
-    costs = ((each.shown, cost) for each in currencies for cost in (each.of(run, run.path(part)), each.of_stage(part)))
-    return Cell(part.name), *(figure(cost, shown) for shown, cost in costs)
+def _cost_columns(currency: Currency, drop: int) -> Iterator[Column]:
+    """A narrow terminal keeps what to compare, in FLOPs at least."""
+    shown = currency.shown
+    so_far = f"{currency.name} so far"
+    yield Column(
+        so_far, drop=drop and 20 - drop, cell=lambda row: figure(currency.of(row[0], row[0].path(row[1])), shown)
+    )
+    yield Column(f"{currency.name} alone", drop=1, cell=lambda row: figure(currency.of_stage(row[1]), shown))

@@ -1,11 +1,9 @@
 """All that a report says, topic by topic, in the order in which a reader wants it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
 from growctl.analysis.data_groups import data_document, data_groups, mixture_shares
 from growctl.analysis.results import results as judge
-from growctl.ledger.entries import AnomalyEntry
 from growctl.report import compute, published, results, scores, setup, training
 from growctl.report.legend import Legend
 from growctl.report.published import Published
@@ -13,8 +11,7 @@ from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
 from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure, rows_of
-from stages.counted import counted
-from stages.data.validation_size import small_validation
+from stages.corpus.validation_size import small_validation
 
 MOST_RUNS = 6
 """Of three or four lines each, they fit one screen."""
@@ -75,6 +72,8 @@ _SHAPE_COLUMNS = (
     Column("context", drop=4, cell=lambda stage: figure(stage.sequence_length, "{:,}")),
 )
 """Columns that the table of stages has only if they change within a run: most ladders grow in tokens alone."""
+_MFU = Column("MFU", drop=1, cell=lambda stage: figure(stage.mfu, "{:.1%}"))
+_BITS = Column("bits per byte", cell=lambda stage: figure(stage.bits_per_byte))
 _STAGE_COLUMNS = (
     Column("parameters", drop=3, cell=lambda stage: figure(stage.num_parameters, short_count)),
     Column("tokens", cell=lambda stage: figure(stage.train_tokens, short_count)),
@@ -88,11 +87,13 @@ _STAGE_COLUMNS = (
 
 def stage_section(runs: Sequence[RunReport]) -> Section:
     """What each stage of each run cost and how good its model is, with notes below; a table for each dataset."""
-    brief = brief_runs(runs)
+    brief, num_datasets = brief_runs(runs), len(data_groups(runs))
 
     def table(key: str, runs: Sequence[RunReport]) -> list[Part]:
         shapes = [each for each in _SHAPE_COLUMNS if any(len(set(map(each.cell, run.parts))) > 1 for run in runs)]
-        columns = (Column("stage", False, cell=lambda stage: Cell(stage.name)), *shapes, *_STAGE_COLUMNS)
+        more = [_MFU] if any(part.mfu for run in runs for part in run.parts) else []
+        more += [_BITS] if num_datasets > 1 else []
+        columns = (Column("stage", False, cell=lambda stage: Cell(stage.name)), *shapes, *_STAGE_COLUMNS, *more)
         rows = []
         for run in runs:
             remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else run.description
@@ -173,28 +174,13 @@ def _warnings(runs: Sequence[RunReport]) -> Section | None:
     return Section("warnings", "Warnings", parts) if parts else None
 
 
-class _SourceRow(NamedTuple):
-    """What a stage read of one source of a mixture."""
-
-    stage: StageReport
-    name: str
-    source: Mapping[str, Any]
-
-    @property
-    def share(self) -> float | None:
-        """The part of the stage's tokens."""
-        total = sum(source["trained_tokens"] for source in self.stage.by_source.values())
-        return self.source["trained_tokens"] / total if total else None
-
-
 _SOURCE_COLUMNS = (
-    Column("stage", False, cell=lambda row: Cell(row.stage.name + ("" if row.stage.finished else " (unfinished)"))),
-    Column("source", False, cell=lambda row: Cell(row.name)),
-    Column("tokens", cell=lambda row: figure(row.source["trained_tokens"], short_count)),
-    Column("share", drop=1, cell=lambda row: figure(row.share, "{:.1%}")),
-    Column("epochs so far", cell=lambda row: figure(row.source["epochs"], "{:.3g}")),
-    Column("validation loss", cell=lambda row: figure(row.source["loss"])),
-    Column("bits per byte", drop=2, cell=lambda row: figure(row.source["bits_per_byte"])),
+    Column("stage", False, cell=lambda row: Cell(row[0].name + ("" if row[0].finished else " (unfinished)"))),
+    Column("source", False, cell=lambda row: Cell(row[1])),
+    Column("tokens", cell=lambda row: figure(row[2]["trained_tokens"], short_count)),
+    Column("epochs so far", cell=lambda row: figure(row[2]["epochs"], "{:.3g}")),
+    Column("validation loss", cell=lambda row: figure(row[2]["loss"])),
+    Column("bits per byte", drop=2, cell=lambda row: figure(row[2]["bits_per_byte"])),
 )
 _SOURCES = (
     "Tokens are those that the stage trained on; data that a rollback skipped does not count. Epochs count from the "
@@ -217,7 +203,7 @@ def _sources(runs: Sequence[RunReport]) -> Section | None:
         rows = [
             Rows(rows_of(_SOURCE_COLUMNS, sources), run.name, run.description, is_detail=run.name not in brief)
             for run in runs
-            if (sources := [_SourceRow(part, *item) for part in run.parts for item in part.by_source.items()])
+            if (sources := [(part, *item) for part in run.parts for item in part.by_source.items()])
         ]
         return [*([Paragraph(weighted)] if shares else []), Table(key, _SOURCE_COLUMNS, tuple(rows))]
 
@@ -225,25 +211,27 @@ def _sources(runs: Sequence[RunReport]) -> Section | None:
     return Section("sources", "Sources of the mixture", parts) if mixed else None
 
 
+_ANOMALY_COLUMNS = (
+    Column("stage", False, cell=lambda row: Cell(row[0])),
+    Column("attempt", drop=1, cell=lambda row: figure(row[1].attempt, "{}")),
+    Column("step", cell=lambda row: figure(row[1].step, "{:,}")),
+    Column("kind", False, cell=lambda row: Cell(row[1].kind.replace("_", "-"))),
+    Column("value", cell=lambda row: figure(row[1].value, "{:.4g}")),
+    Column("threshold", drop=2, cell=lambda row: figure(row[1].threshold, "{:.4g}")),
+    Column("action", False, cell=lambda row: Cell(row[1].action)),
+    Column("steps skipped", drop=3, cell=lambda row: figure(row[1].num_steps, "{:,}")),
+)
+
+
 def _anomalies(runs: Sequence[RunReport]) -> Section | None:
-    """The rejected updates of training, one sentence each."""
-    parts: list[Paragraph] = []
+    """The rejected updates of training, the latest of each run."""
+    groups = []
     for run in (run for run in runs if run.anomalies):
-        parts.append(Paragraph(run.name, "heading"))
-        if (left_out := len(run.anomalies) - SHOWN_ANOMALIES) > 0:
-            parts.append(Paragraph(f"{left_out} earlier anomalies are in the JSON report."))
-        parts += [Paragraph(_anomaly(*anomaly)) for anomaly in run.anomalies[-SHOWN_ANOMALIES:]]
-    return Section("anomalies", "Training anomalies", tuple(parts)) if parts else None
-
-
-def _anomaly(stage: str, anomaly: AnomalyEntry) -> str:
-    what = {"non_finite": "a non-finite value", "spike": "a spike"}.get(anomaly.kind, anomaly.kind)
-    done = {"skip": "skipped", "rollback": "rolled back", "stop": "stopped"}.get(anomaly.action, anomaly.action)
-    if anomaly.value is not None and anomaly.threshold is not None:
-        what += f", {anomaly.value:.4g} against {anomaly.threshold:.4g}"
-    if anomaly.first_step is not None and anomaly.num_steps:
-        done += f", skipping the data of {counted(anomaly.num_steps, 'step')} from step {anomaly.first_step} on"
-    return f"{stage}, attempt {anomaly.attempt}, step {anomaly.step}: {what}; {done}."
+        earlier = len(run.anomalies) - SHOWN_ANOMALIES
+        notes = (f"{earlier} earlier anomalies are in the JSON report.",) if earlier > 0 else ()
+        groups.append(Rows(rows_of(_ANOMALY_COLUMNS, run.anomalies[-SHOWN_ANOMALIES:]), run.name, notes=notes))
+    table = Table("anomalies", _ANOMALY_COLUMNS, tuple(groups))
+    return Section("anomalies", "Training anomalies", (table,)) if groups else None
 
 
 def _samples(runs: Sequence[RunReport]) -> Section | None:
@@ -261,24 +249,17 @@ def _samples(runs: Sequence[RunReport]) -> Section | None:
 
 
 _METHOD = (
-    ("FLOPs",
-     "The matrix products of training, from the model's structure: a multiply-add counts as 2, attention as the full "
-     "T x T, and the backward pass as twice the forward pass. A model's cost is that of every stage so far, its "
-     "release, and the start checkpoint if its cost is known."),
-    ("Device time",
-     "Wall time times devices, with start-up, evaluations, replayed steps and failed attempts."),
-    ("Perplexity",
-     "Measured at the end of a stage on the validation data, in fp32 from the master weights. The jump is the change "
-     "in loss that the growth itself causes, in nats per token: 0 if it preserves the function."),
-    ("The result",
-     "Only finished models count, whose learning rate has decayed, and only controls whose resolved schedule is the "
-     "ladder's, except its shape. docs/judge.md has the method, and how often it is right."),
-    ("The chart of compute against perplexity",
-     "Large marks are the ends of stages and runs, and diamonds those of releases. Small dots are evaluations before "
-     "the learning rate has decayed: a full run with that budget would reach a lower loss."),
-)  # fmt: skip
+    "FLOPs are the matrix products of training, from the model's structure: a multiply-add counts as 2, attention as "
+    "the full T x T, and the backward pass as twice the forward pass.",
+    "Device time is wall time times devices, with start-up, evaluations, replayed steps and failed attempts.",
+    "The loss is measured at the end of a stage on the validation data, in fp32 from the master weights. The jump is "
+    "the change in loss that the growth itself causes, in nats per token: 0 if it preserves the function.",
+    "In the charts of compute, large marks are the ends of stages and runs, and diamonds those of releases. Small dots "
+    "are evaluations before the learning rate has decayed: a full run with that budget would reach a lower loss.",
+    "docs/judge.md says which models and controls count, how they are compared, and how often a verdict is right.",
+)
 
 
 def _method() -> Section:
-    parts = [part for name, text in _METHOD for part in (Paragraph(name, "heading"), Paragraph(text))]
-    return Section("method", "How the figures are computed", tuple(parts), in_terminal=False, is_detail=True)
+    parts = tuple(map(Paragraph, _METHOD))
+    return Section("method", "How the figures are computed", parts, in_terminal=False, is_detail=True)

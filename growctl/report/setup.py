@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
@@ -13,10 +13,11 @@ from growctl.ledger.lines import read_starts
 from growctl.redaction import REMOVED, redacted_data, redacted_override
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import RunPaths
-from growctl.text.formatting import jump_text, scientific, short_count
+from growctl.text.formatting import growth_words, jump_text, scientific, short_count
 from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure
 from model.errors import UserError
 from model.policy import EXACT_GROWTH
+from stages.checkpoint.lineage import GrowthRecord
 from stages.checkpoint.manifest import read_manifest
 from stages.counted import counted
 from stages.plain_yaml import UNREADABLE, parse, read_text
@@ -42,8 +43,8 @@ class Growth:
     num_parameters_before: int
     new_layers: int | None
     """Layers that a tokenformer gained; None if the checkpoint is not here."""
-    policy: dict[str, Any]
-    """As the manifest of the grown checkpoint has it; empty if that is not here."""
+    record: GrowthRecord | None
+    """As the manifest of the grown checkpoint has it; None if that is not here."""
     preserves: bool | None
     """Whether the policy promises to preserve the function; None if the checkpoint is not here."""
     outcome: Outcome
@@ -63,16 +64,16 @@ def growths(run: RunReport) -> tuple[Growth, ...]:
     for stage, (before, after) in zip(run.stages if run.base else run.stages[1:], pairwise(sizes), strict=True):
         if before == after or (stage.loss_after_growth is None and not stage.train_tokens):
             continue
-        details = _details(paths.get(stage.name, Path()))
+        record = _growth_record(paths.get(stage.name, Path()))
         highest, step = _recovery(stage, [point for point in run.points if point.stage == stage.name])
         happened.append(
             Growth(
                 stage=stage.name,
                 num_parameters_before=before,
-                new_layers=details.get("new_layers"),
-                policy=details.get("policy") or {key: details[key] for key in ("operator",) if key in details},
-                preserves=details.get("preserves"),
-                outcome=_outcome(stage.jump, details.get("preserves")),
+                new_layers=record.new_layers if record else None,
+                record=record,
+                preserves=record.preserves if record else None,
+                outcome=_outcome(stage.jump, record.preserves if record else None),
                 highest=highest,
                 regained_after_tokens=None if step is None else step * stage.tokens_per_step,
                 regained_after_flops=None if step is None else step * stage.step_flops,
@@ -102,11 +103,11 @@ def _outcome(jump: float | None, preserves: bool | None) -> Outcome:
     return "moved" if preserves is None else "broke its promise" if preserves else "moved as declared"
 
 
-def _details(initial: Path) -> dict[str, Any]:
+def _growth_record(initial: Path) -> GrowthRecord | None:
     try:
-        return read_manifest(initial).lineage.details
+        return read_manifest(initial).lineage.growth
     except (UserError, OSError):
-        return {}
+        return None
 
 
 _GROWTH_COLUMNS = (
@@ -133,8 +134,7 @@ def growth_section(runs: Sequence[RunReport]) -> Section | None:
 
 
 def _growth_row(growth: Growth, stage: StageReport) -> tuple[Cell, ...]:
-    keys = ("init", "tau", "operator", *(("depth",) if growth.new_layers else ()))
-    policy = ", ".join(str(growth.policy[key]) for key in keys if key in growth.policy)
+    policy = growth_words(growth.record) if growth.record else ""
     sizes = f"{short_count(growth.num_parameters_before)} to {short_count(stage.num_parameters)}"
     sizes += f", {counted(growth.new_layers, 'new layer')}" if growth.new_layers else ""
     costs = ((growth.regained_after_tokens, short_count), (growth.regained_after_flops, scientific))
@@ -149,58 +149,32 @@ def _growth_row(growth: Growth, stage: StageReport) -> tuple[Cell, ...]:
     )
 
 
-_NOT_RECORDED = "The run did not record it when it started."
 _SOFTWARE = {"growctl": "growctl", "python": "Python", "torch": "torch", "deepspeed": "DeepSpeed"}
-_ENVIRONMENT_COLUMNS = (
-    *(Column("runs", False), Column("device", False), Column("devices"), Column("precision", False)),
-    *(Column("ZeRO stage", drop=5), Column("growctl", False, 4), Column("Python", False, 1)),
-    *(Column("torch", False, 3), Column("DeepSpeed", False, 2)),
-)
 
 
-@dataclass(frozen=True)
-class Environment:
-    """What a run, or a part of it, was trained on."""
-
-    device: str
-    num_devices: int
-    """One rank trains on each."""
-    precision: str
-    """`bf16` or `fp32`."""
-    zero_stage: int | None
-    """DeepSpeed's ZeRO stage; None if it is not known."""
-    software: tuple[tuple[str, tuple[str, ...]], ...]
-    """The versions of each package, or of Python, with which the ladder was started; empty if they are not known."""
-
-
-def environments(run: RunReport) -> tuple[Environment, ...]:
-    """What a run was trained on, in the order of the work, reused work included; empty before any."""
+def software(run: RunReport) -> dict[str, tuple[str, ...]]:
+    """The versions of each package, and of Python, with which a ladder was started; empty if they are not known."""
     starts = read_starts(RunPaths(run.directory.with_name(run.control_of) if run.control_of else run.directory))
-    versions = {
-        name: tuple(dict.fromkeys(s.software[name] for s in starts if name in s.software)) for name in _SOFTWARE
-    }
-    software = tuple((name, numbers) for name, numbers in versions.items() if numbers)
-    zero_stage = run.conditions.get("launch.zero_stage")
-    return tuple(Environment(*machine, zero_stage, software) for machine in run.machines)
+    by_name = {name: [start.software[name] for start in starts if name in start.software] for name in _SOFTWARE}
+    return {name: tuple(dict.fromkeys(versions)) for name, versions in by_name.items() if versions}
 
 
 def environment_section(runs: Sequence[RunReport]) -> Section | None:
-    """A row for each environment, with its runs; None if nothing was trained."""
-    trained_in: dict[Environment, list[str]] = {}
-    for run in runs:
-        for environment in environments(run):
-            trained_in.setdefault(environment, []).append(run.name)
-    rows = []
-    for each, members in trained_in.items():
-        software = {name: " and ".join(versions) for name, versions in each.software}
-        who = f"all {len(members)} runs" if len(members) == len(runs) > 1 else ", ".join(members)
-        rows.append([
-            *(Cell(who), Cell(each.device), Cell(str(each.num_devices), each.num_devices), Cell(each.precision)),
-            figure(each.zero_stage, str),
-            *(Cell(software.get(name, "-"), why="" if name in software else _NOT_RECORDED) for name in _SOFTWARE),
-        ])  # fmt: skip
-    table = Table.of("environment", _ENVIRONMENT_COLUMNS, rows)
-    return Section("environment", "Environment", (table,), in_terminal=False, is_detail=True) if rows else None
+    """What the runs were trained on, each environment once; None if nothing was trained."""
+    trained_in: dict[str, list[str]] = {}
+    for run in (run for run in runs if run.machines):
+        machines = [f"{count} x {device} in {precision}" for device, count, precision in run.machines]
+        zero_stage = run.conditions.get("launch.zero_stage")
+        machines += [f"ZeRO stage {zero_stage}"] if zero_stage else []
+        versions = [f"{_SOFTWARE[name]} {' and '.join(numbers)}" for name, numbers in software(run).items()]
+        environment = f"{', '.join(machines)}; {', '.join(versions) or 'versions not recorded'}"
+        trained_in.setdefault(environment, []).append(run.name)
+    sentences = [
+        f"{f'All {len(names)} runs' if len(names) == len(runs) > 1 else ', '.join(names)}: {environment}."
+        for environment, names in trained_in.items()
+    ]
+    parts = tuple(map(Paragraph, sentences))
+    return Section("environment", "Environment", parts, in_terminal=False, is_detail=True) if parts else None
 
 
 _HIDDEN = f"What looks like a secret, such as a variable in launch.environment, is replaced by {REMOVED}."

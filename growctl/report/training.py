@@ -1,4 +1,4 @@
-"""How training went: its log lines as curves, and the figures of each stage.
+"""How training went: its log lines as curves.
 
 Reads metrics.jsonl. Steps that a later attempt repeated do not count; steps taken over from another run are read from
 that run, if it still exists. Damaged lines and missing files leave gaps.
@@ -7,7 +7,6 @@ that run, if it still exists. Damaged lines and missing files leave gaps.
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,8 +18,7 @@ from growctl.report.chart import Axis, Chart, Mark, Role, Series, share_of_marks
 from growctl.report.legend import Legend
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import RunPaths
-from growctl.schedule.known_devices import peak_flops
-from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure, rows_of
+from growctl.text.section import Paragraph, Part, Section
 from stages.counted import counted
 from stages.metrics import read_events
 from stages.stage_dir import StagePaths
@@ -36,8 +34,6 @@ class Line(NamedTuple):
     learning_rate: float
     gradient_norm: float
     tokens_per_second: float
-    peak_flops: float
-    """FLOPs per second that all devices together could do."""
 
 
 def logged(run: RunReport, part: StageReport) -> list[Line]:
@@ -54,7 +50,6 @@ def read_lines(stage: StagePaths, followed: frozenset[Path] = frozenset()) -> li
     `followed`: directories that are being read, which take over from this one.
     """
     lines: list[Line] = []
-    peak = math.nan
 
     def cut(last: float) -> None:
         del lines[bisect_right(lines, last, key=lambda line: line.step) :]
@@ -62,13 +57,11 @@ def read_lines(stage: StagePaths, followed: frozenset[Path] = frozenset()) -> li
     for record in read_events(stage.metrics, "start", "train", "reused"):
         step = record["step"]
         if record["event"] == "start":
-            alone = peak_flops(record["peak_flops"], record["device"], record["precision"])
-            peak = alone * record["num_devices"] if alone else math.nan
             cut(record["resumed_from"] or 0)
         elif record["event"] == "train":
             cut(step - 1)
-            figures = {name: math.nan if record[name] is None else record[name] for name in Line._fields[1:-1]}
-            lines.append(Line(step=step, **figures, peak_flops=peak))
+            figures = {name: math.nan if record[name] is None else record[name] for name in Line._fields[1:]}
+            lines.append(Line(step=step, **figures))
         else:
             cut(record["resumed_from"])
             source = StagePaths(Path(record["checkpoint"]).parent)
@@ -95,57 +88,6 @@ def smoothed_loss(lines: Sequence[Line]) -> Floats:
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-@dataclass(frozen=True)
-class StageTraining:
-    """How a stage, or its release, trained: what its log lines say, without replayed steps. None is not known."""
-
-    stage: str
-    final_training_loss: float | None
-    """Nats per token: the mean of the last log lines."""
-    peak_learning_rate: float | None
-    median_gradient_norm: float | None
-    """L2 norm before clipping, of the steps at which lines were logged."""
-    largest_gradient_norm: float | None
-    median_tokens_per_second: float | None
-    """Data tokens per wall second of optimizer steps, over all devices."""
-    median_mfu: float | None
-    """Share of the devices' peak speed; None without a known peak."""
-
-
-def stages_trained(run: RunReport) -> tuple[StageTraining, ...]:
-    """How each stage of a run trained; a stage's release follows it."""
-    return tuple(_trained(part, logged(run, part)) for part in run.parts)
-
-
-def _trained(part: StageReport, lines: Sequence[Line]) -> StageTraining:
-    norms, speeds = _column("gradient_norm", lines), _column("tokens_per_second", lines)
-    mfu = speeds * part.step_flops / max(1, part.tokens_per_step) / _column("peak_flops", lines)
-    return StageTraining(
-        stage=part.name,
-        final_training_loss=_of_finite(np.max, smoothed_loss(lines)[-1:]),
-        peak_learning_rate=_of_finite(np.max, _column("learning_rate", lines)),
-        median_gradient_norm=_of_finite(np.median, norms),
-        largest_gradient_norm=_of_finite(np.max, norms),
-        median_tokens_per_second=_of_finite(np.median, speeds),
-        median_mfu=_of_finite(np.median, mfu),
-    )
-
-
-def _of_finite(summary: Callable[[Floats], float], values: Floats) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(summary(finite)) if len(finite) else None
-
-
-_COLUMNS = (
-    Column("stage", False, cell=lambda row: Cell(row.stage)),
-    Column("training loss at the end", cell=lambda row: figure(row.final_training_loss)),
-    Column("peak learning rate", cell=lambda row: figure(row.peak_learning_rate, "{:.3g}")),
-    Column("median gradient norm", drop=3, cell=lambda row: figure(row.median_gradient_norm, "{:.3g}")),
-    Column("largest gradient norm", drop=1, cell=lambda row: figure(row.largest_gradient_norm, "{:.3g}")),
-    Column("median tokens per second", cell=lambda row: figure(row.median_tokens_per_second, "{:,.0f}")),
-    Column("median MFU", drop=2, cell=lambda row: figure(row.median_mfu, "{:.1%}", _NO_PEAK)),
-)
-_NO_PEAK = "The peak speed of the device is not known."
 _SMOOTHED = (
     f"Training losses are those of the log lines, each the mean over the steps since the line before; smoothed, the "
     f"mean of one in {_SHARE} of a stage's lines, but of {_LEAST} to {_MOST}. Long curves are thinned: both ends and "
@@ -175,13 +117,7 @@ def sections(runs: Sequence[RunReport], legend: Legend) -> Iterator[Section]:
         logs = {run.name: [_Log(run, part, logged(run, part)) for part in run.parts] for run in some}
         here = [log for log in logs.values() if any(part.lines for part in log)]
         parts: list[Part] = [*_charts(here, legend, key)]
-        if here:
-            trained = [[_trained(part.part, part.lines) for part in log] for log in here]
-            rows = [
-                Rows(rows_of(_COLUMNS, stages), log[0].run.name, log[0].run.description)
-                for log, stages in zip(here, trained, strict=True)
-            ]
-            parts.append(Table(key, _COLUMNS, tuple(rows), _SMOOTHED))
+        parts += [Paragraph(_SMOOTHED, "note")] if parts else []
         if missing := [name for name, log in logs.items() if log not in here]:
             parts.append(Paragraph(f"No log lines are here of {', '.join(missing)}.", "note"))
         if parts:

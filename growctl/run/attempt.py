@@ -1,8 +1,9 @@
-"""One attempt at a stage: starts its workers, follows them to their end, and reports the outcome."""
+"""One attempt at a stage: starts its workers, follows their records to the end, and reports the outcome."""
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -16,10 +17,10 @@ from growctl.launch.worker_logs import (
     unreached_machine,
 )
 from growctl.launch.workers import Workers
+from growctl.ledger.books import LANDMARKS
 from growctl.run import signals
-from growctl.run.history import StageHistory
 from growctl.text.formatting import duration
-from stages.metrics import Record
+from stages.metrics import MetricsReader, Record, read_events
 from stages.process.save_request import RequestFile
 from stages.process.watchdog import Stalls
 from stages.spec import TrainSpec
@@ -32,6 +33,57 @@ POLL_SECONDS = 0.2
 STALL_POLL_SECONDS = 3.0
 SETTLE_SECONDS = 3.0
 """Seconds between the first rank's stack trace and the end of the workers, for the other ranks to write theirs."""
+
+
+PIECE = 10_000
+"""The most records to read at once, so that a long file is never in memory as a whole."""
+
+
+class StageHistory:
+    """A stage's metrics.jsonl, read once and shared by the runner, its attempts and the ledger."""
+
+    def __init__(self, metrics: Path) -> None:
+        """Reads nothing yet."""
+        self._metrics = metrics
+        self._reader = MetricsReader(metrics)
+        self.last_attempt = 0
+        """The highest attempt number in the records read so far; 0 before the first."""
+
+        self.begun = False
+        """Whether the workers of any attempt have written their `start` record."""
+
+        self.interrupted = False
+        """Whether an exception, such as a signal's, has interrupted a read, so that its records may be lost."""
+
+    def read(self) -> Iterator[list[Record]]:
+        """Yields the records added since the last call, oldest first, in pieces; yields nothing if there are none.
+
+        An interrupted read is the last one, because the next would begin after the lost records: a new history reads
+        them again.
+        """
+        if self.interrupted:
+            return
+        self.interrupted = True  # until the caller has taken the last piece
+        records = iter(self._reader)
+        while piece := list(islice(records, PIECE)):
+            self.last_attempt = max(self.last_attempt, *(record["attempt"] for record in piece))
+            self.begun = self.begun or any(record["event"] == "start" for record in piece)
+            yield piece
+        self.interrupted = False
+
+    def read_to_the_end(self) -> "StageHistory":
+        """Reads all remaining records, to update `last_attempt` and `begun`, and returns this history."""
+        for _ in self.read():
+            pass
+        return self
+
+    def landmarks(self) -> list[Record]:
+        """The records of the whole file so far that the books must know before they book its first piece."""
+        return read_events(self._metrics, *LANDMARKS)
+
+    def complaint(self) -> str | None:
+        """A message about the lines that could not be read; None if there were none."""
+        return self._reader.complaint()
 
 
 class Outcome(NamedTuple):

@@ -3,11 +3,9 @@
 from dataclasses import replace
 
 from growctl.ladder.dataset_facts import counted_on
-from growctl.launch.ranks import crowded_cores
-from growctl.launch.resolve import machines_of, run_devices
+from growctl.launch.resolve import crowded_cores, machines_of, run_devices
 from growctl.run.dataset import RunDataset
-from growctl.run.disk_space import check_space
-from growctl.run.requests import LadderRequest
+from growctl.run.requests import LadderRequest, check_space
 from growctl.run.runner import Execution
 from growctl.run.screen import Screen
 

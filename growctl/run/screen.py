@@ -20,8 +20,8 @@ from growctl.text.console import Verbatim
 from growctl.text.formatting import byte_count, duration, indented, scientific, short_count, wrapped
 from growctl.text.name_cell import NameCell, broken
 from stages.checkpoint.manifest import Manifest
+from stages.corpus.tasks import Work
 from stages.counted import counted
-from stages.data.progress import Work
 from stages.generate.text_samples import TextSamples
 from stages.metrics import Record
 
@@ -130,8 +130,7 @@ class Screen:
 
     def grown(self, plan: StagePlan, manifest: Manifest) -> None:
         """The expanded checkpoint is complete."""
-        details = manifest.lineage.details
-        before, after = details["num_parameters_before"], details["num_parameters"]
+        before, after = (entry.num_parameters for entry in manifest.lineage.history[-2:])
         self.message(f"grown: {short_count(before)} -> {short_count(after)} parameters")
 
     def catch_up(self, plan: StagePlan, records: Sequence[Record]) -> None:

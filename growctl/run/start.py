@@ -1,6 +1,6 @@
-"""The start of a run from a checkpoint: checked first, then linked, converted or expanded into the first stage.
+"""The `initial/` of a stage: made from the checkpoint that the run starts from, or from the stage before.
 
-Once the first stage has its `initial/`, the run no longer needs the checkpoint.
+Once the first stage has its `initial/`, the run no longer needs the checkpoint that it starts from.
 """
 
 import shutil
@@ -9,13 +9,17 @@ from pathlib import Path
 
 from growctl.ladder.stage_plans import StagePlan
 from growctl.ledger.entries import BaseEntry
+from growctl.run.requests import RunFailed
 from growctl.run.resume import convert
+from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.schedule.batches import evaluation_length, longest_context
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.start_block import BaseBlock
-from stages.checkpoint.directory import link_checkpoint
-from stages.checkpoint.manifest import manifest_hash, read_manifest
+from model.config import TransformerConfig
+from model.policy import EXACT_GROWTH
+from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
+from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, read_manifest
 from stages.checkpoint.pickles import check_origin
 from stages.checkpoint.verify import verify_checkpoint
 from stages.data.dataset import DatasetManifest
@@ -48,6 +52,21 @@ class Start:
         if manifest.kind == "engine":
             check_origin(self.path, self.runs_dir)
 
+    def made_initial(self, plan: StagePlan, stage: StagePaths, dataset: DatasetManifest, screen: Screen) -> Path:
+        """The first stage's `initial/`, written if it is missing. Raises RunFailed for one of another checkpoint."""
+        if not whole_or_set_aside(stage.initial, screen.verbatim):
+            self.tell(dataset, screen.message)
+            if plan.is_grown:
+                screen.growing(plan)
+            self.write_initial(plan, stage)
+            if plan.is_grown:
+                screen.grown(plan, read_manifest(stage.initial))
+        manifest = read_manifest(stage.initial)
+        parents = (manifest_hash(stage.initial), manifest.lineage.parent)
+        if self.base.manifest not in parents and self.base.kind != "engine":
+            raise RunFailed(f"{stage.initial} was not made from {self.path}; move it away and run again")
+        return stage.initial
+
     def write_initial(self, plan: StagePlan, stage: StagePaths) -> None:
         """Writes the first stage's `initial/`, completely or not at all: the checkpoint itself, or grown."""
         self._check_unchanged()
@@ -57,7 +76,7 @@ class Start:
             source = own if plan.is_grown else stage.initial
             convert(self.path, source, stage.log)
         if plan.is_grown:
-            self._expand(source, plan, stage.initial)
+            _grow(self.schedule, plan, source, stage.initial)
         elif source != stage.initial:
             link_checkpoint(source, stage.initial)
         shutil.rmtree(own, ignore_errors=True)
@@ -116,31 +135,59 @@ class Start:
 
     def _check_unchanged(self) -> None:
         try:
-            found = manifest_hash(self.path)
+            manifest = manifest_hash(self.path)
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(
                 f"start: {self.path} is gone, and the run has not copied it yet; restore it, or give this run another "
                 "start under another --name"
             ) from None
-        if found != self.base.manifest:
+        if manifest != self.base.manifest:
             raise RunError(
                 f"start: {self.path} has changed since this run was started; restore it, or start a run under another "
                 "--name"
             )
 
-    def _expand(self, source: Path, plan: StagePlan, output: Path) -> None:
-        from stages.grow.expand import expand
 
-        expand(
-            source,
-            output,
-            **plan.growth._asdict(),
-            policy=self.schedule.growth.policy(),
-            seed=self.schedule.seed,
-        )
+def made_from_previous(schedule: Schedule, plan: StagePlan, previous: Path, initial: Path, screen: Screen) -> Path:
+    """The `initial/` of a stage, written if it is missing: the checkpoint `previous`, grown if the stage grows.
+
+    Raises RunFailed for one of another checkpoint.
+    """
+    if not whole_or_set_aside(initial, screen.verbatim):
+        if plan.is_grown:
+            screen.growing(plan)
+            screen.grown(plan, _grow(schedule, plan, previous, initial))
+        else:
+            link_checkpoint(previous, initial)
+    histories = [history_of(read_manifest(checkpoint)) for checkpoint in (initial, previous)]
+    own = histories[0][-2 if plan.is_grown else -1]
+    if own.hash != histories[1][-1].hash:
+        raise RunFailed(f"{initial} was not made from {previous}; move it away and run again")
+    return initial
 
 
-def started_from(initial: Path, base: BaseBlock) -> bool:
-    """Whether `initial` was made from the start checkpoint. Only its lineage is compared."""
-    manifest = read_manifest(initial)
-    return base.manifest in (manifest_hash(initial), manifest.lineage.parent) or base.kind == "engine"
+def _grow(schedule: Schedule, plan: StagePlan, source: Path, output: Path) -> Manifest:
+    """Writes `output`, the checkpoint `source` grown to the size of stage `plan`. Returns its manifest."""
+    from stages.grow.expand import expand, expand_transformer
+
+    growth, seed = schedule.growth, schedule.seed
+    if isinstance(plan.model, TransformerConfig):
+        assert growth.operator is not None
+        return expand_transformer(source, output, plan.model, growth.operator, noise=growth.copy_noise, seed=seed)
+    return expand(source, output, **plan.growth._asdict(), policy=growth.policy(), seed=seed)
+
+
+def growth_message(plan: StagePlan, stage: StagePaths, before: float | None, after: float) -> str | None:
+    """A message if a growth moved the validation loss: a warning if its policy preserves the function.
+
+    `before` and `after` are in nats; None if the loss before is not known.
+    """
+    if before is None or abs(after - before) <= EXACT_GROWTH:
+        return None
+    moved = f"growing to {plan.name} moved the validation loss by {after - before:+.2e} nats, from {before:.6f}"
+    growth = read_manifest(stage.initial).lineage.growth
+    if growth is None or not growth.preserves:
+        return moved
+    return (
+        f"warning: {moved}; it should move by at most {EXACT_GROWTH:g}. Please report this and attach {stage.directory}"
+    )

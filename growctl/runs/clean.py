@@ -1,24 +1,88 @@
-"""Removes what can be made again, under the locks that its users would take."""
+"""Finds and removes what growctl can make again: checkpoints inside finished stages, conversions, unused datasets.
+
+What runs still need stays. Directories are removed under the locks that their users would take.
+"""
 
 import fcntl
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
-from growctl.runs.directory import RunError
-from growctl.runs.disk_use import DiskUse
-from growctl.runs.lock import hold
-from growctl.runs.needed import DatasetUse, NeededCheckpoints, why_in_use
-from growctl.runs.removable import Cleanup, Kept, Removable, dataset_name, in_idle_run
-from growctl.runs.status import run_directories
+from growctl.ladder.stage_plans import plan_stages, worker_spec
+from growctl.runs.directory import RunError, own_schedule, short_name, steps_done
+from growctl.runs.lock import hold, why_in_use
+from growctl.runs.status import being_prepared, run_directories
+from growctl.runs.storage import DatasetUse, DiskUse, existing_runs
+from growctl.runs_dir import CONTROL_INFIX, RunPaths, RunsPaths
+from growctl.schedule.blocks import Schedule
+from growctl.text.formatting import byte_count
+from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table
+from model.errors import UserError
 from stages.checkpoint.files import sync_path
-from stages.checkpoint.manifest import CheckpointError
+from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, manifest_hash, read_manifest
+from stages.checkpoint.staging import is_being_written
 from stages.checkpoint.verify import verify_checkpoint
-from stages.stage_dir import is_unfinished, preparation_lock, removal_directory
+from stages.counted import counted
+from stages.data.dataset import read_dataset_manifest
+from stages.data.errors import DataError
+from stages.data.remote import CACHE_NAME
+from stages.spec import TrainSpec
+from stages.stage_dir import (
+    StagePaths,
+    converted_directory,
+    is_set_aside,
+    is_unfinished,
+    preparation_lock,
+    removal_directory,
+)
+from stages.train.training_history import history_at_start
+
+Kind = Literal["leftover", "conversion", "checkpoint", "trunk", "dataset"]
+
+_NOUNS: dict[Kind, tuple[str, str]] = {
+    "leftover": ("leftover of a dead process", "leftovers of dead processes"),
+    "conversion": ("converted checkpoint", "converted checkpoints"),
+    "checkpoint": ("inner checkpoint", "inner checkpoints"),
+    "trunk": ("trunk checkpoint", "trunk checkpoints"),
+    "dataset": ("dataset that no run uses", "datasets that no run uses"),
+}
+
+_LEFTOVER = re.compile(r"\.(.+)\.(?:incomplete(?:-\d+-[0-9a-f]+)?|removed)")
+"""The name of a dataset's directory that is unfinished or being removed."""
+
+_START = re.compile(rb"^start:(?! *null *$)", re.MULTILINE)
+"""A schedule's `start`, unless it is null."""
+
+
+@dataclass(frozen=True)
+class Removable:
+    """A directory that can be removed."""
+
+    path: Path
+    kind: Kind
+    """`checkpoint`: inside a finished stage. `trunk`: the one right before the decay. `conversion`: of a checkpoint,
+    for other ranks. `leftover`: what a dead process was writing or removing. `dataset`: one that no run uses."""
+    run: str | None
+    """The run's name; null for what runs share."""
+    stage: str | None
+    """The directory of the stage or release, below the run's `stages`."""
+    bytes: int
+    relies_on: Path | None = None
+    """The checkpoint that makes this one superfluous. It must be intact when this one is removed."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that may look removable and is kept."""
+
+    path: Path
+    why: str
 
 
 @dataclass
@@ -28,6 +92,258 @@ class Removed:
     paths: list[Path] = field(default_factory=list)
     freed_bytes: int = 0
     skipped: list[Kept] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Cleanup:
+    """What can be removed from a runs directory, and what was removed."""
+
+    runs_dir: Path
+    remove: tuple[Removable, ...]
+    """What can be removed, before anything was."""
+    bytes: int
+    """The size of all of them together. A file that several share counts once."""
+    freed_bytes: int
+    """What removing them frees: the size of the files that nothing else shares."""
+    trunks: tuple[Removable, ...]
+    """Trunk checkpoints that are kept without --trunks."""
+    kept: tuple[Kept, ...]
+    """What may look removable and is kept."""
+    removed: Removed | None = None
+    """What was removed; null if nothing was to be."""
+
+
+def find_removable(runs_dir: Path, names: Sequence[str] = (), *, trunks: bool = False) -> Cleanup:
+    """What can be removed from the runs called `names`, with the controls of those that are ladders.
+
+    Without names: from all runs, and datasets that no run uses. `trunks`: trunk checkpoints too. Raises UserError for
+    an unknown name, and if there is no `runs_dir`.
+    """
+    runs = existing_runs(runs_dir, names)
+    needed = NeededCheckpoints.of(run_directories(runs_dir))
+    entries = [entry for run in runs for entry in _in_run(Path(run.directory), needed)]
+    if not names:
+        entries += _in_datasets(runs_dir)
+    removable = [entry for entry in entries if isinstance(entry, Removable)]
+    remove = tuple(item for item in removable if trunks or item.kind != "trunk")
+    use = DiskUse.of(*(item.path for item in remove))
+    return Cleanup(
+        runs_dir,
+        remove=remove,
+        bytes=use.bytes,
+        freed_bytes=use.freed_bytes,
+        trunks=tuple(item for item in removable if not trunks and item.kind == "trunk"),
+        kept=tuple(entry for entry in entries if isinstance(entry, Kept)),
+    )
+
+
+@dataclass(frozen=True)
+class NeededCheckpoints:
+    """The checkpoints inside finished stages that runs need: to start from, or perhaps to reuse while they run."""
+
+    bases: dict[str, str]
+    """The running run that starts from a model, by the hash of the first entry in the model's history."""
+
+    starts: dict[Path, str]
+    """The run whose schedule starts from a checkpoint, by the checkpoint's directory."""
+
+    unknown: tuple[str, ...] = ()
+    """Runs that may need any checkpoint, because their schedules cannot be read."""
+
+    @classmethod
+    def of(cls, directories: Iterable[Path]) -> "NeededCheckpoints":
+        """What the runs in `directories` need."""
+        bases: dict[str, str] = {}
+        starts: dict[Path, str] = {}
+        unknown = []
+        for directory in directories:
+            try:
+                if why_in_use(directory):
+                    bases |= dict.fromkeys(_bases(directory), directory.name)
+                if start := _start(directory):
+                    starts[start] = directory.name
+            except (UserError, OSError):
+                unknown.append(directory.name)
+        return cls(bases, starts, tuple(unknown))
+
+    def why_needed(self, path: Path, checkpoint: Manifest) -> str | None:
+        """Why a run may need the `checkpoint` in the directory `path`; None if none does."""
+        if self.unknown:
+            return f"{self.unknown[0]} may need it: its schedule cannot be read"
+        if run := self.starts.get(path.resolve()):
+            return f"{run} starts from it"
+        run = self.bases.get(history_of(checkpoint)[0].hash)
+        return run and f"{run} is running and may reuse it: it starts from the same model"
+
+
+def _bases(directory: Path) -> set[str]:
+    """The hashes of the models that a run starts from. Raises UserError if its schedule cannot be read."""
+    run = RunPaths(directory)
+    schedule = own_schedule(run.schedule)
+    bases = {_new_model(schedule)}
+    checkpoints = [path.parent for _, _, stage in run.stages_found() for path in stage.manifests()]
+    for checkpoint in [*checkpoints, *([Path(schedule.base.path)] if schedule.base else [])]:
+        with suppress(CheckpointError):
+            bases.add(history_of(read_manifest(checkpoint))[0].hash)
+    return bases
+
+
+def _start(directory: Path) -> Path | None:
+    """The checkpoint that a run's schedule starts from, if any. Raises UserError if the schedule cannot be read."""
+    path = RunPaths(directory).schedule
+    # Loading every schedule would take a while, and few have a start.
+    if not path.is_file() or not _START.search(path.read_bytes()):
+        return None
+    base = own_schedule(path).base
+    return Path(base.path).resolve() if base else None
+
+
+def _new_model(schedule: Schedule) -> str:
+    """The hash of the untrained model of a schedule's first stage."""
+    unused = {"directory": "", "dataset": "", "initial": None, "resume": None}
+    spec = worker_spec(
+        schedule, plan_stages(schedule)[0], attempt=1, samples_seen=0, micro_batch_size=1, launched_at=0.0, **unused
+    )
+    return history_at_start(spec)[0].hash
+
+
+def _in_run(directory: Path, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
+    """What can be removed from a run, and what is kept although it looks removable. A run in use is kept whole."""
+    if why := why_in_use(directory):
+        yield Kept(directory, why)
+    else:
+        yield from _in_idle_run(directory, needed)
+
+
+def _in_idle_run(directory: Path, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
+    """What can be removed from a run that no other growctl uses."""
+    parts: list[tuple[StagePaths, int | None]] = [
+        (stage, index) for index, _, stage in RunPaths(directory).stages_found()
+    ]
+    parts += [(stage.release, None) for stage, _ in parts if stage.release.directory.is_dir()]
+    for stage, index in parts:
+        if not stage.directory.resolve().is_relative_to(directory.resolve()):
+            yield Kept(stage.directory, "it is a link out of the run, whose lock does not cover it")
+            continue
+        try:
+            yield from _in_stage(directory, stage, index, needed)
+        except OSError as error:
+            yield Kept(Path(error.filename or stage.directory), f"it cannot be read: {error.strerror}")
+
+
+def _in_stage(
+    directory: Path, stage: StagePaths, index: int | None, needed: NeededCheckpoints
+) -> Iterator[Removable | Kept]:
+    """`index`: the number of the stage; None for a release."""
+    place = str(stage.directory.relative_to(RunPaths(directory).stages))
+
+    def removable(path: Path, kind: Kind, relies_on: Path | None = None) -> Removable:
+        return Removable(path, kind, directory.name, place, DiskUse.of(path).bytes, relies_on)
+
+    leftovers = stage.leftovers()  # only the run's own processes write these, and the run is idle
+    for path in sorted(stage.directory.iterdir()):
+        if is_unfinished(path) and _is_folder(path):
+            live = path not in leftovers and is_being_written(path)
+            yield Kept(path, "a growctl is writing it") if live else removable(path, "leftover")
+        elif is_set_aside(path):
+            yield Kept(path, "it was set aside; look at it, and remove it yourself")
+    final = _checked(stage.final) if stage.final.exists() else None
+    if isinstance(final, Kept):
+        yield final
+    finished = isinstance(final, Manifest)
+    for path in stage.conversions():
+        conversion = _checked(path)
+        source = stage.final if finished else _source(stage, path)
+        if isinstance(conversion, Kept):
+            yield conversion
+        elif source is None:
+            yield Kept(path, "there is no intact checkpoint to make it from again")
+        elif run := needed.starts.get(path.resolve()):
+            yield Kept(path, f"{run} starts from it")
+        else:
+            yield removable(path, "conversion", source)
+    if not finished:
+        return  # the stage resumes from its checkpoints
+    trunks = _trunk_steps(directory, stage, index)
+    for step, path in stage.checkpoints().items():
+        checkpoint = _checked(path)
+        if isinstance(checkpoint, Kept):
+            yield checkpoint
+        elif why := needed.why_needed(path, checkpoint):
+            yield Kept(path, why)
+        else:
+            yield removable(path, "trunk" if step in trunks else "checkpoint", stage.final)
+
+
+def _checked(path: Path) -> Manifest | Kept:
+    """The manifest of a complete checkpoint; Kept if it is broken, by the sizes of its files, or only a link."""
+    if not _is_folder(path):
+        return Kept(path, "it is not a directory of this stage")
+    try:
+        return verify_checkpoint(path, hashes=False)
+    except CheckpointError as error:
+        return Kept(path, f"{error}; look at it, and remove it yourself")
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _source(stage: StagePaths, conversion: Path) -> Path | None:
+    """The complete engine checkpoint that `conversion` was made from; None if it is gone or broken."""
+    for path in stage.checkpoints().values():
+        if converted_directory(path) == conversion and isinstance(_checked(path), Manifest):
+            return path if read_manifest(conversion).lineage.parent == manifest_hash(path) else None
+    return None
+
+
+def _trunk_steps(directory: Path, stage: StagePaths, index: int | None) -> set[int]:
+    """The step of a stage right before its learning rate decays, if any; all its steps if that is unknown."""
+    with suppress(OSError, ValueError):
+        step = TrainSpec.model_validate_json(stage.spec.read_bytes()).trunk_step
+        return set() if step is None else {step}
+    with suppress(UserError, LookupError):
+        if index is not None:
+            schedule = own_schedule(RunPaths(directory).schedule)
+            plan = plan_stages(schedule, steps_done(schedule, directory)[:index])[index]
+            step = plan.learning_rate.undecayed_steps
+            return set() if step is None else {step}
+    return set(stage.checkpoints())
+
+
+def _in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:
+    """The datasets that no run uses, and what dead processes left beside them."""
+    folder = RunsPaths(runs_dir).datasets
+    if folder.is_symlink():
+        yield Kept(folder, "it is a link; other runs directories may use its datasets")
+        return
+    use, at_work = DatasetUse.of(run_directories(runs_dir)), being_prepared(runs_dir)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        name = _dataset_name(path)
+        if not _is_folder(path) or (path.name == name and name in use.runs):
+            continue
+        if path.name == CACHE_NAME:
+            yield Kept(path, "it holds tokens that runs have read from URLs; remove it yourself while no run needs it")
+        elif name in at_work:
+            yield Kept(path, "a growctl is preparing this dataset")
+        elif is_set_aside(path):
+            yield Kept(path, "it was set aside; look at it, and remove it yourself")
+        elif is_unfinished(path):
+            yield Removable(path, "leftover", None, None, DiskUse.of(path).bytes)
+        elif use.unknown:
+            yield Kept(path, f"{use.unknown[0]} may use it: the run's files no longer say which dataset it uses")
+        else:
+            try:
+                read_dataset_manifest(path)
+                yield Removable(path, "dataset", None, None, DiskUse.of(path).bytes)
+            except DataError as error:
+                yield Kept(path, f"{error}; look at it, and remove it yourself")
+
+
+def _dataset_name(path: Path) -> str:
+    """The name of the dataset that `path` is or that a dead process left it of."""
+    match = _LEFTOVER.fullmatch(path.name)
+    return match[1] if match else path.name
 
 
 def remove(cleanup: Cleanup, on_check: Callable[[Path], None] = lambda path: None) -> Removed:
@@ -56,7 +372,7 @@ def _remove_from_run(
         if why := why_in_use(directory):
             raise RunError(why)
         with hold(directory):
-            still = set(in_idle_run(directory, NeededCheckpoints.of(others)))
+            still = set(_in_idle_run(directory, NeededCheckpoints.of(others)))
             for relied_on, group in groupby(items, key=lambda item: item.relies_on):
                 problem = _problem(relied_on, on_check)
                 for item in group:
@@ -83,7 +399,7 @@ def _problem(checkpoint: Path | None, on_check: Callable[[Path], None]) -> str |
 
 def _remove_datasets(runs_dir: Path, items: Iterable[Removable], removed: Removed) -> None:
     for item in items:
-        with _prepared_by_nobody(item.path.with_name(dataset_name(item.path))) as alone:
+        with _prepared_by_nobody(item.path.with_name(_dataset_name(item.path))) as alone:
             use = DatasetUse.of(run_directories(runs_dir))
             if not alone:
                 removed.skipped.append(Kept(item.path, "a growctl may be preparing this dataset: its lock is not free"))
@@ -114,3 +430,50 @@ def _remove(directory: Path) -> None:
         os.rename(directory, hidden)
         sync_path(directory.parent)
     shutil.rmtree(hidden)
+
+
+def section(cleanup: Cleanup) -> Section:
+    """What would be removed and how much that frees, then what is kept and why."""
+    parts: list[Part] = []
+    if cleanup.remove:
+        ladders = {item.run for item in cleanup.remove}
+        rows, last = [], None
+        for (run, stage, kind), group in groupby(cleanup.remove, key=lambda item: (item.run, item.stage, item.kind)):
+            items = list(group)
+            name = short_name(run, run.partition(CONTROL_INFIX)[0] in ladders) if run else "all runs"
+            size = byte_count(DiskUse.of(*(item.path for item in items)).bytes)
+            rows.append([Cell("" if run == last else name), *map(Cell, (stage or "", _counted(kind, items), size))])
+            last = run
+        columns = [Column(text, is_number=text == "size") for text in ("run", "stage", "to remove", "size")]
+        shared = cleanup.bytes - cleanup.freed_bytes
+        rest = f"; {byte_count(shared)} more stay on disk, because other directories share them" if shared else ""
+        parts.append(Table.of("remove", columns, rows))
+        parts.append(Paragraph(f"this would free {byte_count(cleanup.freed_bytes)}{rest}", "strong"))
+    else:
+        parts.append(Paragraph(f"there is nothing to remove in {cleanup.runs_dir}"))
+    if cleanup.trunks:
+        many = _counted("trunk", cleanup.trunks)
+        size = byte_count(DiskUse.of(*(item.path for item in cleanup.trunks)).bytes)
+        what = "a finished ladder is extended from the checkpoint right before the learning rate decays"
+        parts.append(Paragraph(f"kept: {many} ({size}): {what}; --trunks removes them too"))
+    return Section("clean", "", (*parts, *_kept_parts(cleanup.kept)))
+
+
+def removed_section(removed: Removed) -> Section:
+    """What was removed and what was not."""
+    number = counted(len(removed.paths), "directory", "directories")
+    done = Paragraph(f"removed {number}, which freed {byte_count(removed.freed_bytes)}", "strong")
+    return Section("removed", "", (done, *_kept_parts(removed.skipped)))
+
+
+def _kept_parts(kept: Iterable[Kept]) -> Iterator[Paragraph]:
+    """A line for each reason and folder."""
+    for (_, why), group in groupby(kept, key=lambda item: (item.path.parent, item.why)):
+        first, *others = [item.path for item in group]
+        more = f" and {len(others)} more" if others else ""
+        yield Paragraph(f"kept: {first}{more}: {why.removeprefix(f'{first} ')}")
+
+
+def _counted(kind: Kind, items: Sequence[Removable]) -> str:
+    """Such as `2 converted checkpoints`."""
+    return f"{len(items)} {_NOUNS[kind][len(items) != 1]}"

@@ -12,11 +12,11 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from growctl.runs.directory import RunError
-from growctl.runs_dir import LOCK, LOCK_STAND_IN
+from growctl.runs_dir import LOCK, LOCK_STAND_IN, RunPaths
 from stages.process.holder import Holder, read_holder
 
 HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
@@ -65,6 +65,59 @@ def find_holder(directory: Path) -> Holder | None:
                 raise
             holder = read_holder(directory / LOCK_STAND_IN)
             return None if not (directory / LOCK_STAND_IN).exists() or holder.gone else holder
+    return None
+
+
+@dataclass(frozen=True)
+class RunningProcess:
+    """The process that holds a run directory."""
+
+    process: int | None
+    host: str | None
+    here: bool
+    """Whether it runs on this machine."""
+    since: float
+    """When it took the lock, in seconds since 1970."""
+
+
+def running_process(directory: Path) -> RunningProcess | None:
+    """The process that holds a run directory; None if no process does. The lock file outlives the lock.
+
+    Raises OSError if the lock cannot be checked.
+    """
+    holder = find_holder(directory)
+    if holder is None:
+        return None
+    here = holder.host == socket.gethostname()
+    return RunningProcess(holder.process, holder.host, here, RunPaths(directory).lock.stat().st_mtime)
+
+
+def is_held(lock: Path) -> bool:
+    """Whether a process holds `lock`. Takes a shared lock for an instant to find out."""
+    if not lock.is_file():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def why_in_use(directory: Path) -> str | None:
+    """Why a growctl may be at work in a run directory; None if none is.
+
+    A process on another machine counts unless it recorded a clean exit, because its lock may not be visible here.
+    """
+    lock = RunPaths(directory).lock
+    try:
+        if holder := find_holder(directory):
+            return f"it is in use by another growctl ({holder})"
+    except OSError as error:
+        return f"{lock} cannot be checked: {error.strerror}"
+    last = read_holder(lock) if lock.is_file() else Holder()
+    if last.host not in (None, socket.gethostname()):
+        return f"it may be in use by another growctl ({last}): {lock} has no clean exit; clean it on that machine"
     return None
 
 

@@ -177,6 +177,8 @@ class RunReport:
     """The path of its dataset, on the machine that trained it."""
     conditions: dict[str, Any] = field(default_factory=dict)
     """Settings that two runs must share for a fair comparison, by dotted path."""
+    relaunched: tuple[str, ...] = ()
+    """The conditions of its launch that changed when it resumed."""
     decays: bool = True
     """Whether the learning rate decays at the end."""
     caveats: tuple[str, ...] = ()

@@ -4,7 +4,6 @@ Reads manifests and the file system's link counts, never a tensor. Imports no to
 """
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig, num_p
 from model.parameter_names import TokensName
 from model.policy import is_published, one_if_equal
 from model.precision import Precision
-from stages.checkpoint.lineage import HistoryEntry, Lineage, TrainingCost
+from stages.checkpoint.lineage import HistoryEntry, Lineage, SourceRecord, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, read_manifest
 from stages.checkpoint.text_facts import TextFacts
 from stages.counted import counted, plural
@@ -44,16 +43,6 @@ class GenerationFacts:
     num_parameters: int
     key_ramp: float
     """The factor on its keys; below 1 while its ramp is not finished."""
-
-
-@dataclass(frozen=True)
-class SourceFacts:
-    """A source of the mixture that a checkpoint was trained on."""
-
-    loss: float
-    """Validation loss, nats per token."""
-    epochs: float
-    """How often training read it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +79,7 @@ class CheckpointFacts:
     """Empty for a Transformer."""
     validation_loss: float | None
     """Nats per token, measured when the checkpoint was made; else the last one measured before."""
-    by_source: dict[str, SourceFacts]
+    by_source: dict[str, SourceRecord]
     """The sources of the mixture that it was trained on, by name; empty if there is none, or if it is unknown."""
     text: TextFacts
     precision: Precision | None
@@ -116,6 +105,7 @@ def read_facts(checkpoint: Path, runs_dir: Path, manifest: Manifest | None = Non
     """
     manifest = manifest or read_manifest(checkpoint)
     model, lineage = manifest.model, manifest.lineage
+    record = lineage.training or TrainingRecord()
     generations = _generations(model) if isinstance(model, TokenformerConfig) else ()
     size = num_parameters(model)
     return CheckpointFacts(
@@ -128,8 +118,8 @@ def read_facts(checkpoint: Path, runs_dir: Path, manifest: Manifest | None = Non
         num_parameters=size,
         other_parameters=size - sum(generation.num_parameters for generation in generations),
         generations=generations,
-        validation_loss=_validation_loss(lineage.details),
-        by_source=_by_source(lineage.details),
+        validation_loss=record.last_loss,
+        by_source=record.by_source or {},
         text=manifest.text,
         precision=manifest.precision,
         samples_seen=manifest.samples_seen,
@@ -141,27 +131,6 @@ def read_facts(checkpoint: Path, runs_dir: Path, manifest: Manifest | None = Non
         lineage=lineage,
         files=_files(checkpoint, manifest, runs_dir),
     )
-
-
-def _validation_loss(details: dict[str, Any]) -> float | None:
-    """The loss measured when the checkpoint was made, else the last one before. A manifest may hold anything here."""
-    pairs = details.get("losses")
-    last = pairs[-1] if isinstance(pairs, list) and pairs else None
-    losses = [details.get("validation_loss"), *(last[1:2] if isinstance(last, list) else ())]
-    return next((float(loss) for loss in losses if _is_finite(loss)), None)
-
-
-def _by_source(details: dict[str, Any]) -> dict[str, SourceFacts]:
-    sources = details.get("by_source")
-    return {
-        name: SourceFacts(float(source["loss"]), float(source["epochs"]))
-        for name, source in (sources.items() if isinstance(sources, dict) else ())
-        if isinstance(source, dict) and _is_finite(source.get("loss")) and _is_finite(source.get("epochs"))
-    }
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and -sys.float_info.max <= value <= sys.float_info.max
 
 
 def _generations(model: TokenformerConfig) -> tuple[GenerationFacts, ...]:

@@ -6,7 +6,9 @@ Imports no torch and writes nothing. Files that cannot be read are reported in `
 import json
 import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import socket
+import time
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,18 +21,27 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
-from growctl.runs.control_folders import further_controls, in_their_folders, renamed_controls
-from growctl.runs.damage import lacks_records, missing_files
-from growctl.runs.directory import RunSet, read_run_set, steps_done
+from growctl.runs.directory import (
+    RunSet,
+    further_controls,
+    in_their_folders,
+    read_run_set,
+    renamed_controls,
+    steps_done,
+)
 from growctl.runs.find import RunNotFoundError
-from growctl.runs.holders import changed_a_moment_ago, is_held, process_in
-from growctl.runs.stages import PlannedStage, StageStatus, in_utc, read_stage
+from growctl.runs.lock import is_held, running_process
+from growctl.runs.runs import ControlToCome, RunReport
+from growctl.runs.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.text.suggestion import nearest
 from model.errors import UserError
-from stages.process.holder import read_holder
+from stages.process.holder import Holder, read_holder
 from stages.stage_dir import StagePaths
+
+FRESH_SECONDS = 60.0
+"""A run whose files changed less than this many seconds ago may be running where its lock cannot be seen from here."""
 
 RunState = Literal["finished", "running", "stopped", "failed", "not started", "imported", "damaged", "unreadable"]
 
@@ -112,32 +123,27 @@ def find_status(runs_dir: Path, names: Sequence[str] = (), leave_out: Collection
     for name in names:
         if name not in runs:
             raise RunNotFoundError(f"no run {name!r} in {runs_dir}; {nearest(name, runs) or 'it holds no runs'}")
-    found: dict[str, RunStatus] = {}
+    wanted: dict[str, RunStatus] = {}
     for name in names or runs:
-        found |= {other.name: other for other in runs.values() if name in (other.name, other.control_of)}
-    return list(found.values())
+        wanted |= {other.name: other for other in runs.values() if name in (other.name, other.control_of)}
+    return list(wanted.values())
 
 
 def run_directories(runs_dir: Path) -> list[Path]:
     """Directories in `runs_dir` that hold a run, or parts of one."""
-    found = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
 
     def may_be_run(path: Path) -> bool:
         run = RunPaths(path)
         signs = (run.schedule, run.ledger, run.stages, run.lock)
         return any(os.path.exists(sign) for sign in signs) or (path.is_dir() and not os.access(path, os.X_OK))
 
-    return [path for path in found if not path.name.startswith(".") and may_be_run(path)]
+    paths = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
+    return [path for path in paths if not path.name.startswith(".") and may_be_run(path)]
 
 
 def being_prepared(runs_dir: Path) -> list[str]:
     """Names of the datasets below `runs_dir` that a process is preparing now."""
     return [name for name, lock in RunsPaths(runs_dir).dataset_locks().items() if is_held(lock)]
-
-
-def status_document(runs_dir: Path, runs: Sequence[RunStatus]) -> StatusDocument:
-    """`runs`, and the datasets that are being prepared."""
-    return StatusDocument(runs_dir, tuple(being_prepared(runs_dir)), tuple(runs))
 
 
 def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
@@ -146,21 +152,24 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     paths = RunPaths(directory)
     if paths.imported.exists():
         return _imported(paths), []
-    holder = process_in(directory, notes)
+    holder = None
+    try:
+        holder = running_process(directory)
+    except OSError as error:
+        notes.append(f"{paths.lock}: cannot check whether a growctl holds the run: {error.strerror}")
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
     queued = paths.jobs.exists() and not paths.has_begun()
-    entry, recorded, ended, booked = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
+    entry, recorded, ended = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
     damaged = bool(notes)
     stages: list[StageStatus] = []
-    all_planned = _planned(directory, schedule, recorded)
-    for planned in all_planned:
+    plans = _planned(directory, schedule, recorded)
+    for plan in plans:
         reached = all(stage.state == "done" for stage in stages)
         since = holder.since if holder and reached else None
-        stage = read_stage(directory, planned, reached=reached, held_since=since, notes=notes)
-        stages.append(_dated(stage, booked.get(stage.name, {})))
+        stages.append(read_stage(directory, plan, reached=reached, held_since=since, notes=notes))
     ladder, _, kind = (entry.control_of or "", "", entry.control) if entry else directory.name.partition(CONTROL_INFIX)
     failed = next((stage for stage in stages if stage.state == "failed"), None)
-    missing = [] if holder else missing_files(directory, all_planned, stages, ended)
+    missing = [] if holder else list(_missing_files(directory, plans, stages, ended))
     state: RunState = "stopped" if entry or any(stage.directory for stage in stages) else "not started"
     if holder:
         state = "running"
@@ -172,8 +181,9 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     if paths.no_controls.exists():
         notes.append(f"{CONTROLS_LEFT_OUT}; `growctl run` with --controls trains them")
     if state in ("stopped", "failed"):
-        notes += changed_a_moment_ago(stages, read_holder(paths.lock))
-    belongs = _run_set(entry, directory.with_name(ladder) if kind else directory)
+        notes += _changed_a_moment_ago(stages, read_holder(paths.lock))
+    of_ladder = directory.with_name(ladder) if kind else directory
+    run_set = _run_set(entry, of_ladder)
     run = RunStatus(
         name=directory.name,
         state=state,
@@ -181,14 +191,14 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         schedule=entry.schedule if entry else None,
         control=kind or None,
         control_of=ladder if kind else None,
-        group=belongs.group if belongs else None,
-        overrides=belongs.overrides if belongs else {},
+        group=run_set.group if run_set else None,
+        overrides=run_set.overrides if run_set else {},
         process=holder.process if holder else None,
         host=holder.host if holder else None,
         here=holder.here if holder else None,
         since=in_utc(holder.since) if holder else None,
         reason=failed.reason if failed else None,
-        jobs=_jobs(directory.with_name(ladder) if kind else directory, directory.name, notes),
+        jobs=_jobs(of_ladder, directory.name, notes),
         stages=tuple(stages),
         notes=tuple(notes),
     )
@@ -199,6 +209,46 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     except UserError as error:
         note = f"its controls cannot be planned: {error}"
         return replace(run, notes=(*run.notes, note)), []
+
+
+def _missing_files(
+    directory: Path, plans: Sequence[PlannedStage], stages: Sequence[StageStatus], ended: Collection[str]
+) -> Iterator[str]:
+    """A note for each file of the run that must be there and is not; `ended`: the stages whose end is recorded."""
+    again = "if this is a copy, copy the run again"
+    if ended and not RunPaths(directory).stages.is_dir():
+        yield f"{RunPaths(directory).stages} is missing: {again}"
+        return
+    for plan, stage in zip(plans, stages, strict=True):
+        paths = plan.paths(directory)
+        if plan.name in ended and not paths.final.exists():
+            yield (
+                f"{paths.final} is missing, although the ledger records the end of its stage: {again}; otherwise "
+                "`growctl run` trains the stage again from the newest checkpoint that is there"
+            )
+        elif _lacks_records(stage):
+            yield f"{paths.metrics} is missing: {again}"
+
+
+def _lacks_records(stage: StageStatus) -> bool:
+    """Whether a finished stage has lost its metrics.jsonl, which no command can write again."""
+    return stage.state == "done" and not (stage.directory and StagePaths(Path(stage.directory)).metrics.exists())
+
+
+def _changed_a_moment_ago(stages: Sequence[StageStatus], last: Holder) -> list[str]:
+    """A warning if the run's files changed a moment ago although no process holds the run.
+
+    There is no warning if the `last` holder exited cleanly, or ran on this machine, where its lock would be seen.
+    """
+    directories = [StagePaths(Path(stage.directory)) for stage in stages if stage.directory]
+    times = [modified(path) for stage in directories for path in (stage.metrics, stage.log)]
+    age = time.time() - max((moment for moment in times if moment), default=0.0)
+    if abs(age) > FRESH_SECONDS or last == Holder() or last.host == socket.gethostname():
+        return []
+    return [
+        f"its files changed {max(0, round(age))} s ago; it may be running on another machine whose lock cannot be seen "
+        "here"
+    ]
 
 
 def _imported(paths: RunPaths) -> RunStatus:
@@ -271,7 +321,7 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
     if cannot:
         return [run if run.state in over else replace(run, notes=(*run.notes, cannot)) for run in family]
     family = sorted(family, key=lambda run: (run.control is not None, run.name))
-    lost = [run.name for run in family if run.state == "damaged" and any(map(lacks_records, run.stages))]
+    lost = [run.name for run in family if run.state == "damaged" and any(map(_lacks_records, run.stages))]
     asks = ["--controls"] if RunsPaths(runs_dir).run(ladder).no_controls.exists() else []
     return [
         run
@@ -338,50 +388,26 @@ def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
     return None
 
 
-def _dated(stage: StageStatus, booked: Mapping[int, str]) -> StageStatus:
-    """`stage`, with the time at which the ledger booked its newest checkpoint if that is before the file's time.
-
-    A copy of a run has new file times.
-    """
-    paths = StagePaths(Path())
-    names = {paths.step(step).name: moment for step, moment in booked.items()}
-    names |= {paths.final.name: booked[stage.step]} if stage.step in booked else {}
-    recorded = names.get(stage.checkpoint or "")
-    if stage.checkpoint_at is None or recorded is None:
-        return stage
-    return replace(stage, checkpoint_at=min(stage.checkpoint_at, recorded))
-
-
-def _ledger(
-    path: Path, notes: list[str], may_be_missing: bool
-) -> tuple[RunEntry | None, list[StageEntry], set[str], dict[str, dict[int, str]]]:
-    """The recorded run, its stages, the names of those whose end is recorded, and when each one's steps were booked.
+def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntry | None, list[StageEntry], set[str]]:
+    """The recorded run, its stages, and the names of those whose end is recorded.
 
     Adds a note if the ledger is missing, unless it `may_be_missing`.
     """
     if may_be_missing and not path.exists():
-        return None, [], set(), {}
+        return None, [], set()
     try:
         with Ledger.open(path, read_only=True) as ledger:
             run, stages = ledger.run(), ledger.stages()
-            booked = {
-                stage.name: {
-                    work.last_step: work.recorded_at
-                    for work in ledger.work(stage.name)
-                    if work.closed_by in ("checkpoint", "end")
-                }
-                for stage in stages
-            }
             ended = {stage.name for stage in stages if ledger.finished(stage.name)}
         ladder = [stage.name for stage in stages if not stage.branch_of]
         names = [*([run.control_of] if run.control else []), *ladder]
         releases = all(stage.branch_of in ladder for stage in stages if stage.branch_of)
         if releases and all(isinstance(name, str) and RUN_NAME.fullmatch(name) for name in names):
-            return run, stages, ended, booked
+            return run, stages, ended
         notes.append(f"{path} holds names that no run or stage can have")  # such names must not become paths
     except LedgerError as error:
         notes.append(str(error))
-    return None, [], set(), {}
+    return None, [], set()
 
 
 def _run_set(entry: RunEntry | None, ladder: Path) -> RunSet | None:
@@ -404,3 +430,21 @@ def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         notes.append(f"{path} cannot be read: {error}")
         return {}
+
+
+def with_controls_to_come(runs: Sequence[RunReport], runs_dir: Path) -> list[RunReport]:
+    """`runs` of `runs_dir`, each ladder with the controls that its schedule asks for and that are not finished."""
+    # The state of other runs says nothing about controls to come. There may be hundreds, and each takes a while.
+    needed = {run.name for run in runs if not (run.finished if run.control else _begins_no_controls(run))}
+    others = {paths.directory.name for paths in RunsPaths(runs_dir).runs_with_ledgers()} - needed
+    waiting: dict[str, list[ControlToCome]] = {}
+    for run in find_status(runs_dir, leave_out=others):
+        if run.control and run.control_of and run.state not in ("finished", "imported"):
+            sizes = [stage.num_parameters for stage in run.stages if not stage.branch_of]
+            control = ControlToCome(run.name, run.control, sizes[-1] if sizes else None, run.state)
+            waiting.setdefault(run.control_of, []).append(control)
+    return [replace(run, controls_to_come=tuple(waiting.get(run.name, ()))) for run in runs]
+
+
+def _begins_no_controls(ladder: RunReport) -> bool:
+    return RunPaths(ladder.directory).no_controls.exists()

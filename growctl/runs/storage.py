@@ -1,19 +1,154 @@
-"""Measures runs: what each occupies on disk, what it cost, and which files it shares with others."""
+"""What runs and datasets occupy on disk, what runs cost, and what they share. A file with several names counts once."""
 
+import json
+import os
+import stat
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
-from growctl.ledger.entries import SplitCost
-from growctl.ledger.file import LedgerError
-from growctl.ledger.ledger import Ledger
-from growctl.runs.disk_use import DiskUse, FileId
-from growctl.runs.needed import DatasetUse
-from growctl.runs.removable import existing_runs
-from growctl.runs.status import RunState, RunStatus, run_directories
+from growctl.ledger.ledger import Ledger, LedgerError, SplitCost
+from growctl.runs.directory import own_schedule, short_name
+from growctl.runs.status import RunState, RunStatus, find_status, run_directories
 from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.schedule.data_block import DataBlock
+from growctl.schedule.sources import mixtures_in, prepared_data
+from growctl.text.formatting import byte_count, duration, scientific
+from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table, figure
+from model.errors import UserError
+from stages.corpus.prepared import prepared_datasets
+from stages.counted import counted
+from stages.stage_dir import MIXTURE_PREFIX
+
+
+@dataclass
+class FileUse:
+    """One file, as found under some directories."""
+
+    bytes: int
+    links: int
+    """How many names it has in the whole file system."""
+    names: int = 0
+    """How many of its names are under the directories."""
+
+
+@dataclass
+class DiskUse:
+    """The files under some directories. Sizes are those of the files' contents."""
+
+    files: dict[tuple[int, int], FileUse] = field(default_factory=dict)
+    """By device and inode, which identify a file under all its names."""
+
+    @classmethod
+    def of(cls, *paths: Path) -> "DiskUse":
+        """The files at and below `paths`, which must not contain each other. Skips what cannot be read or vanishes."""
+        use = cls()
+        for status in _regular_files(paths):
+            use._add((status.st_dev, status.st_ino), FileUse(status.st_size, status.st_nlink, names=1))
+        return use
+
+    @classmethod
+    def union(cls, uses: Iterable["DiskUse"]) -> "DiskUse":
+        """The files of all `uses`, which must be of directories that do not contain each other."""
+        joined = cls()
+        for identity, file in chain.from_iterable(use.files.items() for use in uses):
+            joined._add(identity, file)
+        return joined
+
+    def _add(self, identity: tuple[int, int], file: FileUse) -> None:
+        self.files.setdefault(identity, FileUse(file.bytes, file.links)).names += file.names
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files.values())
+
+    @property
+    def freed_bytes(self) -> int:
+        """What removing the directories would free: the size of the files that have no name elsewhere."""
+        return sum(file.bytes for file in self.files.values() if file.names >= file.links)
+
+
+def _regular_files(paths: Iterable[Path]) -> Iterator[os.stat_result]:
+    """The status of every regular file at and below `paths`. Does not follow links."""
+    for top in paths:
+        below = [Path(folder, name) for folder, _, names in os.walk(top) for name in names]
+        for path in below if top.is_dir() else [top]:
+            with suppress(OSError):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    yield status
+
+
+@dataclass(frozen=True)
+class DatasetUse:
+    """Which runs use which datasets."""
+
+    runs: dict[str, tuple[str, ...]]
+    """The names of the runs that use a dataset, by the dataset's name."""
+    unknown: tuple[str, ...] = ()
+    """Runs that have started and whose files no longer say on which dataset."""
+
+    @classmethod
+    def of(cls, directories: Iterable[Path]) -> "DatasetUse":
+        """How the runs in `directories` use datasets."""
+        runs: dict[str, tuple[str, ...]] = {}
+        unknown = []
+        mixed: dict[Path, dict[str, set[str]]] = {}
+        for directory in directories:
+            names = _datasets_of(directory)
+            if names and any(name.startswith(MIXTURE_PREFIX) for name in names):
+                mixtures = mixed.setdefault(directory.parent, _sources_by_mixture(directory.parent))
+                names = _with_sources(directory, names, mixtures)
+            if names is None:
+                unknown.append(directory.name)
+            for name in names or ():
+                runs[name] = (*runs.get(name, ()), directory.name)
+        return cls(runs, tuple(unknown))
+
+
+def _datasets_of(directory: Path) -> set[str] | None:
+    """The names of the datasets that a run uses: as recorded, or else as its schedule asks. None if unknown."""
+    run = RunPaths(directory)
+    names = set()
+    try:
+        with suppress(LedgerError), Ledger.open(run.ledger, read_only=True) as ledger:
+            names.add(Path(ledger.run().dataset).name)
+        for _, _, stage in run.stages_found():
+            with suppress(FileNotFoundError, ValueError, LookupError, TypeError, RecursionError):
+                names.add(Path(json.loads(stage.spec.read_bytes())["dataset"]).name)
+        if not names:
+            names = _prepared_for(own_schedule(run.schedule).data, RunsPaths(directory.parent).datasets)
+            return names if names or not run.has_begun() else None
+    except (UserError, OSError):
+        return None
+    return names
+
+
+def _prepared_for(data: DataBlock, datasets_dir: Path) -> set[str]:
+    """The names of the datasets that `data` describes. Of a mixture, perhaps only some sources are prepared yet."""
+    prepared = [prepared_data(data, datasets_dir), *(prepared_datasets(spec, datasets_dir) for spec in data.specs)]
+    return {path.name for path, _ in chain.from_iterable(prepared)}
+
+
+def _with_sources(directory: Path, names: set[str], mixtures: dict[str, set[str]]) -> set[str] | None:
+    """`names` and those of the sources of each mixture; None if a mixture is damaged and the run's schedule too."""
+    damaged = [name for name in names if name.startswith(MIXTURE_PREFIX) and name not in mixtures]
+    known = names.union(*(mixtures.get(name, set()) for name in names))
+    try:
+        data = own_schedule(RunPaths(directory).schedule).data if damaged else None
+    except UserError:
+        return None
+    return known | _prepared_for(data, RunsPaths(directory.parent).datasets) if data else known
+
+
+def _sources_by_mixture(runs_dir: Path) -> dict[str, set[str]]:
+    """The names of the datasets that each mixture in a runs directory is made of, by the mixture's name."""
+    mixtures = mixtures_in(RunsPaths(runs_dir).datasets)
+    return {path.name: {Path(entry.directory).name for entry in manifest.sources} for path, manifest in mixtures}
 
 
 @dataclass(frozen=True)
@@ -24,23 +159,17 @@ class StoredRun:
     state: RunState
     control_of: str | None
     """The ladder that a control belongs to; null for a ladder."""
-
     directory: str
     bytes: int
     """The size of its files. A file with several names counts once."""
-
     freed_bytes: int
     """What removing the run would free: the size of the files that nothing else shares."""
-
     flops: float | None
     """Training FLOPs spent, including repeated ones; None if there is no readable ledger."""
-
     reused_flops: float | None
     """Training FLOPs taken over from other runs, which paid for them."""
-
     device_seconds: float | None
     """Wall seconds x devices spent, including repeated steps."""
-
     notes: tuple[str, ...] = ()
 
 
@@ -51,7 +180,6 @@ class Share:
     runs: tuple[str, ...]
     elsewhere: bool
     """Whether the files also have names outside these runs."""
-
     num_files: int
     bytes: int
     """The size of these files together."""
@@ -59,7 +187,7 @@ class Share:
 
 @dataclass(frozen=True)
 class StoredDataset:
-    """A prepared dataset, and the runs that use it."""
+    """A prepared dataset."""
 
     name: str
     bytes: int
@@ -79,22 +207,40 @@ class Storage:
     """The size of all of them together. A file that several share counts once."""
 
 
+def existing_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunStatus]:
+    """The runs called `names`, each ladder followed by its controls, or all runs.
+
+    Raises UserError for an unknown name, and if there is no `runs_dir`.
+    """
+    if not runs_dir.is_dir():
+        what = "is not a directory" if runs_dir.exists() else "does not exist"
+        raise UserError(f"{runs_dir} {what}; give the directory that holds the runs with --runs-dir")
+    return [run for run in find_status(runs_dir, names) if Path(run.directory).exists()]
+
+
 def measure_storage(runs_dir: Path, names: Sequence[str] = ()) -> Storage:
     """Measures the runs called `names`, with the controls of ladders, or all runs and datasets.
 
     Raises UserError for an unknown name, and if there is no `runs_dir`.
     """
-    found, directories = existing_runs(runs_dir, names), run_directories(runs_dir)
+    wanted, directories = existing_runs(runs_dir, names), run_directories(runs_dir)
     uses = {path.name: DiskUse.of(path) for path in directories}
-    runs = tuple(_stored(run, uses[run.name]) for run in found)
-    datasets = [] if names else _datasets(runs_dir, directories)
-    folders = [RunsPaths(runs_dir).datasets / dataset.name for dataset in datasets]
-    together = DiskUse.union([*(uses[run.name] for run in runs), DiskUse.of(*folders)])
-    return Storage(runs_dir, runs, tuple(_shares(uses, {run.name for run in runs})), tuple(datasets), together.bytes)
+    folders = [] if names else [manifest.parent for manifest in RunsPaths(runs_dir).dataset_manifests()]
+    folders = [path for path in folders if not path.name.startswith(".")]
+    used_by = DatasetUse.of(directories).runs if folders else {}
+    return Storage(
+        runs_dir,
+        runs=tuple(_stored(run, uses[run.name]) for run in wanted),
+        shares=tuple(_shares(uses, {run.name for run in wanted})),
+        datasets=tuple(StoredDataset(p.name, DiskUse.of(p).bytes, used_by.get(p.name, ())) for p in folders),
+        bytes=DiskUse.union([*(uses[run.name] for run in wanted), DiskUse.of(*folders)]).bytes,
+    )
 
 
 def _stored(run: RunStatus, use: DiskUse) -> StoredRun:
-    cost = _cost(Path(run.directory))
+    cost: SplitCost | None = None
+    with suppress(LedgerError, OSError), Ledger.open(RunPaths(Path(run.directory)).ledger, read_only=True) as ledger:
+        cost = sum((ledger.stage_cost(stage.name) for stage in ledger.stages()), SplitCost())
     return StoredRun(
         name=run.name,
         state=run.state,
@@ -109,16 +255,9 @@ def _stored(run: RunStatus, use: DiskUse) -> StoredRun:
     )
 
 
-def _cost(directory: Path) -> SplitCost | None:
-    """What a run has cost; None if it has no readable ledger."""
-    with suppress(LedgerError, OSError), Ledger.open(RunPaths(directory).ledger, read_only=True) as ledger:
-        return sum((ledger.stage_cost(stage.name) for stage in ledger.stages()), SplitCost())
-    return None
-
-
 def _shares(uses: dict[str, DiskUse], wanted: set[str]) -> list[Share]:
     """The files of `wanted` runs that have names in other runs or elsewhere, the largest share first."""
-    runs_of: dict[FileId, list[str]] = defaultdict(list)
+    runs_of: dict[tuple[int, int], list[str]] = defaultdict(list)
     for name, use in uses.items():
         for identity in use.files:
             runs_of[identity].append(name)
@@ -126,15 +265,57 @@ def _shares(uses: dict[str, DiskUse], wanted: set[str]) -> list[Share]:
     sizes: dict[tuple[tuple[str, ...], bool], list[int]] = defaultdict(list)
     for identity, names in runs_of.items():
         file = everything.files[identity]
-        elsewhere = file.found < file.links
+        elsewhere = file.names < file.links
         if (len(names) > 1 or elsewhere) and wanted.intersection(names):
             sizes[tuple(names), elsewhere].append(file.bytes)
-    shares = [Share(names, elsewhere, len(found), sum(found)) for (names, elsewhere), found in sizes.items()]
+    shares = [Share(names, elsewhere, len(shared), sum(shared)) for (names, elsewhere), shared in sizes.items()]
     return sorted(shares, key=lambda share: (-share.bytes, share.runs))
 
 
-def _datasets(runs_dir: Path, directories: Sequence[Path]) -> list[StoredDataset]:
-    use = DatasetUse.of(directories)
-    prepared = [manifest.parent for manifest in RunsPaths(runs_dir).dataset_manifests()]
-    visible = [path for path in prepared if not path.name.startswith(".")]
-    return [StoredDataset(path.name, DiskUse.of(path).bytes, use.runs.get(path.name, ())) for path in visible]
+def section(storage: Storage) -> Section:
+    """A line for each run, with controls below their ladder, then what they share, then the datasets."""
+    ladders = {run.name for run in storage.runs}
+    has_controls = any(run.control_of in ladders for run in storage.runs)
+    reuses = any(run.reused_flops for run in storage.runs)
+    heading = "run, its controls" if has_controls else "run"
+    columns = [Column(heading, is_number=False), Column("state", is_number=False)]
+    columns += map(Column, ("size", "frees", "FLOPs", *(["reused"] if reuses else []), "device time"))
+    rows = [
+        [
+            Cell(short_name(run.name, run.control_of in ladders)),
+            Cell(run.state),
+            figure(run.bytes, byte_count),
+            figure(run.freed_bytes, byte_count),
+            figure(run.flops, scientific),
+            *([figure(run.reused_flops, scientific)] if reuses else []),
+            figure(run.device_seconds, duration),
+        ]
+        for run in storage.runs
+    ]
+    caption = "frees: what removing the run would free" + (
+        "; reused: FLOPs taken over from other runs, which paid for them" if reuses else ""
+    )
+    parts: list[Part] = [Table.of("runs", columns, rows, caption)]
+    parts += [Paragraph(f"{run.name}: {note}", "warning") for run in storage.runs for note in run.notes]
+    parts += [Paragraph(_share_words(share)) for share in storage.shares]
+    if storage.datasets:
+        columns = [Column("dataset", is_number=False), Column("size"), Column("used by", is_number=False)]
+        parts.append(Paragraph("prepared datasets", "heading"))
+        parts.append(
+            Table.of(
+                "datasets",
+                columns,
+                [
+                    [Cell(data.name), figure(data.bytes, byte_count), Cell(", ".join(data.used_by) or "no run")]
+                    for data in storage.datasets
+                ],
+            )
+        )
+    parts.append(Paragraph(f"in all: {byte_count(storage.bytes)}; files that several share count once", "strong"))
+    return Section("storage", "", tuple(parts))
+
+
+def _share_words(share: Share) -> str:
+    """Such as `a and b share 3 files, 12 MB`."""
+    *others, last = [*share.runs, *(["places outside these runs"] if share.elsewhere else [])]
+    return f"{', '.join(others)} and {last} share {counted(share.num_files, 'file')}, {byte_count(share.bytes)}"

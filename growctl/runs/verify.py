@@ -9,7 +9,7 @@ from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
 from growctl.runs.directory import RunError, own_schedule
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.text.formatting import policy_words, short_count
+from growctl.text.formatting import growth_words, short_count
 from growctl.text.section import Cell, Column, Facts, Paragraph, Section, Table, figure
 from model.config import PATTENTIONS
 from model.errors import UserError
@@ -17,9 +17,10 @@ from stages.checkpoint.files import OnBytes
 from stages.checkpoint.manifest import CheckpointError
 from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import counted
-from stages.data.corpus import SPLITS, DataError
 from stages.data.dataset import MixtureEntry, files_here, read_dataset_manifest, verify_dataset
-from stages.data.remote_reading import CACHE_NAME
+from stages.data.errors import DataError
+from stages.data.remote import CACHE_NAME
+from stages.data.spec import SPLITS
 from stages.grow.comparison import Comparison, Descent, GenerationGradients
 from stages.stage_dir import MANIFEST_NAME, is_checkpoint_name, is_set_aside, is_unfinished
 
@@ -206,10 +207,10 @@ def _descent_words(descent: Descent) -> str:
     if descent.operation is None:
         return f"NEW does not name OLD as its parent; {shared}"
     made = {"train": "trained", "expand": "expanded", "shrink": "shrunk", "import": "imported"}[descent.operation]
-    details = descent.details
-    how = details.get("operator") or policy_words(details.get("policy", {}), new_layers=details.get("new_layers"))
-    promise = {True: ", which preserves the function", False: ", which may change the function", None: ""}
-    return f"NEW was {made} from OLD{promise[descent.preserves]}; {f'{how}; ' if how else ''}{shared}"
+    if descent.growth is None:
+        return f"NEW was {made} from OLD; {shared}"
+    promise = "preserves" if descent.growth.preserves else "may change"
+    return f"NEW was {made} from OLD, which {promise} the function; {growth_words(descent.growth)}; {shared}"
 
 
 def _gradient_rows(comparison: Comparison) -> list[tuple[str, str]]:

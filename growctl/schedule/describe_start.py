@@ -1,13 +1,12 @@
 """Finds and describes a start checkpoint, so that a schedule alone is enough to plan and train from it."""
 
 from pathlib import Path
-from typing import Any
 
 from growctl.find_checkpoint import find_checkpoint, find_in_run, find_named
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.start_block import BaseBlock, StartBlock
 from model.errors import UserError
-from stages.checkpoint.lineage import HistoryEntry
+from stages.checkpoint.lineage import HistoryEntry, TrainingRecord
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash
 from stages.checkpoint.verify import verify_checkpoint
 from stages.spec import MixtureSpan
@@ -45,8 +44,8 @@ def _described(path: Path, manifest: Manifest) -> BaseBlock:
     lineage = manifest.lineage
     cost = lineage.cost if lineage.cost and lineage.cost.complete else None
     trained = next((entry for entry in reversed(lineage.history) if entry.operation == "train"), None)
-    is_expanded = lineage.operation == "expand"
-    details = lineage.details if lineage.operation == "train" and manifest.kind == "parameters" else {}
+    record = (lineage.training if manifest.kind == "parameters" else None) or TrainingRecord()
+    policy = lineage.growth.policy if lineage.growth else None
     determined_by = trained.determined_by if trained else {}
     sequence_length = determined_by.get("sequence_length")
     return BaseBlock(
@@ -62,12 +61,12 @@ def _described(path: Path, manifest: Manifest) -> BaseBlock:
         tokenizer_sha256=manifest.tokenizer_sha256,
         sequence_length=sequence_length,
         window_length=determined_by.get("window_length", sequence_length),
-        evaluation_length=_length(details.get("evaluations")),
+        evaluation_length=record.evaluations.length if record.evaluations else None,
         packing=determined_by.get("packing", "concatenate"),
         mixture=_mixture(trained) if trained else [],
-        loss=_number(details.get("validation_loss")),
-        loss_tokens=details.get("validation_tokens"),
-        expanded_with=lineage.details.get("policy", {}).get("tau") if is_expanded else None,
+        loss=record.validation_loss,
+        loss_tokens=record.validation_tokens,
+        expanded_with=policy.tau if policy else None,
         model_json=manifest.model.model_dump_json(),
     )
 
@@ -84,13 +83,3 @@ def _mixture(trained: HistoryEntry) -> list[MixtureSpan]:
     """The weights of a mixture's sources along the training of a checkpoint; empty if it read one text."""
     pieces: list[tuple[int, dict[str, float]]] = trained.determined_by.get("mixture", [])
     return [MixtureSpan(first_window=first, weights=weights) for first, weights in pieces]
-
-
-def _length(evaluations: Any) -> int | None:
-    """The context at which a stage was evaluated, as its checkpoints record."""
-    length = evaluations.get("length") if isinstance(evaluations, dict) else None
-    return length if isinstance(length, int) else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

@@ -2,7 +2,10 @@
 
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stages.checkpoint.lineage import GrowthRecord
 
 INDENT = " " * 4
 
@@ -80,8 +83,14 @@ def _wrapped_line(line: str, width: int) -> str:
     return "\n".join(parts)
 
 
+def growth_words(growth: "GrowthRecord") -> str:
+    """How a checkpoint was grown: the operator or the choices of the policy."""
+    policy = growth.policy.model_dump() if growth.policy else {}
+    return growth.operator or policy_words(policy, new_layers=growth.new_layers)
+
+
 def policy_words(policy: Mapping[str, Any], *, new_layers: object = None) -> str:
-    """The choices of a policy as a manifest has it, for example `init matched, tau ramp`; empty without a policy.
+    """The choices of a policy as a history has it, for example `init matched, tau ramp`; empty without a policy.
 
     `depth` is a choice only where there are `new_layers`.
     """

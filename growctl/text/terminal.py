@@ -40,7 +40,10 @@ def print_sections(sections: Sequence[Section], console: Console, *, details: bo
                 _print_facts(part, console)
             elif isinstance(part, Listing):
                 _print_text(part.label, console, FAINT)
-                _print(Text(part.text.rstrip()), console, 2 * _INDENT)
+                if part.is_command:  # stays on one line, to be copied
+                    console.print(Text(" " * 2 * _INDENT + part.text), soft_wrap=True)
+                else:
+                    _print(Text(part.text.rstrip()), console, 2 * _INDENT)
 
 
 def _print(what: RenderableType, console: Console, indent: int = _INDENT) -> None:

@@ -208,7 +208,7 @@ class Worker(threading.Thread):
 
 def _figures(ledger: Path) -> dict[str, float]:
     """Figures of each stage from the report, as `table/STAGE/COLUMN`; none if the ledger cannot be read."""
-    from growctl.runs.read import read_run
+    from growctl.runs.find import read_run
 
     with suppress(UserError, Failure, OSError):
         figures = {

@@ -12,10 +12,13 @@ import math
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, model_validator
 
 from model.flops import Flops
+from model.policy import GrowthPolicy
 from model.strict import Strict
+from model.transformer_sizes import Operator
+from stages.spec import EvaluationPlan
 
 Operation = Literal["init", "train", "expand", "shrink", "import"]
 """What made a checkpoint. `init` draws a new model; it appears only in histories."""
@@ -124,6 +127,109 @@ def _hash(before: str, operation: Operation, determined_by: dict[str, Any]) -> s
     return hash_of([before, operation, determined_by])
 
 
+Loss = Annotated[float, BeforeValidator(lambda loss: math.nan if loss is None else loss)]
+"""JSON stores NaN as null."""
+
+
+class SourceRecord(Strict):
+    """What a stage did with one source of a mixture."""
+
+    loss: Loss
+    """Validation loss on it, nats per token."""
+
+    bits_per_byte: float
+    num_tokens: Count
+    """Validation tokens predicted."""
+
+    trained_tokens: Count
+    epochs: float
+    """How often it was read, from the ladder's first sample on."""
+
+
+Losses = list[tuple[int, Loss]]
+"""(step, validation loss in nats per token) pairs, oldest first."""
+
+
+class TrainingRecord(Strict):
+    """What a checkpoint of a stage holds besides tensors, for training that continues from it."""
+
+    stage: str = ""
+    losses: Losses = []
+    """At the context of the ladder's last stage, so that the losses of all stages compare."""
+
+    own_context_losses: Losses = []
+    """At the stage's own context; empty if that is the same."""
+
+    pending: list[list[Loss]] | None = None
+    """By rank: the losses of the updates since the last log line."""
+
+    guard: dict[str, Any] | None = None
+    """The state of stages.train.anomaly_guard.AnomalyGuard."""
+
+    left_out: list[tuple[int, int]] = []
+    """(first step, number of steps) of data that rollbacks skipped."""
+
+    evaluations: EvaluationPlan | None = None
+    validation_loss: Loss | None = None
+    """Of a finished stage, measured in float32; nats per token."""
+
+    validation_tokens: Count | None = None
+    own_context_loss: float | None = None
+    by_source: dict[str, SourceRecord] | None = None
+    """Of a finished stage on a mixture, by the source's name."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the stage's final evaluation is in it."""
+        return self.validation_tokens is not None
+
+    @property
+    def last_loss(self) -> float | None:
+        """The loss measured when the stage finished, else the last one before; None if there is none."""
+        losses = [*(loss for _, loss in self.losses[-1:]), self.validation_loss]
+        return next((loss for loss in reversed(losses) if loss is not None and math.isfinite(loss)), None)
+
+
+class GrowthRecord(Strict):
+    """How a checkpoint was grown."""
+
+    attention_tokens: int | list[int] = 0
+    """Parameter tokens that each of Q, K, V and O gained: one number if all layers gained as many, else one for each
+    layer."""
+
+    ffn_tokens: int | list[int] = 0
+    """The same for the FFN."""
+
+    new_layers: int = 0
+    new_layer_positions: list[int] = []
+    """Counted from 0 in the order of the forward pass."""
+
+    policy: GrowthPolicy | None = None
+    """None for a Transformer, which grows by an `operator`."""
+
+    operator: Operator | None = None
+    noise: float = 0.0
+    """Of the operator, in units of a new value's standard deviation."""
+
+    preserves: bool
+    """Whether the growth claims to preserve the function."""
+
+    seed: int
+
+
+class ImportRecord(Strict):
+    """The weights that an imported checkpoint was made from."""
+
+    layout: str
+    weights: str | None = None
+    """The file's name."""
+
+    dtype: str | None = None
+    """Of its values; None if there are several."""
+
+    ignored_settings: dict[str, Any] = {}
+
+
 class Lineage(Strict):
     """Where a checkpoint comes from."""
 
@@ -131,8 +237,14 @@ class Lineage(Strict):
     parent: str | None = None
     """sha256 of the parent's manifest.json; null for a model trained from scratch."""
 
-    details: dict[str, Any] = {}
-    """Arguments and results of the operation: tokens added, seed, steps trained."""
+    training: TrainingRecord | None = None
+    """Of `train`."""
+
+    growth: GrowthRecord | None = None
+    """Of `expand`."""
+
+    imported: ImportRecord | None = None
+    """Of `import`."""
 
     history: History = ()
     """Every operation since the model was drawn or imported; empty if it is not known."""

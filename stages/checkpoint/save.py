@@ -9,7 +9,7 @@ from model.language_model import LanguageModel, bare_model
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import link_or_copy
-from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.lineage import ImportRecord, Lineage
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, read_manifest
 from stages.checkpoint.parameters import write_parameters
 from stages.checkpoint.pretrained import load_tokenizer
@@ -43,7 +43,6 @@ def save_model(model: nn.Module, directory: str | Path, *, text_of: str | Path) 
         if TOKENIZER_NAME in source.files:
             link_or_copy(text_of / TOKENIZER_NAME, staging / TOKENIZER_NAME)
             files[TOKENIZER_NAME] = source.files[TOKENIZER_NAME]
-        details = {"layout": "model in memory", "num_parameters": num_parameters(model.config)}
         manifest = Manifest(
             kind="parameters",
             model=model.config,
@@ -55,7 +54,7 @@ def save_model(model: nn.Module, directory: str | Path, *, text_of: str | Path) 
             tokenizer_sha256=source.tokenizer_sha256,
             text=source.text,
             files=files,
-            lineage=Lineage(operation="import", details=details),
+            lineage=Lineage(operation="import", imported=ImportRecord(layout="model in memory")),
         )
         lineage = manifest.lineage.model_copy(update={"history": history_of(manifest)})
         return finish_directory(directory, manifest.model_copy(update={"lineage": lineage}))

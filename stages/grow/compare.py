@@ -225,6 +225,5 @@ def _descent(old: Path, parent: Manifest, child: Manifest) -> Descent:
     hashes = {(name, entry.sha256) for name, entry in child.files.items()}
     shared_files = sum((name, entry.sha256) in hashes for name, entry in parent.files.items())
     if lineage.parent != manifest_hash(old):
-        return Descent(None, {}, None, len(parent.files), shared_files)
-    preserves = lineage.details.get("preserves") if lineage.operation == "expand" else None
-    return Descent(lineage.operation, lineage.details, preserves, len(parent.files), shared_files)
+        return Descent(None, None, len(parent.files), shared_files)
+    return Descent(lineage.operation, lineage.growth, len(parent.files), shared_files)

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from model.precision import ComparisonDtype
-from stages.checkpoint.lineage import Making
+from stages.checkpoint.lineage import GrowthRecord, Making
 
 TOLERANCE: dict[ComparisonDtype, float] = {"float64": 1e-6, "float32": 1e-4}
 """How far NEW's logits may differ from OLD's and still count as the same function, in units of OLD's largest absolute
@@ -67,11 +67,8 @@ class Descent:
     operation: Making | None
     """The operation that made NEW from OLD; None if OLD is not NEW's parent."""
 
-    details: dict[str, Any]
-    """The details of NEW's lineage if OLD is its parent, else empty; the keys depend on the operation."""
-
-    preserves: bool | None
-    """Whether the growth claims to preserve the function; None if it claims nothing."""
+    growth: GrowthRecord | None
+    """How NEW was grown from OLD; None if it was not."""
 
     num_old_files: int
 
@@ -138,7 +135,7 @@ class Comparison:
             "relative_difference": relative,
             "tolerance": tolerance,
             "verdict": "preserved" if relative <= tolerance else "changed",
-            "breaks_promise": self.lineage.preserves is True and relative > tolerance,
+            "breaks_promise": bool(self.lineage.growth and self.lineage.growth.preserves) and relative > tolerance,
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)  # the class is frozen

@@ -28,7 +28,7 @@ from model.transformer_growth import grow_transformer
 from model.transformer_sizes import PRESERVING, Operator
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import FileEntry, link_or_copy
-from stages.checkpoint.lineage import Lineage, Making, extended, hash_of
+from stages.checkpoint.lineage import GrowthRecord, Lineage, Making, extended, hash_of
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, manifest_hash, parameter_file
 from stages.checkpoint.parameters import read_parameter, write_parameters
 from stages.checkpoint.verify import verify_checkpoint
@@ -87,23 +87,23 @@ def expand(
         added = draw_added(parent.model, model, seed, policy, read, rms_of)
         files |= write_parameters(staging, added, _counted(on_progress, total))
         attention, ffn = (tokens_by_layer(tokens, parent.model.num_layers) for tokens in (attention_tokens, ffn_tokens))
-        details = {
-            "attention_tokens": one_if_equal(attention),
-            "ffn_tokens": one_if_equal(ffn),
-            "new_layers": new_layers,
-            "new_layer_positions": [
+        growth = GrowthRecord(
+            attention_tokens=one_if_equal(attention),
+            ffn_tokens=one_if_equal(ffn),
+            new_layers=new_layers,
+            new_layer_positions=[
                 position for position, block_id in enumerate(model.block_ids) if block_id not in parent.model.block_ids
             ],
-            "policy": policy.model_dump(),
-            "preserves": preserves(
+            policy=policy,
+            preserves=preserves(
                 policy,
                 model.score_function,
                 published=is_published(parent.model),
                 adds_tokens=any((*attention, *ffn)),
                 adds_layers=new_layers > 0,
             ),
-            "seed": seed,
-        }
+            seed=seed,
+        )
         group_steps = parent.group_steps if policy.moments == "keep" else {}
         no_effect = {"allow_jump"} if new_layers else {"allow_jump", "depth"}
         determined_by = {
@@ -111,7 +111,7 @@ def expand(
             "model": hash_of(model.model_dump(mode="json")),
             "seed": seed,
         }
-        return _finish(output, source, parent, "expand", model, files, group_steps, details, determined_by)
+        return _finish(output, source, parent, "expand", model, files, group_steps, determined_by, growth)
 
 
 def expand_transformer(
@@ -142,14 +142,14 @@ def expand_transformer(
     with whole_directory(output) as staging:
         files = _linked(source, staging, parent, {TOKENIZER_NAME})
         files |= write_parameters(staging, grown, _counted(on_progress, total))
-        details = {"operator": operator, "noise": noise, "preserves": operator in PRESERVING, "seed": seed}
+        growth = GrowthRecord(operator=operator, noise=noise, preserves=operator in PRESERVING, seed=seed)
         determined_by = {
             "operator": operator,
             "noise": noise,
             "model": hash_of(model.model_dump(mode="json")),
             "seed": seed,
         }
-        return _finish(output, source, parent, "expand", model, files, {}, details, determined_by)
+        return _finish(output, source, parent, "expand", model, files, {}, determined_by, growth)
 
 
 def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest:
@@ -168,8 +168,8 @@ def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest
     with whole_directory(output) as staging:
         files = _linked(source, staging, parent, kept | {TOKENIZER_NAME})
         group_steps = {name: step for name, step in parent.group_steps.items() if not name.startswith(gone)}
-        details = {"drop_generations": drop_generations}
-        return _finish(output, source, parent, "shrink", model, files, group_steps, details, details)
+        determined_by = {"drop_generations": drop_generations}
+        return _finish(output, source, parent, "shrink", model, files, group_steps, determined_by)
 
 
 def _counted(on_progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None] | None:
@@ -207,12 +207,10 @@ def _finish(
     model: TokenformerConfig | TransformerConfig,
     files: dict[str, FileEntry],
     group_steps: dict[str, int],
-    details: dict[str, Any],
     determined_by: dict[str, Any],
+    growth: GrowthRecord | None = None,
 ) -> Manifest:
-    before, after = num_parameters(parent.model), num_parameters(model)
-    counts = {"num_parameters_before": before, "num_parameters": after}
-    history = extended(history_of(parent), operation, determined_by, num_parameters=after)
-    lineage = Lineage(operation=operation, parent=manifest_hash(source), details=details | counts, history=history)
+    history = extended(history_of(parent), operation, determined_by, num_parameters=num_parameters(model))
+    lineage = Lineage(operation=operation, parent=manifest_hash(source), growth=growth, history=history)
     update = {"model": model, "step": 0, "group_steps": group_steps, "files": files, "lineage": lineage}
     return finish_directory(output, parent.model_copy(update=update))

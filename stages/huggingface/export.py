@@ -5,12 +5,16 @@ Transformers knows.
 """
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import safetensors.torch
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
+from tokenizers import Tokenizer
 
 from model.errors import UserError
 from model.language_model import LanguageModel
@@ -21,39 +25,14 @@ from stages.checkpoint.disk_full import raise_when_full, require_space
 from stages.checkpoint.files import write_file
 from stages.checkpoint.pretrained import Pretrained
 from stages.huggingface import code, neox_layout, tokenformer_layout
-from stages.huggingface.same_logits import LogitsCheck, check_logits
-from stages.huggingface.shards import LazyTensor, total_bytes, write_shards
-from stages.huggingface.text_files import as_json, special_ids, text_files
-
-ExportDtype = Literal["float32", "bfloat16"]
+from stages.huggingface.lazy_tensor import LazyTensor
+from stages.huggingface.record import ExportDtype, ExportedFile, HuggingFaceExport, LogitsCheck
+from stages.huggingface.same_logits import check_logits
 
 DTYPES: dict[ExportDtype, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 CODE = ("configuration_tokenformer.py", "modeling_tokenformer.py")
-
-
-@dataclass(frozen=True)
-class HuggingFaceExport:
-    """What an export holds."""
-
-    architecture: str
-    """The class of Transformers, or of the export's own code, that loads it."""
-
-    own_code: bool
-    """Whether it has its own code, which Transformers only runs with `trust_remote_code=True`."""
-
-    dtype: ExportDtype
-    context_length: int
-    end_of_text: str | None
-    """The token that ends generated text and pads batches."""
-
-    keeps_generations: bool
-    """Whether each generation has its own tensors; False for a Transformer."""
-
-    weight_files: tuple[str, ...]
-    weight_bytes: int
-    check: LogitsCheck | None
-    """The comparison of logits; None if it was not wanted."""
+INDEX_NAME = "model.safetensors.index.json"
 
 
 def export_huggingface(
@@ -81,51 +60,56 @@ def export_huggingface(
     if pretrained.model.config.document_end_id is not None:
         raise UserError(
             f"{pretrained.directory} attends within documents only (data.document_mask), which an export to Hugging "
-            "Face cannot hold: behind an end of text, Transformers would compute other logits; export a model that was "
-            "trained without data.document_mask, or use this one with `growctl generate` and `growctl eval`"
+            "Face cannot hold: behind an end of text, Transformers would compute other logits"
         )
     length = _context_length(pretrained, context_length)
     check_new(directory)
     settings, tensors = _layout(pretrained.model, keep_generations)
-    num_bytes = total_bytes(tensors, DTYPES[dtype])
+    num_bytes = sum(torch.Size(tensor.shape).numel() for tensor in tensors.values()) * DTYPES[dtype].itemsize
     require_space(directory, num_bytes, again="")
     own_code = "auto_map" in settings
+    config = _common(pretrained, length, dtype) | settings
+    texts = {"config.json": _as_json(config)} | _text_files(pretrained, length)
+    if own_code:
+        texts |= {name: (Path(code.__path__[0]) / name).read_text() for name in CODE}
     with raise_when_full(directory), whole_directory(directory) as staging:
-        files = write_shards(staging, tensors, DTYPES[dtype], max_shard_bytes)
-        config = _common(pretrained, length, dtype) | settings
-        for name, content in ({"config.json": as_json(config)} | text_files(pretrained, length)).items():
-            write_file(staging / name, content.encode())
-        for name in CODE if own_code else ():
-            write_file(staging / name, (Path(code.__path__[0]) / name).read_bytes())
+        files = _write_weights(staging, tensors, DTYPES[dtype], max_shard_bytes)
+        files |= {name: _write(staging / name, text.encode()) for name, text in texts.items()}
+        if check:
+            logits_check = _checked(pretrained, staging, dtype, keep_generations, length)
+        else:
+            logits_check = LogitsCheck(not_checked="--no-check")
         export = HuggingFaceExport(
+            path=directory,
+            checkpoint=pretrained.directory,
             architecture=settings["architectures"][0],
-            own_code=own_code,
+            needs_trust_remote_code=own_code,
             dtype=dtype,
             context_length=length,
             end_of_text=pretrained.text.end_of_text,
             keeps_generations=own_code and keep_generations,
-            weight_files=tuple(files),
+            files=files,
             weight_bytes=num_bytes,
-            check=_checked(pretrained, staging, dtype, keep_generations, length) if check else None,
+            check=logits_check,
         )
-        write_file(staging / "README.md", card(export).encode())
+        readme = _write(staging / "README.md", card(export).encode())
         publish_directory(directory)
-    return export
+    return replace(export, files=dict(sorted({**files, "README.md": readme}.items())))
 
 
 def _context_length(pretrained: Pretrained, given: int | None) -> int:
     """The length that the checkpoint records, else the one `given`. Raises UserError for neither, or for two."""
     recorded = pretrained.text.context_length
-    if recorded is not None and given not in (None, recorded):
-        raise UserError(
-            f"--context-length {given}: {pretrained.directory} records training sequences of {recorded} tokens; leave "
-            "the option out"
-        )
     length = recorded or given
     if length is None:
         raise UserError(
             f"{pretrained.directory} does not record the length of its training sequences; give it with "
             "--context-length N"
+        )
+    if given not in (None, length):
+        raise UserError(
+            f"--context-length {given}: {pretrained.directory} records training sequences of {recorded} tokens; leave "
+            "the option out"
         )
     return length
 
@@ -137,16 +121,15 @@ def _layout(model: LanguageModel, keep_generations: bool) -> tuple[dict[str, Any
             tokenformer_layout.settings(model.config, keep_generations=keep_generations),
             tokenformer_layout.tensors(model, keep_generations=keep_generations),
         )
-    if isinstance(model, Transformer):
-        if keep_generations:
-            raise UserError("--keep-generations is for a tokenformer; a transformer has no generations")
-        return neox_layout.settings(model.config), neox_layout.tensors(model)
-    raise UserError(f"a {model.config.family} cannot be exported to Hugging Face; a tokenformer or transformer can")
+    assert isinstance(model, Transformer)
+    if keep_generations:
+        raise UserError("--keep-generations is for a tokenformer; a transformer has no generations")
+    return neox_layout.settings(model.config), neox_layout.tensors(model)
 
 
 def _common(pretrained: Pretrained, context_length: int, dtype: ExportDtype) -> dict[str, Any]:
-    """The part of `config.json` that both architectures share."""
-    config = pretrained.manifest.model
+    """The part of `config.json` that both architectures share. Batches are padded with the end of text."""
+    config, end = pretrained.manifest.model, pretrained.text.end_of_text_id
     return {
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
@@ -161,8 +144,69 @@ def _common(pretrained: Pretrained, context_length: int, dtype: ExportDtype) -> 
         "use_cache": True,
         "tie_word_embeddings": True,
         "dtype": dtype,
-        **special_ids(pretrained),
+        "bos_token_id": None,
+        "eos_token_id": end,
+        "pad_token_id": end,
     }
+
+
+def _text_files(pretrained: Pretrained, context_length: int) -> dict[str, str]:
+    """The tokenizer and the defaults of text generation: each file's content by name.
+
+    Transformers 5 keeps the special tokens in `tokenizer_config.json`. Generation is greedy by default, and ids that no
+    token has are suppressed: the model's logits for them stay what they are.
+    """
+    exported = Tokenizer.from_str(pretrained.tokenizer.to_str())
+    if any(exported.num_special_tokens_to_add(is_pair) for is_pair in (False, True)):
+        exported.post_processor = None  # growctl trains on texts without added tokens
+    end, end_id = pretrained.text.end_of_text, pretrained.text.end_of_text_id
+    tokenizer_config = {
+        "tokenizer_class": "TokenizersBackend",
+        "model_max_length": context_length,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "padding_side": "left",
+        "clean_up_tokenization_spaces": False,
+        **({"eos_token": end, "pad_token": end} if end else {}),
+    }
+    unused = list(range(pretrained.num_token_ids, pretrained.manifest.model.vocab_size))
+    generation_config = {
+        "do_sample": False,
+        **({} if end_id is None else {"eos_token_id": end_id, "pad_token_id": end_id}),
+        **({"suppress_tokens": unused} if unused else {}),
+    }
+    return {
+        "tokenizer.json": exported.to_str(pretty=True),
+        "tokenizer_config.json": _as_json(tokenizer_config),
+        "generation_config.json": _as_json(generation_config),
+    }
+
+
+def _as_json(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _write(path: Path, content: bytes) -> ExportedFile:
+    entry = write_file(path, content)
+    return ExportedFile(entry.bytes, entry.sha256)
+
+
+def _write_weights(
+    directory: Path, tensors: Mapping[str, LazyTensor], dtype: torch.dtype, max_shard_bytes: int
+) -> dict[str, ExportedFile]:
+    """Writes `tensors` in `dtype`, as one safetensors file or as several with the index that Transformers reads.
+
+    A tensor larger than `max_shard_bytes` gets a file of its own.
+    """
+    planned = {name: torch.empty(tensor.shape, dtype=dtype, device="meta") for name, tensor in tensors.items()}
+    split = split_torch_state_dict_into_shards(planned, max_shard_size=max_shard_bytes)
+    files = {}
+    for file, names in split.filename_to_tensors.items():
+        values = {name: tensors[name].value().detach().to("cpu", dtype).contiguous() for name in names}
+        files[file] = _write(directory / file, safetensors.torch.save(values, metadata={"format": "pt"}))
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        files[INDEX_NAME] = _write(directory / INDEX_NAME, json.dumps(index, indent=2).encode())
+    return files
 
 
 def _checked(

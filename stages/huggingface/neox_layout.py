@@ -4,14 +4,14 @@ Without its parallel residual and with tied embeddings, GPT-NeoX is the baseline
 joined projection to queries, keys and values are in another order.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from model.config import TransformerConfig
 from model.transformer import Transformer
-from stages.huggingface.shards import LazyTensor
+from stages.huggingface.lazy_tensor import LazyTensor
 
 NAMES = {
     "attention_norm": "input_layernorm",
@@ -42,21 +42,20 @@ def settings(config: TransformerConfig) -> dict[str, Any]:
 
 def tensors(model: Transformer) -> dict[str, LazyTensor]:
     """The model's tensors under GPT-NeoX's names."""
-    found = {"gpt_neox.embed_in.weight": model.embedding.weight}
-    found |= {f"gpt_neox.final_layer_norm.{part}": value for part, value in model.final_norm.named_parameters()}
-    lazy = {name: LazyTensor(tuple(value.shape), _unchanged(value)) for name, value in found.items()}
+    lazy = {"gpt_neox.embed_in.weight": LazyTensor.unchanged(model.embedding.weight)}
+    for part, value in model.final_norm.named_parameters():
+        lazy[f"gpt_neox.final_layer_norm.{part}"] = LazyTensor.unchanged(value)
+    by_head = partial(_by_head, num_heads=model.config.num_heads)
     for i, block in enumerate(model.blocks.values()):
         for ours, theirs in NAMES.items():
             for part, value in getattr(block, ours).named_parameters():
-                by_head = _by_head(value, model.config.num_heads) if ours == "attention_input" else _unchanged(value)
-                lazy[f"gpt_neox.layers.{i}.{theirs}.{part}"] = LazyTensor(tuple(value.shape), by_head)
+                tensor = LazyTensor.unchanged(value)
+                if ours == "attention_input":
+                    tensor = LazyTensor(tensor.shape, partial(by_head, value))
+                lazy[f"gpt_neox.layers.{i}.{theirs}.{part}"] = tensor
     return lazy
 
 
-def _unchanged(value: Tensor) -> Callable[[], Tensor]:
-    return lambda: value
-
-
-def _by_head(value: Tensor, num_heads: int) -> Callable[[], Tensor]:
+def _by_head(value: Tensor, num_heads: int) -> Tensor:
     """Reorders rows from all queries, all keys, all values to the query, key and value of each head."""
-    return lambda: value.unflatten(0, (3, num_heads, -1)).transpose(0, 1).flatten(0, 2)
+    return value.unflatten(0, (3, num_heads, -1)).transpose(0, 1).flatten(0, 2)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import safetensors.torch
 import torch
@@ -15,6 +14,7 @@ from packaging.version import Version
 from model.errors import Failure
 from model.language_model import LanguageModel
 from stages.huggingface import logits_program
+from stages.huggingface.record import LogitsCheck
 
 TOLERANCE = 1e-5
 """The largest difference of two logits in float32: absolute or, with logits above 1, relative to the largest. float32
@@ -30,33 +30,17 @@ class ExportDiffers(Failure):
     """Transformers cannot load an export, or computes other logits than the model. The message is for the user."""
 
 
-class LogitsCheck(NamedTuple):
-    """What the check found. Either `difference` and `allowed` are None, or `why_not` is."""
-
-    transformers: str | None
-    """The installed version; None if Transformers is not installed."""
-
-    difference: float | None
-    """The largest absolute difference of two logits."""
-
-    allowed: float | None
-    """The largest that passes."""
-
-    why_not: str | None
-    """Why nothing was checked."""
-
-
 def skipped_check() -> LogitsCheck | None:
     """The result if this machine cannot check an export; None if it can."""
+    install = "to check exports, run `pip install 'growctl[export]'`"
     try:
         version = importlib.metadata.version("transformers")
     except importlib.metadata.PackageNotFoundError:
-        return LogitsCheck(
-            None, None, None, "Transformers is not installed; to check exports, run `pip install 'growctl[export]'`"
-        )
+        return LogitsCheck(not_checked=f"Transformers is not installed; {install}")
     if Version(version) < OLDEST:
-        why = f"Transformers {version} is older than {OLDEST}; to check exports, run `pip install 'growctl[export]'`"
-        return LogitsCheck(version, None, None, why)
+        return LogitsCheck(
+            transformers=version, not_checked=f"Transformers {version} is older than {OLDEST}; {install}"
+        )
     return None
 
 
@@ -71,16 +55,15 @@ def check_logits(directory: Path, model: LanguageModel, num_ids: int, context_le
     input_ids = torch.randint(num_ids, shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = model(input_ids.to(model.embedding.weight.device)).cpu()
-    found = _logits_of_export(directory, input_ids)
     version = importlib.metadata.version("transformers")
-    difference = (found - expected).abs().max().item()
+    difference = (_logits_of_export(directory, input_ids) - expected).abs().max().item()
     allowed = TOLERANCE * max(1.0, expected.abs().max().item())
     if not difference <= allowed:
         raise ExportDiffers(
             f"Transformers {version} computes logits from the export that differ from the checkpoint's by up to "
             f"{difference:.3g}; at most {allowed:.3g} is allowed. The export was removed"
         )
-    return LogitsCheck(version, difference, allowed, None)
+    return LogitsCheck(transformers=version, largest_difference=difference, allowed=allowed)
 
 
 def _logits_of_export(directory: Path, input_ids: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,9 @@
 """A Tokenformer as tensors and settings of the modeling code that an export holds (stages/huggingface/code)."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig
 from model.pattention import Pattention
 from model.tokenformer import Tokenformer
-from stages.huggingface.shards import LazyTensor
+from stages.huggingface.lazy_tensor import LazyTensor
 
 PLACES = {"query": "attention.", "key": "attention.", "value": "attention.", "projection": "attention.", "ffn": ""}
 """Where the modeling code keeps each Pattention of a block."""
@@ -70,20 +71,20 @@ def tensors(model: Tokenformer, *, keep_generations: bool) -> dict[str, LazyTens
     By default the generations are joined, with their ramps and value shares multiplied in. In float32 these are the
     very numbers that the model computes with.
     """
-    found = {"model.embed_tokens.weight": _as_it_is(model.embedding.weight)}
+    found = {"model.embed_tokens.weight": LazyTensor.unchanged(model.embedding.weight)}
     for i, name, pattention in _pattentions(model):
         prefix = f"model.layers.{i}.{PLACES[name]}{name}"
         parts = [part for group in token_parts(pattention.config) for part in group]
         for kind in ("key", "value"):
             stored = f"{prefix}.{kind}_tokens"
             if keep_generations:
-                found |= {f"{stored}_{p.number}": _as_it_is(_tokens(pattention, kind, p)) for p in parts}
+                found |= {f"{stored}_{p.number}": LazyTensor.unchanged(_tokens(pattention, kind, p)) for p in parts}
             else:
                 shape = (sum(part.num_tokens for part in parts), model.config.hidden_size)
-                found[stored] = LazyTensor(shape, _joined(pattention, kind, parts))
+                found[stored] = LazyTensor(shape, partial(_joined, pattention, kind, parts))
     return found | {
-        "model.norm.weight": _as_it_is(model.final_norm.weight),
-        "model.norm.bias": _as_it_is(model.final_norm.bias),
+        "model.norm.weight": LazyTensor.unchanged(model.final_norm.weight),
+        "model.norm.bias": LazyTensor.unchanged(model.final_norm.bias),
     }
 
 
@@ -115,17 +116,7 @@ def _scale(kind: str, part: Part) -> float:
     return part.key_ramp if kind == "key" else part.value_share
 
 
-def _joined(pattention: Pattention, kind: str, parts: list[Part]) -> Callable[[], Tensor]:
-    def join() -> Tensor:
-        scaled = [
-            tokens if (scale := _scale(kind, part)) == 1 else tokens * scale
-            for part in parts
-            for tokens in [_tokens(pattention, kind, part)]
-        ]
-        return scaled[0] if len(scaled) == 1 else torch.cat(scaled)
-
-    return join
-
-
-def _as_it_is(tensor: Tensor) -> LazyTensor:
-    return LazyTensor(tuple(tensor.shape), lambda: tensor)
+def _joined(pattention: Pattention, kind: str, parts: list[Part]) -> Tensor:
+    pairs = [(_tokens(pattention, kind, part), _scale(kind, part)) for part in parts]
+    scaled = [tokens if scale == 1 else tokens * scale for tokens, scale in pairs]
+    return scaled[0] if len(scaled) == 1 else torch.cat(scaled)

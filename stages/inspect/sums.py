@@ -133,12 +133,12 @@ class ScoreSums:
         share_N, mass_N = _shares(self._mass_N * value_norm_N), _shares(self._mass_N)
         sizes = [generation.num_tokens for generation in config.generations]
         parts = zip(config.generations, share_N.split(sizes), mass_N.split(sizes), dead_N.split(sizes), strict=True)
-        below = (self._below / (self._num_rows * config.num_tokens)).tolist()
+        num_scores = self._num_rows * config.num_tokens
         most_used = share_N.topk(min(NUM_MOST_USED, len(share_N))).indices.tolist()
         return Scores(
             num_tokens=config.num_tokens,
             tau=config.tau,
-            below={f"{limit:g}": share for limit, share in zip(THRESHOLDS, below, strict=True)},
+            below={f"{limit:g}": n / num_scores for limit, n in zip(THRESHOLDS, self._below.tolist(), strict=True)},
             entropy=self._entropy.item() / self._num_rows,
             effective_tokens=self._effective.item() / self._num_rows,
             generations=tuple(

@@ -11,10 +11,9 @@ import yaml
 from safetensors import SafetensorError
 from torch import Tensor
 
-from model.config import PattentionConfig, TokenformerConfig, num_parameters, published_tau
+from model.config import PattentionConfig, TokenformerConfig, TransformerConfig, num_parameters, published_tau
 from model.errors import UserError
 from model.parameter_names import TokensName
-from model.policy import has_unfinished_ramps
 from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import FileEntry, list_files, write_file
@@ -29,6 +28,9 @@ FileFormat = Literal["bin", "safetensors"]
 
 WEIGHTS: dict[FileFormat, str] = {"bin": "pytorch_model.bin", "safetensors": "model.safetensors"}
 SETTINGS_NAME = "official.yml"
+
+SLOTS = {"query": "qkv", "key": "qkv", "value": "qkv", "projection": "proj", "ffn": "ffn"}
+"""Pattentions that share a number of tokens."""
 
 _HEADER = """\
 # The architecture of the model beside this file, for the official TokenFormer code
@@ -56,7 +58,12 @@ def export_official(
     manifest = verify_checkpoint(source, hashes=False)
     if manifest.kind != "parameters":
         raise CheckpointError(f"{source} is an engine checkpoint; export a final/ or initial/ directory instead")
-    config = check_fits(manifest, source)
+    config = manifest.model
+    if reason := misfit(config):
+        raise UserError(
+            f"{source} cannot be exported in the official layout: {reason}. Export it with `--to huggingface`"
+        )
+    assert isinstance(config, TokenformerConfig)
     num_bytes = 4 * num_parameters(config)
     with whole_directory(output) as staging:
         require_space(output, num_bytes, again="")
@@ -76,65 +83,32 @@ def export_official(
     return files
 
 
-def check_fits(manifest: Manifest, source: Path) -> TokenformerConfig:
-    """The configuration of a checkpoint that the official layout can hold.
+def misfit(config: TokenformerConfig | TransformerConfig) -> str | None:
+    """Why the official layout cannot hold a model; None if it can.
 
     The official code knows one number of tokens for Q, K and V, one for O and one for the FFN, in all layers. It
-    computes tau from them, and normalises all tokens together. Raises UserError if the model differs, with a way out.
+    computes tau from them, and normalises all tokens together.
     """
-    config = manifest.model
     if not isinstance(config, TokenformerConfig):
-        raise UserError(
-            f"{source} is a {config.family}; the official layout only holds a tokenformer, `--to huggingface` both"
-        )
+        return f"it is a {config.family}"
     if not config.num_layers:
-        raise UserError(f"{source} has no layers, and the official layout needs at least one; add layers first")
+        return "it has no layers, and needs at least one"
     if config.document_end_id is not None:
-        raise UserError(
-            f"{source} attends within documents only (data.document_mask), which the official layout cannot hold: "
-            "behind an end of text, the official code would compute other logits; export a model that was trained "
-            "without data.document_mask"
-        )
-    if has_unfinished_ramps(config):
-        name, _ = next((n, p) for n, p in _pattentions(config) if any(g.key_ramp != 1 for g in p.generations))
-        raise UserError(
-            f"{name} of {source} has keys whose ramp is not finished, which the official layout cannot hold; train the "
-            "model until its ramps are finished, or grow it with `growctl expand --preset official`"
-        )
-    for name, pattention in _pattentions(config):
-        if any(generation.tau is not None for generation in pattention.generations):
-            raise UserError(
-                f"{name} of {source} normalises a generation by itself (tau policy per-generation), which the official "
-                f"layout cannot hold; {_OTHERWISE}"
-            )
-        if _value_factor(pattention, config) is None:
-            published = published_tau(config.score_function, pattention.num_tokens)
-            raise UserError(
-                f"{name} of {source} has tau {pattention.tau:.6g}; the official code computes {published:.6g} from its "
-                f"{pattention.num_tokens:,} tokens. {_OTHERWISE.capitalize()}"
-            )
-    _check_sizes(config, source)
-    return config
-
-
-_OTHERWISE = (
-    "grow with a policy that ends in tau = sqrt(n), such as the default or `growctl expand --preset official`, "
-    "or export with `--to huggingface`"
-)
-
-
-def _check_sizes(config: TokenformerConfig, source: Path) -> None:
-    slots = {"query": "qkv_slot_num", "key": "qkv_slot_num", "value": "qkv_slot_num"}
-    slots |= {"projection": "proj_slot_num", "ffn": "ffn_slot_num"}
+        return "it attends within documents only (data.document_mask), and the official code would compute other logits"
     first: dict[str, tuple[str, int]] = {}
     for name, pattention in _pattentions(config):
-        slot = slots[name.rpartition(".")[2]]
-        other, num_tokens = first.setdefault(slot, (name, pattention.num_tokens))
-        if num_tokens != pattention.num_tokens:
-            raise UserError(
-                f"{name} of {source} has {pattention.num_tokens:,} tokens, but {other} has {num_tokens:,}; the "
-                f"official code has one {slot} for all of them. Grow all layers alike, or use `--to huggingface`"
-            )
+        num_tokens = pattention.num_tokens
+        if any(generation.key_ramp != 1 for generation in pattention.generations):
+            return f"the ramp of {name} is not finished; train the model until it is"
+        if any(generation.tau is not None for generation in pattention.generations):
+            return f"{name} normalises a generation by itself (tau policy per-generation)"
+        if _value_factor(pattention, config) is None:
+            published = published_tau(config.score_function, num_tokens)
+            return f"{name} has tau {pattention.tau:.6g}, not the {published:.6g} of its {num_tokens:,} tokens"
+        other, same = first.setdefault(SLOTS[name.rpartition(".")[2]], (name, num_tokens))
+        if num_tokens != same:
+            return f"{name} has {num_tokens:,} tokens, but {other} has {same:,}; grow all layers alike"
+    return None
 
 
 def _pattentions(config: TokenformerConfig) -> list[tuple[str, PattentionConfig]]:
@@ -163,7 +137,7 @@ def _merged(source: Path, manifest: Manifest, config: TokenformerConfig, name: s
         return read_parameter(source, manifest, name, moments=False).fp32
     pattention = config.block(tokens.block).pattentions()[tokens.pattention]
     factor = _value_factor(pattention, config)
-    assert factor is not None, "check_fits has rejected it"
+    assert factor is not None, "it fits"
     parts = []
     for generation, share in zip(pattention.generations, pattention.value_shares, strict=True):
         part = read_parameter(source, manifest, str(tokens._replace(generation=generation.number)), moments=False).fp32
@@ -173,9 +147,8 @@ def _merged(source: Path, manifest: Manifest, config: TokenformerConfig, name: s
 
 def _dtype(manifest: Manifest) -> torch.dtype:
     """The type of the values that `manifest` was imported with, if there was one; float32 otherwise."""
-    lineage = manifest.lineage
-    is_import = lineage.operation == "import" and lineage.details.get("layout") == "official"
-    return DTYPES[(is_import and lineage.details.get("dtype")) or "float32"]
+    imported = manifest.lineage.imported
+    return DTYPES[(imported and imported.layout == "official" and imported.dtype) or "float32"]
 
 
 def _copy_tokenizer(source: Path, manifest: Manifest, folder: Path) -> None:

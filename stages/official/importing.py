@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,21 +10,14 @@ from model.config import TokenformerConfig, num_parameters, parameter_shapes
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import FileEntry, write_file
-from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.lineage import ImportRecord, Lineage
 from stages.checkpoint.manifest import CheckpointError, Manifest, history_of
 from stages.checkpoint.parameters import write_parameters
 from stages.checkpoint.pretrained import num_token_ids, parse_tokenizer, text_facts
 from stages.checkpoint.text_facts import TextFacts
-from stages.counted import counted, plural
-from stages.official.files import DTYPES, open_weights, refuse_lfs_pointer
-from stages.official.layout import (
-    OFFICIAL_EMBEDDING,
-    num_layers,
-    official_model,
-    official_names,
-    read_settings,
-    rotary_buffers,
-)
+from stages.counted import counted
+from stages.official.files import DTYPES, open_weights
+from stages.official.layout import OFFICIAL_EMBEDDING, official_names, problem_of, read_settings, rotary_buffers
 from stages.stage_dir import TOKENIZER_NAME
 
 
@@ -51,18 +43,21 @@ def import_official(
     deleted.
     """
     state = open_weights(weights)
-    if OFFICIAL_EMBEDDING not in state:
-        raise CheckpointError(f"{weights} is not an official checkpoint: it has no {OFFICIAL_EMBEDDING}")
-    rows = len(state[OFFICIAL_EMBEDDING]) if state[OFFICIAL_EMBEDDING].dim() else 0
-    if not rows:
-        raise CheckpointError(f"{weights}: {OFFICIAL_EMBEDDING} has no rows")
-    found = read_settings(settings)
-    _check_num_layers(state, weights, num_layers(found, settings), settings)
-    described = official_model(found, settings, rows)
-    config = described.config
-    names = official_names(config)
+    if OFFICIAL_EMBEDDING not in state or not state[OFFICIAL_EMBEDDING].dim() or not len(state[OFFICIAL_EMBEDDING]):
+        raise CheckpointError(f"{weights} is not an official checkpoint: it has no {OFFICIAL_EMBEDDING} with rows")
+    rows = len(state[OFFICIAL_EMBEDDING])
+    described = read_settings(settings)
+    # before a configuration of so many layers is built
+    num_layers = len({name.split(".")[1] for name in state if ".attention." in name or ".mlp." in name})
+    if num_layers != described.num_layers:
+        raise CheckpointError(f"{weights} has {num_layers} layers; num_layers in {settings} is {described.num_layers}")
+    try:
+        config = described.model(rows)
+    except ValueError as error:
+        raise CheckpointError(f"{settings} does not describe a model: {problem_of(error)}") from error
     _check_tensors(state, config, weights, settings)
     document, facts = _text(tokenizer, vocab_size, end_of_text, rows, described.context_length)
+    names = official_names(config)
     dtypes = {_name(state[official].dtype) for official in names.values()}
     num_bytes, total = 4 * num_parameters(config), len(names)
 
@@ -70,8 +65,7 @@ def import_official(
         for name, official in names.items():
             value = state.pop(official).float()
             if num_wrong := value.numel() - int(value.isfinite().sum()):
-                values, are = counted(num_wrong, "value"), plural(num_wrong, "is", "are")
-                raise CheckpointError(f"{weights}: {official} has {values} that {are} NaN or infinite")
+                raise CheckpointError(f"{weights}: {official} has {counted(num_wrong, 'value')}, NaN or infinite")
             yield name, value
 
     with whole_directory(output) as staging:
@@ -80,21 +74,20 @@ def import_official(
             files = write_parameters(staging, values(), on_progress and (lambda done: on_progress(done, total)))
             if document is not None:
                 files[TOKENIZER_NAME] = write_file(staging / TOKENIZER_NAME, document)
-            details = {
-                "layout": "official",
-                "weights": weights.name,
-                "dtype": dtypes.pop() if len(dtypes) == 1 else None,  # None: several
-                "ignored_settings": described.ignored,
-            }
-            return finish_directory(output, _manifest(config, files, facts, details))
+            imported = ImportRecord(
+                layout="official",
+                weights=weights.name,
+                dtype=dtypes.pop() if len(dtypes) == 1 else None,
+                ignored_settings=described.ignored,
+            )
+            return finish_directory(output, _manifest(config, files, facts, imported))
 
 
 def _manifest(
-    config: TokenformerConfig, files: dict[str, FileEntry], facts: TextFacts, details: dict[str, Any]
+    config: TokenformerConfig, files: dict[str, FileEntry], facts: TextFacts, imported: ImportRecord
 ) -> Manifest:
     """The manifest of an import, whose history starts with its tensors."""
     tokenizer = files.get(TOKENIZER_NAME)
-    details = details | {"num_parameters": num_parameters(config)}
     manifest = Manifest(
         kind="parameters",
         model=config,
@@ -106,17 +99,10 @@ def _manifest(
         tokenizer_sha256=tokenizer.sha256 if tokenizer else None,
         text=facts,
         files=files,
-        lineage=Lineage(operation="import", details=details),
+        lineage=Lineage(operation="import", imported=imported),
     )
     lineage = manifest.lineage.model_copy(update={"history": history_of(manifest)})
     return manifest.model_copy(update={"lineage": lineage})
-
-
-def _check_num_layers(state: dict[str, Tensor], weights: Path, wanted: int, settings: Path) -> None:
-    """Checks that `state` has as many layers as the settings say, before a configuration of so many is built."""
-    layers = {name.split(".")[1] for name in state if ".attention." in name or ".mlp." in name}
-    if len(layers) != wanted:
-        raise CheckpointError(f"{weights} has {len(layers)} layers; num_layers in {settings} is {wanted}")
 
 
 def _check_tensors(state: dict[str, Tensor], config: TokenformerConfig, weights: Path, settings: Path) -> None:
@@ -133,20 +119,19 @@ def _check_tensors(state: dict[str, Tensor], config: TokenformerConfig, weights:
         tensor = state[name]
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"{weights}: {name} has shape {list(tensor.shape)}, not {list(shape)}")
-        if tensor.dtype not in DTYPES.values():
-            kinds = ", ".join(DTYPES)
-            raise CheckpointError(f"{weights}: {name} has values of type {_name(tensor.dtype)}; allowed are {kinds}")
-        if tensor.layout != torch.strided or tensor.device.type != "cpu":
-            raise CheckpointError(f"{weights}: {name} is not an ordinary tensor with its values in the file")
+        if tensor.dtype not in DTYPES.values() or tensor.layout != torch.strided or tensor.device.type != "cpu":
+            raise CheckpointError(
+                f"{weights}: {name} must be an ordinary tensor of {', '.join(DTYPES)}, not of {_name(tensor.dtype)}"
+            )
 
 
-def _check_frequencies(found: Tensor, config: TokenformerConfig, name: str, settings: Path) -> None:
+def _check_frequencies(frequencies: Tensor, config: TokenformerConfig, name: str, settings: Path) -> None:
     """Checks a buffer of rotary frequencies, which GPT-NeoX rounds to the precision of the training."""
     width = config.rotary_width
     expected = config.rotary_base ** (-torch.arange(0, width, 2, dtype=torch.float64) / max(width, 1))
-    fits = found.shape == expected.shape and found.is_floating_point()
+    fits = frequencies.shape == expected.shape and frequencies.is_floating_point()
     rounded = [expected.to(dtype).float() for dtype in DTYPES.values()]
-    if not fits or not any(torch.allclose(found.float(), each, rtol=1e-5, atol=0) for each in rounded):
+    if not fits or not any(torch.allclose(frequencies.float(), values, rtol=1e-5, atol=0) for values in rounded):
         raise CheckpointError(
             f"{name} does not hold the frequencies of rotary_pct {config.rotary_fraction:g} and rotary_emb_base "
             f"{config.rotary_base:g} in {settings}"
@@ -159,15 +144,13 @@ def _text(
     """The tokenizer's document, serialised as in a dataset, and what the checkpoint records of its text."""
     facts = TextFacts(context_length=context_length, end_of_text=end_of_text, tokenizer_vocab_size=vocab_size)
     if vocab_size is not None and (tokenizer or vocab_size > rows):
-        why = "goes without --tokenizer" if tokenizer else f"is more than the {rows:,} rows of the embedding"
-        raise CheckpointError(f"--vocab-size {vocab_size} {why}")
+        raise CheckpointError(f"--vocab-size {vocab_size}: goes without --tokenizer, and up to {rows:,}, the embedding")
     if tokenizer is None:
         if end_of_text is not None:
             raise CheckpointError(f"--end-of-text {end_of_text!r} needs --tokenizer, in which growctl looks up its id")
         return None, facts
     if not tokenizer.is_file():
         raise CheckpointError(f"{tokenizer} is not a file; --tokenizer names a {TOKENIZER_NAME}")
-    refuse_lfs_pointer(tokenizer)
     loaded = parse_tokenizer(tokenizer.read_bytes(), tokenizer)
     if (num_ids := num_token_ids(loaded)) > rows:
         raise CheckpointError(f"{tokenizer} has {num_ids:,} token ids; the embedding has only {rows:,} rows")

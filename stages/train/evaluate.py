@@ -58,10 +58,13 @@ class Measured(NamedTuple):
         own = {"own_context_loss": self.own.loss, "own_context_tokens": self.own.num_tokens} if self.own else {}
         return self.result._asdict() | own
 
-    def details(self) -> dict[str, float]:
-        """The numbers as the manifest of a finished stage has them."""
-        measured = {"validation_loss": self.result.loss, "validation_tokens": self.result.num_tokens}
-        return measured | ({"own_context_loss": self.own.loss} if self.own else {})
+    def training_record(self) -> dict[str, Any]:
+        """The numbers as fields of a finished stage's TrainingRecord."""
+        return {
+            "validation_loss": self.result.loss,
+            "validation_tokens": self.result.num_tokens,
+            "own_context_loss": self.own.loss if self.own else None,
+        }
 
 
 @torch.no_grad()

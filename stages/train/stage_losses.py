@@ -1,14 +1,11 @@
 """The validation losses that the evaluations of a stage have measured so far. Imports no torch."""
 
-import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from stages.checkpoint.lineage import Losses, TrainingRecord
 
 if TYPE_CHECKING:
     from stages.train.evaluate import Measured
-
-Losses = list[tuple[int, float]]
-"""(step, validation loss) pairs, oldest first."""
 
 
 class StageLosses:
@@ -19,29 +16,20 @@ class StageLosses:
         self.main = main or []
         """At the context of the ladder's last stage, so that the losses of all stages compare."""
 
-        self._own = own or []
+        self.own_context = own or []
 
     @classmethod
-    def of(cls, details: Mapping[str, Any]) -> "StageLosses":
-        """The losses that the details of a checkpoint have."""
-        return cls(_read(details, "losses"), _read(details, "own_context_losses"))
+    def of(cls, record: TrainingRecord) -> "StageLosses":
+        """The losses that a checkpoint's record has."""
+        return cls(list(record.losses), list(record.own_context_losses))
 
     @property
     def own(self) -> Losses:
         """At the context that the stage trains, which its trigger follows."""
-        return self._own or self.main
+        return self.own_context or self.main
 
     def add(self, step: int, found: "Measured") -> None:
         """Adds what the evaluation at `step` found."""
         self.main.append((step, found.result.loss))
         if found.own:
-            self._own.append((step, found.own.loss))
-
-    def details(self) -> dict[str, Losses]:
-        """The losses as the details of a checkpoint."""
-        return {"losses": self.main} | ({"own_context_losses": self._own} if self._own else {})
-
-
-def _read(details: Mapping[str, Any], name: str) -> Losses:
-    """The losses under `name`: JSON stores NaN as null."""
-    return [(step, math.nan if loss is None else loss) for step, loss in details.get(name, [])]
+            self.own_context.append((step, found.own.loss))

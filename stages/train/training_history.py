@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from model.config import TokenformerConfig, num_parameters
 from model.flops import training_flops_per_token
 from model.precision import Precision
-from stages.checkpoint.lineage import History, TrainingCost, extended, hash_of, next_hash
+from stages.checkpoint.lineage import History, TrainingCost, TrainingRecord, extended, hash_of, next_hash
 from stages.checkpoint.manifest import Manifest, history_of, read_manifest
 from stages.spec import TrainSpec, progress_at
 from stages.train.skipped_data import consumed
@@ -84,16 +84,16 @@ class TrainingHistory:
         A trigger decides at every evaluation when the stage ends, and log lines set the limit of spikes. The end of a
         shorter stage lacks the evaluation of its last step, and has a log line that a longer stage may not have there.
         """
-        spec, step, details = self.spec, checkpoint.step, checkpoint.lineage.details
-        is_an_end = checkpoint.kind == "parameters" and "validation_loss" in details and step < spec.num_steps
+        spec, step, record = self.spec, checkpoint.step, checkpoint.lineage.training or TrainingRecord()
+        is_an_end = checkpoint.kind == "parameters" and record.is_finished and step < spec.num_steps
         if is_an_end and spec.anomalies.spikes != "ignore":
             every = (spec.log_every, spec.checkpoint_every, spec.evaluate_every)
             if all(step % interval for interval in every):
                 return False
         if spec.trigger is None:
             return True
-        losses = StageLosses.of(details).own
-        if details.get("evaluations") != spec.evaluations:
+        losses = StageLosses.of(record).own
+        if record.evaluations != spec.evaluations:
             return False
         if is_an_end and step % spec.evaluate_every == 0 and not any(at == step for at, _ in losses):
             return False

@@ -30,7 +30,7 @@ from model.language_model import LanguageModel
 from model.precision import Precision
 from stages.checkpoint.directory import finish_directory, remove_converted
 from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, raise_when_full, require_space
-from stages.checkpoint.lineage import Lineage, TrainingCost
+from stages.checkpoint.lineage import Lineage, SourceRecord, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
@@ -198,10 +198,10 @@ class Worker:
         else:
             load_states(engine, start, manifest)
         if manifest and spec.resume:
-            details = manifest.lineage.details
-            self.losses = StageLosses.of(details)
-            self.pending.restore(details.get("pending"))
-            self.guard.restore(details.get("guard"))
+            record = manifest.lineage.training or TrainingRecord()
+            self.losses = StageLosses.of(record)
+            self.pending.restore(record.pending)
+            self.guard.restore(record.guard)
         return engine
 
     def train_step(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
@@ -281,7 +281,9 @@ class Worker:
         """
         spec = self.spec
         path = self.paths.step(step)
-        lineage = Lineage(operation="train", details=self.state(), history=self.history.at(step, self.cost(step)))
+        lineage = Lineage(
+            operation="train", training=self.training_record(), history=self.history.at(step, self.cost(step))
+        )
         fields = {**self.manifest_fields(engine, step), "lineage": lineage}
         num_bytes = last_checkpoint_bytes(self.paths.directory) or engine_checkpoint_bytes(
             num_parameters(spec.model),
@@ -331,30 +333,33 @@ class Worker:
 
         files = save_parameters(final, states(), tokenizer=Path(spec.dataset) / TOKENIZER_NAME)
         self.record_usage(step)
-        found, state = self.evaluate(plain), self.state()
+        found, record = self.evaluate(plain), self.training_record()
         self.record_evaluation("final", step, "fp32", found)
         self.record_usage(step)
         self.record("end", step)
         if self.metrics:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
-            by_source = self.data.by_source(step, found.result)
-            details = state | {"steps": step} | found.details() | ({"by_source": by_source} if by_source else {})
+            by_source = self.data.by_source(step, found.result) or {}
+            sources = {name: SourceRecord.model_validate(values) for name, values in by_source.items()}
+            measured = found.training_record() | {"by_source": sources or None}
+            record = record.model_copy(update=measured)
             history = self.history.at(step, self.cost(step))
-            lineage = Lineage(operation="train", parent=parent, details=details, history=history)
+            lineage = Lineage(operation="train", parent=parent, training=record, history=history)
             fields = self.manifest_fields(engine, step)
             finish_directory(final, Manifest(kind="parameters", files=files, lineage=lineage, **fields))
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint stores besides tensors, for training that goes on from it. Collective."""
-        return {
-            "stage": self.spec.stage,
-            **self.losses.details(),
-            "pending": self.pending.gathered(),
-            "guard": self.guard.state(),
-            "left_out": self.spec.left_out,
-            "evaluations": self.spec.evaluations,
-        }
+    def training_record(self) -> TrainingRecord:
+        """What a checkpoint stores besides tensors, for training that continues from it. Collective."""
+        return TrainingRecord(
+            stage=self.spec.stage,
+            losses=self.losses.main,
+            own_context_losses=self.losses.own_context,
+            pending=self.pending.gathered(),
+            guard=self.guard.state(),
+            left_out=list(self.spec.left_out),
+            evaluations=self.spec.evaluations,
+        )
 
     def cost(self, step: int) -> TrainingCost:
         """The cost of the model after `step` steps, from its first ancestor on."""

@@ -6,10 +6,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from growctl.evaluate.model_card import model_card
+from growctl.runs.show import read_facts
 from model.config import TokenformerConfig, TransformerConfig
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
-from stages.huggingface.card import CardFacts, model_card
 from stages.huggingface.export import export_huggingface
 from tests.pretrained import adding_tokenizer, text_config, write_pretrained
 
@@ -42,7 +43,7 @@ def write_export(directory: Path, name: str, *, end_of_text: bool = True) -> Pat
         pretrained = pretrained._replace(manifest=pretrained.manifest.model_copy(update={"text": text}))
     _learn(pretrained)
     folder = directory / name
-    facts = CardFacts(name, [], [], [], [], [], [], num_padding_rows=9)
+    facts = read_facts(pretrained.directory, directory, pretrained.manifest)
     export_huggingface(
         pretrained, folder, card=partial(model_card, facts), keep_generations=name == "grown", check=False
     )

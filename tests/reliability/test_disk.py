@@ -11,8 +11,7 @@ import torch
 
 from growctl.ladder.load import load_schedule
 from growctl.launch.resolve import machines_of, run_devices
-from growctl.run.disk_space import check_space, remaining_bytes
-from growctl.run.requests import LadderRequest
+from growctl.run.requests import LadderRequest, check_space, remaining_bytes
 from growctl.runs.directory import RunError
 from stages.checkpoint import disk_full
 from stages.checkpoint.directory import begin_directory
@@ -154,9 +153,9 @@ def test_a_run_compares_what_it_will_write_with_the_free_space_before_it_starts(
     request = LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, with_controls=False).ladder
     directory, devices = tmp_path / "runs/tiny", run_devices(schedule, machines_of(schedule))
     needed = remaining_bytes(request, directory, devices)
-    monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: needed)
+    monkeypatch.setattr("growctl.run.requests.free_bytes", lambda path: needed)
     check_space([request], tmp_path / "runs", devices)
-    monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: needed - 1)
+    monkeypatch.setattr("growctl.run.requests.free_bytes", lambda path: needed - 1)
     with pytest.raises(RunError, match=r"about \d.* but only \d.* are free in .*checkpoint\.check_space=false"):
         check_space([request], tmp_path / "runs", devices)
     with pytest.raises(RunError, match=r"^tiny, tiny: the checkpoints still to be written"):
@@ -168,7 +167,7 @@ def test_a_run_compares_what_it_will_write_with_the_free_space_before_it_starts(
     beside.rename(staging_directory(beside))
     assert remaining_bytes(request, directory, devices) == left, "leftovers are removed first"
     unchecked = load_schedule(str(tmp_path / "tiny.yaml"), ["checkpoint.check_space=false"])
-    monkeypatch.setattr("growctl.run.disk_space.free_bytes", lambda path: 0)
+    monkeypatch.setattr("growctl.run.requests.free_bytes", lambda path: 0)
     check_space([LadderRequest.of(unchecked, "tiny", tmp_path, None, with_controls=False).ladder], tmp_path, devices)
 
 

@@ -25,15 +25,16 @@ from growctl.launch.devices import Devices
 from growctl.launch.hostfile import hostfile_machines, read_hostfile
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, plain_path
+from growctl.launch.slurm import check_slurm
 from growctl.launch.workers import Workers
 from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.ledger import Ledger
-from growctl.queue.submit import check_slurm, job_executor, plan_jobs
 from growctl.run.requests import LadderRequest
+from growctl.run.slurm_jobs import plan_jobs
 from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.runs.status import find_status
 from model.flops import Flops
-from stages.data.prepare import _name
+from stages.corpus.corpus import plain_name
 from tests.growctl.schedules import BASE, changed, parse
 from tests.reliability.hostile import HOSTILE, TEXTS
 from tests.workers import HANG_SECONDS
@@ -99,9 +100,9 @@ def test_a_hostile_name_on_the_command_line_is_rejected(name, tmp_path):
 
 @quick
 @given(source=TEXTS.map(lambda text: f"folder/{text}"))
-def test_every_source_gives_a_plain_dataset_name(source):
-    assert is_plain(_name(source))
-    assert len(_name(source)) <= 100
+def test_every_source_gives_a_plain_datasetplain_name(source):
+    assert is_plain(plain_name(source))
+    assert len(plain_name(source)) <= 100
 
 
 def told(dump: Path) -> tuple[list[str], dict[str, str]]:
@@ -176,7 +177,7 @@ def request_of(runs_dir: Path, slurm: dict[str, object]) -> LadderRequest:
 def script_of(folder: Path, slurm: dict[str, object]) -> str:
     """The job script of a run with a single job."""
     request = request_of(folder, slurm)
-    executor = job_executor(plan_jobs(request, [request.ladder])[0], folder / "slurm", None)
+    executor = plan_jobs(request, [request.ladder])[0].executor(folder / "slurm", None, 1)
     return executor._make_submission_file_text(executor._submitit_command_str, "")
 
 

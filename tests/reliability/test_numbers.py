@@ -16,9 +16,8 @@ from growctl.launch.devices import Devices
 from growctl.launch.local import Local
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.ledger import Ledger
-from growctl.run.entries import stage_entry
 from growctl.run.requests import RunFailed, RunRequest
-from growctl.run.runner import Execution
+from growctl.run.runner import Execution, StageRun, stage_entry
 from growctl.run.screen import Screen
 from stages.checkpoint.manifest import read_manifest
 from stages.metrics import MetricsWriter, Record, read_metrics
@@ -157,7 +156,7 @@ def booked(execution: Execution) -> tuple[tuple[int, int], ...]:
     [plan] = execution.plans
     metrics = execution.stage(plan).metrics
     execution.ledger.books(plan.name).sync(read_metrics(metrics), attempt_over=True)
-    return execution._left_out(plan)
+    return StageRun(execution, plan).left_out()
 
 
 def test_a_stage_rolled_back_to_the_same_step_too_often_stops_and_suggests_a_fix(execution):

@@ -18,8 +18,8 @@ from growctl.ladder.releases import plan_run
 from growctl.ledger.entries import BaseEntry, StageEntry
 from growctl.ledger.exchange import import_ledgers
 from growctl.run.dataset import RecordedLadder
-from growctl.run.entries import run_entry, stage_entry
 from growctl.run.requests import RunRequest
+from growctl.run.runner import run_entry, stage_entry
 from growctl.run.start import Start
 from growctl.runs.directory import RunSet
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, stage_of

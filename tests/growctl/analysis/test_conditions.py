@@ -108,3 +108,5 @@ def test_time_compares_only_on_the_same_machines_launched_alike() -> None:
     assert "different machines" in str(same_machines([run, replace(run, machines=(("cpu", 4, "bf16"),))]))
     sharded = replace(run, conditions=run.conditions | {"launch.zero_stage": 3})
     assert same_machines([run, sharded]) == "they were launched differently (launch.zero_stage)"
+    resumed = replace(run, relaunched=("launch.zero_stage",))
+    assert same_machines([resumed, resumed]) == "they were launched differently (launch.zero_stage)"

@@ -46,6 +46,22 @@ def test_no_ladder_loses_to_one_that_diverged_with_a_seed(runs: Path) -> None:
     assert (pair.verdict.outcome, "other diverged with 1 seed of 3" in pair.verdict.claim) == ("unknown", True)
 
 
+@pytest.mark.parametrize(
+    ("budget", "seeds", "outcome"),
+    [(4.0, (2,), "won"), (4.0, SEEDS, "won"), (2.0, (2,), "unknown"), (2.0, SEEDS, "unknown"), (1.0, SEEDS, "unknown")],
+    ids=str,
+)
+def test_a_control_that_diverged_at_a_budget_that_nobody_needs_leaves_the_verdict(
+    runs: Path, budget: float, seeds: tuple[int, ...], outcome: str
+) -> None:
+    for seed in SEEDS:
+        losses = {at: loss + noise(seed, 1) for at, loss in (CURVE | {4.0: 1.15}).items()}
+        against(seed_of(runs, seed, 1.28 + noise(seed)), losses | ({budget: math.nan} if seed in seeds else {}))
+    [verdict] = judged(runs).headlines
+    assert verdict.outcome == outcome
+    assert f"diverged with {len(seeds)} seed" in " ".join([verdict.claim, *verdict.cautions])
+
+
 @pytest.mark.parametrize(("diverged_at", "outcome"), [((0.004,), "won"), ((0.001, 0.002, 0.004), "unknown")], ids=str)
 def test_a_setting_at_which_the_opponent_diverged_is_none_that_tuning_would_pick(
     runs: Path, diverged_at: tuple[float, ...], outcome: str
@@ -92,7 +108,7 @@ def test_a_control_that_diverged_once_is_not_hidden_by_its_repetition(runs: Path
             [control] = against(ladder, {4.0: final}, runs=runs / "elsewhere")
             control.path.parent.rename(runs / f"{prefix}{control.entry.name}")
     [verdict] = judged(runs).headlines
-    assert "diverged with 3 seeds of 3" in verdict.claim
+    assert "diverged with 3 seeds of 3" in " ".join(verdict.cautions)
 
 
 def test_compare_names_the_steps_in_which_two_ladders_differ(runs: Path) -> None:

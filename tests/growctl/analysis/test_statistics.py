@@ -433,6 +433,17 @@ def test_critical_values_of_the_best_of_several_hold_in_simulation():
     assert to_lose == t_quantile(0.975, degrees)
 
 
+def test_a_win_takes_the_critical_value_of_the_curve_that_asks_for_most():
+    """A curve with one noisy seed of its own is less correlated over the ladders than one that shares theirs."""
+    design = design_of(((0, 1, 2),) * 5 + ((3, 4, 5),))
+    shared, own = ([np.eye(6)[curve] - np.eye(6)[i] for i in range(4)] for curve in (4, 5))
+    degrees = min(design.noise(row).degrees for row in (*shared, *own))
+    one, other = (critical_values(design, np.array([rows]), 0, degrees)[0] for rows in (shared, own))
+    assert abs(one - other) > 0.01
+    for order in ([shared, own], [own, shared]):
+        assert critical_values(design, np.array(order), 0, degrees)[0] == pytest.approx(max(one, other))
+
+
 def test_the_order_of_the_curves_decides_nothing():
     curves = [arms([(0.5, 2.9), (1.0, 2.5), (2.0, 2.2)]), arms([(0.25, 4.0), (0.5, 3.0)])]
     there, back = (judge([ladder(2.52)], each) for each in (curves, curves[::-1]))

@@ -177,8 +177,11 @@ def test_two_ladders_at_equal_loss_have_an_interval(runs: Path) -> None:
     assert multiplier["low"] < multiplier["estimate"] < multiplier["high"]
 
 
-def test_a_ledger_that_lost_rows_contradicts_the_cost_of_the_final_checkpoint(runs: Path) -> None:
-    twelve.lost_rows(runs)
+@pytest.mark.parametrize("start_flops", [None, twelve.START_FLOPS])
+def test_a_ledger_that_lost_rows_contradicts_the_cost_of_the_final_checkpoint(
+    runs: Path, start_flops: float | None
+) -> None:
+    twelve.lost_rows(runs, start_flops)
     found = verdict_of(runs)
     assert found.outcome == UNKNOWN
     assert "ledger" in found.text

@@ -12,9 +12,11 @@ from typing import Any
 from growctl.ladder.releases import plan_run
 from growctl.ledger.exchange import import_ledgers
 from growctl.runs.directory import RunSet
+from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths
+from model.flops import Flops
 from stages.checkpoint.files import write_file
-from stages.checkpoint.lineage import Lineage, TrainingCost, extended
+from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord, extended
 from stages.checkpoint.manifest import Manifest, sealed_manifest
 from stages.stage_dir import MANIFEST_NAME
 from tests.growctl.analysis.ladders import (
@@ -172,21 +174,25 @@ def two_ladders(runs: Path) -> None:
         seed_of(runs, seed, 1.34 + noise(seed, 1), "other", **rate)
 
 
-def lost_rows(runs: Path) -> None:
+def lost_rows(runs: Path, start_flops: float | None) -> None:
     """12: a ladder whose ledger has lost its last row, although its `final/` says what the whole ladder cost."""
-    ladder = scheduled(runs, "quick", [3.1, 2.3], always(2.5), {"controls": [{"kind": SCRATCH}]})
+    changes: dict[str, Any] = {"controls": [{"kind": SCRATCH}]}
+    changes |= {"start": start_block(start_flops)} if start_flops else {}
+    ladder = scheduled(runs, "quick", [3.1, 2.3], always(2.5), changes)
     plans = plan_run(parse(BASE))
-    cost = TrainingCost()
+    history = extended((), "init", {}, num_parameters=1, cost=TrainingCost(flops=Flops(start_flops or 0.0, 0.0, 0.0)))
     for plan in plans:
-        cost = cost.plus(plan.num_steps, plan.budget_tokens, plan.flops, 60.0)
+        cost = history[-1].cost.plus(plan.num_steps, plan.budget_tokens, plan.flops, 60.0)
         paths = RunPaths(ladder.path.parent).stage(plan.index, plan.name)
-        history = extended((), "train", {}, num_parameters=plan.num_parameters, cost=cost)
-        lineage = Lineage(operation="train", history=history, details={"validation_loss": 2.3})
+        history = extended(history, "train", {}, num_parameters=plan.num_parameters, cost=cost)
+        lineage = Lineage(operation="train", history=history, training=TrainingRecord(validation_loss=2.3))
         facts: dict[str, Any] = {"kind": "parameters", "model": plan.model, "step": plan.num_steps, "lineage": lineage}
         facts |= {"group_steps": {}, "samples_seen": 0, "seed": 3, "dataset_fingerprint": "f00d", "files": {}}
         manifest = Manifest(**facts, tokenizer_sha256=None)
         write_file(paths.final / MANIFEST_NAME, sealed_manifest(manifest).model_dump_json().encode())
         paths.metrics.touch()
+    [whole] = [run for run in find_runs(runs) if run.name == "quick"]
+    assert all(stage.cost_is_whole for stage in whole.stages)
     with closing(sqlite3.connect(ladder.path)) as ledger:
         (trigger,) = ledger.execute("SELECT sql FROM sqlite_master WHERE name = 'work_keeps_on_delete'").fetchone()
         ledger.execute("DROP TRIGGER work_keeps_on_delete")

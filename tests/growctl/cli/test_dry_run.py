@@ -11,8 +11,8 @@ from growctl.cli.dry_run import dry_run_text
 from growctl.ladder.load import load_schedule
 from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.resolve import machines_of
-from growctl.queue.submit import job_executor, plan_jobs
 from growctl.run.requests import LadderRequest
+from growctl.run.slurm_jobs import plan_jobs
 from tests.growctl.runs import CONTROL, SCHEDULE, run, write_schedule
 
 SLURM = (
@@ -86,7 +86,7 @@ def test_with_slurm_it_prints_the_exact_scripts_and_commands(tmp_path, monkeypat
     jobs = plan_jobs(request, request.checked(machines))
     assert [job.name for job in jobs][:2] == ["tiny.small", "tiny.large"]
     for job in jobs:
-        executor = job_executor(job, tmp_path / "runs/tiny/slurm", f"ID-OF-{job.after}" if job.after else None)
+        executor = job.executor(tmp_path / "runs/tiny/slurm", f"ID-OF-{job.after}" if job.after else None, 1)
         assert executor._make_submission_file_text(executor._submitit_command_str, "") in text
         for plan in job.stages:
             directory = request.directory(job.request) / "stages" / f"{plan.index}-{plan.name}"

@@ -60,7 +60,7 @@ def test_the_table_has_the_figures_with_their_units(call: Call):
     lines = call("--text", "text.txt").splitlines()
     assert [line.strip().split("  ")[0] for line in lines[-5:]] == [
         "tokens predicted",
-        "loss, nats per token",
+        "loss",
         "perplexity",
         "word perplexity",
         "bits per byte",

@@ -35,7 +35,7 @@ def test_an_import_prints_one_json_document_with_text_and_ignored_settings(tmp_p
     assert err == ""
     told = json.loads(out)
     assert told["path"] == str(tmp_path / "imported")
-    assert told["ignored_settings"] == {"gpt_j_residual": True}
+    assert told["lineage"]["imported"]["ignored_settings"] == {"gpt_j_residual": True}
     assert told["text"]["tokenizer_vocab_size"] == 261
 
 
@@ -88,11 +88,11 @@ def test_an_existing_output_is_refused_before_any_work(checkpoint, tmp_path):
 def test_what_cannot_be_imported_or_exported_is_one_line_and_exit_code_2(tmp_path):
     weights, settings = write_official(tmp_path, {EMBEDDING: torch.full((264, 32), torch.nan)})
     _, err = run_here("import", "official", weights, "--config", settings, "--output", tmp_path / "new", expect=2)
-    assert err == f"growctl: {weights}: {EMBEDDING} has 8,448 values that are NaN or infinite\n"
+    assert err == f"growctl: {weights}: {EMBEDDING} has 8,448 values, NaN or infinite\n"
     write_checkpoint(tmp_path / "final")
     run_here("expand", tmp_path / "final", "--add-tokens", 5, "--output", tmp_path / "grown")
     _, err = run_here("export", tmp_path / "grown", tmp_path / "new", "--to", "official", expect=2)
-    assert "has keys whose ramp is not finished" in err
+    assert "is not finished; train the model until it is" in err
     assert err.count("\n") == 1
     assert not (tmp_path / "new").exists()
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from model.config import num_parameters
-from stages.checkpoint.lineage import extended
+from stages.checkpoint.lineage import TrainingRecord, extended
 from stages.checkpoint.text_facts import TextFacts
-from stages.huggingface import same_logits
+from stages.huggingface.record import LogitsCheck
 from tests.growctl.invented_runs import control, ladder
 from tests.growctl.runs import UNUSABLE_INPUT, run_here
 from tests.growctl.runs.test_show import COST, rewrite_lineage
@@ -21,7 +21,7 @@ from tests.stages.checkpoints import write_checkpoint
 @pytest.fixture(autouse=True)
 def same_as_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares the process that loads an export; tests/stages/huggingface has what it does."""
-    found = same_logits.LogitsCheck("5.23.0", 3e-7, 2e-5, None)
+    found = LogitsCheck(transformers="5.23.0", largest_difference=3e-7, allowed=2e-5)
     monkeypatch.setattr("stages.huggingface.export.check_logits", lambda *_: found)
 
 
@@ -36,8 +36,8 @@ def test_an_export_says_what_it_wrote_and_how_to_load_it(checkpoint, tmp_path):
     assert err == ""
     assert out == (
         f"{tmp_path}/out: TokenformerForCausalLM, float32, 24.5 kB of weights in 1 file\n"
-        "Checked: Transformers 5.23.0 computes the checkpoint's logits; the largest difference in float32 is 3e-07 "
-        "(2e-05 allowed).\n"
+        "compared with the checkpoint: Transformers 5.23.0 computes its logits; the largest difference in float32 is "
+        "3e-07 (2e-05 allowed)\n"
         f"To load it: AutoModelForCausalLM.from_pretrained('{tmp_path}/out', trust_remote_code=True)\n"
     )
 
@@ -65,7 +65,7 @@ def test_the_model_card_tells_the_lineage_the_loss_and_the_verdict_of_the_run(tm
     size = num_parameters(write_pretrained(final).model)
     drawn = extended((), "init", {"seed": 7}, num_parameters=size)
     trained = extended(drawn, "train", {"steps": 11}, num_parameters=size, cost=COST, made_in="quick/small")
-    rewrite_lineage(final, history=trained, details={"validation_loss": 2.0})
+    rewrite_lineage(final, history=trained, training=TrainingRecord(validation_loss=2.0))
     run_here("export", "quick/0-small", tmp_path / "out", "--to", "huggingface", "--runs-dir", tmp_path)
     card = (tmp_path / "out/README.md").read_text()
     for line in [

@@ -10,7 +10,7 @@ from growctl.draft.fit import drafted
 from growctl.draft.wish import Wish
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
-from growctl.launch.ranks import crowded_cores
+from growctl.launch.resolve import crowded_cores
 from model.errors import UserError
 from tests.growctl.draft.wishes import bases, parameters
 from tests.growctl.schedules import file_of

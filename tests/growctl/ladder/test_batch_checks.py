@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from growctl.launch.ranks import uneven_batch
+from growctl.launch.resolve import uneven_batch
 from growctl.schedule.batches import StageBatch, longest_context, stage_batch
 from tests.growctl.schedules import changed, message_of, parse
 

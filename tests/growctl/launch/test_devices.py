@@ -28,16 +28,15 @@ from growctl.launch.devices import GPU_FILES, MOST_CPU_RANKS, Devices, gpus_here
 from growctl.launch.local import Local
 from growctl.launch.machines import LaunchError
 from growctl.launch.resolve import machines_of, planned_devices, run_devices
-from growctl.run.disk_space import remaining_bytes
-from growctl.run.requests import LadderRequest
+from growctl.run.requests import LadderRequest, remaining_bytes
 from growctl.run.runner import Execution
 from growctl.run.screen import Screen
 from growctl.schedule.blocks import Schedule
 from stages.engine.devices import visible_gpus
 from stages.engine.engine import choose_precision
 from stages.engine.precision import cpu_is_fast_at_bf16, resolve_precision
-from stages.probe.devices import find_devices
-from stages.probe.machine_facts import DeviceFacts
+from stages.probe.machine import find_devices
+from stages.probe.records import DeviceFacts
 from tests.growctl.ladders import ladder
 from tests.workers import REPOSITORY
 
@@ -308,7 +307,11 @@ def test_a_plan_ends_the_reason_that_it_notes_with_one_full_stop(monkeypatch):
 @pytest.mark.slow
 def test_the_probes_output_is_read_back():
     result = subprocess.run(
-        [sys.executable, "-m", "stages.probe.devices"], capture_output=True, text=True, check=True, cwd=REPOSITORY
+        [sys.executable, "-m", "stages.probe.machine", "--devices"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=REPOSITORY,
     )
     told = [DeviceFacts.model_validate(each) for each in json.loads(result.stdout.splitlines()[-1])]
     assert len(told) == max(1, torch.cuda.device_count())
@@ -364,7 +367,7 @@ def test_a_run_uses_the_devices_it_starts_on_and_not_the_gpu_that_its_plan_assum
     assert run_devices(schedule, machines) == Devices(2, "cpu", cpu_is_fast_at_bf16())
     request = LadderRequest.of(schedule, "s", tmp_path, None, with_controls=False).ladder
     execution = Execution(request, tmp_path, machines, Screen(Console()))
-    assert [execution._micro_batch_size(plan) for plan in execution.plans] == [4] * len(execution.plans)
+    assert [execution.micro_batch_size(plan) for plan in execution.plans] == [4] * len(execution.plans)
 
 
 def test_a_run_needs_the_disk_space_of_the_precision_it_trains_in(other_machine, tmp_path, monkeypatch):

@@ -28,7 +28,7 @@ from tests.growctl.runs import (
 from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.workers import REPOSITORY
 
-OUR_LINE = "write the host's name and its number of devices"
+OUR_LINE = "write a host's name, which no other line has, and its number of devices"
 
 
 def write_hostfile(folder: Path, text: str = "one slots=1\ntwo slots=1\n") -> Path:
@@ -52,13 +52,13 @@ def test_hosts_are_read_in_file_order_without_comments(tmp_path):
         ("one slots=1\ntwo\n", f"line 2: 'two': {OUR_LINE}"),
         ("one slots=many\n", f"line 1: 'one slots=many': {OUR_LINE}"),
         ("one slots=1 two slots=2\n", OUR_LINE),
-        ("one slots=0\n", "line 1: 'one slots=0': slots must be 1 or more"),
-        ("one slots=1\n\none slots=2\n", "line 3: 'one slots=2': this host is listed twice"),
-        ("$(reboot) slots=1\n", "line 1: '$(reboot) slots=1': a host name has only letters"),
-        ("a;reboot slots=1\n", "a host name has only letters"),
-        ("-oProxyCommand=x slots=1\n", "a host name has only letters"),
-        ("one,two slots=1\n", "a host name has only letters"),
-        ("one[1-9] slots=1\n", "a host name has only letters"),
+        ("one slots=0\n", f"line 1: 'one slots=0': {OUR_LINE}"),
+        ("one slots=1\n\none slots=2\n", f"line 3: 'one slots=2': {OUR_LINE}"),
+        ("$(reboot) slots=1\n", f"line 1: '$(reboot) slots=1': {OUR_LINE}"),
+        ("a;reboot slots=1\n", OUR_LINE),
+        ("-oProxyCommand=x slots=1\n", OUR_LINE),
+        ("one,two slots=1\n", OUR_LINE),
+        ("one[1-9] slots=1\n", OUR_LINE),
         ("# nobody\n", "lists no hosts"),
     ],
 )
@@ -73,10 +73,8 @@ def test_an_invalid_line_is_reported_with_file_and_number(tmp_path, text, messag
 def test_a_missing_hostfile_is_reported_with_the_key_and_an_example(tmp_path):
     with pytest.raises(LaunchError) as error:
         read_hostfile(tmp_path / "none")
-    assert str(error.value) == (
-        f"launch.hostfile.path = '{tmp_path}/none': there is no such file; write one line for each machine into it, as "
-        "in: worker-1 slots=8, or set launch.hostfile.path to your hostfile"
-    )
+    assert str(error.value).startswith(f"launch.hostfile.path = '{tmp_path}/none': [Errno 2] No such file")
+    assert str(error.value).endswith("name a file with lines as worker-1 slots=8")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from growctl.launch.local import (
 )
 from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
 from growctl.launch.resolve import machines_of
-from growctl.launch.slurm_machines import SlurmMachines
+from growctl.launch.slurm import SlurmMachines
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
 from growctl.schedule.launch_block import LaunchBlock

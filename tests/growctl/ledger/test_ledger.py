@@ -15,7 +15,7 @@ from growctl.ledger.entries import AnomalyEntry, Cost, WorkEntry
 from growctl.ledger.file import TABLES
 from growctl.ledger.ledger import Ledger
 from model.flops import Flops
-from tests.growctl.ledger.records import BASE, RUN, Metrics, extents, killed_once, rows
+from tests.growctl.ledger.records import BASE, GROWN, RUN, Metrics, extents, killed_once, rows
 
 
 def test_rows_close_at_checkpoints_and_at_the_end(ledger: Ledger) -> None:
@@ -289,8 +289,8 @@ def test_anomalies_are_stored_once_and_in_order(ledger: Ledger) -> None:
     for _ in range(2):
         ledger.books("0-small").sync(metrics.records)
     assert ledger.anomalies("0-small") == [
-        AnomalyEntry(1, 7, 18.0, "spike", 9.5, 6.0, "skip", 7, 1),
-        AnomalyEntry(1, 7, 19.0, "non_finite", None, None, "stop", None, None),
+        AnomalyEntry("0-small", 1, 7, 18.0, "spike", 9.5, 6.0, "skip", 7, 1),
+        AnomalyEntry("0-small", 1, 7, 19.0, "non_finite", None, None, "stop", None, None),
     ]
     assert ledger.anomalies("1-large") == []
     ledger.close()
@@ -374,3 +374,13 @@ def test_lost_metrics_lines_never_stop_a_run_and_nothing_counts_twice(
         ledger.evaluations(stage.name)
     with Ledger.open(path) as ledger:
         assert ledger.stage_cost(stage.name) == cost
+
+
+def test_the_launch_of_a_resumed_run_may_change_and_is_remembered(ledger: Ledger) -> None:
+    assert ledger.relaunched() == []
+    for zero_stage in (2, 2, 3, 2):
+        conditions = RUN.conditions | {"launch.zero_stage": zero_stage}
+        ledger.record_run(replace(RUN, conditions=conditions), [BASE, GROWN])
+    assert ledger.relaunched() == ["launch.zero_stage"]
+    assert ledger.run().conditions == RUN.conditions
+    assert len(rows(ledger, "run")) == 3

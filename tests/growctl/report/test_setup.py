@@ -1,14 +1,11 @@
 """What a report says of how its runs were made: environment, commands, schedules, and what each growth did."""
 
-import io
 import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from rich.console import Console
 
 from growctl.ledger.lines import read_starts, record_start
 from growctl.report import setup
@@ -16,7 +13,8 @@ from growctl.runs.find import find_runs
 from growctl.runs.runs import EvaluationPoint, RunReport
 from growctl.runs_dir import RunPaths
 from growctl.text.section import Listing, Section, Table
-from growctl.text.terminal import print_sections
+from model.policy import GrowthPolicy
+from stages.checkpoint.lineage import GrowthRecord
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
 
 
@@ -40,37 +38,22 @@ def runs_on_zero_2(runs: Path) -> list[RunReport]:
     return [replace(run, conditions={"launch.zero_stage": 2}) for run in find_runs(runs)]
 
 
-def test_runs_of_one_environment_share_a_row_with_the_versions_that_their_ladder_recorded(runs: Path) -> None:
+def test_runs_of_one_environment_share_a_sentence_with_the_versions_that_their_ladder_recorded(runs: Path) -> None:
     ladder(runs)
     control(runs, 900, 1.30)
     record_start(RunPaths(runs / "quick"), ["growctl", "run", "quickstart"])
-    software = read_starts(RunPaths(runs / "quick"))[0].software
-    assert software.keys() == {"python", "growctl", "torch", "deepspeed"}
-    [row] = cells(setup.environment_section(runs_on_zero_2(runs)))
-    assert row == ["all 2 runs", "cpu", "2", "bf16", "2", *(software[name] for name in setup._SOFTWARE)]
+    versions = read_starts(RunPaths(runs / "quick"))[0].software
+    assert versions.keys() == {"python", "growctl", "torch", "deepspeed"}
+    [sentence] = texts(setup.environment_section(runs_on_zero_2(runs)))
+    assert sentence == (
+        f"All 2 runs: 2 x cpu in bf16, ZeRO stage 2; growctl {versions['growctl']}, Python {versions['python']}, "
+        f"torch {versions['torch']}, DeepSpeed {versions['deepspeed']}."
+    )
 
 
-@pytest.mark.parametrize("width", [60, 80, 100])
-def test_the_environments_fit_the_terminal_with_every_word_whole(runs: Path, width: int) -> None:
+def test_what_was_not_recorded_of_an_environment_is_said_or_left_out(runs: Path) -> None:
     ladder(runs)
-    control(runs, 900, 1.30)
-    record_start(RunPaths(runs / "quick"), ["growctl", "run", "quickstart"])
-    found = setup.environment_section(runs_on_zero_2(runs)[:1])
-    assert found is not None
-    output = io.StringIO()
-    print_sections([found], Console(file=output, width=width), details=True)
-    assert max(map(len, output.getvalue().splitlines())) <= width
-    words = output.getvalue().split()
-    assert {"ZeRO", "stage", "precision", "devices", "quick", "bf16", "growctl"} <= set(words)
-    assert ("Python" in words) == (width >= 80)
-
-
-def test_what_was_not_recorded_of_an_environment_says_why(runs: Path) -> None:
-    ladder(runs)
-    [table] = setup.environment_section(find_runs(runs)).parts
-    [[_, device, *_, zero, growctl, _, _, _]] = table.groups[0].rows
-    assert (device.text, zero.text, growctl.text) == ("cpu", "-", "-")
-    assert "did not record it" in growctl.why
+    assert texts(setup.environment_section(find_runs(runs))) == ["quick: 2 x cpu in bf16; versions not recorded."]
 
 
 def test_runs_that_trained_nothing_have_no_environment(runs: Path) -> None:
@@ -124,12 +107,12 @@ def test_a_schedule_that_cannot_be_read_is_left_out(runs: Path) -> None:
 
 
 @pytest.fixture
-def details(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the manifest of every grown checkpoint says of the growth."""
-    said: dict[str, Any] = {"policy": {"init": "matched", "tau": "ramp"}, "preserves": True}
-    lineage = SimpleNamespace(lineage=SimpleNamespace(details=said))
-    monkeypatch.setattr("growctl.report.setup.read_manifest", lambda directory: lineage)
-    return said
+def lineage(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the manifest of every grown checkpoint says of its lineage."""
+    lineage = SimpleNamespace(growth=GrowthRecord(policy=GrowthPolicy(), preserves=True, seed=0))
+    manifest = SimpleNamespace(lineage=lineage)
+    monkeypatch.setattr("growctl.report.setup.read_manifest", lambda directory: manifest)
+    return lineage
 
 
 def only_run(runs: Path, loss_after: float) -> RunReport:
@@ -150,9 +133,9 @@ def only_run(runs: Path, loss_after: float) -> RunReport:
     ],
 )
 def test_a_growth_is_judged_by_what_its_policy_promises(
-    runs: Path, details: dict[str, Any], moved: float, preserves: bool | None, outcome: str
+    runs: Path, lineage: SimpleNamespace, moved: float, preserves: bool | None, outcome: str
 ) -> None:
-    details["preserves"] = preserves
+    lineage.growth = None if preserves is None else lineage.growth.model_copy(update={"preserves": preserves})
     run = only_run(runs, 1.42 + moved)
     [growth] = setup.growths(run)
     assert growth.outcome == outcome
@@ -160,27 +143,27 @@ def test_a_growth_is_judged_by_what_its_policy_promises(
     assert run.stages[1].jump == pytest.approx(moved, abs=1e-12)
 
 
-def test_a_growth_is_listed_with_its_policy_and_its_losses(runs: Path, details: dict[str, Any]) -> None:
+def test_a_growth_is_listed_with_its_policy_and_its_losses(runs: Path, lineage: SimpleNamespace) -> None:
     run = only_run(runs, 1.42)
     found = setup.growth_section([run])
     assert cells(found) == [
         [
-            *("1-2m", "800k to 2.4M", "matched, ramp", "1.420000", "1.420000", "0"),
+            *("1-2m", "800k to 2.4M", "init matched, tau ramp", "1.420000", "1.420000", "0"),
             *("1.4285", "120k", "1.58e12", "preserved"),
         ]
     ]
 
 
-def test_a_growth_in_depth_is_listed_with_its_layers_and_where_they_went(runs: Path, details: dict[str, Any]) -> None:
-    details |= {"policy": {"init": "matched", "tau": "ramp", "depth": "interleave"}, "new_layers": 2}
+def test_a_growth_in_depth_is_listed_with_its_layers_and_where_they_went(runs: Path, lineage: SimpleNamespace) -> None:
+    lineage.growth = GrowthRecord(policy=GrowthPolicy(depth="interleave"), new_layers=2, preserves=True, seed=0)
     run = only_run(runs, 1.42)
     [growth] = setup.growths(run)
     assert growth.new_layers == 2
     [row] = cells(setup.growth_section([run]))
-    assert row[1:3] == ["800k to 2.4M, 2 new layers", "matched, ramp, interleave"]
-    details["new_layers"] = 0
+    assert row[1:3] == ["800k to 2.4M, 2 new layers", "init matched, tau ramp, depth interleave"]
+    lineage.growth = lineage.growth.model_copy(update={"new_layers": 0})
     [row] = cells(setup.growth_section([run]))
-    assert row[1:3] == ["800k to 2.4M", "matched, ramp"]
+    assert row[1:3] == ["800k to 2.4M", "init matched, tau ramp"]
 
 
 def test_a_run_that_has_not_grown_yet_has_no_growths(runs: Path) -> None:
@@ -192,7 +175,7 @@ def test_a_run_that_has_not_grown_yet_has_no_growths(runs: Path) -> None:
 
 def test_without_the_grown_checkpoint_only_the_losses_are_known(runs: Path) -> None:
     [growth] = setup.growths(only_run(runs, 1.5))
-    assert (growth.preserves, growth.policy, growth.outcome) == (None, {}, "moved")
+    assert (growth.preserves, growth.record, growth.outcome) == (None, None, "moved")
 
 
 def with_evaluations(run: RunReport, *losses: tuple[int, float]) -> RunReport:

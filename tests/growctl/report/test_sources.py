@@ -39,12 +39,12 @@ def rows(runs: Path) -> list[list[str]]:
 
 def test_a_mixture_has_the_tokens_epochs_and_losses_of_each_source_by_stage_and_for_controls(mixed: Path) -> None:
     assert rows(mixed) == [
-        ["0-800k", "books", "750k", "75.0%", "7.5", "1.3950", "2.0486"],
-        ["0-800k", "code", "250k", "25.0%", "2.5", "1.4950", "2.0486"],
-        ["1-2m", "books", "450k", "75.0%", "4.5", "1.2550", "1.8466"],
-        ["1-2m", "code", "150k", "25.0%", "1.5", "1.3550", "1.8466"],
-        ["0-2m", "books", "1.5M", "75.0%", "15", "1.2850", "1.8899"],
-        ["0-2m", "code", "500k", "25.0%", "5", "1.3850", "1.8899"],
+        ["0-800k", "books", "750k", "7.5", "1.3950", "2.0486"],
+        ["0-800k", "code", "250k", "2.5", "1.4950", "2.0486"],
+        ["1-2m", "books", "450k", "4.5", "1.2550", "1.8466"],
+        ["1-2m", "code", "150k", "1.5", "1.3550", "1.8466"],
+        ["0-2m", "books", "1.5M", "15", "1.2850", "1.8899"],
+        ["0-2m", "code", "500k", "5", "1.3850", "1.8899"],
     ]
     assert f"The validation loss is the mean over the sources, {WEIGHTED}, at every stage" in printed(mixed)
 

@@ -11,8 +11,7 @@ import pytest
 
 from growctl.launch.machines import Launch
 from growctl.run import signals as stop_signals
-from growctl.run.attempt import Attempt, Outcome, pause_after
-from growctl.run.history import StageHistory
+from growctl.run.attempt import Attempt, Outcome, StageHistory, pause_after
 from stages.metrics import Record
 from stages.stage_dir import StagePaths
 from tests.stages.checkpoints import small_config

@@ -1,7 +1,7 @@
 """What a run's ledger says of its stages."""
 
 from growctl.ladder.stage_plans import plan_stages
-from growctl.run.entries import stage_entry
+from growctl.run.runner import stage_entry
 from tests.growctl.ladders import ladder
 
 

@@ -1,10 +1,15 @@
-"""Which points hydra's sweep syntax gives, and what is refused."""
+"""Which points hydra's sweep syntax gives, what is rejected, and the names of the runs."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from growctl.run.grid import MOST_RUNS, SweepError, grid, seed_grid
+from growctl.ladder.load import RUN_NAME
+from growctl.run.grid import MOST_RUNS, SweepError, grid, run_names, seed_grid, short_keys
+
+VALUES = st.one_of(
+    st.integers(), st.floats(allow_nan=False), st.text(max_size=60), st.booleans(), st.none(), st.lists(st.integers())
+)
 
 
 def values(*overrides: str) -> list[dict]:
@@ -55,18 +60,18 @@ def test_seeds_may_be_one_or_a_range(seeds, expected):
     [
         ([], "no key has several values; write learning_rate.peak=2e-3,4e-3 or seed=range(0,3), or train a single run"),
         (["seed=1", "training.batch_size=8"], "no key has several values"),
-        (["seed=0,1,0"], "override 'seed=0,1,0': seed = 0 is given twice"),
-        (["learning_rate.peak=2e-3,0.002"], "override 'learning_rate.peak=2e-3,0.002': learning_rate.peak = 0.002 is "),
-        (["seed=0,1", "seed=2,3"], "override 'seed=2,3': seed is swept twice; give all its values at once"),
-        (["learning_rate.peak=interval(0,1)"], "interval() names no values to train; list them, or use range(START,"),
-        (["data=glob(*)"], "override 'data=glob(*)': glob() is not supported; list the values"),
-        (["name=a,b"], "override 'name=a,b': the runs are named after the swept keys; name them all with --name"),
-        (["seed=range(5,5)"], "override 'seed=range(5,5)': gives no values"),
+        (["seed=0,1,0"], "override 'seed=0,1,0': must give one or more values, each of them once"),
+        (["learning_rate.peak=2e-3,0.002"], "each of them once"),
+        (["seed=0,1", "seed=2,3"], "seed is swept twice; give all its values at once"),
+        (["learning_rate.peak=interval(0,1)"], "the values cannot be listed"),
+        (["data=glob(*)"], "the values cannot be listed"),
+        (["name=a,b"], "name=...: the runs are named after the swept keys; name them all with --name"),
+        (["seed=range(5,5)"], "must give one or more values"),
         (
             ["seed=range(0,101)"],
-            "this would train 101 runs; give fewer values, or train more than 100 with growctl swe",
+            "more than 100 runs; give fewer values; growctl sweep --yes trains up to 10,000",
         ),
-        (["seed=range(0,100000000)"], "more than 10,000 runs are too many for one sweep; give fewer values"),
+        (["seed=range(0,100000000)"], "more than 10,000 runs; give fewer values"),
     ],
 )
 def test_what_is_no_grid_gets_one_message(overrides, message):
@@ -83,20 +88,68 @@ def test_more_than_100_runs_are_trained_if_asked_for():
 @pytest.mark.parametrize(
     ("seeds", "overrides", "message"),
     [
-        ("0,0", [], "--seeds '0,0': seed = 0 is given twice"),
+        ("0,0", [], "--seeds '0,0': must give one or more values, each"),
         ("-1,2", [], "--seeds '-1,2': -1 is not a seed; a seed is a whole number from 0 on, as in 0,1,2"),
         ("1.5", [], "--seeds '1.5': 1.5 is not a seed"),
         ("true,1", [], "--seeds 'true,1': true is not a seed"),
         ("[0,1]", [], "--seeds '[0,1]': [0, 1] is not a seed"),
         ("", [], "--seeds '': '' is not a seed"),
         ("0,,1", [], "--seeds '0,,1': must be whole numbers from 0 on, such as 0,1,2"),
-        ("interval(0,1)", [], "--seeds 'interval(0,1)': interval() names no values to train"),
-        ("0,1", ["seed=3"], "--seeds 0,1 and the override 'seed=3' contradict each other; give one of them"),
-        ("0,1", ["++seed=3"], "--seeds 0,1 and the override '++seed=3' contradict each other; give one of them"),
-        ("range(0,101)", [], "this would train 101 runs"),
+        ("interval(0,1)", [], "--seeds 'interval(0,1)': the values cannot be listed"),
+        ("0,1", ["seed=3"], "--seeds '0,1' and the override 'seed=3' contradict each other; give one of them"),
+        ("0,1", ["++seed=3"], "--seeds '0,1' and the override '++seed=3' contradict each other; give one of them"),
+        ("range(0,101)", [], "more than 100 runs"),
     ],
 )
 def test_what_are_no_seeds_gets_one_message(seeds, overrides, message):
     with pytest.raises(SweepError) as error:
         seed_grid(seeds, overrides)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("point", "name"),
+    [
+        ({"seed": 1}, "quick-seed-1"),
+        ({"learning_rate.peak": 0.002, "seed": 0}, "quick-peak-0.002-seed-0"),
+        ({"learning_rate.peak": 1e-5}, "quick-peak-1e-05"),
+        ({"learning_rate.peak": 0.1 + 0.2}, "quick-peak-0.3"),
+        ({"training.ladder_flops": 1e20}, "quick-ladder_flops-1e20"),
+        ({"training.ladder_tokens": "1.5B"}, "quick-ladder_tokens-1.5B"),
+        ({"optimizer.betas": [0.9, 0.95]}, "quick-betas-0.9-0.95"),
+        ({"data": "wikitext"}, "quick-data-wikitext"),
+        ({"data.source": "/texts/of/ours.jsonl"}, "quick-source-texts-of-ours.jsonl"),
+        ({"releases": None}, "quick-releases-null"),
+    ],
+)
+def test_a_name_says_what_sets_the_run_apart(point, name):
+    assert run_names("quick", [point]) == [name]
+
+
+@pytest.mark.parametrize(
+    ("keys", "short"),
+    [
+        (["learning_rate.peak", "seed"], ["peak", "seed"]),
+        (["stages.0.train_tokens"], ["train_tokens"]),
+        (["stages.0.train_tokens", "stages.1.train_tokens"], ["stages.0.train_tokens", "stages.1.train_tokens"]),
+        (["optimizer.betas.0", "growth.ramp"], ["betas.0", "ramp"]),
+        (["data", "other.data"], ["data", "other.data"]),
+    ],
+)
+def test_keys_are_as_short_as_they_can_be_told_apart(keys, short):
+    assert list(short_keys(keys).values()) == short
+
+
+@given(
+    st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=8, unique_by=repr), st.from_regex(RUN_NAME, fullmatch=True)
+)
+def test_whatever_is_swept_the_names_are_allowed_and_differ(rows, group):
+    names = run_names(group, [{"model.a": first, "b": second} for first, second in rows])
+    assert all(RUN_NAME.fullmatch(name) for name in names)
+    assert len(set(names)) == len(rows)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=2, max_size=8, unique=True))
+def test_a_longer_list_keeps_the_names_of_the_runs_that_were_there(seeds):
+    points = [{"seed": seed} for seed in seeds]
+    assert run_names("quick", points)[:-1] == run_names("quick", points[:-1])

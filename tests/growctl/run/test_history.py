@@ -18,11 +18,9 @@ from growctl.ledger import books as ledger_books
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.ledger import Ledger
 from growctl.run import runner
-from growctl.run.attempt import Outcome
-from growctl.run.entries import stage_entry
-from growctl.run.history import StageHistory
+from growctl.run.attempt import Outcome, StageHistory
 from growctl.run.requests import RunRequest
-from growctl.run.runner import Execution
+from growctl.run.runner import Execution, StageRun, stage_entry
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
 from stages.metrics import MetricsWriter, Record, read_metrics
@@ -56,7 +54,7 @@ def test_reading_a_history_in_pieces_gives_the_same_records_as_reading_it_at_onc
 
 
 def test_a_long_history_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("growctl.run.history.PIECE", 2)
+    monkeypatch.setattr("growctl.run.attempt.PIECE", 2)
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(START_LINE + TRAIN_LINE * 4)
     history = StageHistory(path)
@@ -126,7 +124,7 @@ def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(
     monkeypatch.setattr(runner, "pause_after", lambda failures: 0.0)
     parsed = counted(monkeypatch, stages.metrics, "parse_line")
     booked = counted(monkeypatch, ledger_books._Attempt, "take")
-    execution._stage(execution.plans[0])
+    StageRun(execution, execution.plans[0]).finish()
     lines = execution.stage(execution.plans[0]).metrics.read_bytes().splitlines(keepends=True)
     assert len(lines) == attempts * (2 * events + 1)
     assert parsed == lines
@@ -144,7 +142,7 @@ def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_w
             return Outcome("failed", "the loss is nan")
 
     monkeypatch.setattr(runner, "Attempt", Failing(num_attempts=1, num_events=1))
-    execution._stage(execution.plans[0])
+    StageRun(execution, execution.plans[0]).finish()
     assert "stage small is complete, but its workers failed: the loss is nan" in capsys.readouterr().out
 
 
@@ -153,9 +151,9 @@ def test_a_run_that_resumes_on_another_machine_removes_what_the_first_was_growin
 ) -> None:
     monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=1))
     monkeypatch.setattr(runner, "growth_message", lambda *_: None)
-    execution._stage(execution.plans[0])
+    StageRun(execution, execution.plans[0]).finish()
     unfinished = left(execution.stage(execution.plans[1]).initial, host="node-9")
-    execution._stage(execution.plans[1])
+    StageRun(execution, execution.plans[1]).finish()
     assert not unfinished.exists()
     assert execution.stage(execution.plans[1]).initial.is_dir()
 
@@ -164,10 +162,10 @@ def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(
     execution: Execution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=3))
-    execution._stage(execution.plans[0])
+    StageRun(execution, execution.plans[0]).finish()
     execution.screen = Screen(Console())
     execution.screen.run_started("tiny", None, execution.plans)
-    execution._stage(execution.plans[0])
+    StageRun(execution, execution.plans[0]).finish()
     shown = execution.screen.stages["small"]
     assert (shown.step, shown.state, shown.loss) == (3, "done", TRAIN["loss"])
     records: list[Record] = read_metrics(execution.stage(execution.plans[0]).metrics)
@@ -196,7 +194,7 @@ def test_a_signal_while_rows_are_committed_stops_the_run_and_books_every_record_
     query = Interrupted(execution.ledger._file.query, call, lambda sql, **_: sql == "COMMIT")
     monkeypatch.setattr(execution.ledger._file, "query", query)
     with pytest.raises(Stopped):
-        execution._stage(execution.plans[0])
+        StageRun(execution, execution.plans[0]).finish()
     assert_all_is_booked(execution)
 
 
@@ -207,7 +205,7 @@ def test_a_signal_while_records_are_read_loses_none_of_them(
     monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=4))
     monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, call))
     with pytest.raises(Stopped):
-        execution._stage(execution.plans[0])
+        StageRun(execution, execution.plans[0]).finish()
     assert_all_is_booked(execution)
 
 
@@ -224,14 +222,14 @@ def assert_all_is_booked(execution: Execution) -> None:
 def test_the_rows_of_a_stage_with_a_lost_start_do_not_depend_on_the_pieces_it_is_read_in(
     execution: Execution, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
-    monkeypatch.setattr("growctl.run.history.PIECE", piece)
+    monkeypatch.setattr("growctl.run.attempt.PIECE", piece)
     monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=0))
     stage = execution.stage(execution.plans[0])
     stage.directory.mkdir(parents=True)
     first = line("start", seconds=0.0)[:-9] + b'damaged"}\n' + line("train", step=4) + line("checkpoint", step=5)
     second = line("start", attempt=2, step=5, resumed_from=5, num_devices=3) + line("train", attempt=2, step=7)
     stage.metrics.write_bytes(first + second)
-    execution._stage(execution.plans[0])
+    StageRun(execution, execution.plans[0]).finish()
     rows = execution.ledger._file.query("SELECT attempt, first_step, last_step, device, num_devices FROM work")
     assert [tuple(row) for row in rows][:2] == [(1, 0, 5, "cpu", 3), (2, 5, 7, "cpu", 3)]
 

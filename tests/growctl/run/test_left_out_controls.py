@@ -10,9 +10,8 @@ from growctl.ladder.load import load_schedule
 from growctl.report.sections import remarks
 from growctl.run.requests import LadderRequest
 from growctl.runs import status as status_runs
-from growctl.runs.controls_to_come import with_controls_to_come
 from growctl.runs.find import find_runs
-from growctl.runs.status import find_status
+from growctl.runs.status import find_status, with_controls_to_come
 from growctl.runs_dir import RunPaths
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule

@@ -8,8 +8,7 @@ import pytest
 from growctl.ladder.load import load_schedule
 from growctl.launch.devices import Devices
 from growctl.ledger.ledger import Ledger
-from growctl.run.disk_space import remaining_bytes
-from growctl.run.requests import RunRequest, left_to_train
+from growctl.run.requests import RunRequest, left_to_train, remaining_bytes
 from growctl.runs.verify import find_targets
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import manifest_hash, read_manifest

@@ -14,13 +14,13 @@ from rich.console import Console
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import reuse_sources
 from growctl.run.resume import newest_own
-from growctl.run.reuse import Found, find_further, kept_evaluations, reuse, take_over
+from growctl.run.reuse import Candidate, find_further, kept_evaluations, reuse, take_over
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs.stages import Segment, payers
 from growctl.runs_dir import RunsPaths
 from model.flops import Flops
-from stages.checkpoint.lineage import Lineage, TrainingCost
+from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
 from stages.metrics import MetricsWriter, Record, read_metrics
 from stages.spec import TrainSpec
@@ -43,8 +43,8 @@ def history(spec: TrainSpec = SPEC) -> TrainingHistory:
 def checkpoint(directory: Path, step: int, spec: TrainSpec = SPEC, **changes: Any) -> Manifest:
     """A checkpoint with the history of `step` steps of `spec`."""
     cost = TrainingCost(steps=step, tokens=step * 100, flops=Flops(6.0, 2.0, 1.0) * step, device_seconds=2.0 * step)
-    details = {"evaluations": spec.evaluations, "validation_loss": 2.5, "losses": []}
-    lineage = Lineage(operation="train", history=history(spec).at(step, cost), details=details)
+    record = TrainingRecord(evaluations=spec.evaluations, validation_loss=2.5, validation_tokens=10)
+    lineage = Lineage(operation="train", history=history(spec).at(step, cost), training=record)
     return write_checkpoint(directory, MODEL, step=step, lineage=lineage, precision="fp32", **changes)
 
 
@@ -88,13 +88,13 @@ def spec_in(own: StagePaths, **changes: Any) -> TrainSpec:
     return SPEC.model_copy(update={"directory": str(own.directory), **changes})
 
 
-def furthest(tmp_path: Path, spec: TrainSpec = SPEC, beyond: int = 0, **elsewhere: Path) -> Found | None:
+def furthest(tmp_path: Path, spec: TrainSpec = SPEC, beyond: int = 0, **elsewhere: Path) -> Candidate | None:
     said: list[str] = []
     sources = [tmp_path / "runs", *elsewhere.values()]
     return next(find_further(history(spec), beyond, sources, said.append), None)
 
 
-def taken(found: Found | None, spec: TrainSpec, own: int = 0) -> Path:
+def taken(found: Candidate | None, spec: TrainSpec, own: int = 0) -> Path:
     assert found is not None
     return take_over(found, spec, own, lambda *_: None)
 

@@ -81,7 +81,7 @@ def test_growth_keeps_the_validation_loss_and_is_recorded(finished_ladder):
     before, after = found["0-small", 30, "final"], found["1-large", 0, "after_growth"]
     assert after == pytest.approx(before, abs=EXACT_GROWTH)
     final = read_manifest(runs / "tiny/stages/1-large/final")
-    assert final.lineage.details["validation_loss"] == found["1-large", 60, "final"]
+    assert final.lineage.training.validation_loss == found["1-large", 60, "final"]
 
 
 def test_lineage_steps_and_data_position_continue_across_stages(finished_ladder):

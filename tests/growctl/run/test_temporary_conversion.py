@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from growctl.run import temporary_conversion
+from growctl.run import resume
 from growctl.run.requests import RunFailed
-from growctl.run.temporary_conversion import as_parameters
+from growctl.run.resume import as_parameters
 from stages.checkpoint.manifest import sealed_manifest
 from stages.checkpoint.pickles import OriginError
 from stages.checkpoint.verify import verify_checkpoint
@@ -36,7 +36,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         target.mkdir()
         return target
 
-    monkeypatch.setattr(temporary_conversion, "convert", convert)
+    monkeypatch.setattr(resume, "convert", convert)
     return made
 
 

@@ -9,9 +9,8 @@ from growctl.cli.dry_run import dry_run_text
 from growctl.ladder.load import load_schedule
 from growctl.launch.devices import Devices
 from growctl.launch.resolve import machines_of
-from growctl.queue.submit import nothing_to_submit, plan_jobs
-from growctl.run.disk_space import remaining_bytes
-from growctl.run.requests import LadderRequest
+from growctl.run.requests import LadderRequest, remaining_bytes
+from growctl.run.slurm_jobs import nothing_to_submit, plan_jobs
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths
 from tests.growctl.runs import CONTROL, SCHEDULE, final_hashes, run, write_schedule

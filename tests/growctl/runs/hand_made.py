@@ -4,6 +4,7 @@ import fcntl
 import io
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from rich.console import Console
 from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.ledger import Ledger
 from growctl.runs.status import RunStatus, find_status
-from growctl.runs.status_table import print_commands, print_details, print_runs
+from growctl.runs.status_sections import details_sections, resume_section, runs_section
+from growctl.text.terminal import print_sections
 from model.flops import Flops
 from stages.checkpoint.files import write_file
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import Manifest, sealed_manifest
 from stages.metrics import read_metrics
+from stages.process.holder import Holder
 from tests.growctl.runs import SCHEDULE
 from tests.stages.checkpoints import small_config
 from tests.stages.test_metrics import EVALUATION, TRAIN, with_crc
@@ -47,7 +50,7 @@ class HandMade:
         self.directory = runs_dir / name
         self.directory.mkdir(parents=True)
         (self.directory / "schedule.yaml").write_text(f"name: {name}\n{text}")
-        (self.directory / ".lock").write_text(str(os.getpid()))
+        (self.directory / ".lock").write_text(json.dumps(asdict(Holder.me())))
         ladder = name.partition("-control-")[0]
         entry = RunEntry(
             name, "tiny.yaml", control, ladder if control else None, 3, "data", "f00d", ladder_id=ladder_id
@@ -121,15 +124,12 @@ def only(runs_dir: Path) -> RunStatus:
     return status
 
 
-def printed(runs_dir: Path, *names: str, width: int = 80) -> str:
+def printed(runs_dir: Path, *names: str, width: int = 200) -> str:
+    """What status prints, with most paragraphs on one line."""
     found = find_status(runs_dir, names)
     out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False)
-    if names:
-        print_details(found, console)
-    else:
-        print_runs(found, [status.name for status in found], console)
-    print_commands(found, console)
+    shown = details_sections(found) if names else [runs_section(found, [status.name for status in found])]
+    print_sections([*shown, resume_section(found)], Console(file=out, width=width, highlight=False))
     return out.getvalue()
 
 

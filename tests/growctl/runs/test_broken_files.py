@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import growctl.runs.stages
 import growctl.runs.status
-from growctl.runs.status import RunStatus, find_status, status_document
+from growctl.runs.status import RunStatus, StatusDocument, find_status
 from growctl.text.documents import plain
 from tests.growctl.runs import CONTROL, SCHEDULE
 from tests.growctl.runs.hand_made import HandMade, only, printed, stages_of
@@ -39,7 +39,7 @@ FILES = (
 def seen(runs_dir: Path) -> list[RunStatus]:
     """The runs, after every function that shows them has run."""
     found = find_status(runs_dir)
-    assert_follows_schema(plain(status_document(runs_dir, found)), "status")
+    assert_follows_schema(plain(StatusDocument(runs_dir, (), tuple(found))), "status")
     printed(runs_dir)
     printed(runs_dir, "tiny")
     return found

@@ -12,17 +12,15 @@ import pytest
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.ledger import Ledger
 from growctl.runs import clean
-from growctl.runs.clean import remove
-from growctl.runs.clean_document import clean_document
+from growctl.runs.clean import Cleanup, find_removable, remove
 from growctl.runs.directory import own_schedule
-from growctl.runs.removable import Cleanup, find_removable
 from growctl.schedule.describe_start import describe_start
 from growctl.schedule.start_block import StartBlock
 from model.errors import UserError
 from stages.checkpoint.manifest import manifest_hash
 from stages.checkpoint.verify import verify_checkpoint
-from stages.data.corpus import DataSpec
-from stages.data.remote_reading import CACHE_NAME
+from stages.data.remote import CACHE_NAME
+from stages.data.spec import DataSpec
 from tests.growctl.runs import SCHEDULE
 from tests.growctl.runs.hand_made import HandMade
 from tests.growctl.runs.stored import (
@@ -289,11 +287,10 @@ def test_removing_from_one_run_leaves_a_run_that_shares_its_files_intact(tmp_pat
         for name in ("step_00000020", "step_00000030", "final")
     ]
     cleanup = find_removable(tmp_path, ["tiny"])
-    foretold = clean_document(cleanup)
     removed = remove(cleanup)
     assert len(removed.paths) == 3
-    assert foretold.bytes > 3 * WEIGHTS
-    assert WEIGHTS < removed.freed_bytes == foretold.freed_bytes < 2 * WEIGHTS  # two of the three are shared
+    assert cleanup.bytes > 3 * WEIGHTS
+    assert WEIGHTS < removed.freed_bytes == cleanup.freed_bytes < 2 * WEIGHTS  # two of the three are shared
     for checkpoint in shared:
         verify_checkpoint(checkpoint)
 

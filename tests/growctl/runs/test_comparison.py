@@ -8,6 +8,7 @@ from rich.console import Console
 from growctl.runs.verify import section
 from growctl.text.terminal import print_sections
 from model.config import PATTENTIONS
+from stages.checkpoint.lineage import GrowthRecord
 from stages.grow.comparison import ComparedLayer, ComparedModel, Comparison, Descent, GenerationGradients
 
 OLD_SHARE, NEW_SHARE = (dict.fromkeys(PATTENTIONS, share) for share in (0.0, 1.0))
@@ -19,7 +20,7 @@ def shown(*layers: tuple[int | None, int | None], waiting: int = 15) -> list[str
     new = {place: old.get(known, 0.5) for known, place in layers if place is not None}  # type: ignore[arg-type]
     comparison = Comparison(
         dtype="float64", num_sequences=1, context=8, dataset=Path("text"), largest_logit=1.0, largest_difference=0.0,
-        mean_difference=0.0, gradient_ramp=None, lineage=Descent("expand", {}, True, 9, 9),
+        mean_difference=0.0, gradient_ramp=None, lineage=Descent("expand", GrowthRecord(preserves=True, seed=0), 9, 9),
         old=ComparedModel(Path("old"), 1000, 2.0, tuple(old[i] for i in sorted(old)), None),
         new=ComparedModel(Path("new"), 2000, 2.0, tuple(new[i] for i in sorted(new)), None),
         layers=tuple(ComparedLayer(*places) for places in layers),

@@ -1,17 +1,14 @@
 """Renamed runs and copies: a run is named as its folder, and what a copy lacks is said."""
 
-import os
 import shlex
 import shutil
-from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from growctl.ladder.load import ScheduleError, load_schedule
-from growctl.ledger.ledger import Ledger
 from growctl.report.sections import remarks
-from growctl.runs.control_folders import renamed_controls
+from growctl.runs.directory import renamed_controls
 from growctl.runs.find import find_runs
 from growctl.runs.status import RunStatus, find_status
 from growctl.runs_dir import RunPaths
@@ -192,18 +189,6 @@ def test_a_truncated_ledger_is_damage(finished: HandMade) -> None:
     assert str(ledger) in status.notes[0]
     _, err = run_here("report", "tiny", "--runs-dir", finished.directory.parent, expect=2)
     assert str(ledger) in err
-
-
-def test_a_copy_shows_when_its_checkpoint_was_booked_not_when_it_was_copied(finished: HandMade) -> None:
-    with Ledger.open(finished.directory / "ledger.db", read_only=True) as ledger:
-        booked = {row.last_step: row.recorded_at for row in ledger.work("large")}
-    assert list(booked) == [60]
-    manifest = finished.stage("1-large") / "final/manifest.json"
-    for later, expected in ((5000, booked[60]), (-5000, None)):
-        os.utime(manifest, times=2 * (datetime.fromisoformat(booked[60]).timestamp() + later,))
-        shown = only(finished.directory.parent).stages[1].checkpoint_at
-        assert shown is not None
-        assert shown == expected if expected else shown < booked[60]
 
 
 @pytest.mark.parametrize("lost", ["final", "metrics.jsonl"])

@@ -1,6 +1,7 @@
 """`growctl show`: lineage, sizes by generation, cost and shared files, as text and as JSON."""
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from growctl.runs.show import read_facts
 from model.config import TransformerConfig, num_parameters
 from model.flops import Flops
 from model.policy import GrowthPolicy
-from stages.checkpoint.lineage import History, Lineage, TrainingCost, extended
+from stages.checkpoint.lineage import History, Lineage, TrainingCost, TrainingRecord, extended
 from stages.checkpoint.manifest import read_manifest, sealed_manifest
 from stages.grow.expand import expand, shrink
 from tests.stages.checkpoints import small_config, write_checkpoint
@@ -41,7 +42,7 @@ def final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The `final/` of the only stage of the run `quick`, seen from the directory that holds `runs`."""
     directory = tmp_path / "runs/quick/stages/0-small/final"
     write_checkpoint(directory)
-    rewrite_lineage(directory, history=trained_history(), details={"validation_loss": 2.0})
+    rewrite_lineage(directory, history=trained_history(), training=TrainingRecord(validation_loss=2.0))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("GROWCTL_RUNS_DIR", raising=False)
@@ -189,11 +190,11 @@ def test_a_cost_that_no_training_can_have_is_rejected(claim):
         TrainingCost.model_validate(claim)
 
 
-def test_a_loss_of_any_kind_in_a_manifest_is_shown_or_left_out(final):
-    for loss, told in [("much", None), ([[2.0]], None), (1e4, "perplexity too large to show"), (10**400, None)]:
-        rewrite_lineage(final, details={"validation_loss": loss})
+def test_a_loss_that_cannot_be_shown_is_left_out_and_the_last_one_before_stands_in(final):
+    for loss, told in [(math.nan, None), (math.inf, None), (1e4, "perplexity too large to show")]:
+        rewrite_lineage(final, training=TrainingRecord(validation_loss=loss))
         assert ("validation" in show(final)) == (told is not None)
         assert (told or "") in words(show(final))
         assert read_facts(final, Path("runs")).validation_loss == (1e4 if told else None)
-    rewrite_lineage(final, details={"losses": [[5, 2.5], [10, 2.25]]})
+    rewrite_lineage(final, training=TrainingRecord(losses=[(5, 2.5), (10, 2.25)]))
     assert read_facts(final, Path("runs")).validation_loss == 2.25

@@ -21,7 +21,8 @@ from growctl.launch.start_ranks import STARTED
 from growctl.runs.find import RunNotFoundError
 from growctl.runs.stages import StageStatus
 from growctl.runs.status import RunStatus, being_prepared, find_status
-from growctl.runs.status_table import print_runs
+from growctl.runs.status_sections import runs_section
+from growctl.text.terminal import print_sections
 from tests.growctl.cli.test_validate import IDENTITY
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here
 from tests.growctl.runs.hand_made import KILLED, LAUNCHED, HandMade, only, printed, stages_of
@@ -93,10 +94,10 @@ def test_the_runs_that_paid_for_reused_steps_are_named_with_the_steps_that_still
     made.trains("1-large", 50, attempt=2, resumed_from=15)  # the checkpoint at step 40 was broken
     small, large = only(tmp_path).stages
     assert (small.reused_steps, large.reused_steps) == ({"first": 20, "other": 10}, {"other": 15})
-    lines = printed(tmp_path).splitlines()
+    lines = [line.strip() for line in printed(tmp_path).splitlines()]
     assert "tiny: reused from first: small 20/30 steps" in lines
     assert "tiny: reused from other: small 10/30, large 15/60 steps" in lines
-    assert "reused from other: small 10/30, large 15/60 steps" in printed(tmp_path, "tiny").splitlines()
+    assert "  reused from other: small 10/30, large 15/60 steps" in printed(tmp_path, "tiny").splitlines()
 
 
 def test_a_run_without_reused_steps_has_no_line_about_them(tmp_path):
@@ -176,7 +177,7 @@ def test_controls_are_listed_below_their_ladder_even_before_they_start(tmp_path)
     assert find_status(tmp_path, [names[0]])[0].resume_command == command
     assert printed(tmp_path).count(command) == 1
     shutil.rmtree(control.directory)
-    assert f"to train {names[0]} and 1 more: {command}" in printed(tmp_path)
+    assert f"to train {names[0]} and 1 more:\n    {command}\n" in printed(tmp_path)
     lines = [line.strip() for line in printed(tmp_path).splitlines()]
     assert any(line.startswith("tokenformer-scratch ") for line in lines)
 
@@ -201,8 +202,8 @@ def test_the_steps_and_both_losses_of_every_kind_of_control_are_whole_and_named(
     names = [f"pile_1.4b-control-{kind}" for kind in kinds]
     controls = [RunStatus(name, "not started", "", control_of="pile_1.4b", stages=(stage,)) for name in names]
     out = io.StringIO()
-    print_runs([ladder, *controls], ["pile_1.4b"], Console(file=out, width=width))
-    above, headings, _, first, *below = [line.split() for line in out.getvalue().splitlines()]
+    print_sections([runs_section([ladder, *controls], ["pile_1.4b"])], Console(file=out, width=width))
+    above, headings, first, *below = [line.split() for line in out.getvalue().splitlines()]
     assert above == ["training", "validation"]
     assert headings[-4:] == ["step", "loss", "loss", "left"]
     assert first == ["pile_1.4b", "running", "1.4b", "1/2", "123k/572k", "2.3457", "2.5000"]
@@ -217,7 +218,7 @@ def test_a_control_without_its_ladder_is_shown_under_its_own_name(tmp_path):
     control.trains("0-small", 10)
     status = only(tmp_path)
     assert (status.control, status.control_of) == ("single-jump", "gone")
-    assert any(line.startswith("gone-control-single-jump ") for line in printed(tmp_path).splitlines())
+    assert any(line.startswith("  gone-control-single-jump ") for line in printed(tmp_path).splitlines())
     assert status.resume_command is None
     assert (
         f"is resumed with its ladder, and {tmp_path}/gone is not there: copy or move the ladder there"
@@ -249,10 +250,11 @@ def test_status_leaves_no_lock_behind(tmp_path):
 def test_recently_changed_files_of_a_run_without_a_holder_give_a_warning(tmp_path):
     made = HandMade(tmp_path)
     made.trains("0-small", 10)
+    lock = made.directory / ".lock"
+    lock.write_text('{"process": 7, "host": "node-9"}')
     assert only(tmp_path).notes == ()
     os.utime(made.stage("0-small") / "metrics.jsonl")
     assert "it may be running on another machine" in only(tmp_path).notes[0]
-    lock = made.directory / ".lock"
     for host, process in ((socket.gethostname(), 999999999), (None, None)):
         lock.write_text(json.dumps({"process": process, "host": host} if process else ""))
         assert only(tmp_path).notes == (), "its process is gone, or left in peace"
@@ -320,7 +322,7 @@ def test_a_run_whose_slurm_jobs_wait_in_the_queue_has_no_notes_and_is_resumed_on
     (made.directory / "slurm").mkdir()
     (made.directory / "slurm/jobs.json").write_text('{"tiny": "71"}')
     commands = run_here("status", "--runs-dir", tmp_path)[0]
-    assert "to resume tiny, once none of its jobs is queued or running: growctl run" in commands
+    assert "to resume tiny, once none of its jobs is queued or running:\n    growctl run" in commands
     shutil.rmtree(made.directory / "stages")
     (made.directory / "ledger.db").unlink()
     queued = only(tmp_path)
@@ -376,8 +378,8 @@ def test_tables_fit_80_columns(tmp_path, names):
     ladder.trains("1-large", 85000)
     HandMade(tmp_path, "a-run-with-a-name-that-goes-on-and-on-as-some-do-when-every-setting-is-in-it")
     with ladder.hold():
-        out = printed(tmp_path, *names)
+        out = printed(tmp_path, *names, width=80)
     assert ("85000/143000" if names else "85k/143k") in out
-    tables = [line for line in out.splitlines() if not line.startswith("to resume")]
+    tables = [line for line in out.splitlines() if "growctl run" not in line]
     assert max(map(len, tables)) <= 80, out
     assert "…" not in out

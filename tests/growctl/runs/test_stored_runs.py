@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from growctl.ledger.ledger import Ledger
-from growctl.runs.storage import Share, measure_storage
-from growctl.runs.storage_table import print_storage
+from growctl.runs.storage import Share, measure_storage, section
+from growctl.text.terminal import print_sections
 from model.errors import UserError
 from tests.growctl.invented_runs import FakeRun, control, ladder
 from tests.growctl.runs.stored import WEIGHTS, dataset, finished_run, linked_copy, save
@@ -16,7 +16,7 @@ from tests.growctl.runs.stored import WEIGHTS, dataset, finished_run, linked_cop
 
 def printed(storage) -> str:
     out = io.StringIO()
-    print_storage(storage, Console(file=out, width=80, highlight=False))
+    print_sections([section(storage)], Console(file=out, width=80, highlight=False))
     return out.getvalue()
 
 
@@ -71,7 +71,7 @@ def test_reused_work_is_shown_apart_from_what_the_run_spent(tmp_path):
     first, second = measure_storage(tmp_path).runs
     assert (first.reused_flops, second.flops) == (0.0, 0.0)
     assert second.reused_flops == pytest.approx(400 * paid.stages[0].step_flops.total)
-    assert "taken over from other runs" in printed(measure_storage(tmp_path))
+    assert "taken over from other runs" in " ".join(printed(measure_storage(tmp_path)).split())
     assert "taken over from other runs" not in printed(measure_storage(tmp_path, ["first"]))
 
 
@@ -97,11 +97,11 @@ def test_long_run_names_break_at_hyphens_below_their_indent(tmp_path):
     kind = "scratch-of-each-size-with-quite-a-long-name"
     control(tmp_path, 1000, 1.5, kind=kind)
     lines = printed(measure_storage(tmp_path)).splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith("  scratch-"))
-    parts = [line[2:].split()[0] for line in lines[first : first + 2]]
+    first = next(number for number, line in enumerate(lines) if line.startswith("    scratch-"))
+    parts = [line.split()[0] for line in lines[first : first + 2]]
     assert "".join(parts) == f"{kind}-1000"
     assert parts[0].endswith("-")
-    assert lines[first + 1].startswith("  ")
+    assert lines[first + 1].startswith("    ")
 
 
 def test_the_table_lists_controls_below_their_ladder_in_80_columns(tmp_path):
@@ -109,11 +109,11 @@ def test_the_table_lists_controls_below_their_ladder_in_80_columns(tmp_path):
     control(tmp_path, 100, 1.5)
     control(tmp_path, 1000, 1.5, kind="transformer-scratch-with-a-very-long-name")
     out = printed(measure_storage(tmp_path))
-    lines = [line.rstrip() for line in out.splitlines() if "schedule.yaml" not in line and "is missing" not in line]
+    lines = [line.rstrip() for line in out.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 80
-    assert lines[0].startswith("run, its controls")
+    assert lines[1].startswith("  run, its controls")
     assert [line.split()[0] for line in lines[2:4]] == ["quick", "tokenformer-scratch-100"]
-    assert lines[3].startswith("  ")
+    assert lines[3].startswith("    ")
 
 
 def test_a_runs_directory_that_does_not_exist_is_rejected(tmp_path):

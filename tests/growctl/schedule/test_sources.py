@@ -11,11 +11,11 @@ from growctl.ladder.datasets import DatasetSizes, dataset_warnings
 from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.run.requests import schedule_yaml
-from growctl.runs.needed import DatasetUse
+from growctl.runs.storage import DatasetUse
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.sources import changed_texts, missing_data, prepare_data, prepared_data
 from stages.data.dataset import read_dataset_manifest, verify_dataset
-from stages.data.source_errors import DataError
+from stages.data.errors import DataError
 from tests.growctl.mixed import write_schedule, write_texts
 from tests.growctl.runs import run_here
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.checkpoint.lineage import TrainingRecord
 from stages.checkpoint.manifest import CheckpointError, read_manifest, sealed_manifest
 from stages.checkpoint.sealed import plain_path
 
@@ -65,7 +66,7 @@ def test_a_flipped_bit_anywhere_in_a_manifest_is_detected(checkpoint):
 def test_a_changed_digit_that_rounding_would_hide_is_detected(checkpoint):
     path, loss = checkpoint / "manifest.json", 0.30000000000000004
     manifest = read_manifest(checkpoint)
-    lineage = manifest.lineage.model_copy(update={"details": {"loss": loss}})
+    lineage = manifest.lineage.model_copy(update={"training": TrainingRecord(validation_loss=loss)})
     text = sealed_manifest(manifest.model_copy(update={"lineage": lineage})).model_dump_json()
     other = text.replace("0.30000000000000004", "0.30000000000000005")
     assert json.loads(other) == json.loads(text), "the same float64, written otherwise"

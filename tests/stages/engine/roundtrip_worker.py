@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from model.initialization import build_model
-from stages.checkpoint.lineage import Lineage
+from stages.checkpoint.lineage import Lineage, TrainingRecord
 from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.engine.engine import build_engine, import_muon_uncompiled, start_distributed
@@ -131,7 +131,7 @@ def main() -> None:
             "zero_stage": zero_stage,
             "offload": offload,
             "precision": precision,
-            "lineage": Lineage(operation="train", details={"losses": [[STEPS, losses[-1]]]}),
+            "lineage": Lineage(operation="train", training=TrainingRecord(losses=[(STEPS, losses[-1])])),
         }
         save_engine(engine, output / f"{kind}-engine", fields)
         if offload != "none" or is_muon:

@@ -258,8 +258,8 @@ def test_a_converted_checkpoint_keeps_the_engines_manifest_and_leaves_no_other_f
     said, converted = read_manifest(engine), convert(engine, tmp_path / "converted")
     changed = {"kind", "files", "lineage", "seal"}
     assert converted.model_dump(exclude=changed) == said.model_dump(exclude=changed)
-    assert (converted.kind, converted.lineage.details) == ("parameters", said.lineage.details)
-    assert converted.lineage.details["losses"]
+    assert (converted.kind, converted.lineage.training) == ("parameters", said.lineage.training)
+    assert converted.lineage.training.losses
     assert converted.lineage.parent == manifest_hash(engine)
     assert load_model(tmp_path / "converted")
     assert [path.name for path in tmp_path.iterdir()] == ["converted"]

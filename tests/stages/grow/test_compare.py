@@ -19,11 +19,12 @@ from model.policy import GrowthPolicy
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest, sealed_manifest
 from stages.checkpoint.parameters import load_model, read_parameter, write_parameter
-from stages.data.corpus import DataSpec
-from stages.data.dataset import DataError, read_dataset_manifest
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepare import prepare
+from stages.data.dataset import read_dataset_manifest
+from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.mixture_dataset import Ingredient, write_mixture
-from stages.data.prepare import prepare
+from stages.data.spec import DataSpec
 from stages.grow import compare as compare_module
 from stages.grow.compare import GRADIENT_RAMP, compare
 from stages.grow.comparison import Comparison, GenerationGradients
@@ -120,7 +121,7 @@ def test_the_loss_on_a_mixture_is_the_weighted_mean_of_its_sources(old: Path, da
 def test_growth_that_preserves_the_function_is_reported_as_preserved(grown, policy, tokens, new_share, ramp):
     _, found = grown(policy, tokens)
     assert found.verdict == "preserved"
-    assert found.lineage.preserves is True
+    assert found.lineage.growth.preserves is True
     assert abs(found.jump) < 1e-6
     assert found.old.block_rms == pytest.approx(found.new.block_rms, rel=1e-6)
     assert [set(layer) for layer in found.new_score_shares] == [set(PATTENTIONS)] * 2
@@ -158,7 +159,7 @@ def test_a_growth_that_may_jump_changes_the_function_without_breaking_a_promise(
     _, found = grown(OFFICIAL)
     assert found.verdict == "changed"
     assert found.relative_difference > 0.1
-    assert found.lineage.preserves is False
+    assert found.lineage.growth.preserves is False
     assert not found.breaks_promise
 
 
@@ -258,20 +259,20 @@ def test_only_the_dead_tokens_of_a_generation_are_counted(grown, old, dataset):
 
 def test_lineage_is_known_only_between_parent_and_child(grown, old, tmp_path, dataset):
     new, found = grown(DEFAULT)
-    assert (found.lineage.operation, found.lineage.details["policy"]["tau"]) == ("expand", "ramp")
+    assert (found.lineage.operation, found.lineage.growth.policy.tau) == ("expand", "ramp")
     assert found.lineage.num_shared_files == found.lineage.num_old_files == len(read_manifest(old).files)
     shrink(new, tmp_path / "shrunk")
     found = compare(new, tmp_path / "shrunk", dataset, **TEXT)
-    assert (found.lineage.operation, found.lineage.preserves, found.verdict) == ("shrink", None, "preserved")
+    assert (found.lineage.operation, found.lineage.growth, found.verdict) == ("shrink", None, "preserved")
     assert found.lineage.num_shared_files == len(read_manifest(old).files) < found.lineage.num_old_files
     alter(tmp_path / "shrunk", "final_norm.bias", lambda value: value + 1)
     found = compare(new, tmp_path / "shrunk", dataset, **TEXT)
     assert (found.verdict, found.breaks_promise) == ("changed", False), "shrinking promises nothing"
     found = compare(old, tmp_path / "shrunk", dataset, **TEXT)
-    assert (found.lineage.operation, found.lineage.details) == (None, {}), "not a child but a grandchild"
-    rewrite(new, lineage=Lineage(operation="train", parent=manifest_hash(old), details={"preserves": True}))
+    assert (found.lineage.operation, found.lineage.growth) == (None, None), "not a child but a grandchild"
+    rewrite(new, lineage=Lineage(operation="train", parent=manifest_hash(old)))
     found = compare(old, new, dataset, **TEXT)
-    assert (found.lineage.operation, found.lineage.preserves) == ("train", None)
+    assert (found.lineage.operation, found.lineage.growth) == ("train", None)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +287,7 @@ def test_transformers_are_compared_without_token_statistics(tmp_path, dataset, o
     old = write_trained(tmp_path / "old", dataset, TRANSFORMER)
     expand_transformer(old, tmp_path / "new", TRANSFORMER.model_copy(update=sizes), operator)
     found = compare(old, tmp_path / "new", dataset, **TEXT)
-    assert (found.verdict == "preserved", found.lineage.preserves, found.breaks_promise) == (
+    assert (found.verdict == "preserved", found.lineage.growth.preserves, found.breaks_promise) == (
         preserved,
         preserved,
         False,

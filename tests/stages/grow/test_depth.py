@@ -49,9 +49,12 @@ def test_expand_adds_layers_beside_the_old_files_and_changes_no_bit_of_the_logit
         assert generation_of(name) == 1
         assert not read_parameter(new, manifest, name).exp_avg_sq.any()
     assert manifest.group_steps == read_manifest(old).group_steps
-    details = manifest.lineage.details
-    assert (details["new_layers"], details["new_layer_positions"], details["preserves"]) == (2, [1, 3], True)
-    assert expand(old, tmp_path / "copies", new_layers=2, policy=STACK).lineage.details["preserves"] is False
+    growth = manifest.lineage.growth
+    assert growth
+    assert (growth.new_layers, growth.new_layer_positions, growth.preserves) == (2, [1, 3], True)
+    copied = expand(old, tmp_path / "copies", new_layers=2, policy=STACK).lineage.growth
+    assert copied
+    assert not copied.preserves
 
 
 def test_the_history_depends_on_the_place_of_new_layers_only_where_there_are_some(tmp_path):
@@ -93,7 +96,7 @@ def test_verify_matches_layers_by_their_ids_and_expects_new_ones_to_wait_for_a_g
     old, new = write_trained(tmp_path / "old", dataset), tmp_path / "new"
     expand(old, new, new_layers=2, policy=INTERLEAVE)
     found = compare(old, new, dataset, **TEXT)
-    assert (found.largest_difference, found.lineage.preserves) == (0, True)
+    assert (found.largest_difference, found.lineage.growth.preserves) == (0, True)
     new_ones = [layer.new for layer in found.layers if layer.old is None]
     assert found.layers == (
         ComparedLayer(0, 0), ComparedLayer(None, 1), ComparedLayer(1, 2), ComparedLayer(None, 3),
@@ -116,7 +119,7 @@ def test_verify_reports_copies_of_layers_as_a_changed_function(tmp_path, dataset
     old, new = write_trained(tmp_path / "old", dataset), tmp_path / "new"
     expand(old, new, new_layers=2, policy=STACK)
     found = compare(old, new, dataset, **TEXT)
-    assert (found.verdict, found.lineage.preserves, found.breaks_promise) == ("changed", False, False)
+    assert (found.verdict, found.lineage.growth.preserves, found.breaks_promise) == ("changed", False, False)
     assert (found.gradients or ())[1] == GenerationGradients(1, 60, 0, 0)
 
 

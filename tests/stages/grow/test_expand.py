@@ -25,6 +25,7 @@ from model.initialization import build_model, initial_parameter
 from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, invalid_combination, preserves
 from stages.checkpoint.files import hash_file, write_file
+from stages.checkpoint.lineage import GrowthRecord
 from stages.checkpoint.manifest import (
     MANIFEST_NAME,
     CheckpointError,
@@ -303,17 +304,11 @@ def test_lineage_records_the_parent_and_the_operation(final, tmp_path):
     lineage = expand(final, tmp_path / "grown", attention_tokens=7, seed=9).lineage
     assert lineage.operation == "expand"
     assert lineage.parent == manifest_hash(final)
-    assert lineage.details == {
-        "attention_tokens": 7,
-        "ffn_tokens": 14,
-        "new_layers": 0,
-        "new_layer_positions": [],
-        "policy": GrowthPolicy().model_dump(),
-        "preserves": True,
-        "seed": 9,
-        "num_parameters_before": num_parameters(small_config()),
-        "num_parameters": num_parameters(read_manifest(tmp_path / "grown").model),
-    }
+    assert lineage.growth == GrowthRecord(
+        attention_tokens=7, ffn_tokens=14, policy=GrowthPolicy(), preserves=True, seed=9
+    )
+    sizes = [num_parameters(config) for config in (small_config(), read_manifest(tmp_path / "grown").model)]
+    assert [entry.num_parameters for entry in lineage.history] == sizes
 
 
 def test_the_seed_determines_the_new_values(final, tmp_path):

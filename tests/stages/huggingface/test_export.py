@@ -16,9 +16,11 @@ from model.errors import UserError
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
-from stages.huggingface import code, same_logits, shards, tokenformer_layout
-from stages.huggingface.export import CODE, HuggingFaceExport, export_huggingface
-from stages.huggingface.same_logits import ExportDiffers, LogitsCheck
+from stages.huggingface import code, same_logits, tokenformer_layout
+from stages.huggingface import export as exporting
+from stages.huggingface.export import CODE, export_huggingface
+from stages.huggingface.record import HuggingFaceExport, LogitsCheck
+from stages.huggingface.same_logits import ExportDiffers
 from tests.pretrained import adding_tokenizer, text_config, write_pretrained
 
 TRANSFORMER = TransformerConfig(vocab_size=270, hidden_size=32, num_heads=2, num_layers=2, ffn_size=64)
@@ -97,11 +99,11 @@ def test_a_generation_with_its_own_norm_is_a_group_of_its_own(tmp_path):
 
 def test_weights_in_bfloat16_are_split_into_files_of_limited_size(pretrained, tmp_path):
     told = export(pretrained, tmp_path / "out", dtype="bfloat16", max_shard_bytes=4000)
-    weights, index = weights_in(tmp_path / "out"), json.loads((tmp_path / "out" / shards.INDEX_NAME).read_text())
+    weights, index = weights_in(tmp_path / "out"), json.loads((tmp_path / "out" / exporting.INDEX_NAME).read_text())
     assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
     assert index["weight_map"].keys() == weights.keys()
-    assert set(index["weight_map"].values()) == set(told.weight_files)
-    assert len(told.weight_files) == 3
+    assert set(index["weight_map"].values()) < told.files.keys()
+    assert told.num_weight_files == 3
     assert told.weight_bytes == index["metadata"]["total_size"] == sum(2 * w.numel() for w in weights.values())
     assert settings_in(tmp_path / "out")["dtype"] == "bfloat16"
 
@@ -114,7 +116,7 @@ def test_a_rounded_export_is_compared_with_the_rounded_numbers(tmp_path, monkeyp
     def check(directory: Path, model, *_) -> LogitsCheck:
         compared.update(tokenformer_layout.tensors(model, keep_generations=False) if config != TRANSFORMER else {})
         compared.setdefault("embedding", model.embedding.weight)
-        return LogitsCheck("5.19", 0.0, 1e-5, None)
+        return LogitsCheck(transformers="5.19", largest_difference=0.0, allowed=1e-5)
 
     monkeypatch.setattr("stages.huggingface.export.check_logits", check)
     before = pretrained.model.embedding.weight.clone()
@@ -156,7 +158,7 @@ def test_the_tokenizer_encodes_as_growctl_does_without_adding_tokens(pretrained,
 
 def test_a_transformer_needs_no_code_of_its_own(tmp_path):
     told = export(pretrained_of(tmp_path, TRANSFORMER), tmp_path / "out")
-    assert (told.architecture, told.own_code) == ("GPTNeoXForCausalLM", False)
+    assert (told.architecture, told.needs_trust_remote_code) == ("GPTNeoXForCausalLM", False)
     assert not list((tmp_path / "out").glob("*.py"))
     with pytest.raises(UserError, match="a transformer has no generations"):
         export(load_pretrained(tmp_path / "checkpoint"), tmp_path / "other", keep_generations=True)
@@ -235,8 +237,8 @@ def test_without_a_recent_transformers_the_export_says_how_to_check_it(pretraine
 
     monkeypatch.setattr(same_logits.importlib.metadata, "version", installed)
     check = export(pretrained, tmp_path / "out", check=True).check
-    assert (check.transformers, check.difference) == (version, None)
-    assert "pip install 'growctl[export]'" in str(check.why_not)
+    assert (check.transformers, check.largest_difference) == (version, None)
+    assert "pip install 'growctl[export]'" in str(check.not_checked)
     assert (tmp_path / "out/README.md").read_text() == "# card\n"
 
 
@@ -244,7 +246,7 @@ def test_nothing_is_left_when_the_disk_fills_up(pretrained, tmp_path, monkeypatc
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(shards, "write_file", full)
+    monkeypatch.setattr(exporting, "write_file", full)
     with pytest.raises(DiskFull, match="is full"):
         export(pretrained, tmp_path / "out")
     monkeypatch.setattr("stages.checkpoint.disk_full.free_bytes", lambda _: 100)

@@ -152,27 +152,25 @@ def test_another_tau_is_multiplied_into_the_values_where_that_is_the_same_functi
 
 def test_a_tau_inside_gelu_is_refused_with_a_way_out(tmp_path):
     write_checkpoint(tmp_path / "final", with_tau(small_config(), 0.5))
-    assert refusal(tmp_path, tmp_path / "final").startswith(
-        f"blocks.0.query of {tmp_path}/final has tau 1.11803; the official code computes 2.23607 from its 5 tokens. "
-        "Grow with a policy that ends in tau = sqrt(n), such as the default or `growctl expand --preset official`"
-    )
+    message = refusal(tmp_path, tmp_path / "final")
+    assert "blocks.0.query has tau 1.11803, not the 2.23607 of its 5 tokens. Export it with `--to hugg" in message
 
 
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        (GrowthPolicy(), "blocks.0.query of {source} has keys whose ramp is not finished"),
-        (GrowthPolicy(init="zero-key", tau="frozen"), "blocks.0.query of {source} has tau 2.23607; the official code"),
+        (GrowthPolicy(), "the ramp of blocks.0.query is not finished"),
+        (GrowthPolicy(init="zero-key", tau="frozen"), "blocks.0.query has tau 2.23607, not the"),
         (
             GrowthPolicy(init="zero-value", tau="per-generation"),
-            "blocks.0.query of {source} normalises a generation by itself",
+            "blocks.0.query normalises a generation by itself",
         ),
     ],
 )
 def test_a_growth_that_the_layout_cannot_hold_is_refused_by_name(tmp_path, policy, message):
     write_checkpoint(tmp_path / "final")
     expand(tmp_path / "final", tmp_path / "grown", attention_tokens=5, policy=policy)
-    assert message.format(source=tmp_path / "grown") in refusal(tmp_path, tmp_path / "grown")
+    assert message in refusal(tmp_path, tmp_path / "grown")
 
 
 def test_a_model_that_grew_in_depth_is_exported_in_the_order_of_its_layers(tmp_path):
@@ -186,27 +184,27 @@ def test_a_model_that_grew_in_depth_is_exported_in_the_order_of_its_layers(tmp_p
 
 def test_a_model_without_layers_is_refused(tmp_path):
     write_checkpoint(tmp_path / "final", small_config(num_layers=0))
-    assert refusal(tmp_path, tmp_path / "final").endswith("needs at least one; add layers first")
+    assert "it has no layers, and needs at least one" in refusal(tmp_path, tmp_path / "final")
 
 
 def test_layers_of_different_sizes_are_refused(tmp_path):
     write_checkpoint(tmp_path / "final")
     expand(tmp_path / "final", tmp_path / "grown", attention_tokens=(0, 5), policy=OFFICIAL)
-    assert "blocks.1.query of" in (message := refusal(tmp_path, tmp_path / "grown"))
-    assert "has 10 tokens, but blocks.0.query has 5; the official code has one qkv_slot_num for all" in message
+    message = refusal(tmp_path, tmp_path / "grown")
+    assert "blocks.1.query has 10 tokens, but blocks.0.query has 5; grow all layers alike" in message
 
 
 def test_a_transformer_is_refused(tmp_path):
     write_checkpoint(
         tmp_path / "final", TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=8)
     )
-    assert "is a transformer; the official layout only holds a tokenformer" in refusal(tmp_path, tmp_path / "final")
+    assert "it is a transformer" in refusal(tmp_path, tmp_path / "final")
 
 
 def test_a_model_that_attends_within_documents_is_refused(tmp_path):
     write_checkpoint(tmp_path / "final", small_config().model_copy(update={"document_end_id": 0}))
     message = refusal(tmp_path, tmp_path / "final")
-    assert "attends within documents only (data.document_mask), which the official layout cannot hold" in message
+    assert "it attends within documents only (data.document_mask)" in message
 
 
 def test_a_broken_checkpoint_an_existing_output_and_a_full_disk_leave_nothing_behind(tmp_path, monkeypatch):

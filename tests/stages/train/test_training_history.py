@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.checkpoint.lineage import Lineage, TrainingCost
+from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.data.dataset import read_dataset_manifest
-from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.spec import Anomalies, GenerationRule, LearningRate, MixtureSpan, SlopeTrigger, TrainSpec, progress_at
 from stages.train.training_history import TrainingHistory
 from tests.stages.checkpoints import small_config
@@ -154,11 +154,11 @@ def test_how_many_refused_updates_a_stage_tolerates_is_not_part_of_the_history()
 def made(spec: TrainSpec, step: int, losses: list[tuple[int, float]], **details: Any) -> Manifest:
     """A checkpoint after `step` steps of `spec`, in which those losses were measured."""
     history = TrainingHistory(spec, "d", "fp32").at(step, TrainingCost(steps=step))
-    told = {"losses": losses, "evaluations": spec.evaluations} | details
+    record = TrainingRecord.model_validate({"losses": losses, "evaluations": spec.evaluations} | details)
     return Manifest(
-        kind="parameters" if "validation_loss" in details else "engine", model=MODEL, step=step, group_steps={},
+        kind="parameters" if record.is_finished else "engine", model=MODEL, step=step, group_steps={},
         samples_seen=0, seed=0, dataset_fingerprint="d", tokenizer_sha256=None, files={},
-        lineage=Lineage(operation="train", history=history, details=told),
+        lineage=Lineage(operation="train", history=history, training=record),
     )  # fmt: skip
 
 
@@ -189,7 +189,7 @@ def test_where_losses_are_measured_is_not_part_of_the_history():
 
 
 def test_the_end_of_a_shorter_stage_lacks_the_evaluation_that_a_slope_of_a_longer_one_needs():
-    end = made(small_spec(MODEL, num_steps=3), 3, FALLING[:2], validation_loss=1.0)
+    end = made(small_spec(MODEL, num_steps=3), 3, FALLING[:2], validation_tokens=1)
     for changes, reused in (
         ({}, True),
         ({"trigger": TRIGGER}, False),
@@ -202,6 +202,6 @@ def test_the_end_of_a_shorter_stage_lacks_the_evaluation_that_a_slope_of_a_longe
 def test_the_end_of_a_shorter_stage_has_a_log_line_that_sets_the_limit_of_spikes():
     skip = {"anomalies": Anomalies(spikes="skip"), "evaluate_every": 2, "log_every": 2, "checkpoint_every": 2}
     for step, reused in ((3, False), (4, True)):
-        end = made(small_spec(MODEL, num_steps=step, **skip), step, [], validation_loss=1.0)
+        end = made(small_spec(MODEL, num_steps=step, **skip), step, [], validation_tokens=1)
         longer = small_spec(MODEL, num_steps=6, **skip)
         assert TrainingHistory(longer, "d", "fp32").leads_on_from(end) is reused

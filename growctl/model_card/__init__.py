@@ -1,1 +1,0 @@
-"""The model card that an exported checkpoint gets: what growctl knows of the model and of its run."""

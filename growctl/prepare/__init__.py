@@ -1,1 +1,0 @@
-"""Where `growctl prepare` works: on this machine, as SLURM jobs, or on a Ray cluster."""

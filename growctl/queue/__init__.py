@@ -1,1 +1,0 @@
-"""Runs as SLURM jobs: submitting them, and the runner inside one."""

@@ -1,0 +1,189 @@
+"""What `growctl status` says of runs: a line for each, or each in full, and how to resume them."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+
+from growctl.runs.directory import RunSet, short_name
+from growctl.runs.stages import StageStatus
+from growctl.runs.status import RunState, RunStatus
+from growctl.text.formatting import duration, short_count
+from growctl.text.section import Cell, CellTone, Column, Listing, Paragraph, Part, Section, Table, rows_of
+from stages.counted import counted, plural
+
+MANY_STEPS = 10_000
+
+TONES: dict[RunState, CellTone] = {
+    "running": "strong",
+    "finished": "good",
+    "failed": "bad",
+    "stopped": "warning",
+    "not started": "faint",
+    "imported": "faint",
+    "damaged": "bad",
+    "unreadable": "bad",
+}
+
+
+def runs_section(runs: Sequence[RunStatus], ladders: Collection[str]) -> Section:
+    """One line for each run, with the controls of `ladders` below their ladder, and then the notes on all runs."""
+    below = [run.control_of in ladders for run in runs]
+    heading = "control" if all(below) else "run, its controls" if any(below) else "run"
+    columns = (
+        Column(heading, is_number=False, cell=lambda run: Cell(short_name(run.name, run.control_of in ladders))),
+        Column("state", is_number=False, cell=lambda run: Cell(run.state, tone=TONES[run.state])),
+        Column("stage", is_number=False, cell=lambda run: Cell(_place(run))),
+        Column("step", cell=lambda run: Cell(_steps(run.current, brief=True))),
+        Column("training loss", cell=lambda run: _loss(run.current and run.current.training_loss)),
+        Column("validation loss", cell=lambda run: _loss(run.current and run.current.validation_loss)),
+        Column("left", cell=lambda run: Cell(_left(run.current) if run.state == "running" else "")),
+    )
+    sets: dict[str, list[str]] = {}
+    for run in runs:
+        if run.group and run.control is None:
+            sets.setdefault(run.group, []).append(run.state)
+    counts = {
+        group: ", ".join(f"{number} {state}" for state, number in Counter(states).items())
+        for group, states in sets.items()
+    }
+    return Section(
+        "runs",
+        "",
+        (
+            Table.of("runs", columns, rows_of(columns, runs)),
+            *(Paragraph(f"set {group}, {counted(len(sets[group]), 'run')}: {counts[group]}") for group in sets),
+            *(remark for run in runs for remark in _remarks(run, f"{run.name}: ")),
+        ),
+    )
+
+
+def details_sections(runs: Sequence[RunStatus]) -> Iterator[Section]:
+    """Each ladder or named control in full; controls shown with their ladder get one line each below it."""
+    names = {run.name for run in runs}
+    for run in runs:
+        if run.control_of not in names:
+            yield _run_section(run)
+            if controls := [other for other in runs if other.control_of == run.name]:
+                yield runs_section(controls, [run.name])
+
+
+def _run_section(run: RunStatus) -> Section:
+    """One run in full: every stage with its progress, checkpoint and devices."""
+    what = f"control ({run.control}) of {run.control_of}" if run.control else "ladder"
+    trunk = [stage for stage in run.stages if not stage.branch_of]
+    sizes = " -> ".join(short_count(stage.num_parameters) for stage in trunk if stage.num_parameters)
+    run_set = f", of the set {RunSet(run.group, run.overrides)}" if run.group else ""
+    columns = (
+        Column("stage", is_number=False, cell=lambda stage: Cell(stage.name)),
+        Column("state", is_number=False, cell=lambda stage: Cell(stage.state)),
+        Column("steps", cell=lambda stage: Cell(_steps(stage))),
+        Column("training loss", cell=lambda stage: _loss(stage.training_loss)),
+        Column("validation loss", cell=lambda stage: _loss(stage.validation_loss)),
+        Column("tokens/s", cell=lambda stage: Cell(_speed(stage))),
+        Column("left", cell=lambda stage: Cell(_left(stage))),
+    )
+    places = (
+        Column("stage", is_number=False, cell=lambda stage: Cell(stage.name)),
+        Column("attempts", cell=lambda stage: Cell(str(stage.attempts))),
+        Column("last checkpoint", is_number=False, cell=lambda stage: Cell(_saved(stage))),
+        Column("device", is_number=False, cell=lambda stage: Cell(stage.device or "")),
+    )
+    table = Table.of("stages", columns, rows_of(columns, run.stages))
+    parts: list[Part] = [Paragraph(f"{what} {sizes}{run_set}"), table]
+    if begun := [stage for stage in run.stages if stage.attempts or stage.checkpoint]:
+        parts.append(Table.of("checkpoints", places, rows_of(places, begun)))
+    return Section("run", f"{run.name}: {run.state}{_holder(run)}", (*parts, *_remarks(run, "")))
+
+
+def resume_section(runs: Sequence[RunStatus]) -> Section:
+    """How to resume or train; a command for several runs is given once."""
+    commands: dict[str, list[RunStatus]] = {}
+    for run in runs:
+        if run.resume_command:
+            commands.setdefault(run.resume_command, []).append(run)
+    parts = []
+    for command, stopped in commands.items():
+        others = f" and {len(stopped) - 1} more" if len(stopped) > 1 else ""
+        jobs = ", once none of its jobs is queued or running" if any(run.jobs for run in stopped) else ""
+        verb = "train" if all(run.state == "not started" for run in stopped) else "resume"
+        parts.append(Listing(f"to {verb} {stopped[0].name}{others}{jobs}:", command, is_command=True))
+    return Section("resume", "", tuple(parts))
+
+
+def _remarks(run: RunStatus, prefix: str) -> Iterator[Paragraph]:
+    """Why the run failed, its jobs, what it reused, and its notes."""
+    if run.reason:
+        yield Paragraph(f"{prefix}failed: {run.reason}", "warning")
+    if run.jobs and run.state != "finished":
+        jobs = ", ".join(f"{number} ({name})" for name, number in run.jobs.items())
+        their = plural(len(run.jobs), "its", "their")
+        asks = f"check {their} state with: squeue --jobs={','.join(run.jobs.values())}"
+        yield Paragraph(f"{prefix}SLURM {plural(len(run.jobs), 'job')} {jobs}; {asks}")
+    reused: dict[str, list[str]] = {}
+    for stage in run.stages:
+        for payer, steps in stage.reused_steps.items():
+            reused.setdefault(payer, []).append(f"{stage.name} {steps}/{stage.num_steps or '?'}")
+    for payer, parts in reused.items():
+        yield Paragraph(f"{prefix}reused from {payer}: {', '.join(parts)} steps")
+    for note in run.notes:
+        yield Paragraph(prefix + note, "warning")
+
+
+def _place(run: RunStatus) -> str:
+    """The current stage and its position, such as `1-164k 2/3`."""
+    stage, num_stages = run.current, len(run.stages)
+    if stage is None:
+        return ""
+    if num_stages == 1:
+        return stage.name
+    if run.state == "finished":
+        return f"{num_stages}/{num_stages}"
+    return f"{stage.name} {run.stages.index(stage) + 1}/{num_stages}"
+
+
+def _steps(stage: StageStatus | None, brief: bool = False) -> str:
+    """Steps done and planned, such as `20/60`; `brief` shortens large numbers to three figures."""
+    if stage is None:
+        return ""
+    count = short_count if brief and max(stage.step, stage.num_steps or 0) >= MANY_STEPS else str
+    return f"{count(stage.step)}/{count(stage.num_steps) if stage.num_steps is not None else '?'}"
+
+
+def _loss(loss: float | None) -> Cell:
+    return Cell("" if loss is None else f"{loss:.4f}", loss)
+
+
+def _speed(stage: StageStatus) -> str:
+    measured = stage.tokens_per_second if stage.state not in ("starting", "growing") else None
+    return short_count(measured) if measured else ""
+
+
+def _left(stage: StageStatus | None) -> str:
+    """The time left, or the state of a stage that does not train yet."""
+    if stage is None:
+        return ""
+    if stage.seconds_left is not None:
+        return duration(stage.seconds_left)
+    return stage.state if stage.state in ("starting", "growing") else ""
+
+
+def _saved(stage: StageStatus) -> str:
+    return f"{stage.checkpoint} ({_ago(stage.checkpoint_at)})" if stage.checkpoint else "none"
+
+
+def _holder(run: RunStatus) -> str:
+    """The process that holds the run, since when, and when its workers last wrote a record."""
+    if run.since is None:
+        return ""
+    elsewhere = f" on {run.host}" if run.host else " on another machine or in another container"
+    where = "" if run.here else elsewhere
+    process = f"process {run.process}{where}" if run.process else f"a process{where}"
+    stage = run.current
+    word = f", last record {_ago(stage.last_record_at)}" if stage and stage.last_record_at else ""
+    return f" since {datetime.fromisoformat(run.since).astimezone():%Y-%m-%d %H:%M} ({process}{word})"
+
+
+def _ago(moment: str | None) -> str:
+    if moment is None:
+        return "?"
+    return f"{duration((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())} ago"

@@ -1,0 +1,96 @@
+"""The model card of an export: what it says, and what it may say about where the training data came from."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from growctl.evaluate.model_card import model_card, public_source
+from growctl.runs.show import CheckpointFacts, read_facts
+from stages.huggingface.record import HuggingFaceExport, LogitsCheck
+from tests.pretrained import text_config, write_pretrained
+
+EXPORT = HuggingFaceExport(
+    path=Path("quick"),
+    checkpoint=Path("final"),
+    architecture="TokenformerForCausalLM",
+    needs_trust_remote_code=True,
+    dtype="float32",
+    context_length=64,
+    end_of_text="<|endoftext|>",
+    keeps_generations=False,
+    files={},
+    weight_bytes=1_234_567,
+    check=LogitsCheck(transformers="5.23.0", largest_difference=3e-7, allowed=2e-5),
+)
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> CheckpointFacts:
+    write_pretrained(tmp_path / "final")
+    return read_facts(tmp_path / "final", tmp_path)
+
+
+def test_the_metadata_is_yaml_and_leaves_the_license_to_the_user(facts):
+    _, metadata, text = model_card(facts, EXPORT).split("---\n", 2)
+    assert yaml.safe_load(metadata) == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["tokenformer", "growctl"],
+    }
+    assert "## License\n\nNot chosen yet." in text
+    assert "No report" in text
+
+
+def test_names_of_the_user_are_no_markdown(facts):
+    facts = replace(facts, text=facts.text.model_copy(update={"source": "hub:some|data_set"}))
+    card = model_card(facts, replace(EXPORT, path=Path("a_b*c<d>")))
+    assert "# a\\_b\\*c\\<d\\>" in card
+    assert 'path = "a_b*c<d>"' in card
+    assert r"| source | hub:some\|data\_set |" in card
+
+
+@pytest.mark.parametrize("own_code", [True, False])
+def test_it_shows_how_to_load_the_export(facts, own_code):
+    card = model_card(facts, replace(EXPORT, needs_trust_remote_code=own_code))
+    assert card.count("trust_remote_code=True") == (2 if own_code else 0)
+    assert ("target_parameters" in card) == own_code
+
+
+def test_it_says_whether_the_logits_were_compared(facts):
+    assert "the largest difference in float32 is 3e-07 (2e-05 allowed)" in model_card(facts, EXPORT)
+    unchecked = replace(EXPORT, check=LogitsCheck(not_checked="Transformers is not installed"))
+    assert "| not checked: Transformers is not installed |" in model_card(facts, unchecked)
+
+
+def test_it_warns_of_a_missing_end_of_text_and_of_rows_without_tokens(facts, tmp_path):
+    warning = "No token marks the end of a text"
+    assert warning not in model_card(facts, EXPORT)
+    assert warning in model_card(facts, replace(EXPORT, end_of_text=None))
+    assert "suppress_tokens" not in model_card(facts, EXPORT)
+    write_pretrained(tmp_path / "padded", text_config(vocab_size=288))
+    assert "27 rows that no token has" in model_card(read_facts(tmp_path / "padded", tmp_path), EXPORT)
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("python-stdlib", "python-stdlib"),
+        ("hf://datasets/owner/name@main/*.parquet", "hf://datasets/owner/name@main/*.parquet"),
+        ("https://example.org/texts/a.jsonl.gz", "https://example.org/texts/a.jsonl.gz"),
+        ("/home/me/private/texts", "texts"),
+        ("/home/me/private/texts/", "texts"),
+        ("../clients/acme/*.jsonl", "*.jsonl"),
+        ("~/texts.txt", "texts.txt"),
+        ("file:///home/me/texts.txt", "texts.txt"),
+        ("local:///home/me/texts.txt", "texts.txt"),
+        ("zip://inside.txt::/home/me/texts.zip", "zip://inside.txt::texts.zip"),
+        ("https://me:secret@example.org:8080/a.txt?token=secret#part", "https://example.org:8080/a.txt"),
+        (".", "a local folder"),
+        ("/", "a local folder"),
+        ("../..", "a local folder"),
+    ],
+)
+def test_it_names_remote_sources_but_only_the_last_part_of_local_paths(source, shown):
+    assert public_source(source) == shown

@@ -1,1 +1,0 @@
-"""growctl/prepare/: the executors."""
