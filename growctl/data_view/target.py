@@ -17,10 +17,10 @@ from growctl.schedule.batches import longest_context
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.sources import prepared_data
 from model.errors import UserError
-from stages.data.corpus import DataSpec
 from stages.data.dataset import DatasetManifest, data_parts, read_dataset_manifest, verify_dataset
+from stages.data.errors import reading
 from stages.data.mixture import WhenExhausted
-from stages.data.source_errors import reading
+from stages.data.spec import DataSpec
 from stages.spec import MixtureSpan, Packing
 from stages.stage_dir import MANIFEST_NAME
 
@@ -184,8 +184,8 @@ def find_target(
 
 def _at_url(url: str, datasets_dir: Path) -> Path:
     """The directory here of the prepared dataset at a URL; raises UserError if there is none or it cannot be read."""
-    from stages.data.progress import Progress
-    from stages.data.remote_dataset import reading_of, remote_dataset
+    from stages.corpus.prepared import reading_of, remote_dataset
+    from stages.corpus.tasks import Progress
 
     spec = DataSpec(source=url)
     directory = remote_dataset(spec, datasets_dir, Progress(None, None))

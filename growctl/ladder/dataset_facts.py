@@ -13,8 +13,8 @@ from growctl.schedule.blocks import Schedule
 from growctl.schedule.data_block import DataBlock
 from growctl.schedule.sources import given_vocabulary
 from model.errors import UserError
-from stages.data.prepared import prepared_datasets
-from stages.data.source_errors import DataError
+from stages.corpus.prepared import prepared_datasets
+from stages.data.errors import DataError
 
 
 def with_vocabulary(data: Any, runs_dir: Path, run: RunPaths, load: Callable[[Path], Schedule]) -> Any:
@@ -61,7 +61,8 @@ def counted_on(schedule: Schedule, dataset: Path) -> Schedule:
 
     Raises DataError if that is damaged, or if the end of text does not tell apart its documents.
     """
-    from stages.data.attended_tokens import attended_tokens, misplaced_ends, weighted_datasets
+    from stages.data.documents import misplaced_ends, weighted_datasets
+    from stages.data.packing import attended_tokens
 
     datasets, packing = weighted_datasets(dataset), schedule.data.packing
     _reject(misplaced_ends(datasets))
@@ -76,8 +77,8 @@ def _prepared(schedule: Schedule, datasets_dir: Path) -> dict[str, float] | None
         if path is None:
             return None
         datasets[path] = weight
-    from stages.data.attended_tokens import attended_tokens, misplaced_ends
-    from stages.data.packed_split import known_packing
+    from stages.data.documents import misplaced_ends
+    from stages.data.packing import attended_tokens, known_packing
 
     misplaced = tokens = None
     lengths, packing = contexts(schedule), schedule.data.packing

@@ -8,7 +8,7 @@ from growctl.schedule.data_block import DataBlock
 from growctl.schedule.errors import shown
 from growctl.schedule.mixture_block import FollowedWeights
 from growctl.text.suggestion import did_you_mean
-from stages.data.corpus import SourceSpec
+from stages.data.spec import SourceSpec
 
 _OF_A_SOURCE = (*(key for key in SourceSpec.model_fields if key != "source"), "approximate_tokens")
 """The keys of `data` that describe its source. The sources of a mixture have their own."""

@@ -20,13 +20,13 @@ from growctl.schedule.sources import changed_texts, prepare_data
 from growctl.text.formatting import byte_count
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.data.attended_tokens import weighted_datasets
-from stages.data.corpus import DataError
+from stages.corpus.prepared import reading_of
 from stages.data.dataset import HASHED_BYTES, DatasetManifest, check_dataset, files_here, read_dataset_manifest
+from stages.data.documents import weighted_datasets
+from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.packed_split import known_packing, packing_facts
-from stages.data.remote_dataset import reading_of
-from stages.data.remote_reading import remote_reading, write_remote_reading
+from stages.data.packing import known_packing, packing_facts
+from stages.data.remote import remote_reading, write_remote_reading
 from stages.data.samples import open_samples
 from stages.spec import TrainSpec
 

@@ -9,8 +9,8 @@ from growctl.schedule.errors import ScheduleError, shown
 from growctl.schedule.files import SHIPPED, choices, find_file
 from growctl.schedule.reading import read_file
 from growctl.text.suggestion import did_you_mean
-from stages.data.corpus import SourceSpec
-from stages.data.location import local_path
+from stages.corpus.location import local_path
+from stages.data.spec import SourceSpec
 
 _GROUP = "data"
 _TOKENIZER = ("tokenizer", "vocab_size")

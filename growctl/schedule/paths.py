@@ -15,8 +15,7 @@ from growctl.runs_dir import RunPaths
 from growctl.schedule.launch_block import HostfileBlock
 from growctl.schedule.reading import read_plain
 from model.errors import UserError
-from stages.data.hub import is_path, local_tokenizer
-from stages.data.location import LOCAL_SCHEMES, local_path, missing_source
+from stages.corpus.location import LOCAL_SCHEMES, is_path, local_path, local_tokenizer, missing_source
 
 if TYPE_CHECKING:
     from growctl.schedule.compose import Composition

@@ -18,8 +18,8 @@ from growctl.schedule.blocks import Schedule
 from model.config import TransformerConfig
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.lineage import TrainingCost
-from stages.data.corpus import DataSpec
 from stages.data.dataset import read_dataset_manifest
+from stages.data.spec import DataSpec
 from stages.grow.expand import expand
 from tests.growctl.bases import COST, base_config, load_started, write_base
 from tests.growctl.ladder.manifests import write_dataset
