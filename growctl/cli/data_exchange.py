@@ -25,7 +25,7 @@ def export_data(
 
     Example: growctl data export runs/.datasets/texts-396a28ec70bd --to megatron --output texts-megatron
     """
-    from growctl.data_exchange.export import export_megatron
+    from growctl.data.export import export_megatron
     from stages.checkpoint.directory import check_new
 
     check_new(output, "--output")
@@ -81,7 +81,7 @@ def import_data(
 
     Example: growctl data import pile_text_document --tokenizer 20B_tokenizer.json --output pile
     """
-    from growctl.data_exchange.importing import import_tokens
+    from growctl.data.importing import import_tokens
     from model.errors import UserError
     from stages.checkpoint.directory import check_new
 

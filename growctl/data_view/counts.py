@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.data.sample_order import Int64Array
+from stages.data.tokens import Int64Array
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from growctl.data_view.counts import Lengths, UsedIds
 from growctl.ladder.mixtures import MixturePart
-from stages.data.bad_records import SkippedRecords
-from stages.data.corpus import SplitName
 from stages.data.packing import Cuts
+from stages.data.spec import SkippedRecords, SplitName
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ from growctl.data_view.document import DataShowDocument, SampleEntry, SourceEntr
 from growctl.data_view.target import Target
 from growctl.schedule.batches import longest_context
 from growctl.text.progress import Advance
-from stages.data.corpus import SPLITS, SplitName
 from stages.data.dataset import HASHED_BYTES, data_parts, read_dataset_manifest
-from stages.data.document_ends import DocumentEnds
+from stages.data.documents import DocumentEnds
 from stages.data.packing import Cuts, count_cuts
-from stages.data.sample_order import Int64Array
-from stages.data.token_split import TokenSplit
+from stages.data.spec import SPLITS, SplitName
+from stages.data.tokens import Int64Array, TokenSplit
 
 _TOKENS_AT_ONCE = 1 << 20
 

@@ -9,11 +9,10 @@ from tokenizers import Tokenizer
 from growctl.data_view.document import Piece, SampleEntry
 from model.errors import UserError
 from stages.data.dataset import data_parts, read_dataset_manifest
-from stages.data.document_ends import DocumentEnds
+from stages.data.documents import DocumentEnds
+from stages.data.errors import DataError, reason
 from stages.data.mixture import WhenExhausted
-from stages.data.samples import open_samples
-from stages.data.source_errors import DataError, reason
-from stages.data.training_samples import TrainingSamples
+from stages.data.samples import TrainingSamples, open_samples
 from stages.spec import MixtureSpan, Packing
 from stages.stage_dir import TOKENIZER_NAME
 

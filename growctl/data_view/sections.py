@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from growctl.data_exchange.export import ExportedSplit
+from growctl.data.export import ExportedSplit
 from growctl.data_view.counts import PERCENTILES, LengthRange, Lengths, UsedIds
 from growctl.data_view.document import DataShowDocument, SplitEntry
 from growctl.report.chart import Axis, Chart, Mark, Series

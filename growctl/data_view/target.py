@@ -1,7 +1,7 @@
 """Finds the dataset that a user names, by its directory or by a schedule, and what training reads of it."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from growctl.schedule.batches import longest_context
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.sources import prepared_data
 from model.errors import UserError
-from stages.data.corpus import DataSpec
 from stages.data.dataset import DatasetManifest, data_parts, read_dataset_manifest, verify_dataset
+from stages.data.errors import reading
 from stages.data.mixture import WhenExhausted
-from stages.data.source_errors import reading
+from stages.data.spec import DataSpec
 from stages.spec import MixtureSpan, Packing
 from stages.stage_dir import MANIFEST_NAME
 
@@ -159,7 +159,6 @@ def find_target(
     reference: str,
     overrides: Sequence[str],
     runs_dir: Path,
-    tell: Callable[[str], None],
 ) -> Target:
     """The dataset in the directory or at the URL `reference`, or else the newest prepared for that schedule.
 
@@ -171,7 +170,7 @@ def find_target(
             raise UserError(f"{overrides[0]}: {reference} is a {what}; only schedules take overrides")
         directory = _at_url(reference, RunsPaths(runs_dir).datasets) if is_url else Path(reference)
         return Target(directory, verify_dataset(directory, hashes=False))
-    schedule = load_schedule(reference, overrides, runs_dir=runs_dir, tell=tell)
+    schedule = load_schedule(reference, overrides, runs_dir=runs_dir)
     runs = RunsPaths(runs_dir)
     found = next((path for path, _ in prepared_data(schedule.data, runs.datasets)), None)
     if found is None:
@@ -184,8 +183,8 @@ def find_target(
 
 def _at_url(url: str, datasets_dir: Path) -> Path:
     """The directory here of the prepared dataset at a URL; raises UserError if there is none or it cannot be read."""
-    from stages.data.progress import Progress
-    from stages.data.remote_dataset import reading_of, remote_dataset
+    from stages.corpus.prepared import reading_of, remote_dataset
+    from stages.corpus.tasks import Progress
 
     spec = DataSpec(source=url)
     directory = remote_dataset(spec, datasets_dir, Progress(None, None))

@@ -14,7 +14,7 @@ from growctl.ladder.warnings import OPTIMAL_TOKENS
 from growctl.schedule.quantities import parse_count
 from growctl.text.formatting import short_count
 from model.errors import UserError
-from stages.data.validation_size import enough_sequences
+from stages.corpus.validation_size import enough_sequences
 
 BUDGETS = (0.5, 1.0, 2.0)
 """Budgets of the control from scratch: enough to find the point of equal loss between them."""

@@ -18,9 +18,9 @@ from growctl.schedule.files import SHIPPED, choices
 from growctl.schedule.quantities import parse_count
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
-from stages.data.corpus import DataSpec
+from stages.corpus.prepared import given_dataset
 from stages.data.dataset import read_dataset_manifest
-from stages.data.prepared import given_dataset
+from stages.data.spec import DataSpec
 
 BY_SIZE = ("python-stdlib", "wikitext", "pile")
 """The shipped choices that a draft picks from, from the smallest on. The last one is large enough for all."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
     from stages.checkpoint.pretrained import Pretrained
-    from stages.data.corpus import SplitName
+    from stages.data.spec import SplitName
     from stages.evaluate.replicas import Replicas
 
 RopeScaling = Literal["none", "linear", "ntk", "yarn"]

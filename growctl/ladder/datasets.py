@@ -2,22 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.batches import evaluation_length, longest_context
+from growctl.schedule.batches import evaluation_length
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.data_block import DataBlock
 from growctl.text.formatting import byte_count
-from stages.data.corpus import DataSpec
-from stages.data.prepared import given_dataset, prepared_datasets
-from stages.data.remote_reading import REMOTE_NAME
-from stages.data.validation_size import small_validation
-from stages.remote_shards.range_hashes import RANGE_BYTES
-
-if TYPE_CHECKING:
-    from stages.data.dataset import DatasetManifest
+from stages.corpus.prepared import given_dataset, prepared_datasets
+from stages.corpus.validation_size import small_validation
+from stages.data.dataset import REMOTE_NAME, DatasetManifest, read_dataset_manifest
+from stages.data.spec import DataSpec
 
 
 class DatasetSizes(NamedTuple):
@@ -31,9 +26,6 @@ class DatasetSizes(NamedTuple):
 
     remote_bytes: int = 0
     """Bytes of its training tokens that lie at a URL."""
-
-    range_bytes: int = RANGE_BYTES
-    """What is fetched at a time of tokens at a URL."""
 
 
 def prepared_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes | None:
@@ -65,24 +57,19 @@ def source_sizes(data: DataBlock, runs_dir: Path | None) -> tuple[dict[str, int 
     return sizes, counted
 
 
-def sizes_in(manifest: "DatasetManifest", directory: Path) -> dict[str, int | None]:
+def sizes_in(manifest: DatasetManifest, directory: Path) -> dict[str, int | None]:
     """The training tokens of each source of the mixture in `directory`; empty for an ordinary dataset."""
-    from stages.data.dataset import read_dataset_manifest
-
     sources = [(entry.name, read_dataset_manifest(entry.dataset(directory))) for entry in manifest.sources]
     return {name: source.splits["train"].num_tokens for name, source in sources}
 
 
 def _prepared_sizes(spec: DataSpec, runs_dir: Path | None) -> DatasetSizes | None:
-    for path, document in prepared_datasets(spec, RunsPaths(runs_dir).datasets) if runs_dir else ():
-        try:
-            train, validation = document["splits"]["train"], document["splits"]["validation"]
-            counts = (train["num_tokens"], validation["num_documents"], validation["num_tokens"])
-            sizes = DatasetSizes(*map(int, (*counts, document["vocab_size"])))
-            remote = sizes.training_tokens * int(document["token_bytes"]) if (path / REMOTE_NAME).exists() else 0
-            return sizes._replace(remote_bytes=remote, range_bytes=int(document["range_bytes"]))
-        except (ValueError, LookupError, TypeError, OverflowError):
-            continue  # damaged: `prepare` sets it aside with a message
+    for path, manifest in prepared_datasets(spec, RunsPaths(runs_dir).datasets) if runs_dir else ():
+        train, validation = manifest.splits["train"], manifest.splits["validation"]
+        remote = train.num_tokens * manifest.token_bytes if (path / REMOTE_NAME).exists() else 0
+        return DatasetSizes(
+            train.num_tokens, validation.num_documents, validation.num_tokens, manifest.vocab_size, remote
+        )
     return None
 
 
@@ -102,7 +89,7 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes | None) -> Iterator
     if warning:
         yield warning
     if sizes.remote_bytes > schedule.data.cache_bytes:
-        yield _small_cache(schedule, sizes.remote_bytes, sizes.range_bytes)
+        yield _small_cache(schedule, sizes.remote_bytes)
     asked = schedule.data.num_tokens
     if asked and asked > sizes.vocab_size and not sizes.remote_bytes and schedule.model.vocab_size is None:
         yield (
@@ -112,15 +99,13 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes | None) -> Iterator
         )
 
 
-def _small_cache(schedule: Schedule, num_bytes: int, range_bytes: int) -> str:
-    """The warning for a cache that cannot hold the dataset: samples come from everywhere, each from a range."""
+def _small_cache(schedule: Schedule, num_bytes: int) -> str:
+    """The warning for a cache that cannot hold the dataset: samples come from everywhere."""
     cache_bytes = schedule.data.cache_bytes
-    num_samples = sum(plan.budget_tokens for plan in plan_stages(schedule)) // longest_context(schedule)
     missing = 1 - cache_bytes / num_bytes
     return (
         f"data.cache_bytes is {byte_count(cache_bytes)}, but the training tokens at "
-        f"{schedule.data.source or 'the URLs of data.mixture'} take "
-        f"{byte_count(num_bytes)}: about {missing:.0%} of the samples fetch a range of {byte_count(range_bytes)} each, "
-        f"{byte_count(int(num_samples * missing * range_bytes))} in the whole ladder. Set data.cache_bytes to "
+        f"{schedule.data.source or 'the URLs of data.mixture'} take {byte_count(num_bytes)}: about {missing:.0%} of "
+        "the samples fetch a whole shard, which takes far longer than training on them. Set data.cache_bytes to "
         f"{byte_count(num_bytes)} or more, or download the dataset."
     )

@@ -15,7 +15,7 @@ from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.schedule.batches import longest_context, stage_batch
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.mixture_block import shares
-from stages.data.source_errors import DataError
+from stages.data.errors import DataError
 from stages.spec import MixtureSpan
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
 from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure, rows_of
-from stages.data.validation_size import small_validation
+from stages.corpus.validation_size import small_validation
 
 MOST_RUNS = 6
 """Of three or four lines each, they fit one screen."""

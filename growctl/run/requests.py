@@ -288,12 +288,12 @@ def check_space(
 def _require_writable(runs_dir: Path) -> None:
     """Raises RunError if nothing can be written to `runs_dir`, or to the nearest folder above it that exists."""
     there = existing_path(runs_dir)
-    found = os.statvfs(there)
-    if found.f_flag & os.ST_RDONLY:
+    system = os.statvfs(there)
+    if system.f_flag & os.ST_RDONLY:
         why = os.strerror(errno.EROFS)
     elif there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
         why = os.strerror(errno.EACCES)
-    elif found.f_blocks == 0:
+    elif system.f_blocks == 0:
         why = "it takes no new files"
     else:
         return

@@ -20,8 +20,8 @@ from growctl.text.console import Verbatim
 from growctl.text.formatting import byte_count, duration, indented, scientific, short_count, wrapped
 from growctl.text.name_cell import NameCell, broken
 from stages.checkpoint.manifest import Manifest
+from stages.corpus.tasks import Work
 from stages.counted import counted
-from stages.data.progress import Work
 from stages.generate.text_samples import TextSamples
 from stages.metrics import Record
 

@@ -135,13 +135,13 @@ class Start:
 
     def _check_unchanged(self) -> None:
         try:
-            found = manifest_hash(self.path)
+            manifest = manifest_hash(self.path)
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(
                 f"start: {self.path} is gone, and the run has not copied it yet; restore it, or give this run another "
                 "start under another --name"
             ) from None
-        if found != self.base.manifest:
+        if manifest != self.base.manifest:
             raise RunError(
                 f"start: {self.path} has changed since this run was started; restore it, or start a run under another "
                 "--name"

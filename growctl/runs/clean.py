@@ -29,8 +29,9 @@ from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, ma
 from stages.checkpoint.staging import is_being_written
 from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import counted
-from stages.data.dataset import DataError, read_dataset_manifest
-from stages.data.remote_reading import CACHE_NAME
+from stages.data.dataset import read_dataset_manifest
+from stages.data.errors import DataError
+from stages.data.remote import CACHE_NAME
 from stages.spec import TrainSpec
 from stages.stage_dir import (
     StagePaths,

@@ -19,8 +19,8 @@ from growctl.schedule.sources import mixtures_in, prepared_data
 from growctl.text.formatting import byte_count, duration, scientific
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table, figure
 from model.errors import UserError
+from stages.corpus.prepared import prepared_datasets
 from stages.counted import counted
-from stages.data.prepared import prepared_datasets
 from stages.stage_dir import MIXTURE_PREFIX
 
 
@@ -148,7 +148,7 @@ def _with_sources(directory: Path, names: set[str], mixtures: dict[str, set[str]
 def _sources_by_mixture(runs_dir: Path) -> dict[str, set[str]]:
     """The names of the datasets that each mixture in a runs directory is made of, by the mixture's name."""
     mixtures = mixtures_in(RunsPaths(runs_dir).datasets)
-    return {path.name: {Path(entry["directory"]).name for entry in document["sources"]} for path, document in mixtures}
+    return {path.name: {Path(entry.directory).name for entry in manifest.sources} for path, manifest in mixtures}
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,8 @@ from pydantic.json_schema import SkipJsonSchema
 from growctl.schedule.example import example
 from growctl.schedule.mixture_block import MOST_SOURCES, MixtureBlock, WhenExhausted
 from growctl.schedule.quantities import Count, Duration, Size, Vocabulary
-from stages.data.corpus import (
-    DEFAULT_CACHE_BYTES,
-    DEFAULT_RETRY_SECONDS,
-    DEFAULT_VOCAB_SIZE,
-    DataSpec,
-    SourceSpec,
-    texts_hash,
-)
-from stages.data.location import one_spelling
+from stages.corpus.location import in_one_spelling, one_spelling, texts_hash
+from stages.data.spec import DEFAULT_CACHE_BYTES, DEFAULT_RETRY_SECONDS, DEFAULT_VOCAB_SIZE, DataSpec, SourceSpec
 from stages.spec import Packing
 
 
@@ -37,7 +30,7 @@ class DataBlock(DataSpec):
 
     cache_bytes: Annotated[Size, example("200GB", "bytes")] = DEFAULT_CACHE_BYTES
     """For a prepared dataset at a URL: how much of it this machine keeps on disk at most. All processes of a machine
-    share the cache, and the ranges used least recently go first. A full disk makes it smaller."""
+    share the cache, and the shards opened least recently go first. A full disk makes it smaller."""
 
     retry_seconds: Annotated[Duration, example("15m", "seconds")] = DEFAULT_RETRY_SECONDS
     """For a prepared dataset at a URL: how long a fault of the network is retried before training stops with an error.
@@ -99,9 +92,9 @@ class DataBlock(DataSpec):
     def in_one_spelling(self) -> Self:
         """The same block with the spelling of local paths that all names of the same files share."""
         if not self.mixture:
-            return super().in_one_spelling()
+            return in_one_spelling(self)
         mixture = [each.model_copy(update={"source": one_spelling(each.source)}) for each in self.mixture]
-        tokenizer = self.specs[0].in_one_spelling().tokenizer
+        tokenizer = in_one_spelling(self.specs[0]).tokenizer
         return self.model_copy(update={"mixture": mixture, "tokenizer": tokenizer})
 
     @property

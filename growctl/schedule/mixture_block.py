@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt
 from growctl.schedule.example import example
 from growctl.schedule.launch_block import Block
 from growctl.schedule.quantities import Count
-from stages.data.corpus import SourceName, SourceSpec
+from stages.data.spec import SourceName, SourceSpec
 
 MOST_SOURCES = 256
 WhenExhausted = Literal["stop", "others"]

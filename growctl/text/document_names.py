@@ -13,8 +13,8 @@ FILES = {
 COMMANDS = {
     "clean": "growctl.runs.clean:Cleanup",
     "compare": "growctl.analysis.results:Pair",
-    "data-export": "growctl.data_exchange.export:DataExportDocument",
-    "data-import": "growctl.data_exchange.importing:DataImportDocument",
+    "data-export": "growctl.data.export:DataExportDocument",
+    "data-import": "growctl.data.importing:DataImportDocument",
     "data-show": "growctl.data_view.document:DataShowDocument",
     "doctor": "growctl.doctor.check:DoctorDocument",
     "eval": "growctl.evaluate.evaluation:EvalDocument",

@@ -35,8 +35,8 @@ from typing import Literal
 import numpy as np
 
 from stages.counted import counted, plural
-from stages.data.sample_order import Int64Array
-from stages.data.source_errors import DataError
+from stages.data.errors import DataError
+from stages.data.tokens import Int64Array
 
 SHARE_BOUND = 1.68
 """A source's samples over any prefix of one piece differ by no more than this from its ideal share."""

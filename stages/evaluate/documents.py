@@ -16,10 +16,10 @@ import orjson
 from tokenizers import Tokenizer
 
 from model.errors import UserError
-from stages.data.cutting import BYTE_ORDER_MARK
-from stages.data.safe_cuts import pieces, why_uncuttable
-from stages.data.sample_order import Int64Array
-from stages.data.source_errors import DataError, reading
+from stages.corpus.encoding import pieces, why_uncuttable
+from stages.corpus.records import BYTE_ORDER_MARK
+from stages.data.errors import DataError, reading
+from stages.data.tokens import Int64Array
 
 PIECES_AT_ONCE = 8
 """Pieces that the tokenizer encodes in parallel."""

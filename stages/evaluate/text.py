@@ -17,10 +17,10 @@ from model.loss import IGNORED, token_scores
 from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
-from stages.data.attended_tokens import misplaced_ends, weighted_datasets
-from stages.data.corpus import SplitName
 from stages.data.dataset import data_parts, read_dataset_manifest
+from stages.data.documents import misplaced_ends, weighted_datasets
 from stages.data.evaluation_windows import EvaluationWindows
+from stages.data.spec import SplitName
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.results import SourceLoss, TextLoss

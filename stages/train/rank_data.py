@@ -12,9 +12,8 @@ from torch import Tensor
 
 from stages.data.dataset import read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.mixed_samples import MixedSamples
 from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
-from stages.data.samples import open_samples
+from stages.data.samples import MixedSamples, open_samples
 from stages.spec import TrainSpec, evaluation_batch
 from stages.train.evaluate import Evaluation, Measured, evaluate
 from stages.train.skipped_data import consumed, position

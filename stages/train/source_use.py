@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from stages.data.mixed_samples import MixedSamples
+from stages.data.samples import MixedSamples
 from stages.spec import TrainSpec
 from stages.train.skipped_data import consumed, trained_ranges
 

@@ -44,21 +44,22 @@ from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord, ext
 from stages.checkpoint.manifest import CheckpointError, Manifest
 from stages.checkpoint.sealed import _seal_of
 from stages.checkpoint.verify import verify_checkpoint
-from stages.data.corpus import DataError, DataSpec
+from stages.corpus.token_files import open_token_files
 from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, verify_dataset
+from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.training_samples import TrainingSamples
+from stages.data.samples import TrainingSamples
+from stages.data.spec import DataSpec
 from stages.metrics import read_metrics
-from stages.token_files.find import open_token_files
-from stages.token_files.mapped import TokenFileError
 from tests.growctl.ladders import ladder
 from tests.growctl.ledger.records import BASE as STAGE
 from tests.growctl.ledger.records import GROWN, RUN, killed_once
 from tests.growctl.schedules import BASE, TEXT
 from tests.growctl.text.schemas import assert_follows_schema
 from tests.stages.checkpoints import small_config
+from tests.stages.corpus.test_megatron import texts_of
+from tests.stages.corpus.token_file_definition import write_datatrove_files, write_megatron_files
 from tests.stages.test_metrics import EVENTS, with_crc
-from tests.stages.token_files.definition import write_datatrove_files, write_megatron_files
 
 CASES = 10_000 if os.environ.get("GROWCTL_SOAK") else 300
 LONGEST_SECONDS = 300.0
@@ -418,9 +419,9 @@ def test_token_files_of_other_programs_are_accepted_or_rejected(folder: Path, da
 
     def read() -> list[list[int]]:
         [files] = open_token_files(path)
-        return [files.document(number).tolist() for number in range(files.num_documents)]
+        return texts_of(files)
 
-    documents = judged(read, TokenFileError, folder.parent)
+    documents = judged(read, DataError, folder.parent)
     assert documents is None or all(isinstance(token, int) for document in documents for token in document)
 
 

@@ -21,15 +21,14 @@ from growctl.data_view.sections import data_sections
 from growctl.data_view.target import Target
 from growctl.text.console import Terminal
 from growctl.text.terminal import plain_lines, print_sections
-from stages.data.corpus import DataSpec
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepare import prepare
 from stages.data.dataset import data_parts, read_dataset_manifest
-from stages.data.document_ends import DocumentEnds
-from stages.data.mixed_samples import MixedSamples
-from stages.data.mixture_dataset import Ingredient, write_mixture
+from stages.data.documents import DocumentEnds
 from stages.data.packing import count_cuts
-from stages.data.prepare import prepare
-from stages.data.samples import open_samples
-from stages.data.token_split import TokenSplit
+from stages.data.samples import MixedSamples, open_samples
+from stages.data.spec import DataSpec
+from stages.data.tokens import TokenSplit
 from stages.spec import MixtureSpan, Packing
 from tests.growctl.runs import made_once, run_here
 from tests.web_server import WebServer

@@ -13,7 +13,7 @@ from growctl.report.sections import report_sections, validation_warning
 from growctl.runs.find import find_runs
 from growctl.text.documents import plain
 from growctl.text.terminal import print_sections
-from stages.data.validation_size import small_validation
+from stages.corpus.validation_size import small_validation
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
 from tests.growctl.report.rendered import page_of
 

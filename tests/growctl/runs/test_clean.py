@@ -19,8 +19,8 @@ from growctl.schedule.start_block import StartBlock
 from model.errors import UserError
 from stages.checkpoint.manifest import manifest_hash
 from stages.checkpoint.verify import verify_checkpoint
-from stages.data.corpus import DataSpec
-from stages.data.remote_reading import CACHE_NAME
+from stages.data.remote import CACHE_NAME
+from stages.data.spec import DataSpec
 from tests.growctl.runs import SCHEDULE
 from tests.growctl.runs.hand_made import HandMade
 from tests.growctl.runs.stored import (

@@ -15,7 +15,7 @@ from growctl.runs.storage import DatasetUse
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.sources import changed_texts, missing_data, prepare_data, prepared_data
 from stages.data.dataset import read_dataset_manifest, verify_dataset
-from stages.data.source_errors import DataError
+from stages.data.errors import DataError
 from tests.growctl.mixed import write_schedule, write_texts
 from tests.growctl.runs import run_here
 

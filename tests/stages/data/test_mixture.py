@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from stages.data.errors import DataError
 from stages.data.mixture import ROUNDED_PARTS, SHARE_BOUND, Mixture, MixtureSource, MixtureStage
-from stages.data.source_errors import DataError
 
 NAMES = [f"source-{i}" for i in range(40)]
 weights_of_sources = st.lists(

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 
 from model.errors import Failure, UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
-from stages.data.corpus import DataSpec
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepare import prepare
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.mixture_dataset import Ingredient, write_mixture
-from stages.data.prepare import prepare
-from stages.data.token_split import TokenSplit
+from stages.data.spec import DataSpec
+from stages.data.tokens import TokenSplit
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas
 from stages.evaluate.results import TextLoss
