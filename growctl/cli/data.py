@@ -1,7 +1,6 @@
 """The commands `data show`, `data export` and `data import`. Slow modules are imported on use."""
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -126,7 +125,7 @@ def show(
         raise UserError(f"--output {output}: is not a directory")
     if ids and not any(wants.values()):
         raise UserError("--ids: shows the ids of samples; give --sample or --step too")
-    target = find_target(dataset, overrides or [], runs_dir, partial(say, error=True))
+    target = find_target(dataset, overrides or [], runs_dir)
     target.require_unknown(sequence_length, seed)
     if seed is not None and not any(wants.values()):
         raise UserError(f"--seed {seed}: is for --sample")

@@ -1,7 +1,7 @@
 """Finds the dataset that a user names, by its directory or by a schedule, and what training reads of it."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,7 +159,6 @@ def find_target(
     reference: str,
     overrides: Sequence[str],
     runs_dir: Path,
-    tell: Callable[[str], None],
 ) -> Target:
     """The dataset in the directory or at the URL `reference`, or else the newest prepared for that schedule.
 
@@ -171,7 +170,7 @@ def find_target(
             raise UserError(f"{overrides[0]}: {reference} is a {what}; only schedules take overrides")
         directory = _at_url(reference, RunsPaths(runs_dir).datasets) if is_url else Path(reference)
         return Target(directory, verify_dataset(directory, hashes=False))
-    schedule = load_schedule(reference, overrides, runs_dir=runs_dir, tell=tell)
+    schedule = load_schedule(reference, overrides, runs_dir=runs_dir)
     runs = RunsPaths(runs_dir)
     found = next((path for path, _ in prepared_data(schedule.data, runs.datasets)), None)
     if found is None:

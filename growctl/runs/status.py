@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
+from growctl.ladder.load import ScheduleError, folder_name_error, load_resolved
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ledger.entries import RunEntry, StageEntry
@@ -33,7 +33,7 @@ from growctl.runs.find import RunNotFoundError
 from growctl.runs.lock import is_held, running_process
 from growctl.runs.runs import ControlToCome, RunReport
 from growctl.runs.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
-from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
+from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.text.suggestion import nearest
 from model.errors import UserError
