@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from growctl.ladder.stage_plans import plan_stages, worker_spec
-from growctl.runs.directory import RunError, own_schedule, short_name, steps_done
+from growctl.runs.directory import RunError, own_schedule, short_name
 from growctl.runs.lock import hold, why_in_use
 from growctl.runs.status import being_prepared, run_directories
 from growctl.runs.storage import DatasetUse, DiskUse, existing_runs
@@ -217,24 +217,19 @@ def _in_run(directory: Path, needed: NeededCheckpoints) -> Iterator[Removable | 
 
 def _in_idle_run(directory: Path, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
     """What can be removed from a run that no other growctl uses."""
-    parts: list[tuple[StagePaths, int | None]] = [
-        (stage, index) for index, _, stage in RunPaths(directory).stages_found()
-    ]
-    parts += [(stage.release, None) for stage, _ in parts if stage.release.directory.is_dir()]
-    for stage, index in parts:
+    stages = [stage for _, _, stage in RunPaths(directory).stages_found()]
+    stages += [stage.release for stage in stages if stage.release.directory.is_dir()]
+    for stage in stages:
         if not stage.directory.resolve().is_relative_to(directory.resolve()):
             yield Kept(stage.directory, "it is a link out of the run, whose lock does not cover it")
             continue
         try:
-            yield from _in_stage(directory, stage, index, needed)
+            yield from _in_stage(directory, stage, needed)
         except OSError as error:
             yield Kept(Path(error.filename or stage.directory), f"it cannot be read: {error.strerror}")
 
 
-def _in_stage(
-    directory: Path, stage: StagePaths, index: int | None, needed: NeededCheckpoints
-) -> Iterator[Removable | Kept]:
-    """`index`: the number of the stage; None for a release."""
+def _in_stage(directory: Path, stage: StagePaths, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
     place = str(stage.directory.relative_to(RunPaths(directory).stages))
 
     def removable(path: Path, kind: Kind, relies_on: Path | None = None) -> Removable:
@@ -264,7 +259,7 @@ def _in_stage(
             yield removable(path, "conversion", source)
     if not finished:
         return  # the stage resumes from its checkpoints
-    trunks = _trunk_steps(directory, stage, index)
+    trunks = _trunk_steps(stage)
     for step, path in stage.checkpoints().items():
         checkpoint = _checked(path)
         if isinstance(checkpoint, Kept):
@@ -297,18 +292,13 @@ def _source(stage: StagePaths, conversion: Path) -> Path | None:
     return None
 
 
-def _trunk_steps(directory: Path, stage: StagePaths, index: int | None) -> set[int]:
+def _trunk_steps(stage: StagePaths) -> set[int]:
     """The step of a stage right before its learning rate decays, if any; all its steps if that is unknown."""
-    with suppress(OSError, ValueError):
+    try:
         step = TrainSpec.model_validate_json(stage.spec.read_bytes()).trunk_step
-        return set() if step is None else {step}
-    with suppress(UserError, LookupError):
-        if index is not None:
-            schedule = own_schedule(RunPaths(directory).schedule)
-            plan = plan_stages(schedule, steps_done(schedule, directory)[:index])[index]
-            step = plan.learning_rate.undecayed_steps
-            return set() if step is None else {step}
-    return set(stage.checkpoints())
+    except (OSError, ValueError):
+        return set(stage.checkpoints())
+    return set() if step is None else {step}
 
 
 def _in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:
