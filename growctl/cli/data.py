@@ -111,7 +111,7 @@ def show(
     ):
         if is_wrong:
             raise UserError(message)
-    target = find_target(dataset, overrides or [], runs_dir, partial(say, error=True))
+    target = find_target(dataset, overrides or [], runs_dir)
     for name, key, value in (
         ("--sequence-length", "training.sequence_length", sequence_length),
         ("--seed", "seed", seed),

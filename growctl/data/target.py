@@ -1,7 +1,7 @@
 """Finds the dataset that a user names, by its directory or by a schedule, and what training reads of it."""
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,7 +144,7 @@ class Target:
         return stage_positions([plan.batch for plan in plans], [plan.num_steps for plan in plans], self.position)
 
 
-def find_target(reference: str, overrides: Sequence[str], runs_dir: Path, tell: Callable[[str], None]) -> Target:
+def find_target(reference: str, overrides: Sequence[str], runs_dir: Path) -> Target:
     """The dataset in the directory or at the URL `reference`, or else the newest prepared for that schedule.
 
     Raises DataError if it is no dataset or damaged, UserError if it is not prepared.
@@ -155,7 +155,7 @@ def find_target(reference: str, overrides: Sequence[str], runs_dir: Path, tell: 
             raise UserError(f"{overrides[0]}: {reference} is a dataset; only schedules take overrides")
         directory = _at_url(reference, runs.datasets) if is_url else Path(reference)
         return Target(directory, verify_dataset(directory, hashes=False))
-    schedule = load_schedule(reference, overrides, runs_dir=runs_dir, tell=tell)
+    schedule = load_schedule(reference, overrides, runs_dir=runs_dir)
     prepared = next((path for path, _ in prepared_data(schedule.data, runs.datasets)), None)
     if prepared is None:
         where = [] if runs_dir == Path("runs") else ["--runs-dir", str(runs_dir)]

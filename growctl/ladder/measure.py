@@ -13,7 +13,7 @@ from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
 from growctl.schedule.batches import shared_batch
 from growctl.schedule.blocks import Schedule
-from stages.probe.measured_steps import RESULT, MeasuredSteps
+from stages.probe.records import RESULT, MeasuredSteps
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 

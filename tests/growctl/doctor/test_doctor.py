@@ -26,7 +26,7 @@ from growctl.doctor import diagnosis, machine, software
 from growctl.doctor.check import Check, DoctorDocument, carried_out, check_imports, doctor_section
 from growctl.launch.local import local_environment
 from growctl.text.terminal import plain_lines
-from stages.probe.machine_facts import AllReduceResult, DeviceFacts, MachineFacts
+from stages.probe.records import AllReduceResult, DeviceFacts, MachineFacts
 from tests.growctl.runs import run, run_here, wait_for
 from tests.workers import REPOSITORY, TrainingGuard
 

@@ -27,7 +27,7 @@ from growctl.schedule.blocks import Schedule
 from growctl.schedule.known_devices import DEVICES
 from stages.checkpoint.retention import outdated
 from stages.data.spec import DataSpec
-from stages.probe.measured_steps import MeasuredSteps
+from stages.probe.records import MeasuredSteps
 from tests.growctl.ladder.manifests import write_dataset
 from tests.growctl.ladders import ladder
 
