@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from growctl.draft.wish import Wish
-from growctl.ladder.load import RUN_NAME
-from growctl.schedule.errors import NAME_ALLOWED, shown
+from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
+from growctl.schedule.errors import shown
 from growctl.schedule.files import ENDINGS
 from growctl.text.formatting import short_count
 from model.errors import UserError

@@ -150,7 +150,7 @@ def test_controls_train_each_size_once_and_a_single_jump_replaces_two_growths_or
     *_, jump, official = (plan_stages(control.schedule) for control in controls)
     assert [plan.is_grown for plan in jump] == [False, True]
     assert [plan.is_grown for plan in official] == [False, False, True, False, True]
-    with pytest.raises(ScheduleError, match="'single-jump': needs two growths or more"):
+    with pytest.raises(ScheduleError, match="'single-jump': needs three stages or more, with two growths"):
         of_sizes(SMALL, *two[:3], controls=[{"kind": "single-jump"}])
     with pytest.raises(ScheduleError, match="'official-growth': needs a ladder that grows"):
         of_sizes(SMALL, two[0], controls=[{"kind": "official-growth"}])
@@ -166,7 +166,10 @@ def test_controls_train_each_size_once_and_a_single_jump_replaces_two_growths_or
         ({"batch_size": 16, "attention_tokens": 4}, None),
         ({"batch_size": 8, "sequence_length": 16}, "stages.1: has the size, batch, context and mixture of the stage"),
         ({"mixture": {"a": 1, "b": 1}}, "stages.1: has the size, batch, context and mixture of the stage"),
-        ({"batch_size": 16, "ramp_steps": 2}, "stages.1.ramp_steps = 2: is for a stage that grows; leave it out"),
+        (
+            {"batch_size": 16, "ramp_steps": 2},
+            "stages.1.ramp_steps = 2: is for a stage that adds parameter tokens",
+        ),
     ],
 )
 @pytest.mark.parametrize("family", ["tokenformer", "transformer"])
