@@ -20,7 +20,7 @@ COMMANDS = {
     "eval": "growctl.evaluate.evaluation:EvalDocument",
     "expand": "growctl.cli.written:WrittenCheckpoint",
     "export": "growctl.cli.written:ExportDocument",
-    "generate": "stages.generate.settings:Generation",
+    "generate": "stages.generate.settings:GeneratedText",
     "import-official": "growctl.cli.written:WrittenCheckpoint",
     "inspect": "growctl.evaluate.inspection:InspectDocument",
     "ledger-export": "growctl.ledger.exchange:LedgerExportDocument",
