@@ -7,8 +7,7 @@ from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.start_block import BaseBlock, StartBlock
 from model.errors import UserError
 from stages.checkpoint.lineage import HistoryEntry, TrainingRecord
-from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, verify_checkpoint
 from stages.spec import MixtureSpan
 
 

@@ -17,8 +17,7 @@ from growctl.runs.directory import own_schedule
 from growctl.schedule.describe_start import describe_start
 from growctl.schedule.start_block import StartBlock
 from model.errors import UserError
-from stages.checkpoint.manifest import manifest_hash
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import manifest_hash, verify_checkpoint
 from stages.data.remote import CACHE_NAME
 from stages.data.spec import DataSpec
 from tests.growctl.runs import SCHEDULE
@@ -251,7 +250,7 @@ def test_checkpoints_stay_that_a_running_growctl_may_reuse(tmp_path):
         (other.directory / "schedule.yaml").unlink()
         cleanup = find_removable(tmp_path)
         assert listed(cleanup) == {}
-        assert "other may need it: its schedule cannot be read" in why_kept(cleanup, "step_00000021")
+        assert "other may need it: it has no checkpoint yet, or its schedule" in why_kept(cleanup, "step_00000021")
     assert "0-small/step_00000021" in listed(find_removable(tmp_path, ["tiny"]))
 
 
