@@ -6,7 +6,7 @@ from pathlib import Path
 from growctl.data_view.counts import IdCounter, Lengths, UsedIds, count_lengths
 from growctl.data_view.document import DataShowDocument, SampleEntry, SourceEntry, SplitEntry
 from growctl.data_view.target import Target
-from growctl.schedule.batches import longest_context
+from growctl.schedule.blocks import longest_context
 from growctl.text.progress import Advance
 from stages.data.dataset import HASHED_BYTES, data_parts, read_dataset_manifest
 from stages.data.documents import DocumentEnds

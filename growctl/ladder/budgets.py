@@ -11,9 +11,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from growctl.ladder.sizes import attending, stage_models
-from growctl.schedule.batches import StageBatch, stage_batch
-from growctl.schedule.blocks import Schedule
-from growctl.schedule.mixture_block import shares
+from growctl.schedule.blocks import Schedule, StageBatch, stage_batch
+from growctl.schedule.data_block import shares
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops, training_flops_per_token
 

@@ -8,8 +8,7 @@ from typing import Any
 from growctl.ladder.budgets import in_steps, stage_shares, stage_steps
 from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.batches import evaluation_length, longest_context
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, evaluation_length, longest_context
 from growctl.schedule.errors import SHOWN_CHARACTERS, shorten
 from stages.spec import GenerationRule, LearningRate
 
