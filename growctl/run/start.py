@@ -18,9 +18,8 @@ from growctl.schedule.start_block import BaseBlock
 from model.config import TransformerConfig
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
-from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, read_manifest
+from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pickles import check_origin
-from stages.checkpoint.verify import verify_checkpoint
 from stages.data.dataset import DatasetManifest
 from stages.stage_dir import StagePaths
 

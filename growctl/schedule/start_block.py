@@ -22,8 +22,7 @@ from model.config import ModelConfig, TokenformerConfig, TransformerConfig, num_
 from model.errors import UserError
 from model.policy import TauPolicy
 from stages.checkpoint.lineage import HistoryEntry, TrainingRecord
-from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, verify_checkpoint
 from stages.spec import MixtureSpan, Packing
 
 _MODEL: TypeAdapter[TokenformerConfig | TransformerConfig] = TypeAdapter(ModelConfig)

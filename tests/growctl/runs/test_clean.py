@@ -16,8 +16,7 @@ from growctl.runs.clean import Cleanup, find_removable, remove
 from growctl.runs.directory import own_schedule
 from growctl.schedule.start_block import StartBlock, describe_start
 from model.errors import UserError
-from stages.checkpoint.manifest import manifest_hash
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import manifest_hash, verify_checkpoint
 from stages.data.remote import CACHE_NAME
 from stages.data.spec import DataSpec
 from tests.growctl.runs import SCHEDULE
