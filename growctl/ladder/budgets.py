@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from growctl.ladder.sizes import attending, stage_models
-from growctl.schedule.batches import StageBatch, stage_batch
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, StageBatch, stage_batch
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops, training_flops_per_token
 

@@ -13,8 +13,7 @@ from growctl.run.requests import RunFailed
 from growctl.run.resume import convert
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
-from growctl.schedule.batches import evaluation_length, longest_context
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, evaluation_length, longest_context
 from growctl.schedule.start_block import BaseBlock
 from model.config import TransformerConfig
 from model.policy import EXACT_GROWTH
