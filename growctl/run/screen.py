@@ -299,7 +299,7 @@ def stage_table(ladder: LadderProgress, room: int, num_lines: int | None = None)
         bar = ProgressBar(
             stage.num_steps, stage.step, width=bar_width, style=FAINT, complete_style=BUSY, finished_style=GOOD
         )
-        shown = {"stage": NameCell(stage.plan.name), "progress": bar}
+        shown: dict[str, RenderableType] = {"stage": NameCell(stage.plan.name), "progress": bar}
         table.add_row(
             *(shown.get(heading) or Text(cells[heading]) for heading in headings),
             style="bold" if stage.is_active else "",
