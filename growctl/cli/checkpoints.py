@@ -10,7 +10,6 @@ import typer
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, RunsDir
 from growctl.cli.verify import Data, compared
 from growctl.text.escaping import say
-from model.errors import UserError
 
 if TYPE_CHECKING:
     from model.config import ModelConfig
@@ -118,6 +117,7 @@ def expand(
     from growctl.text.progress import progress_bar
     from growctl.text.terminal import print_sections
     from model.config import num_parameters
+    from model.errors import UserError
     from model.policy import grow_config
     from stages.checkpoint.disk_full import require_space
     from stages.checkpoint.manifest import read_manifest
@@ -216,6 +216,7 @@ def _new_tokens(
     model: "ModelConfig", layers: set[int], add_tokens: int, add_ffn_tokens: int | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tokens that each layer's attention gains, and those that its FFN gains."""
+    from model.errors import UserError
     from model.policy import ffn_tokens_in_proportion
 
     if not model.num_layers and (add_tokens or add_ffn_tokens):
@@ -228,6 +229,8 @@ def _new_tokens(
 
 def _new_layer(tokens: int | None, ffn_tokens: int | None, add_layers: int) -> tuple[int, int] | None:
     """The size of a new layer; None if the options leave it to the layer before."""
+    from model.errors import UserError
+
     if (tokens is None) != (ffn_tokens is None):
         raise UserError("--layer-tokens and --layer-ffn-tokens belong together; give both, or neither")
     if tokens is None or ffn_tokens is None:
@@ -260,6 +263,7 @@ def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
     """The preset's policy, changed by the options `given`. Raises UserError for a combination that makes no sense."""
     from pydantic import ValidationError
 
+    from model.errors import UserError
     from model.policy import GrowthPolicy
     from model.strict import first_reason
 
@@ -281,6 +285,8 @@ def _sizes(output: Path, lineage: "Lineage") -> str:
 
 def _layers(text: str | None, num_layers: int) -> set[int]:
     """The layer numbers in text like `0,2,5-7`. Raises UserError for other text, or a layer that the model lacks."""
+    from model.errors import UserError
+
     if text is None:
         return set(range(num_layers))
     chosen: set[int] = set()

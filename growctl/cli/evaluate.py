@@ -13,6 +13,7 @@ import typer
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, DtypeName, RunsDir, TokenizerFile
 from growctl.text.escaping import say
 from growctl.text.progress import progress_bar
+from growctl.whole_file import replace_file
 
 if TYPE_CHECKING:
     from growctl.evaluate.evaluation import EvalDocument
@@ -183,11 +184,11 @@ def evaluate(
         say(f"not recorded in the ledger of the run: {recorded.why_not}", error=True)
     if output:
         everything = json.dumps(plain(document) | {"harness": harness}, indent=1, default=str)
-        write_new_file("--output", output, everything.encode())
+        replace_file(output, everything.encode())
     if picture and isinstance(document, ContextsDocument):
         from growctl.evaluate.pictures import contexts_png
 
-        write_new_file("--picture", picture, contexts_png(document))
+        replace_file(picture, contexts_png(document))
 
 
 def _one_of(given: Mapping[str, object]) -> str:
@@ -236,14 +237,3 @@ def check_new_file(option: str, path: Path | None) -> None:
 
     if path is not None and (os.path.lexists(path) or not path.absolute().parent.is_dir()):
         raise UserError(f"{option} {path}: must be a new file in a folder that exists; give another name")
-
-
-def write_new_file(option: str, path: Path, content: bytes) -> None:
-    """Writes the new file `path` that `option` names, completely or not at all. Raises Failure if that fails."""
-    from growctl.whole_file import replace_file
-    from model.errors import Failure
-
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise Failure(f"{option} {path} cannot be written ({error.strerror}); the results are above") from error

@@ -22,7 +22,7 @@ from growctl.text.escaping import say, visible
 if TYPE_CHECKING:
     from stages.checkpoint.pretrained import Pretrained
     from stages.generate.generate import OnText
-    from stages.generate.settings import Generation, GenerationSettings
+    from stages.generate.settings import GeneratedText, GenerationSettings
 
 MOST_NEW_TOKENS, MOST_SAMPLES = 1_000_000, 1_000
 """The KV cache for all of them is allocated at once."""
@@ -202,7 +202,7 @@ def _print_generation(pretrained: "Pretrained", prompt: str, settings: "Generati
 
 def _generate(
     pretrained: "Pretrained", prompt: str, settings: "GenerationSettings", on_text: "OnText | None" = None
-) -> "Generation":
+) -> "GeneratedText":
     """Generates, and names the option that allows a longer context in the error that needs it."""
     from model.errors import UserError
     from stages.generate.generate import PromptTooLong
@@ -219,7 +219,7 @@ def _show(text: str) -> None:
     print(visible(text), end="", flush=True)
 
 
-def _statistics(generation: "Generation", limit: int | None) -> str:
+def _statistics(generation: "GeneratedText", limit: int | None) -> str:
     """The speed of a generation and why its samples ended, in one line."""
     from stages.counted import counted
 

@@ -55,7 +55,7 @@ def inspect(
 
     Example: growctl inspect with-softmax with-gelu --text novel.txt
     """
-    from growctl.cli.evaluate import check_new_file, write_new_file
+    from growctl.cli.evaluate import check_new_file
     from growctl.evaluate.inspection import inspect_checkpoints
     from growctl.evaluate.inspection_tables import inspection_sections
     from growctl.evaluate.pretrained import tell
@@ -87,5 +87,6 @@ def inspect(
         print_sections(inspection_sections(document), Terminal())
     if picture is not None:
         from growctl.evaluate.pictures import inspection_png
+        from growctl.whole_file import replace_file
 
-        write_new_file("--picture", picture, inspection_png(document))
+        replace_file(picture, inspection_png(document))

@@ -5,7 +5,6 @@ Slow modules are imported on use.
 
 import shlex
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,7 +110,7 @@ def validate(
     results: list[CheckedSchedule] = []
     for file in files:
         try:
-            loaded = load_schedule(file, overrides, runs_dir=runs_dir, tell=partial(say, error=True))
+            loaded = load_schedule(file, overrides, runs_dir=runs_dir)
             check_text(loaded, file, runs_dir)
             if missing := missing_package(loaded.trackers):
                 raise ScheduleError(f"{file}: {missing}")

@@ -4,7 +4,6 @@ Slow modules are imported on use.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,9 +68,8 @@ def sweep(
     check_name(name)
     points = grid(overrides or [], large=yes)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
-    tell = partial(say, error=True)
     requests = set_requests(
-        *(schedule, points, runs_dir), name=name, with_controls=controls, sources=sources, until=until, tell=tell
+        *(schedule, points, runs_dir), name=name, with_controls=controls, sources=sources, until=until
     )
     train_requests(requests, runs_dir, dry_run, as_json)
 

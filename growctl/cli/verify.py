@@ -11,7 +11,6 @@ import typer
 from growctl.cli.completion import complete_checkpoint
 from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, RunsDir
 from growctl.text.escaping import say
-from model.errors import UserError
 
 if TYPE_CHECKING:
     from growctl.runs.verify import Target
@@ -70,6 +69,7 @@ def verify(
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
     from growctl.text.terminal import print_sections
+    from model.errors import UserError
 
     if new is None and not integrity:
         raise UserError("verify compares two checkpoints; give NEW too, or --integrity to check the files of one")

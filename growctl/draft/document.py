@@ -10,10 +10,10 @@ from typing import Any
 from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft
 from growctl.draft.sizes import NEOX_VOCABULARY, ladder_text
 from growctl.draft.wish import Wish
-from growctl.ladder.load import RUN_NAME
-from growctl.schedule.errors import NAME_ALLOWED, shown
+from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
+from growctl.schedule.errors import shown
+from growctl.schedule.fields import parse_count
 from growctl.schedule.files import ENDINGS
-from growctl.schedule.quantities import parse_count
 from growctl.text.formatting import short_count
 from model.errors import UserError
 

@@ -187,7 +187,7 @@ class Ledger:
     def evaluations(self, stage: str) -> list[EvaluationEntry]:
         """The stage's evaluations that still count, oldest first; the last one where a step was evaluated again."""
         attempts, spent = self._attempts(stage), Counter[int]()
-        for work in self._file.entries(WorkEntry, stage):
+        for work in self.work(stage):
             spent[work.attempt] += work.steps
         ends = {a.attempt: [later.resumed_from for later in attempts[n:]] for n, a in enumerate(attempts, 1)}
         begins = {a.attempt: sum(spent[b.attempt] for b in attempts[:n]) - a.first_step for n, a in enumerate(attempts)}

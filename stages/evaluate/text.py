@@ -23,7 +23,7 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import SplitName
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
-from stages.evaluate.results import SourceLoss, TextLoss
+from stages.evaluate.results import TextLoss, TextSourceLoss
 from stages.evaluate.windows import Batch, batches, sliding_windows
 from stages.stage_dir import TOKENIZER_NAME
 
@@ -101,12 +101,12 @@ def dataset_loss(
                 tokens_BT = windows.batch(start, stop)
                 yield Batch(tokens_BT[:, :-1], tokens_BT[:, 1:])
 
-    losses: dict[str | None, SourceLoss] = {}
+    losses: dict[str | None, TextSourceLoss] = {}
     splits = [read_dataset_manifest(directory).splits[split] for _, directory in data_parts(dataset)]
     for number, (source, described) in enumerate(zip(windows.sources, splits, strict=True)):
         num_tokens, loss = _mean(*position_losses(checkpoint, replicas, read(number), context))
         bits = _bits_per_byte(loss, described.num_tokens, described.num_bytes)
-        losses[source.name] = SourceLoss(num_tokens=num_tokens, loss=loss, bits_per_byte=bits, weight=source.weight)
+        losses[source.name] = TextSourceLoss(num_tokens=num_tokens, loss=loss, bits_per_byte=bits, weight=source.weight)
     loss = sum(part.weight * part.loss for part in losses.values())
     return TextLoss(
         num_tokens=sum(part.num_tokens for part in losses.values()),

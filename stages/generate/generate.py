@@ -7,7 +7,7 @@ from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
 from stages.generate.decode import decode
-from stages.generate.settings import FinishReason, Generation, GenerationSettings, Sample
+from stages.generate.settings import FinishReason, GeneratedText, GenerationSettings, Sample
 from stages.generate.text_stream import TextStream
 
 OnText = Callable[[int, str], None]
@@ -20,7 +20,7 @@ class PromptTooLong(UserError):
 
 def generate(
     pretrained: Pretrained, prompt: str, settings: GenerationSettings | None = None, on_text: OnText | None = None
-) -> Generation:
+) -> GeneratedText:
     """Continues `prompt` as `settings` say; equal arguments give equal text on the same device.
 
     An empty prompt begins a new text, after the end of the one before. `on_text` gets the text as it grows, in whole
@@ -52,7 +52,7 @@ def generate(
         if text and on_text:
             on_text(number, text)
     seconds, num_tokens = time.perf_counter() - started, sum(len(row.tokens) for row in rows)
-    return Generation(
+    return GeneratedText(
         checkpoint=pretrained.directory,
         prompt=prompt,
         prompt_tokens=tuple(tokens),

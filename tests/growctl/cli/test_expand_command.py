@@ -14,7 +14,7 @@ from growctl.cli.app import app
 from growctl.launch.devices import Devices
 from growctl.run.requests import RunRequest, remaining_bytes
 from growctl.runs.directory import steps_done
-from growctl.runs.stages import PlannedStage, read_stage
+from growctl.runs.stages import read_stage
 from growctl.runs.verify import find_targets
 from model.config import TokenformerConfig, tokenformer_config
 from model.errors import UserError
@@ -83,10 +83,9 @@ def test_the_growth_never_has_the_name_of_a_checkpoint_of_the_stage(name):
 def test_the_run_neither_resumes_from_growths_nor_removes_or_counts_them():
     schedule = parse(BASE)
     request = RunRequest("quick", schedule, "quick")
-    planned = PlannedStage(0, "small")
 
     def seen() -> tuple[object, ...]:
-        status = read_stage(RUN, planned, reached=True, held_since=None, notes=[])
+        status = read_stage("small", STAGE, None, reached=True, held_since=None, notes=[])
         needed = remaining_bytes(request, RUN, Devices(1, "cpu", False))
         return status, needed, steps_done(schedule, RUN), newest_checkpoint(STAGE.directory, pytest.fail)
 

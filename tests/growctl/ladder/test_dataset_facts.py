@@ -9,8 +9,7 @@ import fsspec
 import pytest
 from rich.console import Console
 
-from growctl.ladder.dataset_facts import counted_on
-from growctl.ladder.load import ScheduleError, load_resolved, load_schedule
+from growctl.ladder.load import ScheduleError, counted_on, load_resolved, load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.run.dataset import RunDataset
