@@ -6,7 +6,7 @@ import textwrap
 from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft
 from growctl.draft.sizes import NEOX_VOCABULARY, ladder_text
 from growctl.draft.wish import Wish
-from growctl.schedule.quantities import parse_count
+from growctl.schedule.fields import parse_count
 from growctl.text.formatting import short_count
 
 WIDTH = 118

@@ -11,7 +11,7 @@ from growctl.draft.sizes import Shape, Size, ladder_sizes
 from growctl.draft.text_source import TextSource, text_source
 from growctl.draft.wish import Wish
 from growctl.ladder.warnings import OPTIMAL_TOKENS
-from growctl.schedule.quantities import parse_count
+from growctl.schedule.fields import parse_count
 from growctl.text.formatting import short_count
 from model.errors import UserError
 from stages.corpus.validation_size import enough_sequences

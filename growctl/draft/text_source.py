@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 from growctl.draft.sizes import NEOX_VOCABULARY, Shape, Vocabularies
 from growctl.ladder.warnings import MOST_EPOCHS
 from growctl.schedule.errors import shown
+from growctl.schedule.fields import parse_count
 from growctl.schedule.files import SHIPPED, choices
-from growctl.schedule.quantities import parse_count
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 from stages.corpus.prepared import given_dataset

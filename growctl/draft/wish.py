@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from growctl.schedule.errors import shown
-from growctl.schedule.known_devices import DEVICES
-from growctl.schedule.quantities import parse_count
+from growctl.schedule.fields import parse_count
+from growctl.schedule.launch_block import DEVICES
 from growctl.text.formatting import short_count
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError

@@ -23,9 +23,15 @@ from growctl.text.formatting import byte_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table
 from model.errors import UserError
 from stages.checkpoint.files import sync_path
-from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, manifest_hash, read_manifest
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    Manifest,
+    history_of,
+    manifest_hash,
+    read_manifest,
+    verify_checkpoint,
+)
 from stages.checkpoint.staging import is_being_written
-from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import counted
 from stages.data.dataset import read_dataset_manifest
 from stages.data.errors import DataError

@@ -15,7 +15,7 @@ COMMANDS = {
     "compare": "growctl.analysis.results:Pair",
     "data-export": "growctl.data.export:DataExportDocument",
     "data-import": "growctl.data.importing:DataImportDocument",
-    "data-show": "growctl.data_view.document:DataShowDocument",
+    "data-show": "growctl.data.show:DataShowDocument",
     "doctor": "growctl.doctor.check:DoctorDocument",
     "eval": "growctl.evaluate.evaluation:EvalDocument",
     "expand": "growctl.cli.written:WrittenCheckpoint",
