@@ -190,7 +190,7 @@ def _stages(draft: Draft) -> str:
 
 def _wrapped(text: str) -> str:
     """`text` with each paragraph of comments that begin a line wrapped; a command in them stays on its line."""
-    parts = []
+    parts: list[str] = []
     for is_comment, lines in groupby(text.split("\n"), lambda line: line.startswith("# ") and line[2] != " "):
         if is_comment:
             paragraph = " ".join(line.removeprefix("# ") for line in lines)
