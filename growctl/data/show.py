@@ -11,7 +11,7 @@ from growctl.data.samples import SampleEntry
 from growctl.data.target import StagePasses, Target
 from growctl.ladder.mixtures import MixturePart
 from growctl.report.chart import Axis, Chart, Mark, Series
-from growctl.schedule.batches import longest_context
+from growctl.schedule.blocks import longest_context
 from growctl.text.formatting import byte_count, short_count
 from growctl.text.progress import Advance
 from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table

@@ -13,8 +13,7 @@ from growctl.ladder.mixtures import MixturePart, mixture_parts, mixture_spans
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.batches import longest_context
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, longest_context
 from growctl.schedule.sources import prepared_data
 from model.errors import UserError
 from stages.data.dataset import DatasetManifest, data_parts, read_dataset_manifest, verify_dataset

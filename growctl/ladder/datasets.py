@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.batches import evaluation_length
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, evaluation_length
 from growctl.schedule.data_block import DataBlock
 from growctl.text.formatting import byte_count
 from stages.corpus.prepared import given_dataset, prepared_datasets
