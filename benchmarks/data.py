@@ -35,18 +35,14 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models
 
 from benchmarks.machine import machine
-from growctl.data_exchange.importing import import_tokens
-from stages.data.corpus import DataSpec, SplitName
+from growctl.data.importing import import_tokens
+from stages.corpus.token_files import TokenFiles, write_megatron
 from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
-from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
-from stages.data.packed_samples import PackedSamples
-from stages.data.sample_order import Int64Array
-from stages.data.training_samples import TrainingSamples
+from stages.data.samples import MixedSamples, TrainingSamples
+from stages.data.spec import DataSpec, SplitName
+from stages.data.tokens import Int64Array, Numbers
 from stages.stage_dir import MANIFEST_NAME
-from stages.token_files.files import TokenFiles
-from stages.token_files.mapped import MappedNumbers
-from stages.token_files.megatron import write_megatron
 
 BATCH, LENGTH = 8, 1024
 VOCAB_SIZE = 50_000
@@ -163,7 +159,7 @@ def readers_of(whole: Path, documents: Path, mixed: MixedSamples, others: Mappin
     return {
         "memmap": memmap,
         "training": in_order(samples),
-        "packed": in_order(PackedSamples(documents, LENGTH, seed=0)),
+        "packed": in_order(TrainingSamples(documents, LENGTH, seed=0, packing="best_fit")),
         "mixture": in_order(mixed),
         **{name: in_order(TrainingSamples(dataset, LENGTH, seed=0)) for name, dataset in others.items()},
         "training_at_random": at_random(TrainingSamples(whole, LENGTH, seed=0)),
@@ -176,9 +172,7 @@ def import_megatron(folder: Path, tokens: npt.NDArray[Any]) -> Path:
     folder.mkdir()
     ends = np.minimum(np.arange(DOCUMENT_TOKENS, len(tokens) + DOCUMENT_TOKENS, DOCUMENT_TOKENS), len(tokens))
     prefix, tokenizer = folder / "tokens", folder / "tokenizer.json"
-    source = TokenFiles(
-        prefix, (), tokens.dtype, MappedNumbers([tokens]), len(ends), lambda first, stop: ends[first:stop]
-    )
+    source = TokenFiles(prefix, (), tokens.dtype, Numbers.join([tokens]), lambda: iter([ends]))
     write_megatron(prefix, source)
     byte_level = Tokenizer(models.BPE(vocab={str(number): number for number in range(VOCAB_SIZE)}, merges=[]))
     byte_level.decoder = decoders.ByteLevel()

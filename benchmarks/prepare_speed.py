@@ -7,7 +7,7 @@ In each turn, on the same JSONL files and with the same tokenizer, a byte-level 
 
 - `encode_batch`: reads the files, and calls `Tokenizer.encode_batch` on 1,000 documents at a time, on all cores; keeps
   nothing
-- `prepare`: `stages.data.prepare.prepare`, to the finished dataset
+- `prepare`: `stages.corpus.prepare.prepare`, to the finished dataset
 
 A ratio is that of both wall times in one turn; the median over turns is reported. Then each prepares one document of
 `--long-megabytes` in a process of its own, whose peak of memory is reported.
@@ -30,9 +30,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from benchmarks.machine import machine
-from stages.data.corpus import DataSpec, open_corpus
+from stages.corpus.corpus import open_corpus
+from stages.corpus.prepare import prepare
 from stages.data.dataset import read_dataset_manifest
-from stages.data.prepare import prepare
+from stages.data.spec import DataSpec
 
 FILES = 4
 BATCH_DOCUMENTS = 1000

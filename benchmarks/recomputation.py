@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.machine import machine
 from benchmarks.train_step import SETTINGS, in_fresh_process
-from model.activation_memory import model_bytes
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
 from model.flops import recomputed_flops_per_token, training_flops_per_token
+from model.memory import ActivationMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +99,7 @@ def row_of(
 def planned_bytes(name: str, every: int | None) -> int:
     """The peak of a pass, as `growctl plan` reckons it."""
     config, length, batch_size = CASES[name]
-    memory = model_bytes(config, "fp32", "cpu", every).of(batch_size, length)
+    memory = ActivationMemory(config, "fp32", "cpu", every).of(batch_size, length)
     return memory.activations + max(memory.at_loss, memory.in_blocks)
 
 

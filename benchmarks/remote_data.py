@@ -7,7 +7,7 @@ A web server on the loopback has a dataset of 16-bit tokens. Each batch is (8, 1
 int64, in training order:
 
 - `local`: TrainingSamples of the dataset's directory, from the page cache
-- `remote`: TrainingSamples of its URL, once all ranges are in the cache on this machine
+- `remote`: TrainingSamples of its URL, once all shards are in the cache on this machine
 - `first_read`: the same while nothing is in the cache, with samples announced ahead as training does
 
 `local` and `remote` take turns. Their seconds are CPU time of one thread, and the ratio is the median over turns of
@@ -30,12 +30,11 @@ import numpy as np
 
 from benchmarks.data import BATCH, LENGTH, print_measured, write_dataset
 from benchmarks.machine import machine
-from stages.data.corpus import DataSpec
-from stages.data.dataset import dataset_manifest_bytes, range_hashes_of, read_dataset_manifest
-from stages.data.prepare import prepare
+from stages.corpus.prepare import prepare
 from stages.data.read_ahead import EXPECTED_SAMPLES
-from stages.data.training_samples import TrainingSamples
-from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
+from stages.data.samples import TrainingSamples
+from stages.data.spec import DataSpec
+from stages.stage_dir import TOKENIZER_NAME
 
 GOALS = {"remote_over_local": 1.5}
 
@@ -88,15 +87,10 @@ def cold(samples: TrainingSamples, batches: int) -> float:
 
 
 def written(directory: Path, num_tokens: int) -> Path:
-    """Writes a dataset of random tokens with the hashes of its ranges."""
+    """Writes a dataset of random tokens."""
     tokens = np.random.default_rng(0).integers(0, 50_000, num_tokens, np.uint16)
     write_dataset(directory, tokens)
     (directory / TOKENIZER_NAME).write_bytes(b"")
-    manifest = read_dataset_manifest(directory)
-    train = manifest.splits["train"]
-    hashed = train.model_copy(update={"files": (*train.files, range_hashes_of(directory, "train/00000.ds"))})
-    manifest = manifest.model_copy(update={"splits": manifest.splits | {"train": hashed}})
-    (directory / MANIFEST_NAME).write_bytes(dataset_manifest_bytes(manifest))
     return directory
 
 

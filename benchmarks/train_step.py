@@ -104,8 +104,8 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def prepared(folder: Path) -> Path:
     """A dataset of the quickstart's text."""
-    from stages.data.corpus import DataSpec
-    from stages.data.prepare import prepare
+    from stages.corpus.prepare import prepare
+    from stages.data.spec import DataSpec
 
     return prepare(DataSpec(source="python-stdlib", vocab_size=VOCAB_SIZE, validation_fraction=0.03), folder)
 
@@ -246,7 +246,7 @@ def bare_step(spec: Any) -> Callable[[], object]:
     import torch
 
     from model.initialization import build_model
-    from stages.data.training_samples import TrainingSamples
+    from stages.data.samples import TrainingSamples
 
     samples = TrainingSamples(Path(spec.dataset), spec.sequence_length, spec.seed)
     model = build_model(spec.model, seed=0)

@@ -57,7 +57,8 @@ def dataset_of(checkpoint: Path, given: Path | None, runs_dir: Path) -> Path:
 
     Raises UserError if there is none, or if `given` is damaged or cannot be read with the checkpoint's vocabulary.
     """
-    from stages.data.dataset import DataError, verify_dataset  # slow, and finding a checkpoint must not be
+    from stages.data.dataset import verify_dataset
+    from stages.data.errors import DataError  # slow, and finding a checkpoint must not be
 
     manifest = read_manifest(checkpoint)
     if given is not None:

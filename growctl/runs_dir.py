@@ -1,10 +1,17 @@
 """Defines every file name in a runs directory, except those inside a stage (stages/stage_dir.py)."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from stages.stage_dir import MANIFEST_NAME, StagePaths, preparation_lock
+
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names of runs. That of a control is longer."""
+
+NAME_ALLOWED = "letters, digits, . _ - (a letter or digit first, 100 at most)"
+"""The same in words."""
 
 LOCK = ".lock"
 """Lock file in a directory that only one growctl at a time may change."""

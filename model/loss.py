@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from model.activation_memory import tokens_at_once
 from model.config import Kernels
+from model.memory import tokens_at_once
 
 IGNORED = -100
 """The loss ignores targets of this value."""

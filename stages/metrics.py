@@ -93,7 +93,7 @@ class MetricsReader:
 def _finite(value: Any) -> Any:
     """`value`, with null in the place of every number in it that is not finite."""
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(part) for key, part in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -137,5 +137,5 @@ def read_events(path: Path, *events: str) -> list[Record]:
         return []
     begins = tuple(f'{{"event": "{event}",'.encode() for event in events)
     with path.open("rb") as file:
-        found = (parse_line(line) for line in file if line.startswith(begins) and line.endswith(b"\n"))
-        return [record for record in found if record is not None]
+        records = (parse_line(line) for line in file if line.startswith(begins) and line.endswith(b"\n"))
+        return [record for record in records if record is not None]

@@ -52,7 +52,7 @@ class _Line(TypedDict):
     """CRC-32 of the line before this key, with a closing brace, as eight hexadecimal digits."""
 
 
-class Start(_Line):
+class StartLine(_Line):
     """The workers of an attempt are ready to train."""
 
     event: Literal["start"]
@@ -84,7 +84,7 @@ class Start(_Line):
     """`launch.hardware.price_per_device_hour`; null if there is none."""
 
 
-class Usage(_Line):
+class UsageLine(_Line):
     """What the attempt has used since its `start` line. Written after that line, before each line of `train`,
     `checkpoint` and `end`, and at the moment when the first and the last evaluation of the stage begin."""
 
@@ -103,7 +103,7 @@ class Usage(_Line):
     """Resident memory (RSS) of a rank's process at its peak, of the rank where it was largest; null if unknown."""
 
 
-class Train(_Line):
+class TrainLine(_Line):
     """Progress since the last such line, every `training.log_every` steps."""
 
     event: Literal["train"]
@@ -147,7 +147,7 @@ class SourceEvaluation(TypedDict):
     """How often training has read the source so far, from the ladder's first sample on."""
 
 
-class Evaluation(_Line):
+class EvaluationLine(_Line):
     """A loss on the validation split."""
 
     event: Literal["evaluation"]
@@ -181,7 +181,7 @@ class Evaluation(_Line):
     """Validation tokens predicted for it; missing where it is."""
 
 
-class Anomaly(_Line):
+class AnomalyLine(_Line):
     """A rejected update. With `rollback` or `stop` it is the last line of its attempt."""
 
     event: Literal["anomaly"]
@@ -204,7 +204,7 @@ class Anomaly(_Line):
     """The number of updates whose data is skipped."""
 
 
-class Trigger(_Line):
+class TriggerLine(_Line):
     """A check, after an evaluation, of whether the loss still falls fast enough (`until`)."""
 
     event: Literal["trigger"]
@@ -218,7 +218,7 @@ class Trigger(_Line):
     """Whether the stage ends now."""
 
 
-class Checkpoint(_Line):
+class CheckpointLine(_Line):
     """A checkpoint is complete."""
 
     event: Literal["checkpoint"]
@@ -226,7 +226,7 @@ class Checkpoint(_Line):
     """Its name in the stage's directory."""
 
 
-class Saved(_Line):
+class SavedLine(_Line):
     """The workers were asked to save and exit, and have saved. The last line of its attempt."""
 
     event: Literal["saved"]
@@ -234,7 +234,7 @@ class Saved(_Line):
     """The checkpoint's name in the stage's directory."""
 
 
-class Reused(_Line):
+class ReusedLine(_Line):
     """Steps taken over from another run, in an attempt of their own; the evaluations of those steps follow."""
 
     event: Literal["reused"]
@@ -261,14 +261,23 @@ class Reused(_Line):
     if that is a `reused` line of the same attempt."""
 
 
-class End(_Line):
+class EndLine(_Line):
     """The stage is done; only the checkpoint `final` has yet to be renamed into place."""
 
     event: Literal["end"]
 
 
 Line = Annotated[
-    Start | Usage | Train | Evaluation | Anomaly | Trigger | Checkpoint | Saved | Reused | End,
+    StartLine
+    | UsageLine
+    | TrainLine
+    | EvaluationLine
+    | AnomalyLine
+    | TriggerLine
+    | CheckpointLine
+    | SavedLine
+    | ReusedLine
+    | EndLine,
     Field(discriminator="event"),
 ]
 """Any line of metrics.jsonl."""
@@ -281,5 +290,5 @@ def _checker() -> TypeAdapter[Any]:
 
 def checked_line(text: bytes) -> dict[str, Any]:
     """The keys and values of a line. Raises ValueError if it is not one of the kinds above."""
-    found: dict[str, Any] = _checker().validate_json(text)
-    return found
+    record: dict[str, Any] = _checker().validate_json(text)
+    return record

@@ -61,8 +61,8 @@ class StagePaths:
 
     def checkpoints(self) -> dict[int, Path]:
         """All engine checkpoints by step, oldest first, complete or not."""
-        found = {path.name.removeprefix(_STEP): path for path in self.directory.glob(f"{_STEP}*") if path.is_dir()}
-        return dict(sorted((int(step), path) for step, path in found.items() if step.isdecimal()))
+        by_step = {path.name.removeprefix(_STEP): path for path in self.directory.glob(f"{_STEP}*") if path.is_dir()}
+        return dict(sorted((int(step), path) for step, path in by_step.items() if step.isdecimal()))
 
     def named_as_checkpoints(self) -> list[Path]:
         """Everything with the name of an engine checkpoint, newest first. Any of it may be broken."""

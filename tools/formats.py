@@ -51,7 +51,7 @@ def metrics_tables() -> str:
     """A table of the keys that all lines of metrics.jsonl have, then one for each kind of line."""
     schema = document_schema("metrics")
     kinds = {name: kind for name, kind in schema["$defs"].items() if "event" in kind["properties"]}
-    common = {key: value for key, value in kinds["Start"]["properties"].items() if key in _COMMON}
+    common = {key: value for key, value in kinds["StartLine"]["properties"].items() if key in _COMMON}
     names = [f"`{kind['properties']['event']['const']}`" for kind in kinds.values()]
     event = {"enum": sorted(name.strip("`") for name in names), "description": "The kind of the line."}
     parts = ["Every line has:\n", _table({"event": event} | {key: common[key] for key in _COMMON[1:]}, schema["$defs"])]

@@ -7,7 +7,7 @@ from growctl.ladder.costs import ControlCost
 from growctl.ladder.load import load_schedule, shipped_schedules
 from growctl.ladder.plan import make_plan
 from growctl.text.formatting import byte_count, scientific, short_count
-from tools import file_tables, formats, growth_axes, inspection, judge, keys, performance
+from tools import formats, growth_axes, inspection, judge, keys, performance
 from tools.pages import REPOSITORY, filled
 
 PAGE = REPOSITORY / "docs/schedules.md"
@@ -64,7 +64,6 @@ def _hours(hours: float) -> str:
 def main() -> None:
     """Writes every page and picture, and prints their paths."""
     PAGE.write_text(with_plans(PAGE.read_text()))
-    file_tables.PAGE.write_text(file_tables.with_file_tables(file_tables.PAGE.read_text()))
     performance.PAGE.write_text(performance.with_tables(performance.PAGE.read_text()))
     inspection.PAGE.write_text(inspection.with_tables(inspection.PAGE.read_text()))
     growth_axes.PAGE.write_text(growth_axes.with_table(growth_axes.PAGE.read_text()))
@@ -72,7 +71,7 @@ def main() -> None:
     formats.PAGE.write_text(formats.with_tables(formats.PAGE.read_text()))
     keys.PAGE.write_text(keys.page())
     drawn = [performance.PICTURE] if performance.draw(performance.RESULTS, performance.PICTURE) else []
-    ours = (PAGE, file_tables.PAGE, performance.PAGE, inspection.PAGE, growth_axes.PAGE, judge.PAGE, formats.PAGE)
+    ours = (PAGE, performance.PAGE, inspection.PAGE, growth_axes.PAGE, judge.PAGE, formats.PAGE)
     print(*ours, keys.PAGE, *formats.write_schemas(), *drawn, sep="\n")
 
 

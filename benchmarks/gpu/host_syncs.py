@@ -24,7 +24,6 @@ from benchmarks.gpu.settings import Settings
 from benchmarks.gpu.timing import in_a_line, raise_if_lost, wait
 from benchmarks.gpu.training import PlainLoop, filled_model, random_batch, tokenformer
 from benchmarks.gpu.zero import join_alone, train_spec
-from stages.data.corpus import SPLITS, DataSpec
 from stages.data.dataset import (
     MANIFEST_NAME,
     DatasetFile,
@@ -33,6 +32,7 @@ from stages.data.dataset import (
     dataset_fingerprint,
     dataset_manifest_bytes,
 )
+from stages.data.spec import SPLITS, DataSpec
 from stages.train.worker import Worker
 
 WARM_UP_STEPS = 3

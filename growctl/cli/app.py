@@ -141,11 +141,10 @@ def run(
             with_controls=controls,
             sources=sources,
             until=until,
-            tell=_tell,
         )
         sweep.train_requests(requests, runs_dir, dry_run)
         return
-    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name, tell=_tell)
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name)
     request = LadderRequest.of(loaded, schedule, runs_dir, name, controls, sources, until, overrides or [])
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
@@ -203,7 +202,7 @@ def plan(
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
 
-    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir)
     plan = make_plan(loaded, runs_dir)
     if measure:
         from growctl.ladder.measure import measure_sizes
@@ -247,7 +246,7 @@ def prepare(
     from stages.counted import counted
     from stages.data.dataset import read_dataset_manifest
 
-    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, tell=_tell)
+    loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir)
     runs = RunsPaths(runs_dir)
     warnings: list[str] = []
     with make_screen(Terminal(stderr=True)) as screen:

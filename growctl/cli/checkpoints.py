@@ -12,11 +12,12 @@ from growctl.cli.verify import Data, compared
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
-    from growctl.ladder.sizes import Growth
     from model.config import ModelConfig
     from model.policy import GrowthPolicy
     from stages.checkpoint.lineage import Lineage
-    from stages.checkpoint.manifest import Manifest
+
+PARAMETER_BYTES = 4
+"""Checkpoints hold float32."""
 
 MOST_TOKENS = 10_000_000
 MOST_LAYERS = 1_000
@@ -110,20 +111,22 @@ def expand(
     from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.ladder.sizes import Growth
     from growctl.run.resume import as_parameters
-    from growctl.runs.room import check_expansion
+    from growctl.run.screen import added_words
     from growctl.runs.verify import section
     from growctl.text.console import Terminal
+    from growctl.text.progress import progress_bar
     from growctl.text.terminal import print_sections
+    from model.config import num_parameters
     from model.errors import UserError
     from model.policy import grow_config
+    from stages.checkpoint.disk_full import require_space
     from stages.checkpoint.manifest import read_manifest
 
     policy = _policy(
         preset, init=init, tau=tau, depth=depth, copy_noise=copy_noise, moments=moments, allow_jump=allow_jump
     )
     source = find_checkpoint(checkpoint, runs_dir, _tell)
-    manifest = read_manifest(source)
-    model = manifest.model
+    model = read_manifest(source).model
     if data and not check:
         raise UserError("--data is the dataset for --verify; give both, or neither")
     dataset = dataset_of(source, data, runs_dir) if check else None
@@ -131,33 +134,29 @@ def expand(
     attention_tokens, ffn_tokens = _new_tokens(model, chosen, add_tokens, add_ffn_tokens)
     growth = Growth(attention_tokens, ffn_tokens, add_layers, _new_layer(layer_tokens, layer_ffn_tokens, add_layers))
     if growth.new_layers and not model.num_layers and growth.layer_tokens is None:
-        raise UserError(
-            "--layer-tokens and --layer-ffn-tokens are missing: a new layer is as large as the one that it follows, "
-            "and this model has none"
-        )
+        raise UserError("--layer-tokens and --layer-ffn-tokens are missing: this model has no layer to take them from")
     if not growth.is_any:
         raise UserError("nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers to 1 or more")
-    output = _new(output or _beside(source, add_tokens, add_layers))
-    check_expansion(
-        source,
-        manifest,
-        output,
-        grow_config(model, **growth._asdict(), policy=policy),
-        copies="copy" in policy.init or (add_layers > 0 and policy.depth == "copy-stack"),
-        add_tokens=add_tokens,
-        add_layers=add_layers,
-        in_proportion=add_ffn_tokens is None,
-    )
+    output = output or _beside(source, add_tokens, add_layers)
+    _check_new(output)
+    grown = grow_config(model, **growth._asdict(), policy=policy)
+    require_space(output, PARAMETER_BYTES * (num_parameters(grown) - num_parameters(model)), again="")
+    from stages.grow.expand import expand as expand_checkpoint  # imports torch, after the quick checks
+
     with as_parameters(source, runs_dir, _tell, output) as parameters:
-        grown = _expanded(parameters, output, **growth._asdict(), policy=policy, seed=seed)
+        with progress_bar("writing new tokens") as on_progress:
+            settings = {**growth._asdict(), "policy": policy, "seed": seed, "on_progress": on_progress}
+            written = expand_checkpoint(parameters, output, **settings)
         comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
     if as_json:
         from growctl.cli.written import WrittenCheckpoint
         from growctl.text.documents import print_document
 
-        print_document(WrittenCheckpoint.of(output, grown, comparison))
+        print_document(WrittenCheckpoint.of(output, written, comparison))
     else:
-        _say_expanded(output, grown.lineage, growth)
+        assert written.lineage.growth
+        what = "the function is unchanged" if written.lineage.growth.preserves else "the function has changed"
+        say(f"{_sizes(output, written.lineage)} ({added_words(growth)}); {what}")
         if comparison:
             print()
             print_sections([section(comparison)], Terminal())
@@ -178,12 +177,10 @@ def shrink(
     """
     from growctl.find_checkpoint import find_checkpoint
     from growctl.run.resume import as_parameters
-    from growctl.runs.room import check_copies
-    from stages.checkpoint.manifest import read_manifest
     from stages.grow.expand import shrink as shrink_checkpoint
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)
-    check_copies(source, read_manifest(source), _new(output))
+    _check_new(output)
     with as_parameters(source, runs_dir, _tell, output) as parameters:
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     if as_json:
@@ -196,7 +193,7 @@ def shrink(
 
 
 def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_json: AsJson = False) -> None:
-    """Show where a checkpoint comes from: its lineage as a tree, its sizes by generation, its cost and its files.
+    """Show where a checkpoint comes from: its lineage, its sizes by generation, its cost and its files.
 
     Only reads manifests. `growctl verify --integrity` also reads the tensors.
 
@@ -204,15 +201,10 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
     """
     from growctl.find_checkpoint import find_checkpoint
     from growctl.runs.show import read_facts, section
-    from growctl.text.console import Terminal
-    from growctl.text.documents import print_document
-    from growctl.text.terminal import print_sections
+    from growctl.text.terminal import print_result
 
     facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell), runs_dir)
-    if as_json:
-        print_document(facts)
-    else:
-        print_sections([section(facts)], Terminal(highlight=False))
+    print_result(facts, [section(facts)], as_json=as_json)
 
 
 def _new_tokens(
@@ -253,34 +245,13 @@ def _beside(source: Path, add_tokens: int, add_layers: int) -> Path:
     return path.with_name(f"from_{name}" if is_checkpoint_name(name) else name)
 
 
-def _new(output: Path) -> Path:
-    """`output`, after a check that it can be created. Raises UserError if it cannot, before there is any work.
-
-    Removes what killed processes left beside it, which may take the space that is needed now.
-    """
+def _check_new(output: Path) -> None:
+    """Raises UserError if `output` cannot be created, and removes what killed processes left beside it."""
     from stages.checkpoint.directory import check_new
     from stages.checkpoint.staging import remove_abandoned
 
     check_new(output, "--output")
     remove_abandoned(output.parent, _tell)
-    return output
-
-
-def _expanded(checkpoint: Path, output: Path, **growth: Any) -> "Manifest":
-    """Writes the expanded checkpoint to `output`, with a progress bar on a terminal. Returns its manifest."""
-    from growctl.text.progress import progress_bar
-    from stages.grow.expand import expand as expand_checkpoint
-
-    with progress_bar("writing new tokens") as on_progress:
-        return expand_checkpoint(checkpoint, output, **growth, on_progress=on_progress)
-
-
-def _say_expanded(output: Path, lineage: "Lineage", growth: "Growth") -> None:
-    from growctl.run.screen import added_words
-
-    assert lineage.growth
-    what = "the function is unchanged" if lineage.growth.preserves else "the function has changed"
-    say(f"{_sizes(output, lineage)} ({added_words(growth)}); {what}")
 
 
 def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
@@ -314,17 +285,10 @@ def _layers(text: str | None, num_layers: int) -> set[int]:
     if text is None:
         return set(range(num_layers))
     chosen: set[int] = set()
-    missing = []
     for part in text.split(","):
         match = _LAYERS.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if last < first:
-            raise UserError(f"--layers {text!r}: must be numbers and ascending ranges, such as 0,2,5-7")
-        if last >= num_layers:
-            missing.append(part.strip())
-        else:
-            chosen |= set(range(first, last + 1))
-    if missing:
-        there_are = {0: "no layers", 1: "only layer 0"}.get(num_layers, f"layers 0 to {num_layers - 1}")
-        raise UserError(f"--layers {text!r}: the model has {there_are}, not {', '.join(missing)}")
+        if not first <= last < num_layers:
+            raise UserError(f"--layers {text!r}: must be numbers and ranges below {num_layers}, such as 0,2,5-7")
+        chosen |= set(range(first, last + 1))
     return chosen

@@ -12,7 +12,8 @@ import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, DtypeName, RunsDir, TokenizerFile
 from growctl.text.escaping import say
-from model.errors import Failure, UserError
+from growctl.text.progress import progress_bar
+from growctl.whole_file import replace_file
 
 if TYPE_CHECKING:
     from growctl.evaluate.evaluation import EvalDocument
@@ -125,6 +126,7 @@ def evaluate(
     from growctl.text.console import Terminal
     from growctl.text.documents import plain, print_document
     from growctl.text.terminal import print_sections
+    from model.errors import UserError
 
     text = text or None
     split_given = split if text or tasks is not None else split or data
@@ -157,8 +159,11 @@ def evaluate(
 
         manager, names = find_tasks(names, include_path)  # before the model is loaded
     document: EvalDocument
-    with open_replicas(checkpoint, runs_dir, tokenizer, device, dtype) as (opened, replicas):
-        evaluator = Evaluator(opened, replicas, tokenizer, context, batch_size or PER_STEP)
+    with (
+        open_replicas(checkpoint, runs_dir, tokenizer, device, dtype) as (opened, replicas),
+        progress_bar("evaluating") as on_progress,
+    ):
+        evaluator = Evaluator(opened, replicas, tokenizer, context, batch_size or PER_STEP, on_progress)
         if what == "--contexts":
             document = evaluator.at_contexts(files, lengths, rope_scaling or "none", max_tokens or LONG_TEXT_TOKENS)
         elif names:
@@ -179,15 +184,17 @@ def evaluate(
         say(f"not recorded in the ledger of the run: {recorded.why_not}", error=True)
     if output:
         everything = json.dumps(plain(document) | {"harness": harness}, indent=1, default=str)
-        write_new_file("--output", output, everything.encode())
+        replace_file(output, everything.encode())
     if picture and isinstance(document, ContextsDocument):
         from growctl.evaluate.pictures import contexts_png
 
-        write_new_file("--picture", picture, contexts_png(document))
+        replace_file(picture, contexts_png(document))
 
 
 def _one_of(given: Mapping[str, object]) -> str:
     """The one option that has a value. Raises UserError if none or several have."""
+    from model.errors import UserError
+
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
         wrong = f"{' and '.join(names)}: " if names else ""
@@ -197,6 +204,8 @@ def _one_of(given: Mapping[str, object]) -> str:
 
 def _require_fitting(what: str, belongs_to: Mapping[str, Mapping[str, object]]) -> None:
     """Raises UserError if an option is given that belongs to anything else than `what`."""
+    from model.errors import UserError
+
     for owner, options in belongs_to.items():
         for name, value in options.items():
             if value is not None and owner != what:
@@ -204,6 +213,8 @@ def _require_fitting(what: str, belongs_to: Mapping[str, Mapping[str, object]]) 
 
 
 def _listed(option: str, value: str) -> list[str]:
+    from model.errors import UserError
+
     names = [name.strip() for name in value.split(",") if name.strip()]
     if not names:
         raise UserError(f"{option} {value!r}: the list is empty; give one or more, separated by commas")
@@ -211,6 +222,8 @@ def _listed(option: str, value: str) -> list[str]:
 
 
 def _lengths(value: str) -> list[int]:
+    from model.errors import UserError
+
     names = _listed("--contexts", value)
     for name in names:
         if not name.isdecimal() or int(name) == 0:
@@ -220,15 +233,7 @@ def _lengths(value: str) -> list[int]:
 
 def check_new_file(option: str, path: Path | None) -> None:
     """Raises UserError if the file that `option` names exists, or its folder does not."""
+    from model.errors import UserError
+
     if path is not None and (os.path.lexists(path) or not path.absolute().parent.is_dir()):
         raise UserError(f"{option} {path}: must be a new file in a folder that exists; give another name")
-
-
-def write_new_file(option: str, path: Path, content: bytes) -> None:
-    """Writes the new file `path` that `option` names, completely or not at all. Raises Failure if that fails."""
-    from growctl.whole_file import replace_file
-
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise Failure(f"{option} {path} cannot be written ({error.strerror}); the results are above") from error

@@ -11,9 +11,6 @@ from growctl.text.documents import print_document
 from growctl.text.escaping import say
 from growctl.text.formatting import byte_count, short_count
 from growctl.text.progress import progress_bar
-from model.errors import UserError
-from stages.counted import counted
-from stages.huggingface.record import ExportedFile
 
 import_app = typer.Typer(
     name="import",
@@ -72,6 +69,7 @@ def import_official(
     from stages.checkpoint.directory import check_new
 
     check_new(output, "--output")
+    from stages.counted import counted
     from stages.official.importing import import_official as import_checkpoint
 
     with progress_bar("writing parameters") as on_progress:
@@ -154,6 +152,9 @@ def export(
 
     Example: growctl export quickstart quickstart-hf --to huggingface
     """
+    from model.errors import UserError
+    from stages.counted import counted
+
     options: dict[str, dict[str, Any]] = {
         "huggingface": {
             "--keep-generations": keep_generations,
@@ -204,7 +205,8 @@ def export(
 
 def _size(text: str) -> int:
     """`text` such as 5GB in bytes. Raises UserError if it is no size."""
-    from growctl.schedule.quantities import parse_size
+    from growctl.schedule.fields import parse_size
+    from model.errors import UserError
 
     try:
         size = parse_size(text)
@@ -222,6 +224,7 @@ def _export_official(
     from growctl.evaluate.pretrained import tell
     from growctl.find_checkpoint import find_checkpoint
     from growctl.run.resume import as_parameters
+    from stages.huggingface.record import ExportedFile
     from stages.official.exporting import export_official
 
     source = find_checkpoint(checkpoint, runs_dir, tell)

@@ -18,13 +18,11 @@ from growctl.cli.options import (
     TokenizerFile,
 )
 from growctl.text.escaping import say, visible
-from model.errors import UserError
-from stages.counted import counted
 
 if TYPE_CHECKING:
     from stages.checkpoint.pretrained import Pretrained
     from stages.generate.generate import OnText
-    from stages.generate.settings import Generation, GenerationSettings
+    from stages.generate.settings import GeneratedText, GenerationSettings
 
 MOST_NEW_TOKENS, MOST_SAMPLES = 1_000_000, 1_000
 """The KV cache for all of them is allocated at once."""
@@ -88,6 +86,7 @@ def generate(
     """
     from growctl.evaluate.pretrained import open_pretrained
     from growctl.text.documents import print_document
+    from model.errors import UserError
 
     if interactive and (as_json or prompt is not None):
         raise UserError("--interactive reads prompts from standard input; leave out PROMPT and --json")
@@ -116,6 +115,7 @@ def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: An
     """The settings that the options stand for. Raises UserError, naming the option, if a value is unusable."""
     from pydantic import ValidationError
 
+    from model.errors import UserError
     from model.strict import first_reason
     from stages.generate.settings import GenerationSettings, Sampling
 
@@ -134,6 +134,8 @@ def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: An
 
 @contextmanager
 def _utf8() -> Iterator[None]:
+    from model.errors import UserError
+
     try:
         yield
     except UnicodeError as error:
@@ -142,6 +144,8 @@ def _utf8() -> Iterator[None]:
 
 def _prompt(given: str | None) -> str:
     """The prompt, from standard input if `given` is `-`, or if there is none and standard input is not a terminal."""
+    from model.errors import UserError
+
     if given is None and sys.stdin.isatty():
         raise UserError("there is no prompt; give one, pipe one in, or use --interactive")
     with _utf8():
@@ -168,6 +172,8 @@ def _lines() -> Iterator[str]:
 
 def _converse(pretrained: "Pretrained", settings: "GenerationSettings") -> None:
     """Continues each line, with a seed of its own. A line that cannot be continued gets a message."""
+    from model.errors import UserError
+
     for number, line in enumerate(_lines()):
         sampling = settings.sampling.model_copy(update={"seed": settings.sampling.seed + number})
         try:
@@ -196,8 +202,9 @@ def _print_generation(pretrained: "Pretrained", prompt: str, settings: "Generati
 
 def _generate(
     pretrained: "Pretrained", prompt: str, settings: "GenerationSettings", on_text: "OnText | None" = None
-) -> "Generation":
+) -> "GeneratedText":
     """Generates, and names the option that allows a longer context in the error that needs it."""
+    from model.errors import UserError
     from stages.generate.generate import PromptTooLong
     from stages.generate.generate import generate as generate_text
 
@@ -212,8 +219,10 @@ def _show(text: str) -> None:
     print(visible(text), end="", flush=True)
 
 
-def _statistics(generation: "Generation", limit: int | None) -> str:
+def _statistics(generation: "GeneratedText", limit: int | None) -> str:
     """The speed of a generation and why its samples ended, in one line."""
+    from stages.counted import counted
+
     reasons = {
         "end_of_text": "the model ended the text",
         "stop": "a stop string ended it",

@@ -55,8 +55,8 @@ def inspect(
 
     Example: growctl inspect with-softmax with-gelu --text novel.txt
     """
-    from growctl.cli.evaluate import check_new_file, write_new_file
-    from growctl.evaluate.inspection import TextChoice, inspect_checkpoints
+    from growctl.cli.evaluate import check_new_file
+    from growctl.evaluate.inspection import inspect_checkpoints
     from growctl.evaluate.inspection_tables import inspection_sections
     from growctl.evaluate.pretrained import tell
     from growctl.find_checkpoint import dataset_of, find_checkpoint
@@ -70,13 +70,23 @@ def inspect(
     check_new_file("--picture", picture)
     named = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
     dataset = None if text else dataset_of(named[0][1], data, runs_dir)
-    choice = TextChoice(text or (), dataset, sequences, context, batch_size)
-    document = inspect_checkpoints(named, choice, runs_dir, tokenizer, device)
+    document = inspect_checkpoints(
+        named,
+        text or (),
+        dataset,
+        num_sequences=sequences,
+        context=context,
+        batch_size=batch_size,
+        runs_dir=runs_dir,
+        tokenizer=tokenizer,
+        device=device,
+    )
     if as_json:
         print_document(document)
     else:
         print_sections(inspection_sections(document), Terminal())
     if picture is not None:
         from growctl.evaluate.pictures import inspection_png
+        from growctl.whole_file import replace_file
 
-        write_new_file("--picture", picture, inspection_png(document))
+        replace_file(picture, inspection_png(document))

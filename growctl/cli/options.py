@@ -77,7 +77,8 @@ DtypeName = Annotated[
 
 def check_name(name: str | None) -> None:
     """Raises ScheduleError if no run can have that name."""
-    from growctl.ladder.load import RUN_NAME, ScheduleError
+    from growctl.runs_dir import RUN_NAME
+    from growctl.schedule.errors import ScheduleError
 
     if name is not None and not RUN_NAME.fullmatch(name):
         raise ScheduleError(

@@ -4,7 +4,6 @@ Slow modules are imported on use.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,9 +68,8 @@ def sweep(
     check_name(name)
     points = grid(overrides or [], large=yes)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
-    tell = partial(say, error=True)
     requests = set_requests(
-        *(schedule, points, runs_dir), name=name, with_controls=controls, sources=sources, until=until, tell=tell
+        *(schedule, points, runs_dir), name=name, with_controls=controls, sources=sources, until=until
     )
     train_requests(requests, runs_dir, dry_run, as_json)
 
@@ -85,26 +83,22 @@ def train_requests(
     from growctl.run.sets import cost_section, describe_set, outcome_section, train_set
     from growctl.run.slurm_jobs import submit_set
     from growctl.text.console import Terminal
-    from growctl.text.documents import print_document
-    from growctl.text.terminal import print_sections
+    from growctl.text.terminal import print_result
 
     failures: dict[str, str] = {}
     if not dry_run:
         with make_screen(Terminal(stderr=as_json)) as screen:
             failures = train_set(requests, screen, submit_set)
     document = describe_set(requests, failures)
-    if as_json:
-        print_document(document)
-    elif dry_run:
+    reuses = any(request.sources for request in requests)
+    shown = cost_section(document, reuses=reuses) if dry_run else outcome_section(document)
+    print_result(document, [shown], as_json=as_json)
+    if dry_run and not as_json:
         from growctl.cli.dry_run import submissions_text
 
-        reuses = any(request.sources for request in requests)
-        print_sections([cost_section(document, reuses=reuses)], Terminal(highlight=False))
         if text := submissions_text(requests):
             say(f"\n{text}")
-    else:
-        print()
-        print_sections([outcome_section(document)], Terminal(highlight=False))
+    elif not as_json:
         where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
         queued = any(request.ladder.schedule.launch.cluster == "slurm" for request in requests)
         report = f"cost and results: growctl report {_shown_as(requests, runs_dir)}"

@@ -19,7 +19,7 @@ from growctl.launch.slurm import PROGRAMS as SLURM_PROGRAMS
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
 from stages.counted import counted
-from stages.probe.machine_facts import AllReduceResult, AllReduceSpec, MachineFacts
+from stages.probe.records import AllReduceResult, AllReduceSpec, MachineFacts
 from stages.stage_dir import StagePaths
 
 FLOAT32_BYTES = 4

@@ -19,7 +19,7 @@ from growctl.runs_dir import RunPaths
 from growctl.text.formatting import byte_count, duration
 from stages.checkpoint.files import sync_path, write_file
 from stages.counted import counted
-from stages.probe.machine_facts import MachineFacts
+from stages.probe.records import MachineFacts
 
 WRITE_BYTES = 64 * 2**20
 """Bytes written and synced to measure a disk."""

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 from growctl.doctor.check import CommandFailed, Problem, run_command
 from stages.counted import counted
-from stages.probe.machine_facts import MachineFacts
+from stages.probe.records import MachineFacts
 
 _CPP = "#include <concepts>\n#include <vector>\nint main() { return std::vector<int>(1).size() == 1 ? 0 : 1; }\n"
 """A small C++20 program: torch's headers need C++20."""

@@ -5,7 +5,7 @@ A document is the one record of an evaluation: `--json` dumps it, its sections a
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from growctl.ledger.entries import position_metric
 from growctl.text.documents import plain
 from growctl.text.formatting import byte_count
-from growctl.text.progress import progress_bar
-from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
+from growctl.text.section import Cell, Column, Facts, Paragraph, Section, Table, figure
 from model.errors import UserError
-from stages.evaluate.results import ContextLoss, SplitLoss, TaskScore, TextLoss
+from stages.evaluate.results import ContextLoss, TaskScore, TextLoss
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
     from stages.checkpoint.pretrained import Pretrained
-    from stages.data.corpus import SplitName
+    from stages.data.spec import SplitName
     from stages.evaluate.replicas import Replicas
 
 RopeScaling = Literal["none", "linear", "ntk", "yarn"]
@@ -53,38 +52,49 @@ class Evaluated:
         another = {"tokenizer": self.tokenizer_sha256} if self.tokenizer_sha256 else {}
         return {name: plain(getattr(self, name)) for name in (*self.SETTINGS, "dtype")} | another
 
-    def scores(self) -> list[dict[str, Any]]:
-        """The figures as fields of the ledger's ScoreEntry."""
-        raise NotImplementedError
-
-    def sections(self) -> list[Section]:
-        """The figures for people."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True, kw_only=True)
-class TextDocument(TextLoss, Evaluated):
-    """The loss on files, with --text."""
+class TextEvaluated(TextLoss, Evaluated):
+    """The loss on a text, in windows."""
 
-    SETTINGS = ("context", "stride", "text")
-    text: tuple[Path, ...]
-    """The files that were read."""
     context: int
     """Tokens per window."""
     stride: int
     """Tokens from one window to the next."""
 
     def scores(self) -> list[dict[str, Any]]:
-        """The figures of the text."""
-        return _text_scores(self)
+        """The figures as fields of the ledger's ScoreEntry."""
+        values = {name: getattr(self, name) for name in ("loss", "perplexity", "word_perplexity", "bits_per_byte")}
+        return [
+            {"task": "text", "metric": name, "filter": "none", "value": value, "num_samples": self.num_tokens}
+            for name, value in values.items()
+            if value is not None
+        ]
 
     def sections(self) -> list[Section]:
-        """One table."""
-        return [_text_section(self, {})]
+        """The figures for people, with the loss on each source of a mixture."""
+        rows = [
+            ("tokens predicted", f"{self.num_tokens:,}"),
+            ("loss", f"{self.loss:.5f} nats per token"),
+            ("perplexity", figure(self.perplexity).text),
+            ("word perplexity", figure(self.word_perplexity).text),
+            ("bits per byte", f"{self.bits_per_byte:.5f}"),
+            *((f"loss on {name}", f"{source.loss:.5f}") for name, source in (self.by_source or {}).items()),
+        ]
+        return [Section("loss", f"Loss of {self.checkpoint}", (Facts(tuple(rows)),))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitDocument(SplitLoss, Evaluated):
+class TextDocument(TextEvaluated):
+    """The loss on files, with --text."""
+
+    SETTINGS = ("context", "stride", "text")
+    text: tuple[Path, ...]
+    """The files that were read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitDocument(TextEvaluated):
     """The loss on a split of a dataset, with --split."""
 
     SETTINGS = ("context", "stride", "dataset", "split", "sequences")
@@ -92,18 +102,6 @@ class SplitDocument(SplitLoss, Evaluated):
     split: Literal["train", "validation"]
     sequences: int | None
     """The number of windows; null: all."""
-    context: int
-    """Tokens per window."""
-    stride: int
-    """Tokens from one window to the next."""
-
-    def scores(self) -> list[dict[str, Any]]:
-        """The figures of the split."""
-        return _text_scores(self)
-
-    def sections(self) -> list[Section]:
-        """One table, with the loss on each source of a mixture."""
-        return [_text_section(self, {name: source.loss for name, source in (self.by_source or {}).items()})]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +121,7 @@ class TasksDocument(Evaluated):
     include_path: Path | None
 
     def scores(self) -> list[dict[str, Any]]:
-        """The scores of all tasks."""
+        """The figures as fields of the ledger's ScoreEntry."""
         return [asdict(score) for score in self.tasks]
 
     def sections(self) -> list[Section]:
@@ -157,7 +155,7 @@ class ContextsDocument(Evaluated):
     """The files that were read."""
 
     def scores(self) -> list[dict[str, Any]]:
-        """The loss, time and memory at each context, and the loss by position."""
+        """The figures as fields of the ledger's ScoreEntry."""
         return [
             {"task": f"context-{loss.context}", "metric": name, "filter": "none", "value": value, "num_samples": count}
             for loss in self.contexts
@@ -209,27 +207,6 @@ def scaling_words(loss: ContextLoss) -> str:
     return "none" if loss.rope_scaling == "none" else f"{loss.rope_scaling} {loss.factor:g}x"
 
 
-def _text_scores(loss: TextLoss) -> list[dict[str, Any]]:
-    values = {name: getattr(loss, name) for name in ("loss", "perplexity", "word_perplexity", "bits_per_byte")}
-    return [
-        {"task": "text", "metric": name, "filter": "none", "value": value, "num_samples": loss.num_tokens}
-        for name, value in values.items()
-        if value is not None
-    ]
-
-
-def _text_section(loss: TextLoss, sources: dict[str, float]) -> Section:
-    rows = [
-        (Cell("tokens predicted"), figure(loss.num_tokens, "{:,}")),
-        (Cell("loss, nats per token"), figure(loss.loss, "{:.5f}")),
-        (Cell("perplexity"), figure(loss.perplexity)),
-        (Cell("word perplexity"), figure(loss.word_perplexity)),
-        (Cell("bits per byte"), figure(loss.bits_per_byte, "{:.5f}")),
-        *((Cell(f"loss on {name}"), figure(value, "{:.5f}")) for name, value in sources.items()),
-    ]
-    return Section("loss", "Loss", (Table.of("loss", [Column("figure", False), Column("value")], rows),))
-
-
 @dataclass(frozen=True)
 class Evaluator:
     """A checkpoint in memory, and how much of a text it reads at once."""
@@ -240,6 +217,8 @@ class Evaluator:
     """A tokenizer given in place of the checkpoint's own."""
     context: int | None
     batch_size: int
+    on_progress: Callable[[float], None]
+    """Receives the fraction done."""
 
     def on_text(self, files: Sequence[Path], stride: int | None) -> TextDocument:
         """The loss on files, in windows that are `stride` tokens apart. Raises UserError for a stride that skips
@@ -249,12 +228,10 @@ class Evaluator:
         started, context = time.monotonic(), self._window()
         if stride is not None and stride > context:
             raise UserError(f"--stride {stride}: must be at most the context of {context} tokens, or text is left out")
-        stride = stride or context
-        size: dict[str, Any] = {"context": context, "stride": stride}
-        with progress_bar("reading text") as on_progress:
-            loss = text_loss(
-                self.opened, self.replicas, files, **size, batch_size=self.batch_size, on_progress=on_progress
-            )
+        size: dict[str, Any] = {"context": context, "stride": stride or context}
+        loss = text_loss(
+            self.opened, self.replicas, files, **size, batch_size=self.batch_size, on_progress=self.on_progress
+        )
         return TextDocument(**vars(loss), **size, **self._facts(started), text=_resolved(files))
 
     def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> SplitDocument:
@@ -264,17 +241,16 @@ class Evaluator:
 
         started, context = time.monotonic(), self._window()
         dataset = dataset_of(self.opened.directory, data, runs_dir)
-        with progress_bar("reading the dataset") as on_progress:
-            loss = dataset_loss(
-                self.opened,
-                self.replicas,
-                dataset,
-                split,
-                context=context,
-                max_sequences=sequences,
-                batch_size=self.batch_size,
-                on_progress=on_progress,
-            )
+        loss = dataset_loss(
+            self.opened,
+            self.replicas,
+            dataset,
+            split,
+            context=context,
+            max_sequences=sequences,
+            batch_size=self.batch_size,
+            on_progress=self.on_progress,
+        )
         where: dict[str, Any] = {"dataset": dataset.resolve(), "split": split, "sequences": sequences}
         return SplitDocument(**vars(loss), **where, context=context, stride=context, **self._facts(started))
 
@@ -288,11 +264,9 @@ class Evaluator:
         from stages.evaluate.tasks import run_tasks
 
         started, context = time.monotonic(), self._window()
-        with progress_bar("running tasks") as on_progress:
-            size = {"context": context, "batch_size": self.batch_size}
-            scores, report = run_tasks(
-                GrowctlLM(self.opened, self.replicas, **size, on_progress=on_progress), manager, names, limit
-            )
+        size = {"context": context, "batch_size": self.batch_size}
+        lm = GrowctlLM(self.opened, self.replicas, **size, on_progress=self.on_progress)
+        scores, report = run_tasks(lm, manager, names, limit)
         document = TasksDocument(
             tasks=scores,
             lm_eval=version("lm_eval"),
@@ -311,25 +285,24 @@ class Evaluator:
         from stages.evaluate.long_context import context_losses
 
         started, trained_length = time.monotonic(), self._window()
-        with progress_bar("reading windows") as on_progress:
-            losses = context_losses(
-                self.opened,
-                self.replicas.only_first(),
-                files,
-                contexts,
-                kind=None if rope_scaling == "none" else rope_scaling,
-                trained_length=trained_length,
-                max_tokens=max_tokens,
-                on_progress=on_progress,
-            )
-            return ContextsDocument(
-                contexts=tuple(losses),
-                trained_length=trained_length,
-                rope_scaling=rope_scaling,
-                max_tokens=max_tokens,
-                text=_resolved(files),
-                **self._facts(started),
-            )
+        losses = context_losses(
+            self.opened,
+            self.replicas.only_first(),
+            files,
+            contexts,
+            kind=None if rope_scaling == "none" else rope_scaling,
+            trained_length=trained_length,
+            max_tokens=max_tokens,
+            on_progress=self.on_progress,
+        )
+        return ContextsDocument(
+            contexts=tuple(losses),
+            trained_length=trained_length,
+            rope_scaling=rope_scaling,
+            max_tokens=max_tokens,
+            text=_resolved(files),
+            **self._facts(started),
+        )
 
     def _window(self) -> int:
         """Tokens per window: as many as were asked for, or else those of a training sequence."""

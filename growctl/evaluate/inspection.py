@@ -61,25 +61,23 @@ class InspectDocument:
     models: tuple[InspectedCheckpoint, ...]
 
 
-@dataclass(frozen=True)
-class TextChoice:
-    """The text that the user asked for, in windows and batches."""
-
-    texts: Sequence[Path]
-    """Text files, or folders of them; if there are none, windows of `dataset`'s validation split."""
-    dataset: Path | None
-    num_sequences: int
-    context: int | None
-    """Tokens per window. None: the shortest context of the checkpoints."""
-    batch_size: int
-
-
 def inspect_checkpoints(
-    checkpoints: Sequence[tuple[str, Path]], choice: TextChoice, runs_dir: Path, tokenizer: Path | None, device: str
+    checkpoints: Sequence[tuple[str, Path]],
+    texts: Sequence[Path],
+    dataset: Path | None,
+    *,
+    num_sequences: int,
+    context: int | None,
+    batch_size: int,
+    runs_dir: Path,
+    tokenizer: Path | None,
+    device: str,
 ) -> InspectDocument:
-    """Measures the checkpoints (name, directory). One model is in memory at a time.
+    """Measures the checkpoints (name, directory) on `texts`, files or folders of them, or else on windows of the
+    validation split of `dataset`. One model is in memory at a time.
 
-    Raises UserError for unusable choices, before anything is measured, and Failure for a loss that is not finite.
+    Windows have `context` tokens (None: the shortest context of the checkpoints). Raises UserError for unusable
+    choices, before anything is measured, and Failure for a loss that is not finite.
     """
     from stages.evaluate.documents import text_files
     from stages.inspect.measure import inspect_model
@@ -87,10 +85,10 @@ def inspect_checkpoints(
 
     manifests = [read_manifest(path) for _, path in checkpoints]
     _check_tokenizers(checkpoints, manifests)
-    files = text_files(choice.texts)
-    context = choice.context or _shortest_context(manifests, choice.dataset)
-    if choice.dataset is not None and tokenizer is None:
-        tokenizer = choice.dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
+    files = text_files(texts)
+    size = (num_sequences, context or _shortest_context(manifests, dataset), batch_size)
+    if dataset is not None and tokenizer is None:
+        tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
     models: list[InspectedCheckpoint] = []
     text: InspectedText | None = None
     batches = count(1)
@@ -103,7 +101,9 @@ def inspect_checkpoints(
         for name, path in checkpoints:
             with open_pretrained(str(path), runs_dir, tokenizer=tokenizer, device=device) as opened:
                 if text is None:
-                    tokens_ST, text = _read(choice, files, context, opened)
+                    tokens_ST, batch_size = _read(opened, files, dataset, *size)
+                    source = f"the validation split of {dataset.name}" if dataset else ", ".join(map(str, texts))
+                    text = InspectedText(source, len(tokens_ST), size[1], batch_size)
                     describe, num_ids = describe_places(tokens_ST, opened.tokenizer), opened.num_token_ids
                 try:
                     inspected = inspect_model(
@@ -116,22 +116,15 @@ def inspect_checkpoints(
     return InspectDocument(text=text, models=tuple(models))
 
 
-def _read(
-    choice: TextChoice, files: Sequence[Path], context: int, opened: "Pretrained"
-) -> "tuple[Tensor, InspectedText]":
-    """The windows, of `files` or of the dataset, with the tokenizer of the first checkpoint: (S, T + 1) int64."""
+def _read(opened: "Pretrained", files: Sequence[Path], dataset: Path | None, *size: int) -> "tuple[Tensor, int]":
+    """The windows, of the dataset or of `files`, with the tokenizer of the first checkpoint, and the batch size."""
     from stages.evaluate.text import require_ids
     from stages.inspect.text import dataset_windows, text_windows
 
-    size = (choice.num_sequences, context, choice.batch_size)
-    if choice.dataset is None:
-        tokens_ST, batch_size = text_windows(files, opened.tokenizer, opened.text.end_of_text_id, *size)
-        source = ", ".join(map(str, choice.texts))
-    else:
-        require_ids(opened, choice.dataset)
-        tokens_ST, batch_size = dataset_windows(choice.dataset, *size)
-        source = f"the validation split of {choice.dataset.name}"
-    return tokens_ST, InspectedText(source, len(tokens_ST), context, batch_size)
+    if dataset is None:
+        return text_windows(files, opened.tokenizer, opened.text.end_of_text_id, *size)
+    require_ids(opened, dataset)
+    return dataset_windows(dataset, *size)
 
 
 def _check_tokenizers(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> None:

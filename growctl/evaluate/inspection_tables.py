@@ -68,7 +68,7 @@ def _models(document: InspectDocument) -> Table:
 
 def _comparisons(document: InspectDocument) -> Iterator[Part]:
     """Every quantity by kind of layer, averaged over the blocks, the models side by side."""
-    numbered = list(enumerate(document.models, 1))
+    numbered = list(enumerate(document.models, 1)) if len(document.models) > 1 else []
     for first in range(0, len(numbered), MOST_COLUMNS):
         some = numbered[first : first + MOST_COLUMNS]
         headings = ("layer", *(f"{number} {_scores_word(model)}" for number, model in some))

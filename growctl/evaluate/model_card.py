@@ -8,7 +8,7 @@ from pathlib import Path
 
 from growctl.runs.show import CheckpointFacts, cost_rows, fact_rows, generation_rows, lineage_lines, source_rows
 from growctl.runs_dir import RunPaths
-from stages.data.location import LOCAL_SCHEMES
+from stages.corpus.location import LOCAL_SCHEMES
 from stages.huggingface.record import HuggingFaceExport
 
 LEVELS_IN_RUN = 3

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from growctl.ladder.budgets import stage_steps
 from growctl.ladder.caveats import schedule_caveats
 from growctl.ladder.sizes import stage_models
-from growctl.schedule.batches import stage_batch
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, stage_batch
 from growctl.text.formatting import short_count
 from model.config import num_parameters
 from stages.counted import counted

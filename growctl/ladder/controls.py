@@ -20,8 +20,8 @@ from growctl.ladder.releases import finished_models, plan_release
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.schedule.blocks import Schedule, StageBlock
-from growctl.schedule.growth_block import POLICIES, GrowthBlock
-from growctl.schedule.mixture_block import FollowedWeights, shares
+from growctl.schedule.data_block import FollowedWeights, shares
+from growctl.schedule.training_blocks import POLICIES, GrowthBlock
 from model.config import TokenformerConfig, TransformerConfig
 
 _BUDGET = re.compile(r"-[0-9.]+x$")

@@ -16,14 +16,18 @@ from growctl.ladder.mixtures import MixturePart, exhausted, mixture_parts
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.devices import Devices
-from growctl.schedule.batches import evaluation_length
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, evaluation_length
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops
 from model.precision import Precision
-from stages.engine.device_memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
-from stages.engine.muon_memory import muon_elements
-from stages.probe.measured_steps import MeasuredSteps
+from stages.engine.memory import (
+    Memory,
+    TrainingMemory,
+    engine_checkpoint_bytes,
+    muon_elements,
+    parameters_checkpoint_bytes,
+)
+from stages.probe.records import MeasuredSteps
 
 HEADROOM = 0.1
 """Share of a device's memory that the plan leaves free for the CUDA context, NCCL's buffers and fragmentation."""

@@ -1,23 +1,25 @@
 """Looks up the sizes of a schedule's prepared datasets, and words the warnings that follow from them."""
 
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.batches import evaluation_length, longest_context
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, evaluation_length
 from growctl.schedule.data_block import DataBlock
 from growctl.text.formatting import byte_count
-from stages.data.corpus import DataSpec
-from stages.data.prepared import given_dataset, prepared_datasets
-from stages.data.remote_reading import REMOTE_NAME
-from stages.data.validation_size import small_validation
-from stages.remote_shards.range_hashes import RANGE_BYTES
+from stages.corpus.prepared import given_dataset, prepared_datasets
+from stages.counted import counted
+from stages.data.dataset import REMOTE_NAME, DatasetManifest, read_dataset_manifest
+from stages.data.spec import DataSpec
 
-if TYPE_CHECKING:
-    from stages.data.dataset import DatasetManifest
+ENOUGH_DOCUMENTS, ENOUGH_TOKENS = 50, 100_000
+"""Of a validation set. With fewer, a difference between two losses may rest on a few documents."""
+MARGIN = 1.2
+"""A hash of their texts draws the documents, so a share gives somewhat more or fewer of them than it says."""
+LARGEST_SHARE = 0.5
+"""The largest `data.validation_fraction` to suggest. Beyond it, the text itself is too short."""
 
 
 class DatasetSizes(NamedTuple):
@@ -31,9 +33,6 @@ class DatasetSizes(NamedTuple):
 
     remote_bytes: int = 0
     """Bytes of its training tokens that lie at a URL."""
-
-    range_bytes: int = RANGE_BYTES
-    """What is fetched at a time of tokens at a URL."""
 
 
 def prepared_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes | None:
@@ -65,24 +64,19 @@ def source_sizes(data: DataBlock, runs_dir: Path | None) -> tuple[dict[str, int 
     return sizes, counted
 
 
-def sizes_in(manifest: "DatasetManifest", directory: Path) -> dict[str, int | None]:
+def sizes_in(manifest: DatasetManifest, directory: Path) -> dict[str, int | None]:
     """The training tokens of each source of the mixture in `directory`; empty for an ordinary dataset."""
-    from stages.data.dataset import read_dataset_manifest
-
     sources = [(entry.name, read_dataset_manifest(entry.dataset(directory))) for entry in manifest.sources]
     return {name: source.splits["train"].num_tokens for name, source in sources}
 
 
 def _prepared_sizes(spec: DataSpec, runs_dir: Path | None) -> DatasetSizes | None:
-    for path, document in prepared_datasets(spec, RunsPaths(runs_dir).datasets) if runs_dir else ():
-        try:
-            train, validation = document["splits"]["train"], document["splits"]["validation"]
-            counts = (train["num_tokens"], validation["num_documents"], validation["num_tokens"])
-            sizes = DatasetSizes(*map(int, (*counts, document["vocab_size"])))
-            remote = sizes.training_tokens * int(document["token_bytes"]) if (path / REMOTE_NAME).exists() else 0
-            return sizes._replace(remote_bytes=remote, range_bytes=int(document["range_bytes"]))
-        except (ValueError, LookupError, TypeError, OverflowError):
-            continue  # damaged: `prepare` sets it aside with a message
+    for path, manifest in prepared_datasets(spec, RunsPaths(runs_dir).datasets) if runs_dir else ():
+        train, validation = manifest.splits["train"], manifest.splits["validation"]
+        remote = train.num_tokens * manifest.token_bytes if (path / REMOTE_NAME).exists() else 0
+        return DatasetSizes(
+            train.num_tokens, validation.num_documents, validation.num_tokens, manifest.vocab_size, remote
+        )
     return None
 
 
@@ -102,7 +96,7 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes | None) -> Iterator
     if warning:
         yield warning
     if sizes.remote_bytes > schedule.data.cache_bytes:
-        yield _small_cache(schedule, sizes.remote_bytes, sizes.range_bytes)
+        yield _small_cache(schedule, sizes.remote_bytes)
     asked = schedule.data.num_tokens
     if asked and asked > sizes.vocab_size and not sizes.remote_bytes and schedule.model.vocab_size is None:
         yield (
@@ -112,15 +106,55 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes | None) -> Iterator
         )
 
 
-def _small_cache(schedule: Schedule, num_bytes: int, range_bytes: int) -> str:
-    """The warning for a cache that cannot hold the dataset: samples come from everywhere, each from a range."""
+def _small_cache(schedule: Schedule, num_bytes: int) -> str:
+    """The warning for a cache that cannot hold the dataset: samples come from everywhere."""
     cache_bytes = schedule.data.cache_bytes
-    num_samples = sum(plan.budget_tokens for plan in plan_stages(schedule)) // longest_context(schedule)
     missing = 1 - cache_bytes / num_bytes
     return (
         f"data.cache_bytes is {byte_count(cache_bytes)}, but the training tokens at "
-        f"{schedule.data.source or 'the URLs of data.mixture'} take "
-        f"{byte_count(num_bytes)}: about {missing:.0%} of the samples fetch a range of {byte_count(range_bytes)} each, "
-        f"{byte_count(int(num_samples * missing * range_bytes))} in the whole ladder. Set data.cache_bytes to "
+        f"{schedule.data.source or 'the URLs of data.mixture'} take {byte_count(num_bytes)}: about {missing:.0%} of "
+        "the samples fetch a whole shard, which takes far longer than training on them. Set data.cache_bytes to "
         f"{byte_count(num_bytes)} or more, or download the dataset."
     )
+
+
+def small_validation(
+    num_documents: int,
+    num_tokens: int,
+    fraction: float | None = None,
+    *,
+    given: Path | None = None,
+    max_sequences: int | None = None,
+    sequence_length: int = 1,
+) -> str | None:
+    """A warning if a validation set of that size, or what an evaluation reads of it, is small; None if it is not.
+
+    `fraction` is the `data.validation_fraction` that gave it; without it, the warning suggests no other. `given` is the
+    dataset that the schedule names as its source, to which no such key applies. An evaluation reads `max_sequences` of
+    `sequence_length` tokens, or all.
+    """
+    read = num_tokens if max_sequences is None else min(num_tokens, max_sequences * sequence_length)
+    if num_documents >= ENOUGH_DOCUMENTS and read >= ENOUGH_TOKENS:
+        return None
+    advice = []
+    if num_documents < ENOUGH_DOCUMENTS or num_tokens < ENOUGH_TOKENS:
+        factor = max(ENOUGH_DOCUMENTS / max(1, num_documents), ENOUGH_TOKENS / max(1, num_tokens))
+        share = ceil(100 * MARGIN * factor * (fraction or 1)) / 100
+        if given:
+            advice.append(f"Prepare or import {given} again with a larger validation fraction, or use more text.")
+        elif fraction is None or share > LARGEST_SHARE:
+            advice.append("Use more text, or a larger data.validation_fraction.")
+        else:
+            advice.append(f"Set data.validation_fraction to {share:g} instead of {fraction:g}, or use more text.")
+    if read < min(num_tokens, ENOUGH_TOKENS):
+        advice.append(f"Set evaluation.max_sequences to {enough_sequences(sequence_length):,} or more.")
+    return (
+        f"Validation has {counted(num_documents, 'document')} with {counted(num_tokens, 'token')}, and an evaluation "
+        f"reads {read:,} of them: with fewer than {ENOUGH_DOCUMENTS} documents or {ENOUGH_TOKENS:,} tokens, a "
+        f"difference of 0.05 nats per token between two losses may rest on a few documents. {' '.join(advice)}"
+    )
+
+
+def enough_sequences(sequence_length: int) -> int:
+    """The fewest sequences with ENOUGH_TOKENS."""
+    return ceil(ENOUGH_TOKENS / sequence_length)

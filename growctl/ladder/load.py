@@ -8,23 +8,26 @@ wrong types and bad combinations before any work starts.
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from growctl.ladder.checks import RUN_NAME, check_combinations, check_controls
-from growctl.ladder.dataset_facts import with_attended_tokens, with_vocabulary
+from growctl.ladder.checks import check_combinations, check_controls
 from growctl.ladder.datasets import source_sizes
 from growctl.ladder.mixtures import exhausted_run
-from growctl.ladder.start import with_base
-from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.blocks import Schedule
-from growctl.schedule.errors import NAME_ALLOWED, ScheduleError, describe, named_python, path_of, several
-from growctl.schedule.files import SHIPPED, find_schedule, shipped_schedules
-from growctl.schedule.sources import missing_data
+from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
+from growctl.schedule.blocks import Schedule, contexts
+from growctl.schedule.data_block import DataBlock
+from growctl.schedule.errors import ScheduleError, describe, several
+from growctl.schedule.files import SHIPPED, fill_in_corpora, find_schedule, shipped_schedules
+from growctl.schedule.sources import given_vocabulary, missing_data
+from growctl.schedule.start_block import StartBlock, describe_start
 from model.errors import UserError
+from stages.corpus.prepared import prepared_datasets
+from stages.data.errors import DataError
 
 __all__ = [
     "RUN_NAME",
@@ -46,37 +49,129 @@ def load_schedule(
     *,
     runs_dir: Path = Path("runs"),
     run: str | None = None,
-    tell: Callable[[str], None] = lambda line: None,
 ) -> Schedule:
     """Loads the schedule at a path or with a shipped name, and applies hydra overrides (`stages.0.train_tokens=200k`).
 
     Fills in the schedule's name, and what growctl must know of its start checkpoint and its dataset. The run called
-    `run`, by default as the schedule is, keeps the checkpoint that it has begun from. Relative paths become absolute
-    (growctl/schedule/paths.py); `tell` gets a line where one may mean another file than the reader expects. Raises
-    ScheduleError with everything that is wrong with the schedule or its controls.
+    `run`, by default as the schedule is, keeps the checkpoint that it has begun from. Relative paths become absolute.
+    Raises ScheduleError with everything that is wrong with the schedule or its controls.
     """
-    from growctl.schedule.compose import Composition
-    from growctl.schedule.corpora import with_corpora
-    from growctl.schedule.paths import with_absolute_paths
+    from growctl.schedule.compose import composed
 
     path = find_schedule(reference, runs_dir)
-    composed = Composition(path, [*_folder_name(path, runs_dir, run), *overrides], reference)
-    name = run or (composed.data.get("name") if isinstance(composed.data, dict) else None) or path.stem
-    own = RunsPaths(runs_dir).run(str(name))
-    try:
-        data = with_corpora(with_absolute_paths(composed, own, tell), composed.folder)
-        data = with_base(data, runs_dir, own, load_resolved)
-        data = with_vocabulary(data, runs_dir, own, load_resolved)
-    except UserError as error:
-        raise _error(reference, [str(error)], composed.origin) from error
-    schedule = parse_schedule(data, label=reference, default_name=path.stem, origin=composed.origin)
-    try:
-        schedule = with_attended_tokens(schedule, runs_dir, own, load_resolved)
-    except UserError as error:
-        raise _error(reference, [str(error)], composed.origin) from error
+    data = composed(path, [*_folder_name(path, runs_dir, run), *overrides], reference)
+    own = RunsPaths(runs_dir).run(str(run or data.get("name") or path.stem))
+    begun = _begun(own)
+    with _naming(reference):
+        fill_in_corpora(data, path.parent)
+        _fill_in_base(data, runs_dir, begun)
+        _fill_in_vocabulary(data, runs_dir, begun)
+    schedule = parse_schedule(data, label=reference, default_name=path.stem)
+    with _naming(reference):
+        schedule = _with_attended_tokens(schedule, runs_dir, begun)
     if lines := check_controls(schedule):
-        raise _error(reference, lines, composed.origin)
+        raise ScheduleError(f"{reference}: {several(lines)}")
     return schedule
+
+
+def _begun(run: RunPaths) -> Schedule | None:
+    """The schedule that `run` has begun with. It keeps what the schedule says of its start checkpoint and dataset."""
+    if run.has_begun() and run.schedule.is_file():
+        with suppress(UserError, OSError):  # the runner reports a schedule that cannot be read
+            return load_resolved(run.schedule)
+    return None
+
+
+def _fill_in_base(data: dict[str, Any], runs_dir: Path, begun: Schedule | None) -> None:
+    """Adds `start.base` if there is a `start`; leaves an invalid block to the schema.
+
+    Raises UserError if there is no such checkpoint.
+    """
+    if not isinstance(block := data.get("start"), dict):
+        return
+    block.pop("base", None)
+    with suppress(ValidationError):
+        start, own = StartBlock.model_validate(block), begun and begun.start
+        same = own and (own.checkpoint, own.run, own.stage) == (start.checkpoint, start.run, start.stage)
+        base = own.base if own and same else None
+        block["base"] = (base or describe_start(start, runs_dir)).model_dump(mode="json")
+
+
+def _fill_in_vocabulary(data: dict[str, Any], runs_dir: Path, begun: Schedule | None) -> None:
+    """Adds `data.tokenizer_vocab_size` if the sources are prepared datasets; leaves an invalid block to the schema.
+
+    Raises DataError for a key that is not as a dataset was made.
+    """
+    if not isinstance(block := data.get("data"), dict):
+        return
+    block.pop("tokenizer_vocab_size", None)
+    with suppress(ValidationError):
+        texts = DataBlock.model_validate(block)
+        if texts.source or texts.mixture:
+            entries = given_vocabulary(texts, RunsPaths(runs_dir).datasets)
+            if begun and [spec.source for spec in begun.data.specs] == [spec.source for spec in texts.specs]:
+                entries = begun.data.tokenizer_vocab_size or entries
+            block |= {"tokenizer_vocab_size": entries} if entries else {}
+
+
+def _with_attended_tokens(schedule: Schedule, runs_dir: Path, begun: Schedule | None) -> Schedule:
+    """`schedule` with `data.attended_tokens` from its prepared dataset; None without one, or without a document mask.
+
+    Raises DataError if the end of text does not tell apart the documents of that dataset. A run that has begun keeps
+    its numbers, because the budgets of its controls follow from them.
+    """
+    tokens = None
+    if schedule.data.document_mask:
+        tokens = (begun and begun.data.attended_tokens) or _attended_tokens(schedule, RunsPaths(runs_dir).datasets)
+    return _with_data(schedule, attended_tokens=tokens)
+
+
+def counted_on(schedule: Schedule, dataset: Path) -> Schedule:
+    """`schedule` with the `data.attended_tokens` of `dataset`.
+
+    Raises DataError if that is damaged, or if the end of text does not tell apart its documents.
+    """
+    from stages.data.documents import misplaced_ends, weighted_datasets
+    from stages.data.packing import attended_tokens
+
+    datasets, packing = weighted_datasets(dataset), schedule.data.packing
+    _reject(misplaced_ends(datasets))
+    tokens = {str(length): attended_tokens(datasets, length, packing) for length in contexts(schedule)}
+    return _with_data(schedule, attended_tokens=tokens)
+
+
+def _attended_tokens(schedule: Schedule, datasets_dir: Path) -> dict[str, float] | None:
+    """The numbers for the text, or the sources of the mixture, if all are prepared, and packed if they are to be."""
+    weights, datasets = [*schedule.data.base_weights.values()] or [1.0], {}
+    for spec, weight in zip(schedule.data.specs, weights, strict=True):
+        path = next((path for path, _ in prepared_datasets(spec, datasets_dir)), None)
+        if path is None:
+            return None
+        datasets[path] = weight
+    from stages.data.documents import misplaced_ends
+    from stages.data.packing import attended_tokens, known_packing
+
+    misplaced = tokens = None
+    lengths, packing = contexts(schedule), schedule.data.packing
+    with suppress(UserError, OSError):  # damaged: `prepare` sets it aside with a message
+        misplaced = misplaced_ends(datasets)
+        if packing == "concatenate" or all(known_packing(path, length) for path in datasets for length in lengths):
+            tokens = {str(length): attended_tokens(datasets, length, packing) for length in lengths}
+    _reject(misplaced)
+    return tokens
+
+
+def _reject(misplaced: str | None) -> None:
+    if misplaced:
+        raise DataError(
+            f"data.document_mask = true: {misplaced}; the model tells documents apart by that token alone, so each "
+            "must end in it and contain no other. Write the documents in that way and prepare or import them again "
+            "(Megatron-LM: --append-eod), or set data.document_mask to false"
+        )
+
+
+def _with_data(schedule: Schedule, **changes: Any) -> Schedule:
+    return schedule.model_copy(update={"data": schedule.data.model_copy(update=changes)})
 
 
 def check_text(schedule: Schedule, label: str, runs_dir: Path) -> None:
@@ -144,31 +239,26 @@ def load_resolved(path: Path) -> Schedule:
     The run's name is that of its folder, which may have been renamed or copied since. Raises ScheduleError if the
     schedule is invalid, OSError if it cannot be read.
     """
-    from growctl.schedule.reading import read_plain
+    from stages.plain_yaml import read_yaml  # slow: omegaconf
 
+    with _naming(str(path)):
+        data = read_yaml(path)
     folder = path.absolute().parent.name
-    schedule = parse_schedule(read_plain(path), label=str(path), default_name=folder)
+    schedule = parse_schedule(data, label=str(path), default_name=folder)
     return schedule.model_copy(update={"name": folder}) if RUN_NAME.fullmatch(folder) else schedule
 
 
-def parse_schedule(
-    data: Any, *, label: str, default_name: str, origin: Callable[[str], str] = lambda path: ""
-) -> Schedule:
-    """Validates plain data and returns the schedule. Messages call it `label`. Raises ScheduleError if it is invalid.
-
-    `origin` maps a dotted path to the start of a message about its value: the place where that value was set.
-    """
+def parse_schedule(data: Any, *, label: str, default_name: str) -> Schedule:
+    """Validates plain data, which messages call `label`. Raises ScheduleError with everything that is wrong with it."""
     if not isinstance(data, dict) or not data.keys() & Schedule.model_fields.keys():
         raise ScheduleError(f"{label}: is not a schedule; a schedule has the keys {', '.join(Schedule.model_fields)}")
     try:
-        lines = list(named_python(data))
-        if not lines:
-            schedule = Schedule.model_validate(data)
-            lines = check_combinations(schedule)
+        schedule = Schedule.model_validate(data)
+        lines = check_combinations(schedule)
     except ValidationError as error:
         lines = describe(error, Schedule)
     if lines:
-        raise _error(label, lines, origin)
+        raise ScheduleError(f"{label}: {several(lines)}")
     if schedule.name is None:
         if not RUN_NAME.fullmatch(default_name):
             raise ScheduleError(
@@ -178,5 +268,9 @@ def parse_schedule(
     return schedule
 
 
-def _error(label: str, lines: Sequence[str], origin: Callable[[str], str]) -> ScheduleError:
-    return ScheduleError(f"{label}: {several([origin(path_of(line)) + line for line in lines])}")
+@contextmanager
+def _naming(label: str) -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        raise ScheduleError(f"{label}: {error}") from error

@@ -12,10 +12,9 @@ from growctl.ladder.budgets import first_sample, stage_weights
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import StagePlan, plan_stages
-from growctl.schedule.batches import longest_context, stage_batch
-from growctl.schedule.blocks import Schedule
-from growctl.schedule.mixture_block import shares
-from stages.data.source_errors import DataError
+from growctl.schedule.blocks import Schedule, longest_context, stage_batch
+from growctl.schedule.data_block import shares
+from stages.data.errors import DataError
 from stages.spec import MixtureSpan
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
 from growctl.text.terminal import print_sections
 from model.config import num_parameters
 from stages.counted import counted
-from stages.engine.device_memory import Memory
+from stages.engine.memory import Memory
 
 
 def make_plan(schedule: Schedule, runs_dir: Path | None = None, measurements: Measurements | None = None) -> Plan:

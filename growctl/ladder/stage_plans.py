@@ -6,8 +6,7 @@ from typing import Any
 
 from growctl.ladder.budgets import batch_scale, first_sample, stage_positions, stage_steps, step_flops
 from growctl.ladder.sizes import Growth, attending, growth_before, is_grown, stage_models, tau_after_growth
-from growctl.schedule.batches import StageBatch, evaluation_length, longest_context, stage_batch
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, StageBatch, evaluation_length, longest_context, stage_batch
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token
 from model.policy import has_unfinished_ramps

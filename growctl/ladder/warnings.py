@@ -9,8 +9,7 @@ from growctl.ladder.costs import HEADROOM, Plan, RunCost, StageCost, stage_memor
 from growctl.ladder.datasets import dataset_warnings
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.resolve import crowded_cores, uneven_batch
-from growctl.schedule.batches import contexts
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, contexts
 from growctl.text.formatting import byte_count, short_count
 from model.transformer_sizes import stack_tokens
 from stages.counted import plural

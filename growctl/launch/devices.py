@@ -23,7 +23,7 @@ from growctl.launch.machines import LaunchError
 from model.precision import DeviceType, Precision, RequestedPrecision
 from stages.counted import counted
 from stages.engine.precision import cpu_is_fast_at_bf16, resolve_precision
-from stages.probe.machine_facts import DeviceFacts
+from stages.probe.records import DeviceFacts
 
 DEVICE_FILES = Path("/dev")
 GPU_FILES = ("nvidia*", "kfd", "dxg")
@@ -120,7 +120,7 @@ def _torch_is_built_for_gpus() -> bool:
 @cache
 def _asked_of_torch(environment: tuple[tuple[str, str], ...]) -> tuple[DeviceFacts, ...] | str:
     """The devices that torch finds; if it fails, the reason, which is kept too: a torch that hangs is asked once."""
-    command = [sys.executable, "-m", "stages.probe.devices"]
+    command = [sys.executable, "-m", "stages.probe.machine", "--devices"]
     try:
         result = subprocess.run(
             command,

@@ -16,11 +16,9 @@ from growctl.launch.slurm import PROGRAMS, array_number, cancel, check_slurm, jo
 from growctl.schedule.blocks import Schedule
 from growctl.whole_file import replace_file
 from model.errors import Failure, UserError
+from stages.corpus.tasks import Execute, Meter, Tasks, run_locally
 from stages.counted import counted
-from stages.data.local_tasks import run_locally
-from stages.data.progress import Meter
-from stages.data.source_errors import DataError, Interrupted
-from stages.data.tasks import Execute, Tasks
+from stages.data.errors import DataError, Interrupted
 
 ExecutorName = Literal["local", "slurm", "ray"]
 

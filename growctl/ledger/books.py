@@ -8,7 +8,7 @@ from typing import Any
 
 from growctl.ledger.entries import AnomalyEntry, AttemptEntry, EvaluationEntry, StageEntry, WorkEntry
 from growctl.ledger.file import LedgerFile
-from growctl.schedule.known_devices import peak_flops
+from growctl.schedule.launch_block import peak_flops
 from stages.metrics import Record
 
 UNKNOWN = "unknown"
@@ -215,10 +215,10 @@ class StageBooks:
             self._file.append(AttemptEntry(self._stage.name, number, first_step, attempt.resumed_from), once=True)
         for record in records:
             if record["event"] == "evaluation":
-                values = _values(EvaluationEntry, record) | {"by_source": record.get("by_source") or {}}
-                self._file.append(EvaluationEntry(**values), once=True, stage=self._stage.name, attempt=number)
+                values = self._values(EvaluationEntry, record) | {"by_source": record.get("by_source") or {}}
+                self._file.append(EvaluationEntry(**values), once=True)
             elif record["event"] == "anomaly":
-                self._file.append(AnomalyEntry(**_values(AnomalyEntry, record)), once=True, stage=self._stage.name)
+                self._file.append(AnomalyEntry(**self._values(AnomalyEntry, record)), once=True)
         for record in records:
             attempt.take(record, self._stage.tokens_per_step)
             if attempt.open.num_records and record["event"] in ("checkpoint", "end", "reused"):
@@ -229,6 +229,11 @@ class StageBooks:
         if over and attempt.open.num_records:
             self._file.append(attempt.close(number, self._stage, "interruption", self._device(number)))
         return attempt
+
+    def _values(self, entry: type, record: Record) -> dict[str, Any]:
+        """The fields of a ledger's entry that a record of the stage has."""
+        values = {f.name: record.get(f.name) for f in fields(entry) if "derived" not in f.metadata}
+        return values | {"stage": self._stage.name}
 
     def _resumed(self, number: int, attempt: _Attempt, records: Sequence[Record], opened: bool) -> int:
         """The step at which an attempt resumed; if its `start` is lost, the newest checkpoint that it can have been."""
@@ -256,11 +261,6 @@ class StageBooks:
         if row is None:
             return {"device": UNKNOWN, "num_devices": 1, "precision": UNKNOWN}
         return {"device": row.device, "num_devices": row.num_devices, "precision": row.precision}
-
-
-def _values(entry: type, record: Record) -> dict[str, Any]:
-    """The fields of a ledger's entry that a record has."""
-    return {f.name: record.get(f.name) for f in fields(entry) if "derived" not in f.metadata}
 
 
 def utc_now() -> str:

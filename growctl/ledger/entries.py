@@ -144,7 +144,7 @@ class Cost:
         """The sum of some costs; a figure that is not known of one of them is not known."""
         columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(cls)}
         flops = columns.pop("flops")
-        parts = (sum((getattr(each, f.name) for each in flops), 0.0) for f in fields(Flops))
+        parts = (sum((getattr(part, f.name) for part in flops), 0.0) for f in fields(Flops))
         sums: dict[str, Any] = {name: None if None in values else sum(values) for name, values in columns.items()}
         return cls(**sums, flops=Flops(*parts))
 
@@ -236,8 +236,10 @@ class SplitCost:
 
 @dataclass(frozen=True)
 class EvaluationEntry:
-    """One evaluation that still counts: no later attempt resumed from before it."""
+    """A loss on the validation split. A ledger gives those that still count: no later attempt resumed from before."""
 
+    stage: str
+    attempt: int
     step: int
     point: str
     """`after_growth`, `start` (of a release, or of a stage that does not grow), `interval` or `final`."""
@@ -261,6 +263,7 @@ class EvaluationEntry:
 class AnomalyEntry:
     """A training anomaly, such as a loss spike, and the action taken."""
 
+    stage: str
     attempt: int
     step: int
     seconds: float
@@ -320,5 +323,5 @@ def position_metric(first: int, last: int) -> str:
 
 def positions_of(metric: str) -> tuple[int, int] | None:
     """The first and last position of such a metric; None for any other."""
-    found = re.fullmatch(r"loss_at_(\d+)_to_(\d+)", metric)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.fullmatch(r"loss_at_(\d+)_to_(\d+)", metric)
+    return (int(match[1]), int(match[2])) if match else None

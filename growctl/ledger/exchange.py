@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from growctl.ladder.checks import RUN_NAME
 from growctl.ledger.books import utc_now
 from growctl.ledger.file import to_row
 from growctl.ledger.ledger import Ledger
-from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.errors import NAME_ALLOWED
+from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
 from growctl.whole_file import replace_file
 from model.errors import UserError
 from stages.checkpoint.files import write_file

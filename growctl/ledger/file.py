@@ -43,21 +43,18 @@ _BUSY_SECONDS = 60.0
 _COMPANIONS = ("-journal", "-wal", "-shm")
 """Suffixes of the files that SQLite keeps beside a database."""
 
-_STAGE = "stage TEXT NOT NULL"
-_ATTEMPT = f"{_STAGE}, attempt INTEGER NOT NULL"
-
-TABLES: dict[str, tuple[type, str, str]] = {
-    "run": (RunEntry, "", "run_id, conditions"),
-    "stage": (StageEntry, "", "name"),
-    "attempt": (AttemptEntry, "", "stage, attempt"),
-    "work": (WorkEntry, "", "stage, attempt, first_step, last_step, num_records"),
-    "evaluation": (EvaluationEntry, _ATTEMPT, "stage, attempt, step, point"),
-    "anomaly": (AnomalyEntry, _STAGE, "stage, attempt, step, seconds, kind"),
-    "score": (ScoreEntry, "", "stage, checkpoint, evaluated_at, task, metric, filter"),
+TABLES: dict[str, tuple[type, str]] = {
+    "run": (RunEntry, "run_id, conditions"),
+    "stage": (StageEntry, "name"),
+    "attempt": (AttemptEntry, "stage, attempt"),
+    "work": (WorkEntry, "stage, attempt, first_step, last_step, num_records"),
+    "evaluation": (EvaluationEntry, "stage, attempt, step, point"),
+    "anomaly": (AnomalyEntry, "stage, attempt, step, seconds, kind"),
+    "score": (ScoreEntry, "stage, checkpoint, evaluated_at, task, metric, filter"),
 }
-"""By the name of a table: the record that a row holds, columns beside its fields, and those that are unique."""
+"""By the name of a table: the record that a row holds, and the columns that are unique together."""
 
-_NAMES = {record: name for name, (record, _, _) in TABLES.items()}
+_NAMES = {record: name for name, (record, _) in TABLES.items()}
 _TYPES = {bool: "INTEGER", int: "INTEGER", float: "REAL", str: "TEXT", Flops: "FLOPS"}
 _JSON = "TEXT AS JSON"
 
@@ -101,15 +98,15 @@ def to_row(entry: Any) -> dict[str, Any]:
     return row
 
 
-def from_row(record: type[Entry], row: sqlite3.Row, **derived: Any) -> Entry:
-    """The record in a row, with its `derived` fields."""
+def from_row(record: type[Entry], row: sqlite3.Row) -> Entry:
+    """The record in a row, without its derived fields."""
     values: dict[str, Any] = {}
     for name, (kind, _) in _LAYOUTS[record].items():
         if kind == "FLOPS":
             values[name] = {part.name: row[f"{name}_{part.name}"] for part in fields(Flops)}
         else:
             values[name] = json.loads(row[name]) if kind == _JSON and row[name] is not None else row[name]
-    entry: Entry = _adapter(_NAMES[record]).validate_python(values | derived)
+    entry: Entry = _adapter(_NAMES[record]).validate_python(values)
     return entry
 
 
@@ -120,11 +117,10 @@ def _adapter(table: str) -> TypeAdapter[Any]:
 
 _SCHEMA = [
     statement
-    for table, (record, beside, unique) in TABLES.items()
+    for table, (record, unique) in TABLES.items()
     for statement in (
-        f"CREATE TABLE {table} (entry INTEGER NOT NULL UNIQUE, sha256 TEXT NOT NULL, "
-        + ", ".join(filter(None, (beside, _columns(record), f"UNIQUE ({unique})")))
-        + ")",
+        f"CREATE TABLE {table} "
+        f"(entry INTEGER NOT NULL UNIQUE, sha256 TEXT NOT NULL, {_columns(record)}, UNIQUE ({unique}))",
         *(
             f"CREATE TRIGGER {table}_keeps_on_{verb} BEFORE {verb} ON {table} "
             f"BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: {table}'); END"
@@ -208,14 +204,11 @@ class LedgerFile:
             from_row(record, row) for row in self.query(f"{sql} ORDER BY entry", **{"stage": stage} if stage else {})
         ]
 
-    def append(self, entry: Any, once: bool = False, **beside: Any) -> None:
-        """Appends a record, with the values of the columns `beside` it; needs an open transaction.
-
-        `once`: skips a key that exists.
-        """
+    def append(self, entry: Any, once: bool = False) -> None:
+        """Appends a record; needs an open transaction. `once`: skips a key that exists."""
         number, before = self._last
         table = _NAMES[type(entry)]
-        row = {"entry": number + 1, **beside, **to_row(entry)}
+        row = {"entry": number + 1, **to_row(entry)}
         row["sha256"] = _row_hash(before, table, [row[name] for name in sorted(row)])
         columns = ", ".join(f'"{name}"' for name in row)
         sql = f"INSERT INTO {table} ({columns}) VALUES (:{', :'.join(row)})"

@@ -6,6 +6,7 @@ Sums are never stored. The step at which a later attempt resumed shows which wor
 the ledger.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -24,7 +25,7 @@ from growctl.ledger.entries import (
     StageEntry,
     WorkEntry,
 )
-from growctl.ledger.file import TABLES, LedgerError, LedgerFile, NothingRecorded, from_row
+from growctl.ledger.file import TABLES, LedgerError, LedgerFile, NothingRecorded
 from stages.metrics import Record
 
 _MAY_CHANGE = (
@@ -135,7 +136,11 @@ class Ledger:
 
     def last_attempt(self, stage: str) -> int:
         """The highest recorded attempt of a stage; 0 before the first."""
-        return max((attempt.attempt for attempt in self._file.entries(AttemptEntry, stage)), default=0)
+        attempts = self._attempts(stage)
+        return attempts[-1].attempt if attempts else 0
+
+    def _attempts(self, stage: str) -> list[AttemptEntry]:
+        return sorted(self._file.entries(AttemptEntry, stage), key=lambda attempt: attempt.attempt)
 
     def finished(self, stage: str) -> bool:
         """Whether the last attempt of the stage reached its end, or the final evaluation and every step are booked."""
@@ -159,7 +164,7 @@ class Ledger:
         """The work of a stage, in the order in which it was booked, each with what became of its steps."""
         if stage in self._work:
             return self._work[stage]
-        attempts = sorted(self._file.entries(AttemptEntry, stage), key=lambda attempt: attempt.attempt)
+        attempts = self._attempts(stage)
         spoiled = {a.attempt for a in self.anomalies(stage) if a.action == "rollback"}
         resumed = [(later.resumed_from, before.attempt in spoiled) for before, later in pairwise(attempts)]
         after = {attempt.attempt: resumed[number:] for number, attempt in enumerate(attempts)}
@@ -181,25 +186,17 @@ class Ledger:
 
     def evaluations(self, stage: str) -> list[EvaluationEntry]:
         """The stage's evaluations that still count, oldest first; the last one where a step was evaluated again."""
-        rows = self._query(
-            """SELECT evaluation.*, step - first_step + steps_before AS steps_spent
-               FROM evaluation JOIN (
-                   SELECT stage, attempt, first_step,
-                       (SELECT coalesce(sum(work.last_step - work.first_step), 0) FROM work
-                        WHERE work.stage = attempt.stage AND work.attempt < attempt.attempt) AS steps_before,
-                       (SELECT min(resumed_from) FROM attempt AS later
-                        WHERE later.stage = attempt.stage AND later.attempt > attempt.attempt) AS resumed_from
-                   FROM attempt WHERE stage = :stage) USING (stage, attempt)
-               WHERE stage = :stage AND (resumed_from IS NULL OR step <= resumed_from)
-               ORDER BY attempt, step, evaluation.entry""",
-            stage=stage,
-        )
-        latest = {(row["step"], row["point"]): row for row in rows}
+        attempts, spent = self._attempts(stage), Counter[int]()
+        for work in self.work(stage):
+            spent[work.attempt] += work.steps
+        ends = {a.attempt: [later.resumed_from for later in attempts[n:]] for n, a in enumerate(attempts, 1)}
+        begins = {a.attempt: sum(spent[b.attempt] for b in attempts[:n]) - a.first_step for n, a in enumerate(attempts)}
         step_flops = self._stage(stage).step_flops.total
-        return [
-            from_row(EvaluationEntry, row, flops=row["steps_spent"] * step_flops)
-            for row in sorted(latest.values(), key=lambda row: (row["attempt"], row["step"]))
-        ]
+        latest = {}
+        for row in sorted(self._file.entries(EvaluationEntry, stage), key=_when):
+            if row.step <= min(ends[row.attempt], default=row.step):
+                latest[row.step, row.point] = replace(row, flops=(begins[row.attempt] + row.step) * step_flops)
+        return sorted(latest.values(), key=_when)
 
     def scores(self, stage: str) -> list[ScoreEntry]:
         """The scores of a stage's checkpoints, oldest first."""
@@ -208,6 +205,14 @@ class Ledger:
     def anomalies(self, stage: str) -> list[AnomalyEntry]:
         """The stage's anomalies, in the order in which they occurred."""
         return sorted(self._file.entries(AnomalyEntry, stage), key=lambda anomaly: (anomaly.attempt, anomaly.seconds))
+
+    def rollbacks(self, stage: str) -> list[tuple[int, int]]:
+        """The stage's rollbacks in their order: the first step and the number of steps whose data each skips."""
+        return [(a.first_step or 0, a.num_steps or 0) for a in self.anomalies(stage) if a.action == "rollback"]
+
+
+def _when(evaluation: EvaluationEntry) -> tuple[int, int]:
+    return evaluation.attempt, evaluation.step
 
 
 def split_by_resumes(work: WorkEntry, later: Sequence[tuple[int, bool]]) -> WorkEntry:

@@ -16,7 +16,7 @@ from model.config import TokenformerConfig, TransformerConfig, tokenformer_confi
 from model.errors import UserError
 from model.flops import training_flops_per_token
 from model.strict import Strict
-from stages.plain_yaml import UNREADABLE, parse, why_unreadable
+from stages.plain_yaml import read_yaml
 
 _FOLDER = Path(__file__).with_name("published_figures")
 
@@ -113,11 +113,11 @@ def load_overlay(name: str) -> Published:
         near = nearest(path.stem, names)
         raise UserError(f"--overlay {name}: is neither a file nor one of {', '.join(names)}; {near}")
     try:
-        file = Published.model_validate(parse(path.read_text(), "file of published figures"))
+        file = Published.model_validate(read_yaml(path))
     except ValidationError as error:
         raise UserError(f"{path}: {several(describe(error, Published))}") from error
-    except (*UNREADABLE, OSError) as error:
-        raise UserError(f"{path}: cannot be read: {why_unreadable(error)}") from error
+    except (UserError, OSError) as error:
+        raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     models: dict[str, PublishedModel] = {}
     for row in file.rows:
         models[row.model] = _from_the_first(row, file, models.get(row.grown_from or ""))

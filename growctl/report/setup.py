@@ -21,7 +21,7 @@ from model.policy import EXACT_GROWTH
 from stages.checkpoint.lineage import GrowthRecord
 from stages.checkpoint.manifest import read_manifest
 from stages.counted import counted
-from stages.plain_yaml import UNREADABLE, parse, read_text
+from stages.plain_yaml import read_yaml
 
 Outcome = Literal["preserved", "moved as declared", "moved", "broke its promise", "unknown"]
 TOLERANCE = 1e-3
@@ -201,10 +201,10 @@ def _with_hidden(
 
 
 def _schedule(run: Path) -> str | None:
+    path = RunPaths(run).schedule
     try:
-        text = read_text(RunPaths(run).schedule, "schedule")
-        data = parse(text, "schedule")
-    except (OSError, UserError, *UNREADABLE):
+        text, data = path.read_text(encoding="utf-8"), read_yaml(path)
+    except (OSError, UserError):
         return None
     clean = redacted_data(data)
     return text if clean == data else str(yaml.safe_dump(clean, sort_keys=False))

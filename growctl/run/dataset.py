@@ -14,19 +14,18 @@ from growctl.ledger.ledger import Ledger
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.batches import longest_context
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, longest_context
 from growctl.schedule.sources import changed_texts, prepare_data
 from growctl.text.formatting import byte_count
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.data.attended_tokens import weighted_datasets
-from stages.data.corpus import DataError
+from stages.corpus.prepared import reading_of
 from stages.data.dataset import HASHED_BYTES, DatasetManifest, check_dataset, files_here, read_dataset_manifest
+from stages.data.documents import weighted_datasets
+from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.packed_split import known_packing, packing_facts
-from stages.data.remote_dataset import reading_of
-from stages.data.remote_reading import remote_reading, write_remote_reading
+from stages.data.packing import known_packing, packing_facts
+from stages.data.remote import remote_reading, write_remote_reading
 from stages.data.samples import open_samples
 from stages.spec import TrainSpec
 
@@ -81,18 +80,18 @@ class RunDataset:
         if used_up := exhausted_run(self.schedule, sizes_in(manifest, dataset), self.with_controls):
             raise RunError(used_up)
 
-    def _whole(self, known: Path, fingerprint: str | None, directory: Path) -> Path:
-        """The dataset `known` if it is intact, else one prepared again; RunError if that one differs."""
-        moved_along = self.runs.datasets / known.name  # `known` may be relative to another working directory
-        known = moved_along if moved_along.exists() else known
+    def _whole(self, recorded: Path, fingerprint: str | None, directory: Path) -> Path:
+        """The dataset `recorded` if it is intact, else one prepared again; RunError if that one differs."""
+        moved_along = self.runs.datasets / recorded.name  # `recorded` may be relative to another working directory
+        recorded = moved_along if moved_along.exists() else recorded
         try:
-            if fingerprint in (None, check_dataset(known, self.screen.preparing).fingerprint):
-                self._read_as_configured(known)
-                return self._told_of_size(known)
+            if fingerprint in (None, check_dataset(recorded, self.screen.preparing).fingerprint):
+                self._read_as_configured(recorded)
+                return self._told_of_size(recorded)
         except DataError as error:
             # Rename only datasets in our own datasets directory: the ledger may name any path.
-            ours = known.exists() and known.resolve().parent == self.runs.datasets.resolve() and not self.mixture
-            aside = f"moved to {set_aside(known).name}, " if ours else ""
+            ours = recorded.exists() and recorded.resolve().parent == self.runs.datasets.resolve() and not self.mixture
+            aside = f"moved to {set_aside(recorded).name}, " if ours else ""
             self.screen.verbatim(f"{error}; {aside}preparing it again")
         dataset = self.prepared()
         now = read_dataset_manifest(dataset).fingerprint

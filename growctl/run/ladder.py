@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from growctl.ladder.dataset_facts import counted_on
+from growctl.ladder.load import counted_on
 from growctl.launch.resolve import crowded_cores, machines_of, run_devices
 from growctl.run.dataset import RunDataset
 from growctl.run.requests import LadderRequest, check_space

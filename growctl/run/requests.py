@@ -14,9 +14,16 @@ from growctl.launch.devices import Devices
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import uneven_batch
 from growctl.ledger.lines import record_start
-from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
-from growctl.runs.control_folders import in_their_folders
-from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set, steps_done, write_run_set
+from growctl.run.changed_schedule import advice, first_difference, free_name, kept_ramp
+from growctl.runs.directory import (
+    RunError,
+    RunSet,
+    in_their_folders,
+    own_schedule,
+    read_run_set,
+    steps_done,
+    write_run_set,
+)
 from growctl.runs.lock import find_holder
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
@@ -179,11 +186,9 @@ class LadderRequest:
             return
         old = own_schedule(run.schedule)
         if difference := first_difference(old, request.schedule):
-            shared, overrides = shared_training(old, request.schedule)
-            if request.control is not None:  # the ladder has passed this check, so it is taken over
-                shared, overrides = True, []
+            overrides = kept_ramp(old, request.schedule) if request.control is None and self.sources else []
             name = free_name(self.ladder.name, self.runs_dir)
-            said = advice(shared and bool(self.sources), overrides, self.command(name, overrides))
+            said = advice(bool(self.sources), overrides, self.command(name, overrides))
             raise RunError(f"{directory} keeps its schedule: {difference}. {said}")
 
     def command(self, name: str, overrides: Sequence[str] = ()) -> list[str]:
@@ -281,12 +286,12 @@ def check_space(
 def _require_writable(runs_dir: Path) -> None:
     """Raises RunError if nothing can be written to `runs_dir`, or to the nearest folder above it that exists."""
     there = existing_path(runs_dir)
-    found = os.statvfs(there)
-    if found.f_flag & os.ST_RDONLY:
+    system = os.statvfs(there)
+    if system.f_flag & os.ST_RDONLY:
         why = os.strerror(errno.EROFS)
     elif there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
         why = os.strerror(errno.EACCES)
-    elif found.f_blocks == 0:
+    elif system.f_blocks == 0:
         why = "it takes no new files"
     else:
         return

@@ -3,9 +3,9 @@
 Commands that read an engine checkpoint get a temporary conversion of it.
 """
 
+import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir
@@ -15,17 +15,15 @@ from growctl.launch.machines import Launch
 from growctl.launch.worker_logs import ending_signal, failure_reason, logged_reason, signal_reason
 from growctl.launch.workers import Workers
 from growctl.run.requests import RunFailed
+from model.errors import Failure
 from stages.checkpoint.directory import newest_checkpoint, remove_converted, set_aside, whole_or_set_aside
-from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
+from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pickles import check_origin
 from stages.checkpoint.retention import clear_leftovers
 from stages.checkpoint.staging import remove_abandoned, temporary_directory
-from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import plural
 from stages.process.lifeline import STDIN, VARIABLE
 from stages.stage_dir import StagePaths, converted_directory, staging_directory
-
-POLL_SECONDS = 0.05
 
 
 class World(NamedTuple):
@@ -51,12 +49,12 @@ def newest_own(
     newest = newest_checkpoint(stage_directory, tell, wanted)
     if newest:
         remove_converted(stage_directory, newest)
-    found = [read_manifest(newest)] if newest else []
+    manifests = [read_manifest(newest)] if newest else []
     for converted in StagePaths(stage_directory).conversions():
         own = newest is not None and converted == converted_directory(newest)
         if not own and _whole(converted, None, tell, wanted):
-            found.append(read_manifest(converted))
-    return max(found, key=lambda manifest: manifest.step, default=None)
+            manifests.append(read_manifest(converted))
+    return max(manifests, key=lambda manifest: manifest.step, default=None)
 
 
 def checkpoint_to_resume(
@@ -118,17 +116,30 @@ def convert(checkpoint: Path, target: Path, log: Path) -> Path:
     checkpoint's files and its origin first: the process unpickles it.
     """
     command = [sys.executable, "-m", "stages.engine.convert", str(checkpoint), str(target)]
-    environment = {"PYTHONSAFEPATH": "1", "DS_ACCELERATOR": "cpu", VARIABLE: STDIN}
-    log_start = log.stat().st_size if log.exists() else 0
-    with Workers(Launch(command, environment), log) as workers:
-        while workers.running():
-            time.sleep(POLL_SECONDS)
-    if workers.exit_code != 0:
-        ended_by = ending_signal(workers.exit_code)
-        reason = signal_reason(ended_by) if ended_by else failure_reason(log, log_start)
-        told = logged_reason(log, log_start)
-        raise RunFailed(told or f"{checkpoint} cannot be converted: {reason}")
+    try:
+        run_apart(command, {"DS_ACCELERATOR": "cpu"}, log)
+    except Failure as error:
+        raise RunFailed(f"{checkpoint} cannot be converted: {error}") from None
     return target
+
+
+def run_apart(command: Sequence[str], environment: Mapping[str, str], log: Path, seconds: float | None = None) -> None:
+    """Runs a command to its end, or for `seconds`, in a process that ends with this one and appends to `log`.
+
+    Raises Failure with the reason if it fails.
+    """
+    log_start = log.stat().st_size if log.exists() else 0
+    launch = Launch(list(command), {"PYTHONSAFEPATH": "1", VARIABLE: STDIN, **environment})
+    with Workers(launch, log) as process:
+        try:
+            exit_code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise Failure(f"it did not end within {seconds:.0f} seconds") from None
+    if exit_code != 0:
+        ended_by = ending_signal(exit_code)
+        reason = signal_reason(ended_by) if ended_by else failure_reason(log, log_start)
+        raise Failure(logged_reason(log, log_start) or reason)
 
 
 @contextmanager

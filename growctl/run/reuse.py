@@ -20,8 +20,7 @@ from growctl.runs_dir import RunsPaths
 from growctl.text.formatting import scientific
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy
-from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, verify_checkpoint
 from stages.counted import counted
 from stages.metrics import MetricsWriter, Record, read_metrics
 from stages.spec import TrainSpec
@@ -30,7 +29,7 @@ from stages.train.training_history import TrainingHistory
 
 
 @dataclass(frozen=True)
-class Found:
+class Candidate:
     """A checkpoint that stands in for the first steps of a stage, or for all of them."""
 
     directory: Path
@@ -92,26 +91,26 @@ def reuse(spec: TrainSpec, training: TrainingHistory, own: int, sources: Sequenc
     Returns whether one was taken over. `training` is the stage's; the first of `sources` is the run's own runs
     directory.
     """
-    for found in find_further(training, own, sources, screen.verbatim):
+    for candidate in find_further(training, own, sources, screen.verbatim):
         try:
-            take_over(found, spec, own, partial(screen.copying, spec.stage))
+            take_over(candidate, spec, own, partial(screen.copying, spec.stage))
         except CheckpointError as error:
             screen.verbatim(f"not reused: {error}")
         else:
-            screen.message(_announcement(found, spec, own))
+            screen.message(_announcement(candidate, spec, own))
             return True
     return False
 
 
-def _announcement(found: Found, spec: TrainSpec, own: int) -> str:
+def _announcement(candidate: Candidate, spec: TrainSpec, own: int) -> str:
     """What is reused and what that saves, in one or two sentences."""
-    flops = found.flops / found.steps
-    which = "whole" if found.steps == spec.num_steps else f"up to step {found.steps} of {spec.num_steps}"
-    saved = scientific(flops * (found.steps - own))
-    said = f"stage {spec.stage}: reused {which} from {found.run} ({found.where}); saves {saved} FLOPs"
-    if lost := found.steps_there - found.steps:
+    flops = candidate.flops / candidate.steps
+    which = "whole" if candidate.steps == spec.num_steps else f"up to step {candidate.steps} of {spec.num_steps}"
+    saved = scientific(flops * (candidate.steps - own))
+    said = f"stage {spec.stage}: reused {which} from {candidate.run} ({candidate.where}); saves {saved} FLOPs"
+    if lost := candidate.steps_there - candidate.steps:
         what = f"its last {counted(lost, 'step')} ({scientific(flops * lost)} FLOPs)"
-        if found.ends_before_decay:
+        if candidate.ends_before_decay:
             return f"{said}; only the decay of its learning rate is lost, {what}"
         return f"{said}; {what} differ from this schedule and are not"
     return said
@@ -119,17 +118,20 @@ def _announcement(found: Found, spec: TrainSpec, own: int) -> str:
 
 def find_further(
     training: TrainingHistory, own_steps: int, runs_dirs: Sequence[Path], tell: Callable[[str], None]
-) -> Iterator[Found]:
+) -> Iterator[Candidate]:
     """Yields the intact checkpoints that stand in for more than `own_steps` of a stage, the furthest first.
 
     The first of `runs_dirs` is the run's own, and only there are engine checkpoints reused. Of several at the same
     step, the end of a whole stage comes first, then engine checkpoints, because they may resume without a conversion.
     Broken ones are passed over with a message: other runs may set them aside.
     """
-    found = [candidate for candidate in _candidates(runs_dirs) if training.leads_on_from(candidate.manifest)]
-    found = [candidate for candidate in found if candidate.steps > own_steps]
-    found.sort(key=lambda f: (-f.steps, _effort(f, training), f.run, str(f.directory)))
-    for candidate in found:
+    candidates = [
+        candidate
+        for candidate in _candidates(runs_dirs)
+        if candidate.steps > own_steps and training.leads_on_from(candidate.manifest)
+    ]
+    candidates.sort(key=lambda one: (-one.steps, _effort(one, training), one.run, str(one.directory)))
+    for candidate in candidates:
         try:
             verify_checkpoint(candidate.directory)
         except (CheckpointError, FileNotFoundError) as error:
@@ -138,79 +140,79 @@ def find_further(
             yield candidate
 
 
-def _effort(found: Found, training: TrainingHistory) -> int:
+def _effort(candidate: Candidate, training: TrainingHistory) -> int:
     """What is left to do with a checkpoint: nothing, resume, or load its parameters; for sorting."""
-    if found.manifest.kind == "parameters":
-        return 0 if found.steps == training.spec.num_steps and found.judged_like(training.spec) else 2
+    if candidate.manifest.kind == "parameters":
+        return 0 if candidate.steps == training.spec.num_steps and candidate.judged_like(training.spec) else 2
     return 1
 
 
-def take_over(found: Found, spec: TrainSpec, own_steps: int, on_file: Callable[[int, int], None]) -> Path:
-    """Links `found` into the stage of `spec` and records where it comes from; returns its place there.
+def take_over(candidate: Candidate, spec: TrainSpec, own_steps: int, on_file: Callable[[int, int], None]) -> Path:
+    """Links `candidate` into the stage of `spec` and records where it comes from; returns its place there.
 
     `own_steps` are the steps that the run has trained itself.
 
     A checkpoint of the whole stage becomes `final/`, another one that the stage resumes from. Files on another file
     system are copied. `on_file(done, total)` counts files. The record is written before the checkpoint appears, so a
-    checkpoint that was taken over always has one. Raises CheckpointError, and leaves nothing, if files of `found` are
-    removed meanwhile.
+    checkpoint that was taken over always has one. Raises CheckpointError, and leaves nothing, if its files are removed
+    meanwhile.
     """
-    stage, manifest = StagePaths(Path(spec.directory)), found.manifest
-    step = stage.step(found.steps)
-    whole = manifest.kind == "parameters" and found.steps == spec.num_steps and found.judged_like(spec)
+    stage, manifest = StagePaths(Path(spec.directory)), candidate.manifest
+    step = stage.step(candidate.steps)
+    whole = manifest.kind == "parameters" and candidate.steps == spec.num_steps and candidate.judged_like(spec)
     target = stage.final if whole else step if manifest.kind == "engine" else converted_directory(step)
     with whole_directory(target) as staging:
         for number, name in enumerate(manifest.files, 1):
             try:
-                link_or_copy(found.directory / name, staging / name)
+                link_or_copy(candidate.directory / name, staging / name)
             except FileNotFoundError as error:
-                raise CheckpointError(f"{found.directory} is gone: its run has removed it meanwhile") from error
+                raise CheckpointError(f"{candidate.directory} is gone: its run has removed it meanwhile") from error
             on_file(number, len(manifest.files))
-        _record(found, spec, own_steps, whole)
+        _record(candidate, spec, own_steps, whole)
         finish_directory(target, manifest)
     return target
 
 
-def _candidates(runs_dirs: Sequence[Path]) -> Iterator[Found]:
+def _candidates(runs_dirs: Sequence[Path]) -> Iterator[Candidate]:
     for number, runs_dir in enumerate(runs_dirs):
         runs = RunsPaths(runs_dir)
         for run in runs.all_runs():
             name = str(run.directory) if number else run.directory.name
-            for stage in (part for _, _, found in run.stages_found() for part in (found, found.release)):
+            for stage in (paths for _, _, part in run.stages_found() for paths in (part, part.release)):
                 for directory in (stage.final, *(() if number else stage.checkpoints().values())):
                     try:
-                        yield Found(directory, read_manifest(directory), name, stage)
+                        yield Candidate(directory, read_manifest(directory), name, stage)
                     except (CheckpointError, OSError):
                         continue  # incomplete, broken or removed meanwhile
 
 
-def _record(found: Found, spec: TrainSpec, own: int, whole: bool) -> None:
+def _record(candidate: Candidate, spec: TrainSpec, own: int, whole: bool) -> None:
     """Appends the records of a reuse to the stage's metrics.jsonl: the work, and the evaluations of the other run."""
-    known, run = read_metrics(found.stage.metrics), Path(found.run)
-    segments = [s for s in payers(known, run.name) if s.last_step > own and s.first_step < found.steps]
-    starts = [record for record in known if record["event"] in ("start", "reused")]
+    records, run = read_metrics(candidate.stage.metrics), Path(candidate.run)
+    segments = [s for s in payers(records, run.name) if s.last_step > own and s.first_step < candidate.steps]
+    starts = [record for record in records if record["event"] in ("start", "reused")]
     writer = MetricsWriter(StagePaths(Path(spec.directory)).metrics, spec.attempt)
     for segment in segments or [Segment(own, math.inf, run.name)]:
-        first, last = max(own, segment.first_step), min(found.steps, segment.last_step)
+        first, last = max(own, segment.first_step), min(candidate.steps, segment.last_step)
         writer.write(
             "reused",
             int(last),
             0.0,
             run=str(run.with_name(segment.paid_by)),  # a bare name if it is in our own runs directory
-            checkpoint=str(found.directory),
+            checkpoint=str(candidate.directory),
             device=starts[-1]["device"] if starts else "unknown",
             num_devices=starts[-1]["num_devices"] if starts else 1,
-            precision=found.manifest.precision,
+            precision=candidate.manifest.precision,
             resumed_from=own,
-            device_seconds=round(found.device_seconds * (last - first) / found.steps, 3),
+            device_seconds=round(candidate.device_seconds * (last - first) / candidate.steps, 3),
         )
-    for record in kept_evaluations(known):
-        within = found.judged_like(spec) and (own < record["step"] <= found.steps or record["step"] == own == 0)
+    for record in kept_evaluations(records):
+        within = candidate.judged_like(spec) and (own < record["step"] <= candidate.steps or record["step"] == own == 0)
         if within and (whole or record["point"] != "final"):
             values = {key: value for key, value in record.items() if key not in ("event", "attempt", "step")}
             writer.write("evaluation", record["step"], **values | {"seconds": 0.0})
     if whole:
-        writer.write("end", found.steps, 0.0)
+        writer.write("end", candidate.steps, 0.0)
     writer.sync()
     writer.close()
 

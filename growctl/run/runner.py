@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -260,9 +259,9 @@ class StageRun:
         Reads the ledger, not metrics.jsonl: the ledger is up to date here, and it keeps the record even if the line has
         been damaged since.
         """
-        records = [{"event": "anomaly"} | asdict(anomaly) for anomaly in self.ledger.anomalies(self.plan.name)]
-        left_out, most = skipped_ranges(records), self.schedule.anomalies.most
-        if (times := rollbacks_in_place(records)) > most:
+        rollbacks = self.ledger.rollbacks(self.plan.name)
+        left_out, most = skipped_ranges(rollbacks), self.schedule.anomalies.most
+        if (times := rollbacks_in_place(rollbacks)) > most:
             raise RunFailed(
                 f"stage {self.plan.name} was rolled back to step {left_out[-1][0]} {times} times, skipping more data "
                 f"each time, and never reached its next checkpoint (anomalies.most = {most}); try a lower "

@@ -72,26 +72,18 @@ def set_requests(
     with_controls: bool | None = None,
     sources: Sequence[Path] = (),
     until: str | None = None,
-    tell: Callable[[str], None] = lambda line: None,
 ) -> list[LadderRequest]:
     """A request for the run at each of `points` of `schedule`, in a set called `name`, or else as the schedule is.
 
     The other arguments are those of `load_schedule` and `LadderRequest.of`. Raises ScheduleError for the first point
     whose schedule is invalid, RunError if a run cannot be started or resumed.
     """
-    told: set[str] = set()
-
-    def tell_once(line: str) -> None:
-        if line not in told:
-            told.add(line)
-            tell(line)
-
     if name is None:
         name = load_schedule(schedule, points[0].overrides, runs_dir=runs_dir).name
         assert name is not None
     requests = []
     for run_name, point in zip(run_names(name, [point.values for point in points]), points, strict=True):
-        loaded = load_schedule(schedule, point.overrides, runs_dir=runs_dir, run=run_name, tell=tell_once)
+        loaded = load_schedule(schedule, point.overrides, runs_dir=runs_dir, run=run_name)
         belongs = RunSet(name, point.values)
         _check_free(runs_dir / run_name, belongs)
         requests.append(
@@ -115,9 +107,9 @@ def _check_free(directory: Path, belongs: RunSet) -> None:
     run = RunPaths(directory)
     if not run.has_begun() and not run.jobs.exists():
         return
-    known = read_run_set(run)
-    if known is None or known.group != belongs.group:
-        whose = f"of the set {known.group}" if known else "of its own"
+    present = read_run_set(run)
+    if present is None or present.group != belongs.group:
+        whose = f"of the set {present.group}" if present else "of its own"
         raise RunError(
             f"{directory} is a run {whose}, but one of the runs of {belongs} would have its name; choose another name "
             "for them with --name"

@@ -3,19 +3,15 @@
 A process of its own writes them, so that the run goes on if the system kills it for lack of memory.
 """
 
-import subprocess
 import sys
 from collections.abc import Callable
 
-from growctl.launch.machines import Launch
-from growctl.launch.worker_logs import ending_signal, failure_reason, signal_reason
-from growctl.launch.workers import Workers
+from growctl.run.resume import run_apart
 from growctl.text.formatting import short_count
 from model.config import num_parameters
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import manifest_hash, read_manifest
 from stages.generate.text_samples import MOST_SECONDS, TextRequest, TextSamples, read_samples
-from stages.process.lifeline import STDIN, VARIABLE
 from stages.stage_dir import StagePaths
 
 MOST_PARAMETERS = 2_000_000_000
@@ -35,8 +31,8 @@ def write_new_samples(stage: StagePaths, request: TextRequest, tell: Callable[[s
     and the request are removed first, so that the report never shows them.
     """
     try:
-        known = read_samples(stage.samples)
-        if known and (known.checkpoint, known.request) == (manifest_hash(stage.final), request):
+        written = read_samples(stage.samples)
+        if written and (written.checkpoint, written.request) == (manifest_hash(stage.final), request):
             return None
         stage.samples.unlink(missing_ok=True)
         if not request.prompts:
@@ -65,16 +61,7 @@ def write_apart(stage: StagePaths, request: TextRequest) -> TextSamples:
     The process appends its output to the stage's log.
     """
     command = [*PROGRAM, str(stage.final), request.model_dump_json(), str(stage.samples)]
-    log_start = stage.log.stat().st_size if stage.log.exists() else 0
-    with Workers(Launch(command, {"PYTHONSAFEPATH": "1", VARIABLE: STDIN}), stage.log) as writer:
-        try:
-            exit_code = writer.wait(KILL_SECONDS)
-        except subprocess.TimeoutExpired:
-            writer.kill()
-            raise Failure(f"they were not written within {KILL_SECONDS:.0f} seconds") from None
-    if exit_code != 0:
-        ended_by = ending_signal(exit_code)
-        raise Failure(signal_reason(ended_by) if ended_by else failure_reason(stage.log, log_start))
+    run_apart(command, {}, stage.log, KILL_SECONDS)
     written = read_samples(stage.samples)
     if written is None:
         raise Failure(f"{stage.samples} cannot be read")

@@ -13,15 +13,13 @@ from growctl.run.requests import RunFailed
 from growctl.run.resume import convert
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
-from growctl.schedule.batches import evaluation_length, longest_context
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, evaluation_length, longest_context
 from growctl.schedule.start_block import BaseBlock
 from model.config import TransformerConfig
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
-from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, read_manifest
+from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pickles import check_origin
-from stages.checkpoint.verify import verify_checkpoint
 from stages.data.dataset import DatasetManifest
 from stages.stage_dir import StagePaths
 
@@ -135,13 +133,13 @@ class Start:
 
     def _check_unchanged(self) -> None:
         try:
-            found = manifest_hash(self.path)
+            manifest = manifest_hash(self.path)
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(
                 f"start: {self.path} is gone, and the run has not copied it yet; restore it, or give this run another "
                 "start under another --name"
             ) from None
-        if found != self.base.manifest:
+        if manifest != self.base.manifest:
             raise RunError(
                 f"start: {self.path} has changed since this run was started; restore it, or start a run under another "
                 "--name"

@@ -14,23 +14,28 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from growctl.ladder.stage_plans import plan_stages, worker_spec
-from growctl.runs.directory import RunError, own_schedule, short_name, steps_done
+from growctl.runs.directory import RunError, own_schedule, short_name
 from growctl.runs.lock import hold, why_in_use
 from growctl.runs.status import being_prepared, run_directories
 from growctl.runs.storage import DatasetUse, DiskUse, existing_runs
 from growctl.runs_dir import CONTROL_INFIX, RunPaths, RunsPaths
-from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import byte_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table
 from model.errors import UserError
 from stages.checkpoint.files import sync_path
-from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, manifest_hash, read_manifest
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    Manifest,
+    history_of,
+    manifest_hash,
+    read_manifest,
+    verify_checkpoint,
+)
 from stages.checkpoint.staging import is_being_written
-from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import counted
-from stages.data.dataset import DataError, read_dataset_manifest
-from stages.data.remote_reading import CACHE_NAME
+from stages.data.dataset import read_dataset_manifest
+from stages.data.errors import DataError
+from stages.data.remote import CACHE_NAME
 from stages.spec import TrainSpec
 from stages.stage_dir import (
     StagePaths,
@@ -40,7 +45,6 @@ from stages.stage_dir import (
     preparation_lock,
     removal_directory,
 )
-from stages.train.training_history import history_at_start
 
 Kind = Literal["leftover", "conversion", "checkpoint", "trunk", "dataset"]
 
@@ -120,7 +124,10 @@ def find_removable(runs_dir: Path, names: Sequence[str] = (), *, trunks: bool = 
     """
     runs = existing_runs(runs_dir, names)
     needed = NeededCheckpoints.of(run_directories(runs_dir))
-    entries = [entry for run in runs for entry in _in_run(Path(run.directory), needed)]
+    entries: list[Removable | Kept] = []
+    for directory in (Path(run.directory) for run in runs):
+        why = why_in_use(directory)
+        entries += [Kept(directory, why)] if why else _in_idle_run(directory, needed)
     if not names:
         entries += _in_datasets(runs_dir)
     removable = [entry for entry in entries if isinstance(entry, Removable)]
@@ -147,7 +154,7 @@ class NeededCheckpoints:
     """The run whose schedule starts from a checkpoint, by the checkpoint's directory."""
 
     unknown: tuple[str, ...] = ()
-    """Runs that may need any checkpoint, because their schedules cannot be read."""
+    """Runs that may need any checkpoint: their schedules cannot be read, or they are at work on their first one."""
 
     @classmethod
     def of(cls, directories: Iterable[Path]) -> "NeededCheckpoints":
@@ -168,7 +175,7 @@ class NeededCheckpoints:
     def why_needed(self, path: Path, checkpoint: Manifest) -> str | None:
         """Why a run may need the `checkpoint` in the directory `path`; None if none does."""
         if self.unknown:
-            return f"{self.unknown[0]} may need it: its schedule cannot be read"
+            return f"{self.unknown[0]} may need it: it has no checkpoint yet, or its schedule cannot be read"
         if run := self.starts.get(path.resolve()):
             return f"{run} starts from it"
         run = self.bases.get(history_of(checkpoint)[0].hash)
@@ -176,14 +183,16 @@ class NeededCheckpoints:
 
 
 def _bases(directory: Path) -> set[str]:
-    """The hashes of the models that a run starts from. Raises UserError if its schedule cannot be read."""
+    """The hashes of the models that a run starts from. Raises UserError if it has no checkpoint that says it yet."""
     run = RunPaths(directory)
-    schedule = own_schedule(run.schedule)
-    bases = {_new_model(schedule)}
+    base = own_schedule(run.schedule).base
     checkpoints = [path.parent for _, _, stage in run.stages_found() for path in stage.manifests()]
-    for checkpoint in [*checkpoints, *([Path(schedule.base.path)] if schedule.base else [])]:
+    bases = set()
+    for checkpoint in [*checkpoints, *([Path(base.path)] if base else [])]:
         with suppress(CheckpointError):
             bases.add(history_of(read_manifest(checkpoint))[0].hash)
+    if not bases:
+        raise UserError(f"{directory} has no checkpoint yet")
     return bases
 
 
@@ -197,43 +206,21 @@ def _start(directory: Path) -> Path | None:
     return Path(base.path).resolve() if base else None
 
 
-def _new_model(schedule: Schedule) -> str:
-    """The hash of the untrained model of a schedule's first stage."""
-    unused = {"directory": "", "dataset": "", "initial": None, "resume": None}
-    spec = worker_spec(
-        schedule, plan_stages(schedule)[0], attempt=1, samples_seen=0, micro_batch_size=1, launched_at=0.0, **unused
-    )
-    return history_at_start(spec)[0].hash
-
-
-def _in_run(directory: Path, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
-    """What can be removed from a run, and what is kept although it looks removable. A run in use is kept whole."""
-    if why := why_in_use(directory):
-        yield Kept(directory, why)
-    else:
-        yield from _in_idle_run(directory, needed)
-
-
 def _in_idle_run(directory: Path, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
     """What can be removed from a run that no other growctl uses."""
-    parts: list[tuple[StagePaths, int | None]] = [
-        (stage, index) for index, _, stage in RunPaths(directory).stages_found()
-    ]
-    parts += [(stage.release, None) for stage, _ in parts if stage.release.directory.is_dir()]
-    for stage, index in parts:
+    stages = [stage for _, _, stage in RunPaths(directory).stages_found()]
+    stages += [stage.release for stage in stages if stage.release.directory.is_dir()]
+    for stage in stages:
         if not stage.directory.resolve().is_relative_to(directory.resolve()):
             yield Kept(stage.directory, "it is a link out of the run, whose lock does not cover it")
             continue
         try:
-            yield from _in_stage(directory, stage, index, needed)
+            yield from _in_stage(directory, stage, needed)
         except OSError as error:
             yield Kept(Path(error.filename or stage.directory), f"it cannot be read: {error.strerror}")
 
 
-def _in_stage(
-    directory: Path, stage: StagePaths, index: int | None, needed: NeededCheckpoints
-) -> Iterator[Removable | Kept]:
-    """`index`: the number of the stage; None for a release."""
+def _in_stage(directory: Path, stage: StagePaths, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
     place = str(stage.directory.relative_to(RunPaths(directory).stages))
 
     def removable(path: Path, kind: Kind, relies_on: Path | None = None) -> Removable:
@@ -263,7 +250,7 @@ def _in_stage(
             yield removable(path, "conversion", source)
     if not finished:
         return  # the stage resumes from its checkpoints
-    trunks = _trunk_steps(directory, stage, index)
+    trunks = _trunk_steps(stage)
     for step, path in stage.checkpoints().items():
         checkpoint = _checked(path)
         if isinstance(checkpoint, Kept):
@@ -296,18 +283,13 @@ def _source(stage: StagePaths, conversion: Path) -> Path | None:
     return None
 
 
-def _trunk_steps(directory: Path, stage: StagePaths, index: int | None) -> set[int]:
+def _trunk_steps(stage: StagePaths) -> set[int]:
     """The step of a stage right before its learning rate decays, if any; all its steps if that is unknown."""
-    with suppress(OSError, ValueError):
+    try:
         step = TrainSpec.model_validate_json(stage.spec.read_bytes()).trunk_step
-        return set() if step is None else {step}
-    with suppress(UserError, LookupError):
-        if index is not None:
-            schedule = own_schedule(RunPaths(directory).schedule)
-            plan = plan_stages(schedule, steps_done(schedule, directory)[:index])[index]
-            step = plan.learning_rate.undecayed_steps
-            return set() if step is None else {step}
-    return set(stage.checkpoints())
+    except (OSError, ValueError):
+        return set(stage.checkpoints())
+    return set() if step is None else {step}
 
 
 def _in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:
@@ -316,7 +298,7 @@ def _in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:
     if folder.is_symlink():
         yield Kept(folder, "it is a link; other runs directories may use its datasets")
         return
-    use, at_work = DatasetUse.of(run_directories(runs_dir)), being_prepared(runs_dir)
+    use, at_work = DatasetUse.of(runs_dir), being_prepared(runs_dir)
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         name = _dataset_name(path)
         if not _is_folder(path) or (path.name == name and name in use.runs):
@@ -399,7 +381,7 @@ def _problem(checkpoint: Path | None, on_check: Callable[[Path], None]) -> str |
 def _remove_datasets(runs_dir: Path, items: Iterable[Removable], removed: Removed) -> None:
     for item in items:
         with _prepared_by_nobody(item.path.with_name(_dataset_name(item.path))) as alone:
-            use = DatasetUse.of(run_directories(runs_dir))
+            use = DatasetUse.of(runs_dir)
             if not alone:
                 removed.skipped.append(Kept(item.path, "a growctl may be preparing this dataset: its lock is not free"))
             elif item.kind == "dataset" and (item.path.name in use.runs or use.unknown):

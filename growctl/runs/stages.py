@@ -13,11 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.start_ranks import STARTED
 from growctl.launch.worker_logs import failure_reason, signal_reason
-from growctl.runs_dir import RunPaths
-from stages.checkpoint.manifest import CheckpointError, Manifest
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.metrics import Record, parse_line
 from stages.stage_dir import MANIFEST_NAME, StagePaths
 
@@ -75,35 +74,14 @@ class StageStatus:
     """Steps taken over from other runs: {the run that paid for them: steps}."""
 
 
-@dataclass(frozen=True)
-class PlannedStage:
-    """The plan for a stage, as far as it is known."""
-
-    index: int
-    name: str
-    num_parameters: int | None = None
-    num_steps: int | None = None
-    tokens_per_step: int | None = None
-    branch_of: str | None = None
-    """The stage that a release branches from; None for a stage of the ladder."""
-    has_initial: bool = False
-    """Whether it starts from a checkpoint."""
-
-    def paths(self, run: Path) -> StagePaths:
-        """The paths of the stage, or of the release, of the run in the directory `run`."""
-        stage = RunPaths(run).stage(self.index, self.branch_of or self.name)
-        return stage.release if self.branch_of else stage
-
-
 def read_stage(
-    run: Path, planned: PlannedStage, *, reached: bool, held_since: float | None, notes: list[str]
+    name: str, paths: StagePaths, plan: StagePlan | None, *, reached: bool, held_since: float | None, notes: list[str]
 ) -> StageStatus:
-    """The status of a stage of the run in the directory `run`; adds a note for every file that cannot be read.
+    """The status of the stage or release in `paths`; adds a note for every file that cannot be read.
 
-    `reached`: the stages before it are done. `held_since`: when the process that works on this stage took the lock, in
-    seconds since 1970; None if there is none.
+    `plan`: None if the schedule cannot be read. `reached`: the stages before it are done. `held_since`: when the
+    process that works on this stage took the lock, in seconds since 1970; None if there is none.
     """
-    paths = planned.paths(run)
     final = _whole(paths.final, notes)
     metrics = _read_metrics(paths.metrics, notes)
     records = {record["event"]: record for record in reversed(metrics)}
@@ -111,21 +89,21 @@ def read_stage(
     newest = metrics[0] if metrics else {}
     last_word = modified(paths.metrics)
     state, reason = _state(paths, final, last_word, reached, held_since, notes)
-    if state == "starting" and planned.has_initial and not planned.branch_of and not paths.initial.is_dir():
+    if state == "starting" and plan and plan.has_initial and not plan.branch_of and not paths.initial.is_dir():
         state = "growing"
     step = final.step if final else newest.get("step", 0)
-    num_steps = final.step if final else planned.num_steps
+    num_steps = final.step if final else plan.num_steps if plan else None
     speed = _number(train.get("tokens_per_second"))
     left = None
-    if state == "training" and num_steps and planned.tokens_per_step and speed:
-        left = max(0, num_steps - step) * planned.tokens_per_step / speed
+    if state == "training" and plan and num_steps and speed:
+        left = max(0, num_steps - step) * plan.tokens_per_step / speed
     checkpoint = paths.final if final else _newest(paths, notes)
     saved = modified(checkpoint / MANIFEST_NAME) if checkpoint else None
     return StageStatus(
-        name=planned.name,
+        name=name,
         state=state,
         directory=str(paths.directory) if paths.directory.is_dir() else None,
-        num_parameters=planned.num_parameters,
+        num_parameters=plan.num_parameters if plan else None,
         step=step,
         num_steps=num_steps,
         training_loss=_number(train.get("loss")),
@@ -139,7 +117,7 @@ def read_stage(
         device=_device(start),
         last_record_at=in_utc(last_word),
         reason=reason,
-        branch_of=planned.branch_of,
+        branch_of=name.rpartition("/")[0] or None,
         reused_steps=_reused_steps(metrics, step),
     )
 

@@ -15,19 +15,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import RUN_NAME, ScheduleError, folder_name_error, load_resolved
-from growctl.ladder.releases import plan_run
-from growctl.ladder.stage_plans import plan_stages
-from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ladder.load import ScheduleError, folder_name_error, load_resolved
+from growctl.ladder.releases import paths_of, plan_run
+from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
-from growctl.runs.control_folders import further_controls, in_their_folders, renamed_controls
-from growctl.runs.directory import RunSet, read_run_set, steps_done
+from growctl.runs.directory import (
+    RunSet,
+    further_controls,
+    in_their_folders,
+    read_run_set,
+    renamed_controls,
+    steps_done,
+)
 from growctl.runs.find import RunNotFoundError
 from growctl.runs.lock import is_held, running_process
 from growctl.runs.runs import ControlToCome, RunReport
-from growctl.runs.stages import PlannedStage, StageStatus, in_utc, modified, read_stage
-from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
+from growctl.runs.stages import StageStatus, in_utc, modified, read_stage
+from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.text.suggestion import nearest
 from model.errors import UserError
@@ -36,6 +42,9 @@ from stages.stage_dir import StagePaths
 
 FRESH_SECONDS = 60.0
 """A run whose files changed less than this many seconds ago may be running where its lock cannot be seen from here."""
+
+_Part = tuple[str, StagePaths, StagePlan | None]
+"""A stage or release: its name, its files, and its plan if the schedule can be read."""
 
 RunState = Literal["finished", "running", "stopped", "failed", "not started", "imported", "damaged", "unreadable"]
 
@@ -153,17 +162,17 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         notes.append(f"{paths.lock}: cannot check whether a growctl holds the run: {error.strerror}")
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
     queued = paths.jobs.exists() and not paths.has_begun()
-    entry, recorded, ended = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
+    entry, ended = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
     damaged = bool(notes)
     stages: list[StageStatus] = []
-    plans = _planned(directory, schedule, recorded)
-    for plan in plans:
+    parts = _parts(paths, schedule)
+    for name, stage_paths, plan in parts:
         reached = all(stage.state == "done" for stage in stages)
         since = holder.since if holder and reached else None
-        stages.append(read_stage(directory, plan, reached=reached, held_since=since, notes=notes))
+        stages.append(read_stage(name, stage_paths, plan, reached=reached, held_since=since, notes=notes))
     ladder, _, kind = (entry.control_of or "", "", entry.control) if entry else directory.name.partition(CONTROL_INFIX)
     failed = next((stage for stage in stages if stage.state == "failed"), None)
-    missing = [] if holder else list(_missing_files(directory, plans, stages, ended))
+    missing = [] if holder else list(_missing_files(paths, parts, stages, ended))
     state: RunState = "stopped" if entry or any(stage.directory for stage in stages) else "not started"
     if holder:
         state = "running"
@@ -206,16 +215,15 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
 
 
 def _missing_files(
-    directory: Path, plans: Sequence[PlannedStage], stages: Sequence[StageStatus], ended: Collection[str]
+    run: RunPaths, parts: Sequence[_Part], stages: Sequence[StageStatus], ended: Collection[str]
 ) -> Iterator[str]:
     """A note for each file of the run that must be there and is not; `ended`: the stages whose end is recorded."""
     again = "if this is a copy, copy the run again"
-    if ended and not RunPaths(directory).stages.is_dir():
-        yield f"{RunPaths(directory).stages} is missing: {again}"
+    if ended and not run.stages.is_dir():
+        yield f"{run.stages} is missing: {again}"
         return
-    for plan, stage in zip(plans, stages, strict=True):
-        paths = plan.paths(directory)
-        if plan.name in ended and not paths.final.exists():
+    for (name, paths, _), stage in zip(parts, stages, strict=True):
+        if name in ended and not paths.final.exists():
             yield (
                 f"{paths.final} is missing, although the ledger records the end of its stage: {again}; otherwise "
                 "`growctl run` trains the stage again from the newest checkpoint that is there"
@@ -303,26 +311,27 @@ def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
 
 def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
     """A ladder and its controls, each unfinished one with the command that resumes it, which is always the ladder's."""
-    ladder = family[0].control_of or family[0].name
-    at_work = any(run.state == "running" for run in family)
-    command = ["growctl", "run", str(RunsPaths(runs_dir).run(ladder).schedule)]
-    if runs_dir != Path("runs"):
-        command += ["--runs-dir", str(runs_dir)]
-    over = ("finished", "running", "imported", "unreadable", *(("not started",) if at_work else ()))
     if all(run.state == "imported" for run in family):
         return family
-    cannot = _why_not_resumed(family, RunsPaths(runs_dir).run(ladder))
-    if cannot:
-        return [run if run.state in over else replace(run, notes=(*run.notes, cannot)) for run in family]
-    family = sorted(family, key=lambda run: (run.control is not None, run.name))
-    lost = [run.name for run in family if run.state == "damaged" and any(map(_lacks_records, run.stages))]
-    asks = ["--controls"] if RunsPaths(runs_dir).run(ladder).no_controls.exists() else []
-    return [
-        run
-        if run.state in over or run.name in lost
-        else replace(run, resume_command=shlex.join([*command, *(asks if run.control else ())]))
-        for run in family
-    ]
+    ladder = RunsPaths(runs_dir).run(family[0].control_of or family[0].name)
+    command = ["growctl", "run", str(ladder.schedule)]
+    if runs_dir != Path("runs"):
+        command += ["--runs-dir", str(runs_dir)]
+    asks = ["--controls"] if ladder.no_controls.exists() else []
+    at_work = any(run.state == "running" for run in family)
+    over = ("finished", "running", "imported", "unreadable", *(("not started",) if at_work else ()))
+    cannot = _why_not_resumed(family, ladder)
+
+    def completed(run: RunStatus) -> RunStatus:
+        if run.state in over:
+            return run
+        if cannot:
+            return replace(run, notes=(*run.notes, cannot))
+        if run.state == "damaged" and any(map(_lacks_records, run.stages)):
+            return run
+        return replace(run, resume_command=shlex.join([*command, *(asks if run.control else ())]))
+
+    return list(map(completed, sorted(family, key=lambda run: (run.control is not None, run.name))))
 
 
 def _why_not_resumed(family: Sequence[RunStatus], ladder: RunPaths) -> str | None:
@@ -335,38 +344,17 @@ def _why_not_resumed(family: Sequence[RunStatus], ladder: RunPaths) -> str | Non
     return folder_name_error(folder)
 
 
-def _planned(directory: Path, schedule: Schedule | None, recorded: Sequence[StageEntry]) -> list[PlannedStage]:
-    """The stages of a run, from its schedule, or else its ledger, or else its stage directories."""
+def _parts(run: RunPaths, schedule: Schedule | None) -> list[_Part]:
+    """The stages and releases of a run, from its schedule, or else those that have a directory."""
     if schedule is not None:
         cut = schedule.growth.when == "slope"  # what a stage did not use of a shared budget is left to the next
-        done = steps_done(schedule, directory) if cut else ()
-        return [
-            PlannedStage(
-                *(plan.index, plan.name, plan.num_parameters, plan.num_steps, plan.tokens_per_step),
-                has_initial=plan.has_initial,
-                branch_of=plan.branch_of,
-            )
-            for plan in plan_run(schedule, done)
-        ]
-    if recorded:
-        ladder = [entry.name for entry in recorded if not entry.branch_of]
-        return [
-            PlannedStage(
-                *(ladder.index(e.branch_of or e.name), e.name, e.num_parameters, e.num_steps, e.tokens_per_step),
-                has_initial=ladder.index(e.branch_of or e.name) > 0,
-                branch_of=e.branch_of,
-            )
-            for e in recorded
-        ]
-    return list(_found(directory))
-
-
-def _found(directory: Path) -> Iterator[PlannedStage]:
-    """The stages and releases that have a directory."""
-    for index, name, paths in RunPaths(directory).stages_found():
-        yield PlannedStage(index, name, has_initial=index > 0)
-        if paths.release.directory.is_dir():
-            yield PlannedStage(index, f"{name}/release", branch_of=name)
+        plans = plan_run(schedule, steps_done(schedule, run.directory) if cut else ())
+        return [(plan.name, paths_of(run, plan), plan) for plan in plans]
+    parts: list[_Part] = []
+    for _, name, paths in run.stages_found():
+        releases = [(f"{name}/release", paths.release, None)] if paths.release.directory.is_dir() else []
+        parts += [(name, paths, None), *releases]
+    return parts
 
 
 def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
@@ -382,26 +370,22 @@ def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
     return None
 
 
-def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntry | None, list[StageEntry], set[str]]:
-    """The recorded run, its stages, and the names of those whose end is recorded.
+def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntry | None, set[str]]:
+    """The recorded run, and the names of the stages whose end is recorded.
 
     Adds a note if the ledger is missing, unless it `may_be_missing`.
     """
     if may_be_missing and not path.exists():
-        return None, [], set()
+        return None, set()
     try:
         with Ledger.open(path, read_only=True) as ledger:
-            run, stages = ledger.run(), ledger.stages()
-            ended = {stage.name for stage in stages if ledger.finished(stage.name)}
-        ladder = [stage.name for stage in stages if not stage.branch_of]
-        names = [*([run.control_of] if run.control else []), *ladder]
-        releases = all(stage.branch_of in ladder for stage in stages if stage.branch_of)
-        if releases and all(isinstance(name, str) and RUN_NAME.fullmatch(name) for name in names):
-            return run, stages, ended
-        notes.append(f"{path} holds names that no run or stage can have")  # such names must not become paths
+            run, ended = ledger.run(), {stage.name for stage in ledger.stages() if ledger.finished(stage.name)}
+        if run.control_of is None or RUN_NAME.fullmatch(run.control_of):
+            return run, ended
+        notes.append(f"{path} names a ladder that no run can be called")  # such a name must not become a path
     except LedgerError as error:
         notes.append(str(error))
-    return None, [], set()
+    return None, set()
 
 
 def _run_set(entry: RunEntry | None, ladder: Path) -> RunSet | None:

@@ -14,12 +14,12 @@ from growctl.text.section import Cell, Column, Facts, Paragraph, Section, Table,
 from model.config import PATTENTIONS
 from model.errors import UserError
 from stages.checkpoint.files import OnBytes
-from stages.checkpoint.manifest import CheckpointError
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, verify_checkpoint
 from stages.counted import counted
-from stages.data.corpus import SPLITS, DataError
 from stages.data.dataset import MixtureEntry, files_here, read_dataset_manifest, verify_dataset
-from stages.data.remote_reading import CACHE_NAME
+from stages.data.errors import DataError
+from stages.data.remote import CACHE_NAME
+from stages.data.spec import SPLITS
 from stages.grow.comparison import Comparison, Descent, GenerationGradients
 from stages.stage_dir import MANIFEST_NAME, is_checkpoint_name, is_set_aside, is_unfinished
 

@@ -2,20 +2,30 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from growctl.schedule.data_block import DataBlock
-from stages.data.corpus import SourceSpec, missing_text
-from stages.data.prepared import given_dataset, missing_unprepared, prepared_datasets, remote_copy
-from stages.data.source_errors import DataError
+from stages.corpus.location import missing_text
+from stages.corpus.prepared import (
+    given_dataset,
+    missing_unprepared,
+    prepared_datasets,
+    remote_copy,
+    remote_dataset,
+    require_usable,
+    text_change,
+)
+from stages.data.dataset import DatasetManifest, read_dataset_manifest, require_one_tokenizer
+from stages.data.errors import DataError
+from stages.data.spec import SourceSpec
 from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from stages.data.prepare import PreparingOptions
+    from stages.corpus.prepare import PreparingOptions
 
 _KEYS_OF_A_SOURCE = re.compile(rf"\bdata\.({'|'.join(SourceSpec.model_fields)})\b")
 
@@ -25,13 +35,13 @@ def prepare_data(data: DataBlock, datasets_dir: Path, **options: "Unpack[Prepari
 
     Takes the options of `prepare`. Raises DataError that names the entry of `data.mixture` whose text cannot be used.
     """
-    from stages.data.prepare import prepare  # slow: numpy
+    from stages.corpus.prepare import prepare  # slow: numpy
 
     if not data.mixture:
         return prepare(data, datasets_dir, **options)
     if missing := missing_data(data, datasets_dir):
         raise DataError(missing)  # now, not after hours of preparing the sources before it
-    from stages.data.mixture_dataset import Ingredient, write_mixture  # slow: numpy
+    from stages.corpus.mixture_dataset import Ingredient, write_mixture  # slow: numpy
 
     found, tokenizer = [], _shared_tokenizer(data, datasets_dir, **options)
     for index, (source, spec) in enumerate(zip(data.mixture, data.specs, strict=True)):
@@ -43,10 +53,9 @@ def prepare_data(data: DataBlock, datasets_dir: Path, **options: "Unpack[Prepari
 
 def _shared_tokenizer(data: DataBlock, datasets_dir: Path, **options: "Unpack[PreparingOptions]") -> "Tokenizer | None":
     """The tokenizer that is trained on all sources; None if `data.tokenizer` or prepared datasets bring one."""
-    from stages.data.prepare import prepare
-    from stages.data.progress import Progress
-    from stages.data.remote_dataset import remote_dataset
-    from stages.data.shared_tokenizer import shared_tokenizer
+    from stages.corpus.prepare import prepare
+    from stages.corpus.tasks import Progress
+    from stages.corpus.tokenizer import shared_tokenizer
 
     specs = data.specs
     if specs[0].shared_tokenizer is None:
@@ -70,7 +79,7 @@ def _shared_tokenizer(data: DataBlock, datasets_dir: Path, **options: "Unpack[Pr
     return shared_tokenizer(specs, datasets_dir, _naming_entry, progress, options.get("tell", lambda line: None))
 
 
-def prepared_data(data: DataBlock, datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def prepared_data(data: DataBlock, datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:
     """As `prepared_datasets`, for a mixture too: those of its sources, weights and limits, newest first."""
     if not data.mixture:
         yield from prepared_datasets(data, datasets_dir)
@@ -78,26 +87,19 @@ def prepared_data(data: DataBlock, datasets_dir: Path) -> Iterator[tuple[Path, d
     wanted = [(source.name, source.weight, source.epochs_at_most) for source in data.mixture]
     known = [{path.resolve() for path, _ in prepared_datasets(spec, datasets_dir)} for spec in data.specs]
     for path, manifest in mixtures_in(datasets_dir):
-        entries = manifest["sources"]
-        if [(entry["name"], entry["weight"], entry["epochs_at_most"]) for entry in entries] != wanted:
+        if [(entry.name, entry.weight, entry.epochs_at_most) for entry in manifest.sources] != wanted:
             continue
-        paths = [(path.parent / entry["directory"]).resolve() for entry in entries]
+        paths = [entry.dataset(path).resolve() for entry in manifest.sources]
         if all(found in those for found, those in zip(paths, known, strict=True)):
             yield path, manifest
 
 
-def mixtures_in(datasets_dir: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The mixtures in a directory of datasets, newest first, each with its manifest's content; none that is damaged."""
-    from pydantic import ValidationError
-
-    from stages.data.dataset import read_dataset_manifest  # slow: numpy
-
+def mixtures_in(datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:
+    """The mixtures in a directory of datasets, newest first, each with its manifest; none that is damaged."""
     manifests = sorted(datasets_dir.glob(f"{MIXTURE_PREFIX}*/{MANIFEST_NAME}"), key=lambda path: -path.stat().st_mtime)
     for manifest in manifests:
-        try:
-            yield manifest.parent, read_dataset_manifest(manifest.parent).model_dump(mode="json")
-        except (DataError, ValidationError, OSError):
-            continue
+        with suppress(DataError):
+            yield manifest.parent, read_dataset_manifest(manifest.parent)
 
 
 def given_vocabulary(data: DataBlock, datasets_dir: Path) -> int | None:
@@ -106,14 +108,10 @@ def given_vocabulary(data: DataBlock, datasets_dir: Path) -> int | None:
     None also for a dataset at a URL that was not opened yet. Raises DataError if a local dataset is not what `data`
     asks for, as `prepare_data` does.
     """
-    from stages.data.dataset import read_dataset_manifest, require_one_tokenizer
-
     found = {}
     for index, spec in enumerate(data.specs):
         name = data.mixture[index].name if data.mixture else ""
         if given := given_dataset(spec):
-            from stages.data.prepare import require_usable  # slow: numpy
-
             with _naming_entry(index) if data.mixture else nullcontext():
                 found[name] = require_usable(given, spec, read_dataset_manifest)
         elif copy := remote_copy(spec, datasets_dir):
@@ -136,8 +134,6 @@ def changed_texts(data: DataBlock, dataset: Path) -> Iterator[tuple[str, Path, s
     """(the text by its key, the dataset, how the text has changed, as a clause) for each text that `dataset` is made of
     and that has changed since. The same limits as `text_change`'s apply.
     """
-    from stages.data.changed_text import text_change
-    from stages.data.dataset import read_dataset_manifest
 
     if not data.mixture:
         if change := text_change(data, dataset):

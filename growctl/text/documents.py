@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 NOT_IN_DOCUMENTS = {
+    "AnomalyEntry": ("stage",),  # a report names it beside
     "RunReport": ("directory", "points", "precisions"),
     "StageCost": ("plan",),
     "RunCost": ("schedule", "used_up"),

@@ -1,1 +1,1 @@
-"""Datasets: text from a source, tokenized into shards, read back as batches."""
+"""Datasets: token shards with a manifest, read as samples in an order that one integer determines."""

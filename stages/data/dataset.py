@@ -7,7 +7,7 @@ A mixture of datasets is a directory with a manifest too, but without tokens: it
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,19 +15,20 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from model.strict import Strict
 from stages.checkpoint.files import OnBytes, hash_file, hash_files
+from stages.checkpoint.manifest import TextFacts
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
-from stages.checkpoint.text_facts import TextFacts
-from stages.data.bad_records import SkippedRecords
-from stages.data.corpus import SPLITS, DataError, DataSpec, SourceName, SplitName, joined_hash
-from stages.data.remote_reading import remote_reading
-from stages.remote_shards.range_hashes import RANGE_BYTES, RANGES_ENDING, write_range_hashes
+from stages.data.errors import DataError
+from stages.data.spec import SPLITS, DataSpec, SkippedRecords, SourceName, SplitName
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 LAYOUT_VERSION = 1
 """Version of the token files' layout. It is part of a dataset's identity; the manifest's FORMAT_VERSION is not."""
 HASHED_BYTES = 20_000_000_000
 """`check_dataset` hashes datasets up to this size completely."""
+REMOTE_NAME = "remote.json"
+"""The file in the directory of a dataset whose tokens lie at a URL (stages/data/remote.py)."""
+CONTENT_HASH_BYTES = 16
 
 _URL_AS_PATH = re.compile(r"[a-z][a-z0-9+]+:/")
 """A path that was made of a URL has lost a slash."""
@@ -37,7 +38,7 @@ Amount = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class DatasetFile(Strict):
-    """One file of a split."""
+    """One file of a split, or of a URL."""
 
     name: PlainPath
     """Path relative to the dataset, for example `train/00000.ds`."""
@@ -71,8 +72,21 @@ class DatasetSplit(Strict):
     source."""
 
     files: tuple[DatasetFile, ...]
-    """Files in the order of the stream: each shard, followed by its index (document ends: uint64, in tokens) and the
-    hashes of its ranges (sha256)."""
+    """Files in the order of the stream: each shard, followed by its index (document ends: uint64, in tokens)."""
+
+    @property
+    def shards(self) -> list[DatasetFile]:
+        """The files of tokens."""
+        return [file for file in self.files if file.name.endswith(".ds")]
+
+
+def joined_hash(hashes: Iterable[bytes]) -> bytes:
+    """The hash of several texts from their content hashes, or from such sums: the same in any order, and in any parts.
+
+    It is their sum, without the carry. Unlike exclusive or, it counts how often a text occurs.
+    """
+    total = sum(int.from_bytes(each, "big") for each in hashes) % 2 ** (8 * CONTENT_HASH_BYTES)
+    return total.to_bytes(CONTENT_HASH_BYTES, "big")
 
 
 def joined_splits(parts: Sequence[DatasetSplit], files: tuple[DatasetFile, ...] = ()) -> DatasetSplit:
@@ -128,9 +142,6 @@ class DatasetManifest(Sealed):
     source_sha256: str | None = None
     """sha256 over the names, sizes and content of the source's files; null if it was not prepared from a source."""
 
-    range_bytes: PositiveInt = RANGE_BYTES
-    """Bytes of a shard that each hash in its `.ds.ranges` is of; the last range of a shard may be shorter."""
-
     skipped: SkippedRecords = SkippedRecords()
     """The bad records that `data.on_bad_record: skip` left out."""
 
@@ -140,8 +151,7 @@ class DatasetManifest(Sealed):
 
     fingerprint: str
     """sha256 over the tokenizer and all shards and indices, in order. Independent of paths, times and the number of
-    workers. That of
-    a mixture is over the names, fingerprints and base weights of its sources."""
+    workers. That of a mixture is over the names, fingerprints and base weights of its sources."""
 
     @property
     def files(self) -> list[DatasetFile]:
@@ -163,11 +173,19 @@ class DatasetManifest(Sealed):
         """Total size of the files of all splits."""
         return sum(file.bytes for file in self.files)
 
+    @property
+    def computed_fingerprint(self) -> str:
+        """The fingerprint that follows from the rest of the manifest."""
+        if self.sources:
+            return mixture_fingerprint(self.sources)
+        return dataset_fingerprint(self.tokenizer_sha256, self.splits)
+
 
 def dataset_fingerprint(tokenizer_sha256: str, splits: dict[SplitName, DatasetSplit]) -> str:
     """The fingerprint of a dataset: a sha256 over its tokenizer and its files."""
     hashes = [
-        [_identity(file) for file in splits[split].files if not file.name.endswith(RANGES_ENDING)] for split in SPLITS
+        [file.sha256 if file.num_tokens is None else (file.sha256, file.num_tokens) for file in splits[split].files]
+        for split in SPLITS
     ]
     return hashlib.sha256(json.dumps([LAYOUT_VERSION, tokenizer_sha256, hashes]).encode()).hexdigest()
 
@@ -176,10 +194,6 @@ def mixture_fingerprint(sources: Sequence[MixtureEntry]) -> str:
     """The fingerprint of a mixture: a sha256 over its sources' names, fingerprints and base weights."""
     parts = [[source.name, source.fingerprint, source.weight] for source in sources]
     return hashlib.sha256(json.dumps([LAYOUT_VERSION, "mixture", parts]).encode()).hexdigest()
-
-
-def _identity(file: DatasetFile) -> str | tuple[str, int]:
-    return file.sha256 if file.num_tokens is None else (file.sha256, file.num_tokens)
 
 
 def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
@@ -216,12 +230,10 @@ def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], 
 
     Calls `on_progress` with a description of the work and the fraction done. Raises DataError as `verify_dataset` does.
     """
-    found = _whole_manifests(dataset_dir)
-    total = sum(file.bytes for directory, manifest in found for file in files_here(directory, manifest))
-    if total > HASHED_BYTES:
-        return verify_dataset(dataset_dir, hashes=False)
-    if on_progress is None:
-        return verify_dataset(dataset_dir)
+    parts = _manifests(dataset_dir)
+    total = sum(file.bytes for directory, manifest in parts for file in files_here(directory, manifest))
+    if total > HASHED_BYTES or on_progress is None:
+        return verify_dataset(dataset_dir, hashes=total <= HASHED_BYTES)
     report, done = on_progress, 0
 
     def advance(num_bytes: int) -> None:
@@ -240,79 +252,47 @@ def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes 
     Raises DataError that names the first file that is missing, differs, or is a link out of the directory, or the first
     source that is not the dataset of the mixture.
     """
-    manifests = _whole_manifests(dataset_dir)
-    for directory, manifest in manifests:
+    parts = _manifests(dataset_dir)
+    for directory, manifest in parts:
         for file in files_here(directory, manifest):
             require_size(directory, file)
         require_tokenizer(directory, manifest)
-        sources = manifest.sources
-        computed = (
-            mixture_fingerprint(sources) if sources else dataset_fingerprint(manifest.tokenizer_sha256, manifest.splits)
-        )
-        if computed != manifest.fingerprint:
+        if manifest.computed_fingerprint != manifest.fingerprint:
             raise DataError(f"{directory} is damaged: the fingerprint in its manifest does not match its files")
-    for directory, manifest in manifests if hashes else []:
+    for directory, manifest in parts if hashes else []:
         files = files_here(directory, manifest)
-        found = hash_files(directory / file.name for file in files)
-        for file, sha256 in zip(files, found, strict=True):
+        for file, sha256 in zip(files, hash_files(directory / file.name for file in files), strict=True):
             if sha256 != file.sha256:
                 raise DataError(f"{directory} is damaged: {file.name} does not have the hash in the manifest")
             if on_bytes:
                 on_bytes(file.bytes)
-    return manifests[0][1]
+    return parts[0][1]
 
 
-def _whole_manifests(dataset_dir: Path) -> list[tuple[Path, DatasetManifest]]:
+def _manifests(dataset_dir: Path) -> list[tuple[Path, DatasetManifest]]:
     """A dataset with its manifest and, after a mixture, each of its sources with that of its own.
 
     Raises DataError if one cannot be read, or if a source is not the dataset that the mixture was made of.
     """
     manifest = read_dataset_manifest(dataset_dir)
-    found = [(dataset_dir, manifest)]
+    parts = [(dataset_dir, manifest)]
     for source in manifest.sources:
         directory, which = source.dataset(dataset_dir), f"{dataset_dir}: its source {source.name!r}"
         try:
-            found.append((directory, read_dataset_manifest(directory)))
+            parts.append((directory, read_dataset_manifest(directory)))
         except DataError as error:
             raise DataError(f"{which} cannot be used: {error}") from error
-        if (now := found[-1][1].fingerprint) != source.fingerprint:
+        if (now := parts[-1][1].fingerprint) != source.fingerprint:
             raise DataError(
                 f"{which} is another dataset than the mixture was made of: {directory} has the fingerprint"
                 f" {now[:12]}..., not {source.fingerprint[:12]}...; restore it, or prepare the mixture again"
             )
-    return found
-
-
-def require_tokenizer(dataset_dir: Path, manifest: DatasetManifest) -> None:
-    """Raises DataError if a dataset's tokenizer is not the one in its manifest."""
-    tokenizer = dataset_dir / TOKENIZER_NAME
-    if not tokenizer.is_file() or hash_file(tokenizer) != manifest.tokenizer_sha256:
-        raise DataError(f"{dataset_dir} is damaged: its {TOKENIZER_NAME} is missing or changed")
-
-
-def require_one_tokenizer(datasets: Mapping[str, Path]) -> None:
-    """Raises DataError if the sources of a mixture, each a dataset by its name, do not all have the same tokenizer."""
-    manifests = {name: read_dataset_manifest(dataset_dir) for name, dataset_dir in datasets.items()}
-    (first, expected), *others = manifests.items()
-    for name, manifest in others:
-        if manifest.tokenizer_sha256 != expected.tokenizer_sha256:
-            raise DataError(
-                f"data.mixture: {name!r} ({datasets[name]}) has another tokenizer than {first!r} ({datasets[first]});"
-                " the sources of a mixture share one: prepare them with the same data.tokenizer"
-            )
-
-
-def range_hashes_of(dataset_dir: Path, shard: str, range_bytes: int = RANGE_BYTES) -> DatasetFile:
-    """Writes the hashes of a shard's ranges into a dataset, so that they can be checked one by one."""
-    written = write_range_hashes(dataset_dir / shard, range_bytes)
-    return DatasetFile(name=shard + RANGES_ENDING, bytes=written.bytes, sha256=written.sha256)
+    return parts
 
 
 def files_here(dataset_dir: Path, manifest: DatasetManifest) -> list[DatasetFile]:
-    """The files that a dataset has in its directory: all, or of a remote one the hashes of its ranges."""
-    if remote_reading(dataset_dir) is None:
-        return manifest.files
-    return [file for file in manifest.files if file.name.endswith(RANGES_ENDING)]
+    """The files that a dataset has in its directory: all, or none of a remote one."""
+    return [] if (dataset_dir / REMOTE_NAME).exists() else manifest.files
 
 
 def require_size(dataset_dir: Path, file: DatasetFile) -> None:
@@ -326,6 +306,24 @@ def require_size(dataset_dir: Path, file: DatasetFile) -> None:
         raise DataError(f"{dataset_dir} is damaged: {error}") from error
     if (size := path.stat().st_size) != file.bytes:
         raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, not {file.bytes} as in the manifest")
+
+
+def require_tokenizer(dataset_dir: Path, manifest: DatasetManifest) -> None:
+    """Raises DataError if a dataset's tokenizer is not the one in its manifest."""
+    tokenizer = dataset_dir / TOKENIZER_NAME
+    if not tokenizer.is_file() or hash_file(tokenizer) != manifest.tokenizer_sha256:
+        raise DataError(f"{dataset_dir} is damaged: its {TOKENIZER_NAME} is missing or changed")
+
+
+def require_one_tokenizer(datasets: Mapping[str, Path]) -> None:
+    """Raises DataError if the sources of a mixture, each a dataset by its name, do not all have the same tokenizer."""
+    (first, expected), *others = ((name, read_dataset_manifest(path)) for name, path in datasets.items())
+    for name, manifest in others:
+        if manifest.tokenizer_sha256 != expected.tokenizer_sha256:
+            raise DataError(
+                f"data.mixture: {name!r} ({datasets[name]}) has another tokenizer than {first!r} ({datasets[first]});"
+                " the sources of a mixture share one: prepare them with the same data.tokenizer"
+            )
 
 
 def shard_tokens(file: DatasetFile, token_bytes: int) -> int:

@@ -1,113 +1,152 @@
-"""Cuts one file of a source into its documents, by the kind that its name says: the only place that knows all kinds.
+"""Where the documents of a dataset end, and what follows for attention that stays within documents.
 
-All reading streams: files of any size are read in pieces, and only one document is in memory at a time.
+Index files hold the ends and nothing else; all is read in bounded memory. As in model/flops.py, the causal mask is not
+subtracted: a token counts all tokens of its document in its sequence, those after it too.
 """
 
-import codecs
-import io
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, Literal, NamedTuple
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from stages.data.bad_records import BadRecord, Policy, Record
-from stages.data.cutting import BYTE_ORDER_MARK, is_json_lines, json_texts, pieces, separated_texts
-from stages.data.parquet import is_parquet, parquet_texts
-from stages.data.source_errors import DataError
-from stages.data.webdataset import compression, is_webdataset, webdataset_texts
+import numpy as np
 
-READ_BYTES = 1024 * 1024
-LONG_FILE_BYTES = 1024 * 1024
-"""A file of a folder is one document up to this size. Larger files are cut into pieces."""
+from stages.counted import counted
+from stages.data.dataset import DatasetFile, read_dataset_manifest, shard_tokens
+from stages.data.errors import DataError
+from stages.data.order import UInt64Array
+from stages.data.remote import fetch_if_remote
+from stages.data.spec import SplitName
+from stages.data.tokens import Int64Array
 
-
-class Cutting(NamedTuple):
-    """How the files of a source are cut into documents."""
-
-    text_key: str
-    separator: str | None
-    is_folder: bool
-    """Whether the source is a folder or a glob, so that a short text file is one document."""
-    on_bad_record: Policy
+READ_AT_ONCE = 1 << 20
+"""Documents whose ends are in memory at a time."""
+_END_BYTES = 8
 
 
-def is_plain_text(name: str) -> bool:
-    """Whether a file with that name is plain text, which a separator cuts; other kinds hold records."""
-    return not (is_json_lines(name) or is_parquet(name) or is_webdataset(name))
+class _Shard(NamedTuple):
+    """A shard's documents, and where it lies in the stream of its split."""
+
+    name: str
+    ends: UInt64Array
+    """The documents' ends in tokens from the start of the shard: memory-mapped."""
+    first_token: int
+    first_document: int
+    before: int
+    """Where the last document ends that ends in an earlier shard, in tokens of the split. In an imported dataset, a
+    document may begin there and end here."""
 
 
-def numbered_records(fs: Any, path: str, name: str, num_bytes: int, cutting: Cutting) -> Iterator[tuple[str, Record]]:
-    """The id of every document of a file with its text, or with why it has none. Opens the file at `path` of `fs`.
+class DocumentEnds:
+    """The ends of a split's documents, in tokens. The end of text after a document belongs to it."""
 
-    An id is the file's `name`, with the document's number if the file may hold several. A byte-order mark at the start
-    of a text is no part of it.
+    def __init__(self, dataset_dir: Path, split: SplitName) -> None:
+        """Memory-maps the index files. Raises DataError if one is missing, or lacks what the manifest says."""
+        manifest = read_dataset_manifest(dataset_dir)
+        described = manifest.splits[split]
+        indices = {file.name: file for file in described.files if file.name.endswith(".index")}
+        self._directory, self._split = dataset_dir, split
+        self._shards: list[_Shard] = []
+        tokens = documents = before = 0
+        for shard in described.shards:
+            name = f"{shard.name}.index"  # none for an imported shard in which no document ends
+            ends = _mapped_ends(dataset_dir, indices[name]) if name in indices else np.empty(0, np.uint64)
+            num_tokens, last = shard_tokens(shard, manifest.token_bytes), int(ends[-1]) if len(ends) else 0
+            self._shards.append(_Shard(name, ends, tokens, documents, before))
+            before = tokens + last if last else before
+            tokens, documents = tokens + num_tokens, documents + len(ends)
+            if last > num_tokens or (tokens == described.num_tokens and last != num_tokens):
+                raise self._damaged(name, f"ends at token {last}, but its shard has {num_tokens}")
+        if documents != described.num_documents:
+            raise DataError(
+                f"{dataset_dir} is damaged: the index files of {split} list {counted(documents, 'document')}, not "
+                f"{described.num_documents:,} as in the manifest"
+            )
+        self.num_documents, self._num_tokens = documents, tokens
+
+    def lengths(self) -> Iterator[Int64Array]:
+        """The lengths of all documents in tokens, in order, in parts of at most READ_AT_ONCE documents.
+
+        Raises DataError if the ends of a shard do not rise.
+        """
+        for shard in self._shards:
+            before = shard.before - shard.first_token
+            for start in range(0, len(shard.ends), READ_AT_ONCE):
+                part = shard.ends[start : start + READ_AT_ONCE].astype(np.int64)
+                lengths = np.diff(part, prepend=before)
+                if len(wrong := np.flatnonzero(lengths <= 0)):
+                    number = start + int(wrong[0])
+                    raise self._damaged(shard.name, f"document {number} of it does not end after it begins")
+                before = int(part[-1])
+                yield lengths
+
+    def document_at(self, position: int) -> tuple[int, int, int]:
+        """The document that holds the token at `position` of the stream: its number, counted from 0, and the
+        positions where it starts and ends. Raises IndexError beyond the split."""
+        if not 0 <= position < self._num_tokens:
+            raise IndexError(f"token {position} is outside the {self._split} split")
+        shard = self._shards[bisect_right(self._shards, position, key=lambda shard: shard.first_token) - 1]
+        number = int(np.searchsorted(shard.ends, np.uint64(position - shard.first_token), side="right"))
+        start = shard.first_token + int(shard.ends[number - 1]) if number else shard.before
+        if number == len(shard.ends):  # it ends in a later shard
+            later = (other for other in self._shards if other.first_token > position and len(other.ends))
+            shard, number = next(later), 0
+        return shard.first_document + number, start, shard.first_token + int(shard.ends[number])
+
+    def _damaged(self, name: str, what: str) -> DataError:
+        return DataError(f"{self._directory} is damaged: {name}: {what}")
+
+
+def _mapped_ends(dataset_dir: Path, file: DatasetFile) -> UInt64Array:
+    path = dataset_dir / file.name
+    fetch_if_remote(dataset_dir, file.name, file.sha256)
+    size = path.stat().st_size if path.is_file() else 0
+    if not size or size % _END_BYTES or size != file.bytes:
+        raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, not {file.bytes} as in the manifest")
+    return np.memmap(path, np.dtype("<u8"), mode="r")
+
+
+def mean_attended_tokens(lengths: Iterable[Int64Array], sequence_length: int) -> float:
+    """The mean over all tokens of all windows of T = `sequence_length` tokens, wherever in the stream a window begins.
+
+    `lengths` come in parts; together they are the stream, which has T tokens or more. Of N windows, T - d hold both of
+    two tokens at the distance d < T, and a document of l tokens has l - d such pairs. Each pair counts for both of its
+    tokens, and each token for itself, so a document adds l + 2 sum of (l - d) (T - d) / T over 0 < d < m = min(l, T).
+    In closed form the sum is (m - 1) (l - m (l + T) / 2T + m (2m - 1) / 6T). The result is exact to rounding: an epoch
+    has windows from one offset only, drawn at random, so an epoch of a small text may differ from this mean.
     """
-    for document_id, record in _marked_records(fs, path, name, num_bytes, cutting):
-        yield document_id, record.removeprefix(BYTE_ORDER_MARK) if isinstance(record, str) else record
+    total, num_tokens = [], 0
+    for part in lengths:
+        length, t = part.astype(np.float64), float(sequence_length)
+        m = np.minimum(length, t)
+        pairs = (m - 1) * (length - m * (length + t) / (2 * t) + m * (2 * m - 1) / (6 * t))
+        total.append(float(np.sum(length + 2 * pairs)))
+        num_tokens += int(part.sum())
+    return math.fsum(total) / max(1, num_tokens)
 
 
-def _marked_records(fs: Any, path: str, name: str, num_bytes: int, cutting: Cutting) -> Iterator[tuple[str, Record]]:
-    """As `numbered_records`, with byte-order marks."""
-    if is_plain_text(name) and cutting.separator is None and cutting.is_folder and num_bytes <= LONG_FILE_BYTES:
-        with _named_line(fs, path), _open_text(fs, path, cutting.on_bad_record) as stream:
-            yield name, _checked(path, stream.read())
-        return
-    for number, record in enumerate(_records(fs, path, name, cutting), start=1):
-        yield f"{name}#{number}", record
+def misplaced_ends(datasets: Iterable[Path], end_id: int | None = None) -> str | None:
+    """Why a model to which the token `end_id` ends a document cannot attend within those of `datasets`; None if it can.
+
+    By default, `end_id` is the end of text of the first dataset. Raises DataError if a manifest cannot be read.
+    """
+    for path in datasets:
+        manifest = read_dataset_manifest(path)
+        end, splits = f"{manifest.spec.end_of_text} (id {manifest.end_of_text_id})", manifest.splits.values()
+        end_id = manifest.end_of_text_id if end_id is None else end_id
+        num_unended, num_inner = (sum(s.num_unended_documents for s in splits), sum(s.num_inner_ends for s in splits))
+        if manifest.end_of_text_id != end_id:
+            return f"the documents of {path} end in {end}, not in the end of text with id {end_id}"
+        if num_unended:
+            num_documents = sum(split.num_documents for split in splits)
+            return f"{num_unended:,} of the {counted(num_documents, 'document')} of {path} do not end in {end}"
+        if num_inner:
+            return f"{path} has {end} inside its documents too, {counted(num_inner, 'time')}"
+    return None
 
 
-def _records(fs: Any, path: str, name: str, cutting: Cutting) -> Iterator[Record]:
-    if is_json_lines(name):
-        with (
-            fs.open(path, "rb", compression="infer") as unbuffered,
-            io.BufferedReader(unbuffered, READ_BYTES) as stream,  # fsspec's own lines are slow on remote files
-        ):
-            yield from json_texts(path, stream, cutting.text_key)
-    elif is_parquet(name):
-        with fs.open(path, "rb") as stream:
-            yield from parquet_texts(path, stream, cutting.text_key)
-    elif is_webdataset(name):
-        with fs.open(path, "rb", compression=compression(name)) as stream:
-            yield from webdataset_texts(path, stream, cutting.text_key)
-    else:
-        with _named_line(fs, path), _open_text(fs, path, cutting.on_bad_record) as stream:
-            cut = separated_texts(path, stream, cutting.separator) if cutting.separator else pieces(stream)
-            for number, text in enumerate(cut, start=1):
-                yield _checked(f"{path} document {number}", text)
-
-
-def _open_text(fs: Any, path: str, on_bad_record: Policy) -> Any:
-    """The text of a file. Under `skip`, bytes that are not UTF-8 become surrogates, which `_checked` finds."""
-    errors: Literal["strict", "surrogateescape"] = "strict" if on_bad_record == "stop" else "surrogateescape"
-    return fs.open(path, "rt", encoding="utf-8", errors=errors, newline="\n", compression="infer")
-
-
-@contextmanager
-def _named_line(fs: Any, path: str) -> Iterator[None]:
-    """Names the line of the first byte that is not UTF-8. The decoder knows only where it is in its own buffer."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        where = f"line {_first_bad_line(fs, path):,}, byte 0x{error.object[error.start]:02x}: {error.reason}"
-        raise DataError(f"data.source: {path} is not UTF-8 text ({where})") from error
-
-
-def _first_bad_line(fs: Any, path: str) -> int:
-    """The number of the first line of a file that is not UTF-8. Reads the file again, in pieces."""
-    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
-    with fs.open(path, "rb", compression="infer") as stream:
-        for piece in iter(partial(stream.read, READ_BYTES), b""):
-            try:
-                decoder.decode(piece)
-            except UnicodeDecodeError as error:
-                return line + error.object[: error.start].count(b"\n")
-            line += piece.count(b"\n")
-    return line  # the file ends within a character
-
-
-def _checked(place: str, text: str) -> Record:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return BadRecord("not UTF-8", place, f"data.source: {place} is not UTF-8 text", error)
-    return text
+def weighted_datasets(dataset_dir: Path) -> dict[Path, float]:
+    """The datasets that samples of `dataset_dir` come from, with their weights: a mixture's sources, or itself."""
+    sources = read_dataset_manifest(dataset_dir).sources
+    return {source.dataset(dataset_dir): source.weight for source in sources} or {dataset_dir: 1.0}

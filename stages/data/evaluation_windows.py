@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stages.data.corpus import SplitName
 from stages.data.dataset import data_parts, read_dataset_manifest
-from stages.data.sample_order import Int64Array
-from stages.data.token_split import TokenSplit, require_tokens
+from stages.data.spec import SplitName
+from stages.data.tokens import Int64Array, TokenSplit, require_tokens
 
 
 class WindowsOfSource(NamedTuple):
@@ -86,7 +85,7 @@ class EvaluationWindows:
         windows, sources = self._windows[start:stop].tolist(), self._sources[start:stop].tolist()
         tokens_BT = np.empty((len(windows), self._length + 1), np.int64)
         for row, window, source in zip(tokens_BT, windows, sources, strict=True):
-            self._splits[source].fill(row, window * self._length)
+            self._splits[source].numbers.fill(row, window * self._length)
         return tokens_BT
 
     def expect(self, start: int, stop: int) -> None:

@@ -8,22 +8,45 @@ end inside a document.
 Whole blocks of documents are packed at a time, in bounded memory; what does not fill a window goes into the next
 block. All pieces of one length are placed at once, so the time depends on the number of lengths more than on that of
 documents.
+
+The windows of a dataset are in an index file beside its tokens. The index follows from the dataset and the window
+length alone: one that is missing or broken is made again. Several processes may make it at once; each writes a file of
+its own and renames it.
 """
 
+import os
+import socket
+import zlib
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import mul
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
-from stages.data.sample_order import Int64Array
+from model.strict import Strict
+from stages.data.dataset import read_dataset_manifest
+from stages.data.documents import DocumentEnds, mean_attended_tokens
+from stages.data.errors import DataError
+from stages.data.tokens import Int64Array, TokenSplit, mapped, require_tokens
+from stages.spec import Packing
 
 BoolArray = npt.NDArray[np.bool_]
 
 BLOCK_DOCUMENTS = 1 << 20
 BLOCK_TOKENS = 1 << 32
+
+FORMAT_VERSION = 1
+HEADER_BYTES = 1024
+"""The header is JSON, padded with spaces."""
+
+PIECE = np.dtype([("start", "<u8"), ("length", "<u4")])
+FIRST = np.dtype("<u8")
 
 
 class Pieces(NamedTuple):
@@ -220,3 +243,152 @@ def _fill(pool: Pieces, gaps: Int64Array) -> tuple[Pieces, Int64Array, int]:
     cut = np.bincount(piece, minlength=len(pool.starts)) > 1
     starts = pool.starts[piece] + left - (piece_ends - pool.lengths)[piece]
     return Pieces(starts, parts, (pool.whole & ~cut)[piece]), window, int((pool.whole & cut).sum())
+
+
+class PackingFacts(Strict):
+    """The header of an index file. What follows are the number of each window's first piece, and then the pieces."""
+
+    format_version: int
+    fingerprint: str
+    """Of the dataset."""
+
+    sequence_length: PositiveInt
+    num_windows: NonNegativeInt
+    num_pieces: NonNegativeInt
+    attended_tokens: NonNegativeFloat
+    """The mean of the tokens in a token's document within its window."""
+
+    crc32: NonNegativeInt
+    """Of everything after the header."""
+
+
+class PackedSplit:
+    """The windows of a train split, by number. A window's last token is followed by its successor in the stream."""
+
+    def __init__(self, dataset_dir: Path, sequence_length: int) -> None:
+        """Opens the index, or makes it. Raises DataError if the split is damaged or shorter than a sample."""
+        self.split = TokenSplit(dataset_dir, "train")
+        self.num_tokens = self.split.num_tokens
+        require_tokens(dataset_dir, "train", self.num_tokens, sequence_length)
+        self._opened = (dataset_dir, sequence_length)
+        facts = packing_facts(dataset_dir, sequence_length)
+        path = packing_file(dataset_dir, sequence_length)
+        self._firsts = mapped(path, FIRST, HEADER_BYTES, facts.num_windows + 1)
+        self._pieces = mapped(path, PIECE, HEADER_BYTES + self._firsts.nbytes, facts.num_pieces)
+
+    def __reduce__(self) -> tuple[type["PackedSplit"], tuple[Path, int]]:
+        """A pickle holds the path, not the index: whoever loads it opens the dataset again."""
+        return PackedSplit, self._opened
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the tokens lie at a URL."""
+        return self.split.is_remote
+
+    def fill_rows(self, tokens_BT: Int64Array, windows: Sequence[int]) -> None:
+        """Fills each row, (T + 1,), with a window and the token that follows its last one."""
+        pieces: list[tuple[int, int]] = []
+        for window in windows:
+            pieces += self.pieces(window, tokens_BT.shape[1])
+        self.split.numbers.fill_pieces(tokens_BT.reshape(-1), pieces)
+
+    def pieces(self, window: int, length: int) -> list[tuple[int, int]]:
+        """Where each piece of a window starts in the stream, and its tokens; `length` are T + 1, the successor too."""
+        *pieces, (start, num_tokens) = self._pieces[self._firsts[window] : self._firsts[window + 1]].tolist()
+        return [*pieces, (start, num_tokens + 1)]
+
+    def expect(self, window: int, length: int) -> None:
+        """Begins to fetch the tokens of a window, if they are remote and not on this machine."""
+        for start, num_tokens in self.pieces(window, length):
+            self.split.expect(start, num_tokens)
+
+
+def attended_tokens(datasets: Mapping[Path, float], sequence_length: int, packing: Packing = "concatenate") -> float:
+    """How many data tokens a token attends to within its document, on average over samples from `datasets`.
+
+    Each has its weight. Packs them if that was not done before. Raises DataError if one is damaged.
+    """
+    if packing == "best_fit":
+        means = [packing_facts(path, sequence_length).attended_tokens for path in datasets]
+    else:
+        means = [mean_attended_tokens(DocumentEnds(path, "train").lengths(), sequence_length) for path in datasets]
+    return sum(map(mul, means, datasets.values())) / sum(datasets.values())
+
+
+def packing_file(dataset_dir: Path, sequence_length: int) -> Path:
+    """The index file of a dataset for windows of this length."""
+    return dataset_dir / f"packing-{sequence_length}.index"
+
+
+def packing_facts(dataset_dir: Path, sequence_length: int) -> PackingFacts:
+    """The facts of a dataset's packing, whose index is made if it is missing or broken. Raises DataError."""
+    return known_packing(dataset_dir, sequence_length) or _write(dataset_dir, sequence_length)
+
+
+def known_packing(dataset_dir: Path, sequence_length: int) -> PackingFacts | None:
+    """The facts of a dataset's packing; None if it has no whole index for windows of this length."""
+    path, fingerprint = packing_file(dataset_dir, sequence_length), read_dataset_manifest(dataset_dir).fingerprint
+    with suppress(OSError, ValidationError, ValueError), path.open("rb") as file:
+        facts = PackingFacts.model_validate_json(file.read(HEADER_BYTES))
+        size = HEADER_BYTES + FIRST.itemsize * (facts.num_windows + 1) + PIECE.itemsize * facts.num_pieces
+        known = (facts.format_version, facts.fingerprint, facts.sequence_length)
+        whole = os.fstat(file.fileno()).st_size == size and _crc32(file) == facts.crc32
+        return facts if whole and known == (FORMAT_VERSION, fingerprint, sequence_length) else None
+    return None
+
+
+def _write(dataset_dir: Path, sequence_length: int) -> PackingFacts:
+    path = packing_file(dataset_dir, sequence_length)
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w+b") as file:
+            facts = _write_index(file, dataset_dir, sequence_length)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"data.packing: {path} cannot be written: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return facts
+
+
+def _write_index(file: BinaryIO, dataset_dir: Path, sequence_length: int) -> PackingFacts:
+    """Writes the pieces as they are packed, each block's windows before them, and the header at last."""
+    ends, manifest = DocumentEnds(dataset_dir, "train"), read_dataset_manifest(dataset_dir)
+    num_tokens = manifest.splits["train"].num_tokens
+    first_piece = HEADER_BYTES + FIRST.itemsize * (num_tokens // sequence_length + 1)
+    num_windows = num_pieces = squares = 0
+    file.seek(HEADER_BYTES)
+    file.write(np.zeros(1, FIRST).tobytes())
+    for block in pack(ends.lengths(), sequence_length):
+        firsts = num_pieces + np.cumsum(block.num_pieces)
+        pieces = np.empty(len(block.starts), PIECE)
+        pieces["start"], pieces["length"] = block.starts, block.lengths
+        file.seek(HEADER_BYTES + FIRST.itemsize * (num_windows + 1))
+        file.write(firsts.astype(FIRST).tobytes())
+        file.seek(first_piece + PIECE.itemsize * num_pieces)
+        file.write(pieces.tobytes())
+        num_windows, num_pieces = num_windows + len(firsts), num_pieces + len(pieces)
+        squares += int((block.lengths**2).sum())
+    file.seek(HEADER_BYTES)
+    facts = PackingFacts(
+        format_version=FORMAT_VERSION,
+        fingerprint=manifest.fingerprint,
+        sequence_length=sequence_length,
+        num_windows=num_windows,
+        num_pieces=num_pieces,
+        attended_tokens=squares / (num_windows * sequence_length),
+        crc32=_crc32(file),
+    )
+    file.seek(0)
+    file.write(facts.model_dump_json().encode().ljust(HEADER_BYTES))
+    return facts
+
+
+def _crc32(file: BinaryIO) -> int:
+    """Of the rest of a file."""
+    crc = 0
+    while part := file.read(1 << 20):
+        crc = zlib.crc32(part, crc)
+    return crc

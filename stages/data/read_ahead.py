@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.data.sample_order import Int64Array
+from stages.data.tokens import Int64Array
 
 EXPECTED_SAMPLES = 64
 """Samples of which remote tokens are fetched ahead: several for each request that is under way at a time."""

@@ -14,8 +14,8 @@ from model.parameter_groups import parameter_groups
 from model.precision import Precision, RequestedPrecision
 from stages.engine.adamw import EagerAdamW
 from stages.engine.deepspeed_api import DeepSpeedEngine, deepspeed, default_pg_timeout
-from stages.engine.device_memory import reduce_bucket
 from stages.engine.devices import is_fast_at_bf16, visible_gpus
+from stages.engine.memory import reduce_bucket
 from stages.engine.precision import resolve_precision
 from stages.spec import TrainSpec
 

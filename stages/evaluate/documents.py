@@ -1,4 +1,4 @@
-"""The text to evaluate on, as token ids: read in pieces, so that a file of any size takes little memory.
+"""The text to evaluate on, as token ids.
 
 A file is one document; a file of JSON lines (`.jsonl`, also compressed) has one per line. The end of text follows each
 document, as in training.
@@ -7,10 +7,8 @@ document, as in training.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from io import StringIO
 from itertools import islice
 from pathlib import Path
-from typing import TextIO
 
 import fsspec
 import numpy as np
@@ -18,15 +16,10 @@ import orjson
 from tokenizers import Tokenizer
 
 from model.errors import UserError
-from stages.data.cutting import BYTE_ORDER_MARK
-from stages.data.sample_order import Int64Array
-from stages.data.source_errors import DataError, reading
-
-PIECE_CHARACTERS = 256 * 1024
-"""About this much of a document is tokenised at a time."""
-
-LONGEST_PIECE = 16 * PIECE_CHARACTERS
-"""Text without a space between words is cut here."""
+from stages.corpus.encoding import pieces, why_uncuttable
+from stages.corpus.records import BYTE_ORDER_MARK
+from stages.data.errors import DataError, reading
+from stages.data.tokens import Int64Array
 
 PIECES_AT_ONCE = 8
 """Pieces that the tokenizer encodes in parallel."""
@@ -49,14 +42,15 @@ class TokenStream:
         self._total_bytes = sum(file.stat().st_size for file in files)
         self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._tokenizer.encode_special_tokens = True  # an end of text spelled out in a document is ordinary text
+        self._cuttable = why_uncuttable(self._tokenizer) is None
         self._end = np.array([] if end_of_text_id is None else [end_of_text_id], np.int64)
 
     def __iter__(self) -> Iterator[Int64Array]:
         """Yields the tokens in arrays of any length."""
         pieces_left = self._pieces()
-        while pieces := list(islice(pieces_left, PIECES_AT_ONCE)):
-            encodings = self._tokenizer.encode_batch([text for text, _ in pieces], add_special_tokens=False)
-            for encoding, (_, is_last) in zip(encodings, pieces, strict=True):
+        while batch := list(islice(pieces_left, PIECES_AT_ONCE)):
+            encodings = self._tokenizer.encode_batch([text for text, _ in batch], add_special_tokens=False)
+            for encoding, (_, is_last) in zip(encodings, batch, strict=True):
                 ids = np.array(encoding.ids, np.int64)
                 tokens = np.concatenate((ids, self._end)) if is_last else ids
                 self.num_tokens += len(tokens)
@@ -69,12 +63,13 @@ class TokenStream:
 
     def _pieces(self) -> Iterator[tuple[str, bool]]:
         """Pieces of all documents, each with whether it is the last of its document. Counts them."""
-        for file in self.files:
-            for piece, is_last in _read(file):
-                self.num_words += len(_WHITESPACE.findall(piece)) + is_last
+        for text in (text for file in self.files for text in _documents(file) if not text.isspace() and text):
+            self.num_documents += 1
+            self.num_words += len(_WHITESPACE.findall(text)) + 1
+            parts = list(pieces(text)) if self._cuttable else [text]
+            for number, piece in enumerate(parts, 1):
                 self.num_bytes += len(piece.encode())
-                self.num_documents += is_last
-                yield piece, is_last
+                yield piece, number == len(parts)
 
 
 def text_files(paths: Iterable[Path]) -> list[Path]:
@@ -95,14 +90,13 @@ def text_files(paths: Iterable[Path]) -> list[Path]:
     return files
 
 
-def _read(path: Path) -> Iterator[tuple[str, bool]]:
-    """Pieces of a file's documents, each with whether it is the last of its document."""
+def _documents(path: Path) -> Iterator[str]:
     with (
         reading(f"--text {path}"),
         fsspec.open(str(path), "rt", encoding="utf-8-sig", newline="\n", compression="infer") as stream,
     ):
         if ".jsonl" not in path.suffixes[-2:]:
-            yield from _cut(stream)
+            yield stream.read()
             return
         for number, line in enumerate(stream, start=1):
             record = None
@@ -110,27 +104,4 @@ def _read(path: Path) -> Iterator[tuple[str, bool]]:
                 record = orjson.loads(line) if not line.isspace() else {"text": ""}
             if not isinstance(record, dict) or not isinstance(record.get("text"), str):
                 raise DataError(f"--text {path}, line {number}: it must be a JSON object with a text under 'text'")
-            yield from _cut(StringIO(record["text"].removeprefix(BYTE_ORDER_MARK)))
-
-
-def _cut(stream: TextIO) -> Iterator[tuple[str, bool]]:
-    """A document in pieces, each with whether it is the last; none for a document of white space only.
-
-    The cuts are before a space that ends a word, so the tokens are those of the whole text: in byte-level and
-    SentencePiece tokenizers, no token reaches from a word into the space after it. Text without such a space is cut
-    anywhere.
-    """
-    rest, is_blank = "", True
-    while chunk := stream.read(PIECE_CHARACTERS):
-        text = rest + chunk
-        cut = text.rfind(" ")
-        while cut > 0 and text[cut - 1].isspace():
-            cut = text.rfind(" ", 0, cut)
-        if cut <= 0:
-            cut = len(text) - 1 if len(text) >= LONGEST_PIECE else 0
-        if cut:
-            is_blank = False
-            yield text[:cut], False
-        rest = text[cut:]
-    if rest.strip() or not is_blank:
-        yield rest, True
+            yield record["text"].removeprefix(BYTE_ORDER_MARK)

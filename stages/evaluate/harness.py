@@ -24,8 +24,8 @@ from stages.counted import counted
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.text import OnProgress
 from stages.generate.decode import decode
+from stages.generate.generate import Row
 from stages.generate.settings import Sampling
-from stages.generate.text_stream import TextStream
 
 Request = tuple[tuple[str, str] | None, list[int], list[int]]
 """What lm_eval asks for: the strings (None for a part of a longer text), context ids, and continuation ids."""
@@ -204,27 +204,16 @@ class GrowctlLM(TemplateLM):
         """The index of each request, and its text."""
         num_new = settings.max_new_tokens if settings.max_new_tokens < self._context else max(1, self._context // 2)
         prompts = [prompt.ids[-(self._context - num_new) :] for prompt in batch]
-        streams = [TextStream(self._checkpoint.tokenizer, ids, settings.until) for ids in prompts]
-        texts, running = [""] * len(prompts), set(range(len(prompts)))
-        steps = decode(
-            model,
-            prompts,
-            num_new,
-            settings.sampling,
-            num_token_ids=self._checkpoint.num_token_ids,
-            rows=[prompt.draws for prompt in batch],
-        )
-        for tokens in steps:
-            for row in sorted(running):
-                if tokens[row] != self._end_of_text_id:
-                    texts[row] += streams[row].push(tokens[row])
-                if streams[row].stopped or tokens[row] == self._end_of_text_id:
-                    running.discard(row)
-            if not running:
+        rows = [Row(self._checkpoint, ids, settings.until) for ids in prompts]
+        num_ids, draws = self._checkpoint.num_token_ids, [prompt.draws for prompt in batch]
+        for tokens in decode(model, prompts, num_new, settings.sampling, num_token_ids=num_ids, rows=draws):
+            for row, token in zip(rows, tokens, strict=True):
+                row.add(token)
+            if all(row.finish_reason for row in rows):
                 break
-        return [
-            (prompt.request, text + stream.finish()) for prompt, text, stream in zip(batch, texts, streams, strict=True)
-        ]
+        for row in rows:
+            row.end("length")
+        return [(prompt.request, row.text) for prompt, row in zip(batch, rows, strict=True)]
 
 
 def continuation_of(task: str, asked: Mapping[str, Any]) -> Continuation:

@@ -17,14 +17,14 @@ from model.errors import UserError
 from model.rotary_scaling import RotaryScaling, ScalingKind
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
-from stages.data.sample_order import Int64Array
+from stages.data.tokens import Int64Array
 from stages.engine.devices import wait_for
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.results import ContextLoss, PositionsLoss
 from stages.evaluate.text import Float64Array, OnProgress, perplexity, position_losses
 from stages.evaluate.windows import batches, sliding_windows
-from stages.usage.resident_memory import resident_bytes
+from stages.usage.meter import resident_bytes
 
 FIRST_BUCKET = 64
 """Positions of the first bucket; each further bucket ends at twice the position."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceLoss:
+class TextSourceLoss:
     """The loss on one source of a mixture."""
 
     num_tokens: int
@@ -36,15 +36,9 @@ class TextLoss:
     """Words of the whole text, between white space; None for a split."""
     num_bytes: int
     """UTF-8 bytes of the whole text."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitLoss(TextLoss):
-    """The loss on a split of a dataset."""
-
-    by_source: dict[str, SourceLoss] | None
-    """The sources of a mixture by name; None for a dataset that is not a mixture. `loss` and `bits_per_byte` of a
-    mixture are the means of its sources' by base weights, as in training."""
+    by_source: dict[str, TextSourceLoss] | None = None
+    """The sources of a mixture by name; None for any other text. `loss` and `bits_per_byte` of a mixture are the means
+    of its sources' by base weights, as in training."""
 
 
 @dataclass(frozen=True, kw_only=True)

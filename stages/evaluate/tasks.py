@@ -17,7 +17,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from model.errors import UserError
-from stages.data.source_errors import reason
+from stages.data.errors import reason
 from stages.evaluate.results import TaskScore
 
 BOOTSTRAP_ITERATIONS = 1000

@@ -17,13 +17,13 @@ from model.loss import IGNORED, token_scores
 from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
-from stages.data.attended_tokens import misplaced_ends, weighted_datasets
-from stages.data.corpus import SplitName
 from stages.data.dataset import data_parts, read_dataset_manifest
+from stages.data.documents import misplaced_ends, weighted_datasets
 from stages.data.evaluation_windows import EvaluationWindows
+from stages.data.spec import SplitName
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
-from stages.evaluate.results import SourceLoss, SplitLoss, TextLoss
+from stages.evaluate.results import TextLoss, TextSourceLoss
 from stages.evaluate.windows import Batch, batches, sliding_windows
 from stages.stage_dir import TOKENIZER_NAME
 
@@ -85,7 +85,7 @@ def dataset_loss(
     max_sequences: int | None,
     batch_size: int,
     on_progress: OnProgress = lambda fraction: None,
-) -> SplitLoss:
+) -> TextLoss:
     """The loss on a split of a dataset, in the windows that a stage's evaluations use.
 
     Raises UserError as `require_ids` does, DataError if the split is missing or shorter than one window, and Failure
@@ -101,14 +101,14 @@ def dataset_loss(
                 tokens_BT = windows.batch(start, stop)
                 yield Batch(tokens_BT[:, :-1], tokens_BT[:, 1:])
 
-    losses: dict[str | None, SourceLoss] = {}
+    losses: dict[str | None, TextSourceLoss] = {}
     splits = [read_dataset_manifest(directory).splits[split] for _, directory in data_parts(dataset)]
     for number, (source, described) in enumerate(zip(windows.sources, splits, strict=True)):
         num_tokens, loss = _mean(*position_losses(checkpoint, replicas, read(number), context))
         bits = _bits_per_byte(loss, described.num_tokens, described.num_bytes)
-        losses[source.name] = SourceLoss(num_tokens=num_tokens, loss=loss, bits_per_byte=bits, weight=source.weight)
+        losses[source.name] = TextSourceLoss(num_tokens=num_tokens, loss=loss, bits_per_byte=bits, weight=source.weight)
     loss = sum(part.weight * part.loss for part in losses.values())
-    return SplitLoss(
+    return TextLoss(
         num_tokens=sum(part.num_tokens for part in losses.values()),
         loss=loss,
         perplexity=perplexity(loss),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from model.loss import IGNORED
-from stages.data.sample_order import Int64Array
+from stages.data.tokens import Int64Array
 
 
 class Window(NamedTuple):

@@ -42,40 +42,31 @@ def decode(
         token_B = choose(logits_BV, draws_BS[:, step], sampling)
         yield token_B.tolist()
         if step + 1 < max_new_tokens:
-            logits_BV = _next_logits(model, token_B[:, None], cache)
+            with torch.inference_mode():
+                logits_BV = model(token_B[:, None], cache=cache, logits_to_keep=1)[:, 0]
 
 
+@torch.inference_mode()
 def _read(model: LanguageModel, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> tuple[Tensor, KVCache]:
     """The logits after each prompt, and a cache that holds the prompts, with room for the new tokens."""
     input_BT, starts_B = padded(prompts)
     input_BT = input_BT.to(model.embedding.weight.device)
     num_rows, longest = input_BT.shape
-    if num_rows == 1 or not starts_B.eq(0).all() or not input_BT.eq(input_BT[0]).all():
-        cache = _new_cache(model, num_rows, longest + max_new_tokens, starts_B)
-        return _next_logits(model, input_BT, cache), cache
-    row = _new_cache(model, 1, longest)
-    logits_1V = _next_logits(model, input_BT[:1], row)
-    cache = _new_cache(model, num_rows, longest + max_new_tokens)
-    cache.begin_with(row)
-    return logits_1V.expand(num_rows, -1), cache
-
-
-def _new_cache(model: LanguageModel, num_rows: int, num_columns: int, starts_B: Tensor | None = None) -> KVCache:
     try:
-        return model.new_cache(num_rows, num_columns, starts_B)
+        if num_rows > 1 and starts_B.eq(0).all() and input_BT.eq(input_BT[0]).all():
+            row = model.new_cache(1, longest)
+            logits_BV = model(input_BT[:1], cache=row, logits_to_keep=1)[:, 0].expand(num_rows, -1)
+            cache = model.new_cache(num_rows, longest + max_new_tokens)
+            cache.begin_with(row)
+        else:
+            cache = model.new_cache(num_rows, longest + max_new_tokens, starts_B)
+            logits_BV = model(input_BT, cache=cache, logits_to_keep=1)[:, 0]
+        return logits_BV, cache
     except RuntimeError as error:  # the CPU's allocator raises no class of its own
-        raise Failure(f"the cache for {num_rows:,} x {num_columns:,} tokens does not fit into memory") from error
-
-
-@torch.inference_mode()
-def _next_logits(model: LanguageModel, input_BT: Tensor, cache: KVCache) -> Tensor:
-    try:
-        return model(input_BT, cache=cache, logits_to_keep=1)[:, 0]
-    except RuntimeError as error:
         if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
-            rows, columns = input_BT.shape
             raise Failure(
-                f"reading {rows:,} x {columns:,} tokens needs more memory than there is; read fewer or shorter texts"
+                f"{num_rows:,} x {longest + max_new_tokens:,} tokens need more memory than there is; read fewer or "
+                "shorter texts"
             ) from error
         raise
 

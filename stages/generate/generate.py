@@ -7,7 +7,7 @@ from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
 from stages.generate.decode import decode
-from stages.generate.settings import FinishReason, Generation, GenerationSettings, Sample
+from stages.generate.settings import FinishReason, GeneratedText, GenerationSettings, Sample
 from stages.generate.text_stream import TextStream
 
 OnText = Callable[[int, str], None]
@@ -20,7 +20,7 @@ class PromptTooLong(UserError):
 
 def generate(
     pretrained: Pretrained, prompt: str, settings: GenerationSettings | None = None, on_text: OnText | None = None
-) -> Generation:
+) -> GeneratedText:
     """Continues `prompt` as `settings` say; equal arguments give equal text on the same device.
 
     An empty prompt begins a new text, after the end of the one before. `on_text` gets the text as it grows, in whole
@@ -32,7 +32,7 @@ def generate(
     settings = settings or GenerationSettings()
     tokens, limit = _prompt_tokens(pretrained, prompt), settings.context_length or pretrained.text.context_length
     num_new = settings.max_new_tokens if limit is None else min(settings.max_new_tokens, _room(tokens, limit))
-    rows = [_Row(pretrained, tokens, settings.stop) for _ in range(settings.num_samples)]
+    rows = [Row(pretrained, tokens, settings.stop) for _ in range(settings.num_samples)]
 
     started = time.perf_counter()
     first_token_seconds = 0.0
@@ -52,11 +52,11 @@ def generate(
         if text and on_text:
             on_text(number, text)
     seconds, num_tokens = time.perf_counter() - started, sum(len(row.tokens) for row in rows)
-    return Generation(
+    return GeneratedText(
         checkpoint=pretrained.directory,
         prompt=prompt,
         prompt_tokens=tuple(tokens),
-        samples=tuple(row.sample() for row in rows),
+        samples=tuple(Sample(row.text, tuple(row.tokens), row.finish_reason or "length") for row in rows),
         num_tokens=num_tokens,
         wall_seconds=seconds,
         first_token_seconds=first_token_seconds,
@@ -85,15 +85,15 @@ def _room(tokens: list[int], limit: int) -> int:
     return limit - len(tokens)
 
 
-class _Row:
+class Row:
     """One sample as it grows."""
 
     def __init__(self, pretrained: Pretrained, prompt: list[int], stop: tuple[str, ...]) -> None:
         self.finish_reason: FinishReason | None = None
+        self.tokens: list[int] = []
+        self.text = ""
         self._end_of_text_id = pretrained.text.end_of_text_id
         self._stream = TextStream(pretrained.tokenizer, prompt, stop)
-        self.tokens: list[int] = []
-        self._text = ""
 
     def add(self, token: int) -> str:
         """Adds a token, unless the sample has ended; returns the text that it adds."""
@@ -102,21 +102,18 @@ class _Row:
         self.tokens.append(token)
         if token == self._end_of_text_id:
             return self.end("end_of_text")
-        text = self._stream.push(token)
-        self._text += text
-        if self._stream.stopped:
-            self.finish_reason = "stop"
-        return text
+        return self._gain(self._stream.push(token))
 
     def end(self, reason: FinishReason) -> str:
         """Ends the sample for `reason`, unless it has ended; returns the text that was held back."""
         if self.finish_reason:
             return ""
-        text = self._stream.finish()
-        self._text += text
-        self.finish_reason = "stop" if self._stream.stopped else reason
+        text = self._gain(self._stream.finish())
+        self.finish_reason = self.finish_reason or reason
         return text
 
-    def sample(self) -> Sample:
-        assert self.finish_reason
-        return Sample(self._text, tuple(self.tokens), self.finish_reason)
+    def _gain(self, text: str) -> str:
+        self.text += text
+        if self._stream.stopped:
+            self.finish_reason = "stop"
+        return text

@@ -69,7 +69,7 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation:
+class GeneratedText:
     """A prompt and its continuations."""
 
     checkpoint: Path

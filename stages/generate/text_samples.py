@@ -36,7 +36,7 @@ class TextSample(Strict):
     """What the model wrote after the prompt."""
 
     finish_reason: str
-    """stages/generate/generate.py has the reasons."""
+    """As `stages.generate.settings.FinishReason` says."""
 
     @property
     def whole(self) -> str:
@@ -82,30 +82,21 @@ def write_samples(final: Path, request: TextRequest, path: Path, seconds: float 
 
     def check_time(*_: object) -> None:
         if time.monotonic() >= deadline:
-            raise _TimeIsUp
+            raise Failure(f"{seconds:.0f} seconds were over")
 
     samples: list[TextSample] = []
     problems: list[str] = []
-    for number, prompt in enumerate(request.prompts):
+    for prompt in request.prompts:
         try:
             check_time()
             [sample] = generate(pretrained, prompt, settings, on_text=check_time).samples
+            samples.append(TextSample(prompt=prompt, text=sample.text, finish_reason=sample.finish_reason))
         except (UserError, Failure) as error:
             problems.append(f"no text after {prompt[:40]!r}: {error}")
-        except _TimeIsUp:
-            left, total = len(request.prompts) - number, len(request.prompts)
-            problems.append(f"no text after the last {left} of {total} prompts: {seconds:.0f} seconds were over")
-            break
-        else:
-            samples.append(TextSample(prompt=prompt, text=sample.text, finish_reason=sample.finish_reason))
     checkpoint = manifest_hash(final)
     written = TextSamples(checkpoint=checkpoint, request=request, samples=tuple(samples), problems=tuple(problems))
     write_file(path, written.model_dump_json(indent=1).encode())
     return written
-
-
-class _TimeIsUp(Exception):
-    """The time for all texts is over."""
 
 
 def main() -> None:

@@ -77,10 +77,10 @@ class TextStream:
         if self.stopped:
             return ""
         text = self._pending + certain
-        found = [place for place in map(text.find, self._stop) if place >= 0]
-        if found:
+        places = [place for place in map(text.find, self._stop) if place >= 0]
+        if places:
             self.stopped, self._pending = True, ""
-            return text[: min(found)]
+            return text[: min(places)]
         held = max((_overlap(text, stop) for stop in self._stop), default=0)
         self._pending = text[len(text) - held :]
         return text[: len(text) - held]

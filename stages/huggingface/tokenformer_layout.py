@@ -71,21 +71,20 @@ def tensors(model: Tokenformer, *, keep_generations: bool) -> dict[str, LazyTens
     By default the generations are joined, with their ramps and value shares multiplied in. In float32 these are the
     very numbers that the model computes with.
     """
-    found = {"model.embed_tokens.weight": LazyTensor.unchanged(model.embedding.weight)}
+    lazy = {"model.embed_tokens.weight": LazyTensor.unchanged(model.embedding.weight)}
     for i, name, pattention in _pattentions(model):
         prefix = f"model.layers.{i}.{PLACES[name]}{name}"
         parts = [part for group in token_parts(pattention.config) for part in group]
         for kind in ("key", "value"):
             stored = f"{prefix}.{kind}_tokens"
             if keep_generations:
-                found |= {f"{stored}_{p.number}": LazyTensor.unchanged(_tokens(pattention, kind, p)) for p in parts}
+                lazy |= {f"{stored}_{p.number}": LazyTensor.unchanged(_tokens(pattention, kind, p)) for p in parts}
             else:
                 shape = (sum(part.num_tokens for part in parts), model.config.hidden_size)
-                found[stored] = LazyTensor(shape, partial(_joined, pattention, kind, parts))
-    return found | {
-        "model.norm.weight": LazyTensor.unchanged(model.final_norm.weight),
-        "model.norm.bias": LazyTensor.unchanged(model.final_norm.bias),
-    }
+                lazy[stored] = LazyTensor(shape, partial(_joined, pattention, kind, parts))
+    for name, value in model.final_norm.named_parameters():
+        lazy[f"model.norm.{name}"] = LazyTensor.unchanged(value)
+    return lazy
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from model.errors import UserError
 from model.parameter_names import EMBEDDING, FINAL_NORM, TOKEN_KINDS, TokensName
 from model.strict import first_reason
 from stages.checkpoint.manifest import CheckpointError
-from stages.plain_yaml import UNREADABLE, parse, read_text, why_unreadable
+from stages.plain_yaml import read_yaml
 
 OFFICIAL_EMBEDDING = "sequential.0.word_embeddings.weight"
 
@@ -129,9 +129,10 @@ def read_settings(path: Path) -> OfficialSettings:
     Raises CheckpointError, with the key and its value, if it describes no model that growctl computes.
     """
     try:
-        values = parse(read_text(path, "model's YAML"), "model's YAML")
-    except (OSError, UserError, *UNREADABLE) as error:
-        raise CheckpointError(f"{path} is not a YAML file of settings: {why_unreadable(error)}") from error
+        values = read_yaml(path)
+    except (OSError, UserError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{path} is not a YAML file of settings: {why}") from error
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} is not a YAML file of settings: it has no keys")
     given = {str(key).replace("-", "_"): value for key, value in values.items() if value is not None}

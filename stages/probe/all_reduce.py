@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stages.engine.devices import wait_for
 from stages.engine.rank_process import run_rank
-from stages.probe.machine_facts import AllReduceResult, AllReduceSpec
+from stages.probe.records import AllReduceResult, AllReduceSpec
 
 PATTERN = 1009
 """The values' period: a prime, so that no block of a ring equals its neighbour."""

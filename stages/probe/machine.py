@@ -1,18 +1,41 @@
-"""Prints the facts a worker finds about this machine, as JSON on the last line of the output.
+"""Prints what a worker finds about this machine, as JSON on the last line of the output.
 
-For `growctl doctor`:
+    python -m stages.probe.machine [--devices]
 
-    python -m stages.probe.machine
-
-This runs in a separate process, so that a crash of torch or a failed import of DeepSpeed becomes a line of the report.
+`growctl doctor` asks for everything, other commands for the devices alone, without DeepSpeed. It is a separate
+process, so that the caller does not have to import torch and holds no GPU memory, and a crash is a line of the report.
 """
 
 import ctypes
+import os
+import sys
 
 import torch
+from pydantic import TypeAdapter
 
-from stages.probe.devices import find_devices
-from stages.probe.machine_facts import DeviceFacts, MachineFacts
+from stages.engine.devices import device_name, is_fast_at_bf16, visible_gpus
+from stages.probe.records import DeviceFacts, MachineFacts
+
+
+def describe() -> MachineFacts:
+    """Versions and devices of this machine; `problem` is set if DeepSpeed cannot be imported."""
+    version: str | None = None
+    problem: str | None = None
+    try:
+        from stages.engine.deepspeed_api import deepspeed
+
+        version = deepspeed.__version__
+    except Exception as error:  # an import can run any code
+        problem = f"{type(error).__name__}: {error}"
+    return MachineFacts(
+        torch=torch.__version__,
+        cuda=torch.version.cuda,
+        hip=torch.version.hip,
+        driver=driver_version(),
+        deepspeed=version,
+        problem=problem,
+        devices=find_devices(),
+    )
 
 
 def driver_version() -> str | None:
@@ -27,27 +50,37 @@ def driver_version() -> str | None:
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
-def describe() -> MachineFacts:
-    """Versions and devices of this machine; `problem` is set if DeepSpeed cannot be imported."""
-    version: str | None = None
-    problem: str | None = None
-    found: tuple[DeviceFacts, ...] = ()
-    try:
-        from stages.engine.deepspeed_api import deepspeed
+def find_devices() -> tuple[DeviceFacts, ...]:
+    """Every GPU, or the CPU if there is none."""
+    return tuple(_gpu(device) for device in visible_gpus()) or (_cpu(),)
 
-        version, found = deepspeed.__version__, find_devices()
-    except Exception as error:  # an import can run any code
-        problem = f"{type(error).__name__}: {error}"
-    return MachineFacts(
-        torch=torch.__version__,
-        cuda=torch.version.cuda,
-        hip=torch.version.hip,
-        driver=driver_version(),
-        deepspeed=version,
-        problem=problem,
-        devices=found,
+
+def _gpu(device: torch.device) -> DeviceFacts:
+    properties = torch.cuda.get_device_properties(device)
+    return DeviceFacts(
+        kind="cuda",
+        name=device_name(device),
+        memory_bytes=properties.total_memory,
+        free_bytes=torch.cuda.mem_get_info(device)[0],
+        capability=f"{properties.major}.{properties.minor}",
+        fast_bf16=is_fast_at_bf16(device),
+    )
+
+
+def _cpu() -> DeviceFacts:
+    device = torch.device("cpu")
+    return DeviceFacts(
+        kind="cpu",
+        name=device_name(device),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        free_bytes=None,
+        capability=None,
+        fast_bf16=is_fast_at_bf16(device),
     )
 
 
 if __name__ == "__main__":
-    print(describe().model_dump_json())
+    if "--devices" in sys.argv:
+        print(TypeAdapter(tuple[DeviceFacts, ...]).dump_json(find_devices()).decode())
+    else:
+        print(describe().model_dump_json())

@@ -23,7 +23,7 @@ from stages.engine.devices import device_name, wait_for
 from stages.engine.engine import build_engine, choose_precision
 from stages.engine.engine_state import start_moments
 from stages.engine.rank_process import run_rank
-from stages.probe.measured_steps import RESULT, MeasuredSteps, StepMemory
+from stages.probe.records import RESULT, MeasuredSteps, StepMemory
 from stages.spec import TrainSpec
 
 WARM_UP_STEPS = 2

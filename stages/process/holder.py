@@ -7,13 +7,14 @@ id of that is part of the description, as is the container's namespace of proces
 on another machine cannot be seen from here.
 """
 
-import json
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
@@ -44,14 +45,9 @@ class Holder:
     def parse(cls, document: bytes) -> "Holder":
         """The holder that the content of a file names; all its fields are None if the content is empty or damaged."""
         try:
-            said = json.loads(document)
-        except (ValueError, RecursionError):
+            return TypeAdapter(cls).validate_json(document)
+        except ValueError:
             return cls()
-        if type(said) is int:
-            return cls(said)
-        values: dict[str, Any] = said if isinstance(said, dict) else {}
-        kinds = {"process": int, "host": str, "since": str, "process_start": int, "boot": str, "pid_namespace": str}
-        return cls(**{key: values[key] for key, kind in kinds.items() if type(values.get(key)) is kind})
 
     @property
     def is_me(self) -> bool:
@@ -110,17 +106,15 @@ def _is_hidden(process: int) -> bool:
 
 
 def _boot() -> str | None:
-    try:
+    with suppress(OSError):
         return _BOOT_ID.read_text().strip()
-    except OSError:
-        return None
+    return None
 
 
 def _pid_namespace() -> str | None:
-    try:
+    with suppress(OSError):
         return os.readlink(_PID_NAMESPACE)
-    except OSError:
-        return None
+    return None
 
 
 def _local(moment: str | None) -> str:

@@ -2,38 +2,31 @@
 
 Imports no torch.
 
-A rollback is a record of metrics.jsonl (event `anomaly`, action `rollback`). The stage returns to the checkpoint of
-`first_step` and skips `num_steps` steps' worth of data from there on: just past the data that caused the anomaly. A
-rollback stays valid until a later one returns to an earlier step, after which the steps read other data.
+A rollback after an anomaly is (first_step, num_steps): the stage returns to the checkpoint of `first_step` and skips
+`num_steps` steps' worth of data from there on: just past the data that caused the anomaly. A rollback stays valid until
+a later one returns to an earlier step, after which the steps read other data.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from stages.checkpoint.manifest import Manifest
-from stages.metrics import Record
 
 LeftOut = tuple[int, int]
 """(step, number of steps): the data skipped just before the stage's update `step`, counted from 0, in steps' worth."""
 
 
-def is_rollback(record: Record) -> bool:
-    """Whether a record sends the stage back to a checkpoint."""
-    return record["event"] == "anomaly" and record["action"] == "rollback"
-
-
-def skipped_ranges(records: Iterable[Record]) -> tuple[LeftOut, ...]:
-    """The data that the stage skips, given all its `records` of every attempt, oldest first."""
+def skipped_ranges(rollbacks: Iterable[tuple[int, int]]) -> tuple[LeftOut, ...]:
+    """The data that the stage skips, given the rollbacks of all its attempts, oldest first."""
     left_out: list[LeftOut] = []
-    for record in filter(is_rollback, records):
-        first_step = record["first_step"]
-        left_out = [*(entry for entry in left_out if entry[0] <= first_step), (first_step, record["num_steps"])]
+    for first_step, num_steps in rollbacks:
+        left_out = [*(entry for entry in left_out if entry[0] <= first_step), (first_step, num_steps)]
     return tuple(left_out)
 
 
-def rollbacks_in_place(records: Iterable[Record]) -> int:
+def rollbacks_in_place(rollbacks: Iterable[tuple[int, int]]) -> int:
     """How many of the newest rollbacks returned to the same step without reaching the next checkpoint."""
-    steps = [record["first_step"] for record in records if is_rollback(record)]
+    steps = [first_step for first_step, _ in rollbacks]
     return next((number for number, step in enumerate(reversed(steps)) if step != steps[-1]), len(steps))
 
 

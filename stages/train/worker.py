@@ -35,7 +35,6 @@ from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
 from stages.engine.deepspeed_api import DeepSpeedEngine
-from stages.engine.device_memory import engine_checkpoint_bytes, parameters_checkpoint_bytes
 from stages.engine.devices import device_name
 from stages.engine.engine import build_engine, choose_precision
 from stages.engine.engine_state import (
@@ -48,8 +47,8 @@ from stages.engine.engine_state import (
     save_parameters,
     start_moments,
 )
+from stages.engine.memory import engine_checkpoint_bytes, muon_elements, parameters_checkpoint_bytes
 from stages.engine.moments import takes_norm_of_updates
-from stages.engine.muon_memory import muon_elements
 from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter
 from stages.process.save_request import SaveRequest

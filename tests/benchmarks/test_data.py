@@ -16,8 +16,8 @@ from benchmarks.data import (
     readers_of,
     write_dataset,
 )
-from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
+from stages.data.samples import MixedSamples
 from tests.stages.data.test_dataset import write_dataset as write_numbers
 
 

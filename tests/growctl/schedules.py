@@ -1,6 +1,7 @@
 """A small valid schedule for tests, changed at dotted paths, and growctl's errors for it."""
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,12 @@ def message_of(call: Callable[..., Any], *arguments: Any) -> str:
     with pytest.raises(ScheduleError) as caught:
         call(*arguments)
     return str(caught.value)
+
+
+def paths_of(call: Callable[..., Any], *arguments: Any) -> str:
+    """The dotted paths of the problems that growctl reports, separated by spaces."""
+    first, *lines = message_of(call, *arguments).splitlines()
+    return " ".join(re.split(r": | = ", line.strip())[0] for line in lines or [first.partition(": ")[2]])
 
 
 def file_of(folder: Path, content: str | bytes, name: str = "s.yaml") -> str:

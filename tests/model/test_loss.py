@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model import activation_memory
+from model import memory
 from model.loss import IGNORED, linear_cross_entropy
 
 M, D, V = 11, 6, 9
@@ -32,7 +32,7 @@ def written_out(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 @pytest.fixture(params=[1, 4, M, 100], ids=lambda count: f"{count}-at-once")
 def at_once(request, monkeypatch) -> int:
     """The number of data tokens whose logits exist at a time."""
-    monkeypatch.setattr(activation_memory, "LOGITS_AT_ONCE", request.param * V)
+    monkeypatch.setattr(memory, "LOGITS_AT_ONCE", request.param * V)
     return request.param
 
 
@@ -67,7 +67,7 @@ def test_evaluation_and_training_give_the_same_loss(at_once):
 
 
 def test_logits_of_the_whole_batch_never_exist(monkeypatch):
-    monkeypatch.setattr(activation_memory, "LOGITS_AT_ONCE", 2 * V)
+    monkeypatch.setattr(memory, "LOGITS_AT_ONCE", 2 * V)
     shapes = []
     log_softmax = torch.log_softmax
     monkeypatch.setattr(torch, "log_softmax", lambda x, dim: shapes.append(tuple(x.shape)) or log_softmax(x, dim))

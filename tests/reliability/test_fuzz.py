@@ -30,7 +30,7 @@ from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
 from growctl.run.requests import schedule_yaml
 from growctl.run.screen import Screen
-from growctl.runs.read import read_run
+from growctl.runs.find import read_run
 from growctl.runs.show import read_facts, section
 from growctl.runs.status import find_status
 from growctl.text.console import Terminal
@@ -41,24 +41,24 @@ from model.flops import Flops
 from stages.checkpoint.directory import newest_checkpoint
 from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord, extended
-from stages.checkpoint.manifest import CheckpointError, Manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.checkpoint.sealed import _seal_of
-from stages.checkpoint.verify import verify_checkpoint
-from stages.data.corpus import DataError, DataSpec
+from stages.corpus.token_files import open_token_files
 from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, verify_dataset
+from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.training_samples import TrainingSamples
+from stages.data.samples import TrainingSamples
+from stages.data.spec import DataSpec
 from stages.metrics import read_metrics
-from stages.token_files.find import open_token_files
-from stages.token_files.mapped import TokenFileError
 from tests.growctl.ladders import ladder
 from tests.growctl.ledger.records import BASE as STAGE
 from tests.growctl.ledger.records import GROWN, RUN, killed_once
 from tests.growctl.schedules import BASE, TEXT
 from tests.growctl.text.schemas import assert_follows_schema
 from tests.stages.checkpoints import small_config
+from tests.stages.corpus.test_megatron import texts_of
+from tests.stages.corpus.token_file_definition import write_datatrove_files, write_megatron_files
 from tests.stages.test_metrics import EVENTS, with_crc
-from tests.stages.token_files.definition import write_datatrove_files, write_megatron_files
 
 CASES = 10_000 if os.environ.get("GROWCTL_SOAK") else 300
 LONGEST_SECONDS = 300.0
@@ -418,9 +418,9 @@ def test_token_files_of_other_programs_are_accepted_or_rejected(folder: Path, da
 
     def read() -> list[list[int]]:
         [files] = open_token_files(path)
-        return [files.document(number).tolist() for number in range(files.num_documents)]
+        return texts_of(files)
 
-    documents = judged(read, TokenFileError, folder.parent)
+    documents = judged(read, DataError, folder.parent)
     assert documents is None or all(isinstance(token, int) for document in documents for token in document)
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import read_manifest
-from stages.data.samples import open_samples
-from stages.data.token_split import TokenSplit
-from stages.data.training_samples import TrainingSamples
+from stages.data.samples import TrainingSamples, open_samples
+from stages.data.tokens import TokenSplit
 from stages.spec import TrainSpec
 from tests.growctl.runs import losses
 from tests.reliability.harness import KilledRun, check_same_end
@@ -67,7 +66,7 @@ def test_stages_of_other_batches_and_contexts_read_no_token_twice(undisturbed):
         assert spec.samples_seen * spec.sequence_length == ends[-1]
         number, num_tokens = spec.num_steps * spec.batch_size, samples.num_windows * 32
         stream = TokenSplit(dataset, "train").num_tokens
-        for start in samples.starts(spec.samples_seen, number).tolist():
+        for start in samples.places(spec.samples_seen, number)[:, 1].tolist():
             read += [(start + place) % stream for place in range(spec.sequence_length)]
         ends.append(ends[-1] + number * spec.sequence_length)
         final = read_manifest(undisturbed.directory / f"stages/{stage}/final")

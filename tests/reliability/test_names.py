@@ -34,7 +34,7 @@ from growctl.run.slurm_jobs import plan_jobs
 from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.runs.status import find_status
 from model.flops import Flops
-from stages.data.prepare import _name
+from stages.corpus.corpus import plain_name
 from tests.growctl.schedules import BASE, changed, parse
 from tests.reliability.hostile import HOSTILE, TEXTS
 from tests.workers import HANG_SECONDS
@@ -100,9 +100,9 @@ def test_a_hostile_name_on_the_command_line_is_rejected(name, tmp_path):
 
 @quick
 @given(source=TEXTS.map(lambda text: f"folder/{text}"))
-def test_every_source_gives_a_plain_dataset_name(source):
-    assert is_plain(_name(source))
-    assert len(_name(source)) <= 100
+def test_every_source_gives_a_plain_datasetplain_name(source):
+    assert is_plain(plain_name(source))
+    assert len(plain_name(source)) <= 100
 
 
 def told(dump: Path) -> tuple[list[str], dict[str, str]]:

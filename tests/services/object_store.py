@@ -19,7 +19,6 @@ from stages.metrics import read_metrics
 from tests.growctl.runs import TEXT
 from tests.services.processes import background, output_of, wait_until
 from tests.services.service import Service
-from tests.stages.data.ranged import with_ranges_of
 from tests.web_server import FAULTS, WebServer, server_at
 
 OURS, PRIVATE = "texts", "private"
@@ -256,14 +255,13 @@ def _trains_on_remote_tokens(store: Store) -> str:
     runs = store.folder / "remote"
     prepared = store.growctl("prepare", store.schedule, "--runs-dir", runs / "prepared")
     local = Path(prepared.split()[-1])
-    with_ranges_of(local, 4096)
     client = _client("s3", store.endpoint, store.key, store.secret)
     for path in (path for path in local.rglob("*") if path.is_file()):
         client.put_object(Bucket=OURS, Key=f"datasets/web/{path.relative_to(local)}", Body=path.read_bytes())
     store.growctl("run", store.schedule, f"data.source={local}", "--runs-dir", runs / "local")
     with WebServer(server_at(int(store.endpoint.rpartition(":")[2]))).running() as proxy:
         proxy.faults.extend(FAULTS * 2)
-        remote = ("data.source=s3://texts/datasets/web", "data.cache_bytes=64kB", "--runs-dir", runs / "far")
+        remote = ("data.source=s3://texts/datasets/web", "--runs-dir", runs / "far")
         store.growctl("run", store.schedule, *remote, AWS_ENDPOINT_URL=proxy.url)
         assert not proxy.faults, f"only {dict(proxy.injected)} were injected"
     finals = [read_manifest(runs / place / "tiny/stages/1-large/final") for place in ("local", "far")]
@@ -271,7 +269,7 @@ def _trains_on_remote_tokens(store: Store) -> str:
     assert hashes[0] == hashes[1], "the weights differ"
     records = read_metrics(runs / "far/tiny/stages/1-large/metrics.jsonl")
     waited = sum(record["data_wait_seconds"] for record in records if record["event"] == "train")
-    faults = f"{len(FAULTS * 2)} faults among {proxy.injected.total()} ranges"
+    faults = f"{len(FAULTS * 2)} faults among {proxy.injected.total()} requests"
     return f"{faults}, {waited:.1f} s waited, the same weights as local"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tools import file_tables, formats, generate, growth_axes, inspection, judge, keys, performance
+from tools import formats, generate, growth_axes, inspection, judge, keys, performance
 from tools.tables import NOT_MEASURED, at_least, at_most, number, share_at_least, table
 
 MACHINE = {"cpu": "A CPU", "cores": 2, "torch": "2.13.0", "python": "3.11.7", "system": "Linux"}
@@ -153,7 +153,7 @@ def test_the_picture_has_a_panel_for_each_dtype(tmp_path) -> None:
 @pytest.mark.slow
 def test_generating_writes_every_page(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(formats, "SCHEMAS", tmp_path / "schemas")
-    for module in (generate, file_tables, performance, inspection, growth_axes, judge, formats, keys):
+    for module in (generate, performance, inspection, growth_axes, judge, formats, keys):
         page = tmp_path / module.PAGE.name
         page.write_text(module.PAGE.read_text())
         monkeypatch.setattr(module, "PAGE", page)
@@ -164,7 +164,6 @@ def test_generating_writes_every_page(tmp_path, monkeypatch, capsys) -> None:
     told = capsys.readouterr().out.split()
     pages = [
         "schedules.md",
-        "architecture.md",
         "performance.md",
         "inspection.md",
         "growing.md",

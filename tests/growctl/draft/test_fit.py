@@ -74,7 +74,7 @@ def test_what_exceeds_a_device_is_sharded_then_offloaded_then_rejected() -> None
     assert drafted(Wish(3_000_000_000, gpus=1, device="a100-40gb"), "s").draft.sharding[1] == "optimizer"
     with pytest.raises(UserError, match=r"^--params 15B: does not fit on 1 x h100, .*; --gpus 4 fits$"):
         drafted(Wish(15_000_000_000, gpus=1, device="h100"), "s")
-    assert drafted(Wish(15_000_000_000, gpus=4, device="h100"), "s").plan.warnings == []
+    assert drafted(Wish(15_000_000_000, gpus=4, device="h100"), "s").plan.warnings == ()
 
 
 def test_a_model_whose_activations_alone_exceed_a_device_is_rejected_without_naming_a_number() -> None:

@@ -12,8 +12,8 @@ from growctl.ledger.entries import ScoreEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
 from growctl.ledger.lines import append_scores, read_scores
+from growctl.runs.find import newest_scores
 from growctl.runs.lock import hold
-from growctl.runs.read import newest_scores
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import hash_file
 from stages.checkpoint.manifest import manifest_hash

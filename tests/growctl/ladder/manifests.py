@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from stages.data.corpus import DataSpec
+from stages.corpus.location import in_one_spelling
 from stages.data.dataset import DatasetManifest, DatasetSplit, dataset_manifest_bytes
+from stages.data.spec import DataSpec
 
 
 def write_dataset(
@@ -14,7 +15,7 @@ def write_dataset(
     held_out = DatasetSplit(num_tokens=validation[1], num_bytes=1, num_documents=validation[0], files=())
     manifest = DatasetManifest(
         format_version=1,
-        spec=spec.in_one_spelling(),
+        spec=in_one_spelling(spec),
         vocab_size=300,
         token_bytes=2,
         tokenizer_sha256="",

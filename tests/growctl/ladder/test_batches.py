@@ -9,7 +9,6 @@ from growctl.ladder.controls import plan_controls
 from growctl.ladder.plan import make_plan
 from growctl.ladder.releases import plan_run
 from growctl.ladder.stage_plans import plan_stages, worker_spec
-from growctl.run.changed_schedule import shared_training
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
 from model.flops import forward_flops_per_token, training_flops_per_token
@@ -106,16 +105,6 @@ def test_the_plan_has_memory_and_micro_batches_of_each_context() -> None:
     assert [stage.sequence_length for stage in make_plan(schedule).stages] == [4, 16, 16]
 
 
-def test_runs_share_no_training_whose_batch_or_order_of_data_differs() -> None:
-    schedule = changing()
-    assert shared_training(schedule, changing(steps=(5, 6, 9)))[0]
-    assert not shared_training(schedule, changing({"sequence_length": 4, "batch_size": 4}, {"sequence_length": 8}, {}))[
-        0
-    ]
-    longer = changing({"sequence_length": 4, "batch_size": 8}, {"sequence_length": 8}, {"sequence_length": 32})
-    assert not shared_training(schedule, longer)[0], "the order is that of windows of 32 tokens"
-
-
 SMALL: dict[str, Any] = {"attention_tokens": 4, "ffn_tokens": 8}
 
 
@@ -150,7 +139,7 @@ def test_controls_train_each_size_once_and_a_single_jump_replaces_two_growths_or
     *_, jump, official = (plan_stages(control.schedule) for control in controls)
     assert [plan.is_grown for plan in jump] == [False, True]
     assert [plan.is_grown for plan in official] == [False, False, True, False, True]
-    with pytest.raises(ScheduleError, match="'single-jump': needs two growths or more"):
+    with pytest.raises(ScheduleError, match="'single-jump': needs three stages or more, with two growths"):
         of_sizes(SMALL, *two[:3], controls=[{"kind": "single-jump"}])
     with pytest.raises(ScheduleError, match="'official-growth': needs a ladder that grows"):
         of_sizes(SMALL, two[0], controls=[{"kind": "official-growth"}])
@@ -166,7 +155,10 @@ def test_controls_train_each_size_once_and_a_single_jump_replaces_two_growths_or
         ({"batch_size": 16, "attention_tokens": 4}, None),
         ({"batch_size": 8, "sequence_length": 16}, "stages.1: has the size, batch, context and mixture of the stage"),
         ({"mixture": {"a": 1, "b": 1}}, "stages.1: has the size, batch, context and mixture of the stage"),
-        ({"batch_size": 16, "ramp_steps": 2}, "stages.1.ramp_steps = 2: is for a stage that grows; leave it out"),
+        (
+            {"batch_size": 16, "ramp_steps": 2},
+            "stages.1.ramp_steps = 2: is for a stage that adds parameter tokens",
+        ),
     ],
 )
 @pytest.mark.parametrize("family", ["tokenformer", "transformer"])

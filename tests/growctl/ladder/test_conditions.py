@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.conditions import data_conditions
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
-from stages.data.mixture_dataset import Ingredient, write_mixture
 from tests.stages.data.test_dataset import write_dataset
 
 

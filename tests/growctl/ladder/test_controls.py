@@ -79,8 +79,8 @@ def test_a_control_that_cannot_be_run_is_to_be_left_out_and_that_is_said_once(mo
     stages = [stage.model_copy(update={"ramp_steps": 6}) for stage in schedule.stages]
     [line] = check_controls(schedule.model_copy(update={"stages": stages}))
     assert line == (
-        "controls.0.kind = 'official-growth': cannot be run for this ladder: stages.0.ramp_steps = 6: is for a stage "
-        "that grows; leave it out"
+        "controls.0.kind = 'official-growth': cannot be run for this ladder, leave it out: stages.0.ramp_steps = 6: "
+        "is for a stage that adds parameter tokens; leave it out"
     )
 
 
@@ -240,10 +240,10 @@ def test_a_transformers_controls_have_its_own_sizes() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ladder("single-jump", steps=(9, 9)), "kind = 'single-jump': needs a ladder of three stages or more"),
+        (lambda: ladder("single-jump", steps=(9, 9)), "kind = 'single-jump': needs three stages or more"),
         (lambda: ladder("official-growth", steps=(9,)), "kind = 'official-growth': needs a ladder that grows"),
         (lambda: ladder("official-growth", growth={"preset": "official"}), "'official-growth': the ladder itself"),
-        (lambda: transformer_ladder("official-growth"), "'official-growth': the schedule has no tokenformer"),
+        (lambda: transformer_ladder("official-growth"), "'official-growth': needs a tokenformer"),
         (lambda: ladder("single-jump", budgets=(0.1,)), "budgets = [0.1]: must be above 0."),
         (lambda: ladder("best-scratch", "best-scratch"), "'best-scratch': is already in the list"),
     ],
@@ -286,7 +286,7 @@ def test_scratch_of_each_size_leaves_the_last_size_to_a_control_that_trains_it_a
         ({}, "needs a ladder with finished models of two sizes or more; set releases to all"),
         (
             {"releases": "all", "learning_rate": {"peak": 1e-3, "decay": 0.0}},
-            "needs learning_rate.decay above 0, so that the controls decay too",
+            "needs learning_rate.decay above 0, so that controls decay",
         ),
     ],
 )

@@ -24,10 +24,10 @@ from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.launch.resolve import planned_devices
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.known_devices import DEVICES
+from growctl.schedule.launch_block import DEVICES
 from stages.checkpoint.retention import outdated
-from stages.data.corpus import DataSpec
-from stages.probe.measured_steps import MeasuredSteps
+from stages.data.spec import DataSpec
+from stages.probe.records import MeasuredSteps
 from tests.growctl.ladder.manifests import write_dataset
 from tests.growctl.ladders import ladder
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.ladder.budgets import stage_positions
-from growctl.schedule.batches import StageBatch
-from stages.data.training_samples import TrainingSamples
+from growctl.schedule.blocks import StageBatch
+from stages.data.samples import TrainingSamples
 from tests.stages.data.test_dataset import write_dataset
 
 WINDOW, NUM_TOKENS = 12, 1000

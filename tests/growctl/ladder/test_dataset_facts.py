@@ -9,8 +9,7 @@ import fsspec
 import pytest
 from rich.console import Console
 
-from growctl.ladder.dataset_facts import counted_on
-from growctl.ladder.load import ScheduleError, load_resolved, load_schedule
+from growctl.ladder.load import ScheduleError, counted_on, load_resolved, load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.run.dataset import RunDataset
@@ -19,15 +18,14 @@ from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
-from stages.data.attended_tokens import mean_attended_tokens
-from stages.data.corpus import DataError, DataSpec
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
-from stages.data.document_ends import DocumentEnds
-from stages.data.packed_split import packing_facts
+from stages.data.documents import DocumentEnds, mean_attended_tokens
+from stages.data.errors import DataError
+from stages.data.packing import packing_facts
+from stages.data.spec import DataSpec
 from tests.growctl.schedules import TEXT, file_of
-from tests.stages.data.ranged import with_ranges_of
 from tests.stages.data.test_dataset import write_dataset as write_numbers
-from tests.stages.data.test_document_ends import write_dataset
+from tests.stages.data.test_documents import write_dataset
 
 MASKED = "data.document_mask=true"
 
@@ -119,7 +117,6 @@ def test_a_run_that_has_begun_keeps_its_number(tmp_path: Path) -> None:
 def given(folder: Path, entries: int = 400) -> tuple[Path, tuple[str, ...]]:
     """A dataset whose tokenizer has so many entries, and the overrides that make it the text of the schedule."""
     dataset = write_numbers(folder, [900], [200], token_bytes=2)
-    with_ranges_of(dataset, 512)
     manifest = read_dataset_manifest(dataset).model_copy(update={"vocab_size": entries})
     (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
     return dataset, (f"data.source={dataset}", "~data.vocab_size", "~data.validation_fraction")

@@ -11,7 +11,7 @@ from growctl.ladder.plan import make_plan
 from growctl.launch.devices import Devices
 from growctl.launch.machines import Launch
 from growctl.schedule.blocks import Schedule
-from stages.probe.measured_steps import RESULT
+from stages.probe.records import RESULT
 from stages.spec import TrainSpec
 from tests.growctl.ladders import ladder
 from tests.growctl.runs import run

@@ -9,7 +9,7 @@ import yaml
 
 from growctl.ladder.load import ScheduleError, load_schedule
 from growctl.schedule.blocks import Schedule
-from tests.growctl.schedules import DELETE, changed, message_of, parse
+from tests.growctl.schedules import DELETE, changed, message_of, parse, paths_of
 
 SOURCES = [
     {"name": "books", "source": "/texts/books", "weight": 1},
@@ -24,45 +24,33 @@ def mixed(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "paths"),
     [
-        ({"data.source": "/text"}, "data.source = '/text': data.mixture names sources too; drop one of the two"),
-        ({"data.shared_tokenizer": "abc"}, "data.shared_tokenizer: growctl computes it; leave it out"),
-        ({"data.include": "*.txt"}, "data.include = '*.txt': is for data.source; with data.mixture, set it in the"),
-        ({"data.approximate_tokens": "3M"}, "data.approximate_tokens = 3000000: is for data.source; with data.mixture"),
-        ({"data.mixture.0.weight": 0}, "data.mixture.0.weight = 0: must be above 0"),
-        ({"data.mixture.0.weight": -1}, "data.mixture.0.weight = -1: must be above 0"),
-        ({"data.mixture.0.weight": math.nan}, "data.mixture.0.weight = NaN: must be a finite number"),
-        ({"data.mixture.0.weight": DELETE}, "data.mixture.0.weight: is missing"),
-        ({"data.mixture.0.source": DELETE}, "data.mixture.0.source: is missing"),
-        ({"data.mixture.0.wieght": 2}, "data.mixture.0.wieght = 2: no such key; did you mean 'weight'?"),
-        (
-            {"data.mixture.0.epochs": 2},
-            "data.mixture.0.epochs = 2: no such key here; growctl calls it data",
-        ),
-        (
-            {"data.mixture.0.name": "v1.0"},  # a dot would end a key in an override of stages.N.mixture
-            "data.mixture.0.name = 'v1.0': must be letters, digits, _ - (a letter or digit first, 100 at most)",
-        ),
-        ({"data.mixture.1.epochs_at_most": 0}, "data.mixture.1.epochs_at_most = 0: must be above 0"),
-        ({"data.mixture.1.name": "books"}, "data.mixture.1.name = 'books': another source has that name"),
-        ({"data.mixture": []}, "data.source: is missing; set it to a text, or name several in data.mixture"),
-        (
-            {"stages.1.mixture": {"boks": 1}},
-            "stages.1.mixture.boks = 1: data.mixture has no such source; its sources are books, code; did you mean "
-            "'books'?",
-        ),
-        ({"stages.1.mixture": {"books": 0, "code": 0}}, 'stages.1.mixture = {"books": 0.0, "code": 0.0}: all weig'),
-        ({"stages.1.mixture": {"books": -1}}, "stages.1.mixture.books = -1: must be 0 or more"),
-        ({"stages.1.mixture": {"books": math.inf}}, "stages.1.mixture.books = Infinity: must be a finite number"),
-        ({"stages.1.mixture": {}}, "stages.1.mixture = {}: must have 1 or more entries"),
-        ({"data.when_exhausted": "other"}, "data.when_exhausted = 'other': must be 'stop' or 'others'"),
+        ({"data.source": "/text"}, "data.source"),
+        ({"data.shared_tokenizer": "abc"}, "data.shared_tokenizer"),
+        ({"data.include": "*.txt"}, "data.include"),
+        ({"data.approximate_tokens": "3M"}, "data.approximate_tokens"),
+        ({"data.mixture.0.weight": 0}, "data.mixture.0.weight"),
+        ({"data.mixture.0.weight": -1}, "data.mixture.0.weight"),
+        ({"data.mixture.0.weight": math.nan}, "data.mixture.0.weight"),
+        ({"data.mixture.0.weight": DELETE}, "data.mixture.0.weight"),
+        ({"data.mixture.0.source": DELETE}, "data.mixture.0.source"),
+        ({"data.mixture.0.wieght": 2}, "data.mixture.0.wieght"),
+        ({"data.mixture.0.epochs": 2}, "data.mixture.0.epochs"),
+        ({"data.mixture.0.name": "v1.0"}, "data.mixture.0.name"),
+        ({"data.mixture.1.epochs_at_most": 0}, "data.mixture.1.epochs_at_most"),
+        ({"data.mixture.1.name": "books"}, "data.mixture.1.name"),
+        ({"data.mixture": []}, "data.source"),
+        ({"stages.1.mixture": {"boks": 1}}, "stages.1.mixture.boks"),
+        ({"stages.1.mixture": {"books": 0, "code": 0}}, "stages.1.mixture"),
+        ({"stages.1.mixture": {"books": -1}}, "stages.1.mixture.books"),
+        ({"stages.1.mixture": {"books": math.inf}}, "stages.1.mixture.books"),
+        ({"stages.1.mixture": {}}, "stages.1.mixture"),
+        ({"data.when_exhausted": "other"}, "data.when_exhausted"),
     ],
 )
-def test_each_mistake_in_a_mixture_has_one_message(changes: dict[str, Any], expected: str) -> None:
-    message = message_of(parse, changed(MIXED | changes))
-    assert message.startswith(f"s.yaml: {expected}"), message
-    assert "problems" not in message
+def test_each_mistake_in_a_mixture_has_one_message(changes: dict[str, Any], paths: str) -> None:
+    assert paths_of(parse, changed(MIXED | changes)) == paths
 
 
 def followed(*entries: tuple[int, dict[str, float]]) -> dict[str, Any]:
@@ -70,27 +58,23 @@ def followed(*entries: tuple[int, dict[str, float]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "paths"),
     [
-        (followed((0, {"books": -1})), "stages.1.followed.0.weights.books = -1: must be 0 or more"),
-        (followed((0, {"books": 0})), 'stages.1.followed.0.weights = {"books": 0.0}: all weights are 0'),
-        (followed((0, {"boks": 1})), "stages.1.followed.0.weights.boks = 1: data.mixture has no such source"),
-        (followed((9, {"books": 1}), (2, {"code": 1})), "stages.1.followed: growctl writes this key into controls"),
-        (followed(), "stages.1.followed: growctl writes this key into controls"),
+        (followed((0, {"books": -1})), "stages.1.followed.0.weights.books"),
+        (followed((0, {"books": 0})), "stages.1.followed.0.weights"),
+        (followed((0, {"boks": 1})), "stages.1.followed.0.weights.boks"),
+        (followed((9, {"books": 1}), (2, {"code": 1})), "stages.1.followed"),
+        (followed(), "stages.1.followed"),
     ],
 )
 def test_each_mistake_in_the_weights_that_a_control_follows_has_one_message(
-    changes: dict[str, Any], expected: str
+    changes: dict[str, Any], paths: str
 ) -> None:
-    message = message_of(parse, changed(MIXED | changes))
-    assert message.startswith(f"s.yaml: {expected}"), message
-    assert "problems" not in message
+    assert paths_of(parse, changed(MIXED | changes)) == paths
 
 
 def test_weights_by_stage_need_a_mixture() -> None:
-    assert "stages.1.mixture: data.mixture names no sources" in message_of(
-        parse, changed({"stages.1.mixture": {"books": 1}})
-    )
+    assert "data.mixture names no sources" in message_of(parse, changed({"stages.1.mixture": {"books": 1}}))
     assert "is for data.mixture; leave it out" in message_of(parse, changed({"data.when_exhausted": "others"}))
 
 

@@ -6,10 +6,9 @@ import pytest
 
 from growctl.ladder.load import load_schedule
 from growctl.ladder.mixtures import mixture_spans
-from growctl.runs.read import read_run
+from growctl.runs.find import read_run
 from stages.checkpoint.manifest import read_manifest
-from stages.data.mixed_samples import MixedSamples
-from stages.data.samples import open_samples
+from stages.data.samples import MixedSamples, open_samples
 from stages.spec import TrainSpec
 from stages.train.training_history import TrainingHistory
 from tests.growctl.mixed import SCHEDULE, write_schedule, write_texts

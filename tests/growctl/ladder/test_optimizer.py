@@ -7,7 +7,7 @@ import pytest
 
 from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_stages, worker_spec
-from tests.growctl.schedules import changed, message_of, parse
+from tests.growctl.schedules import changed, parse, paths_of
 
 MUON = {"optimizer.name": "muon"}
 CLIPPED = (
@@ -21,31 +21,22 @@ ROUNDED = (
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "paths"),
     [
-        ({"optimizer.name": "moun"}, "optimizer.name = 'moun': must be 'adamw' or 'muon'"),
-        (MUON | {"optimizer.gradient_clipping": 1.0}, CLIPPED),
-        (
-            MUON | {"launch.offload": "optimizer"},
-            "launch.offload = 'optimizer': must be 'none' with optimizer.name = 'muon', whose momentum stays on the "
-            "devices",
-        ),
-        (MUON | {"launch.zero_stage": 2, "training.precision": "bf16"}, ROUNDED),
-        (MUON | {"launch.zero_stage": 2, "training.precision": "auto"}, ROUNDED),
-        (MUON | {"optimizer.momentum": 1.0}, "optimizer.momentum = 1.0: must be below 1"),
-        (MUON | {"optimizer.muon_lr_scale": 0}, "optimizer.muon_lr_scale = 0: must be above 0"),
-        ({"optimizer.muon_lr_scale": 8}, "optimizer.muon_lr_scale = 8: is for optimizer.name = 'muon'; leave it out"),
-        (
-            {"optimizer.momentum": 0.9},
-            "optimizer.momentum = 0.9: is for optimizer.name = 'muon'; AdamW's is the first of optimizer.betas",
-        ),
-        (MUON | {"optimizer.muon_lr": 0.02}, "no such key here; growctl calls it optimizer.muon_lr_scale"),
+        ({"optimizer.name": "moun"}, "optimizer.name"),
+        (MUON | {"optimizer.gradient_clipping": 1.0}, "optimizer.gradient_clipping"),
+        (MUON | {"launch.offload": "optimizer"}, "launch.offload"),
+        (MUON | {"launch.zero_stage": 2, "training.precision": "bf16"}, "launch.zero_stage"),
+        (MUON | {"launch.zero_stage": 2, "training.precision": "auto"}, "launch.zero_stage"),
+        (MUON | {"optimizer.momentum": 1.0}, "optimizer.momentum"),
+        (MUON | {"optimizer.muon_lr_scale": 0}, "optimizer.muon_lr_scale"),
+        ({"optimizer.muon_lr_scale": 8}, "optimizer.muon_lr_scale"),
+        ({"optimizer.momentum": 0.9}, "optimizer.momentum"),
+        (MUON | {"optimizer.muon_lr": 0.02}, "optimizer.muon_lr"),
     ],
 )
-def test_what_an_optimizer_does_not_go_with_gets_one_message(changes: dict[str, Any], problem: str) -> None:
-    said = message_of(parse, changed(changes))
-    assert problem in said
-    assert said.count(" = ") == problem.count(" = ") or "allowed here" in said
+def test_what_an_optimizer_does_not_go_with_gets_one_message(changes: dict[str, Any], paths: str) -> None:
+    assert paths_of(parse, changed(changes)) == paths
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from growctl.ladder.plan import make_plan, print_plan
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.blocks import Schedule
 from growctl.text.documents import plain
-from stages.probe.measured_steps import MeasuredSteps, StepMemory
+from stages.probe.records import MeasuredSteps, StepMemory
 from tests.growctl.ladders import ladder
 from tests.growctl.text.schemas import assert_follows_schema
 

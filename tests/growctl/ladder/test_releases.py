@@ -107,13 +107,13 @@ def test_stages_that_decay_on_their_own_are_finished_and_need_no_release(rate: d
     schedule = ladder(releases="all", learning_rate=rate)
     assert released(schedule) == {}
     assert all(map(has_decayed, plan_stages(schedule)))
-    with pytest.raises(ScheduleError, match=r"stages\.1\.release = true: stage stage-1 is finished already"):
+    with pytest.raises(ScheduleError, match=r"stages\.1\.release = true: stage stage-1 ends finished"):
         with_stage(1, True, learning_rate=rate)
 
 
 def test_of_a_ladder_that_decays_once_only_the_last_stage_is_finished() -> None:
     assert [has_decayed(plan) for plan in plan_stages(ladder())] == [False, False, True]
-    with pytest.raises(ScheduleError, match=r"stages\.2\.release = true: stage stage-2 is finished already"):
+    with pytest.raises(ScheduleError, match=r"stages\.2\.release = true: stage stage-2 ends finished"):
         with_stage(2, True)
 
 

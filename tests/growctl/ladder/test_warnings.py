@@ -13,7 +13,7 @@ from growctl.run.requests import RunRequest, check_batch
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
-from stages.data.remote_reading import RemoteReading
+from stages.data.remote import RemoteReading
 from tests.growctl.ladder.manifests import write_dataset
 from tests.growctl.ladders import ladder
 from tests.growctl.runs import run_here
@@ -134,7 +134,7 @@ def test_where_a_size_does_not_fit_checkpointing_is_proposed_with_its_memory_and
     plan = make_plan(optimal(launch={"devices": 1, "activation_checkpointing": "blocks"})).trunk[1].plan
     assert found.endswith(
         " 4 is the largest that fits. It fits with launch.activation_checkpointing = blocks: 1.11 MB instead of "
-        f"1.35 MB, {plan.recomputed_flops / plan.flops.total:.0%} more hardware FLOPs."
+        f"1.34 MB, {plan.recomputed_flops / plan.flops.total:.0%} more hardware FLOPs."
     )
     assert ["It fits" in warning for warning in fitting("1MB", 8)] == [True, False]
     assert not any("It fits" in warning for warning in fitting("1MB", 8, activation_checkpointing={"every": 2}))
@@ -264,7 +264,7 @@ def test_a_small_validation_set_is_a_warning_once_the_dataset_is_prepared(tmp_pa
     schedule = optimal()
     write_dataset(RunsPaths(tmp_path).datasets / "text-0", schedule.data, validation=(6, 9_000))
     [warning] = make_plan(schedule, tmp_path).warnings
-    assert warning.startswith("Validation has 6 documents with 9,000 tokens, fewer than 50 documents and 100,000 ")
+    assert warning.startswith("Validation has 6 documents with 9,000 tokens, and an evaluation reads 9,000 of them: ")
     assert "data.validation_fraction" in warning
 
 
@@ -291,8 +291,8 @@ def test_a_cache_smaller_than_a_remote_dataset_is_a_warning_with_the_traffic(tmp
     assert found("20MB") == []
     assert found("5MB") == [
         "data.cache_bytes is 5 MB, but the training tokens at s3://bucket/web-1a2b take 20 MB: about 75% of the "
-        "samples fetch a range of 1.05 MB each, 18.9 GB in the whole ladder. Set data.cache_bytes to 20 MB or more, or "
-        "download the dataset."
+        "samples fetch a whole shard, which takes far longer than training on them. Set data.cache_bytes to 20 MB or "
+        "more, or download the dataset."
     ]
     path = file_of(tmp_path, TEXT, "remote.yaml")
     _, err = run_here("validate", path, f"data.source={url}", "data.cache_bytes=5MB", "--runs-dir", tmp_path)

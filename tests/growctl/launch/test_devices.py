@@ -35,8 +35,8 @@ from growctl.schedule.blocks import Schedule
 from stages.engine.devices import visible_gpus
 from stages.engine.engine import choose_precision
 from stages.engine.precision import cpu_is_fast_at_bf16, resolve_precision
-from stages.probe.devices import find_devices
-from stages.probe.machine_facts import DeviceFacts
+from stages.probe.machine import find_devices
+from stages.probe.records import DeviceFacts
 from tests.growctl.ladders import ladder
 from tests.workers import REPOSITORY
 
@@ -307,7 +307,11 @@ def test_a_plan_ends_the_reason_that_it_notes_with_one_full_stop(monkeypatch):
 @pytest.mark.slow
 def test_the_probes_output_is_read_back():
     result = subprocess.run(
-        [sys.executable, "-m", "stages.probe.devices"], capture_output=True, text=True, check=True, cwd=REPOSITORY
+        [sys.executable, "-m", "stages.probe.machine", "--devices"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=REPOSITORY,
     )
     told = [DeviceFacts.model_validate(each) for each in json.loads(result.stdout.splitlines()[-1])]
     assert len(told) == max(1, torch.cuda.device_count())

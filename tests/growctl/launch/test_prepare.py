@@ -14,18 +14,18 @@ import pytest
 from growctl.ladder.load import load_schedule
 from growctl.launch.prepare import JOBS, TaskPart, error_file, execute_on
 from growctl.run.screen import work_words
-from stages.data import build as build_module
-from stages.data.corpus import DataError
+from stages.corpus import corpus as corpus_module
+from stages.corpus.prepare import prepare
+from stages.corpus.tasks import Work
 from stages.data.dataset import read_dataset_manifest
-from stages.data.prepare import prepare
-from stages.data.progress import Work
+from stages.data.errors import DataError
 from tests.growctl.runs import run_here
 
 
 @pytest.fixture
 def values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Overrides for sixty documents, which make several shards."""
-    monkeypatch.setattr(build_module, "SHARD_BYTES", 400)
+    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 400)
     source = tmp_path / "texts"
     source.mkdir()
     for number in range(60):

@@ -289,8 +289,8 @@ def test_anomalies_are_stored_once_and_in_order(ledger: Ledger) -> None:
     for _ in range(2):
         ledger.books("0-small").sync(metrics.records)
     assert ledger.anomalies("0-small") == [
-        AnomalyEntry(1, 7, 18.0, "spike", 9.5, 6.0, "skip", 7, 1),
-        AnomalyEntry(1, 7, 19.0, "non_finite", None, None, "stop", None, None),
+        AnomalyEntry("0-small", 1, 7, 18.0, "spike", 9.5, 6.0, "skip", 7, 1),
+        AnomalyEntry("0-small", 1, 7, 19.0, "non_finite", None, None, "stop", None, None),
     ]
     assert ledger.anomalies("1-large") == []
     ledger.close()

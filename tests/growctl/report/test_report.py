@@ -15,8 +15,7 @@ from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document, stages_csv, write_report
 from growctl.report.sections import remarks, report_sections
-from growctl.runs.find import RunNotFoundError, find_runs
-from growctl.runs.read import read_run
+from growctl.runs.find import RunNotFoundError, find_runs, read_run
 from growctl.runs_dir import ReportPaths
 from growctl.text.console import Terminal
 from growctl.text.documents import plain

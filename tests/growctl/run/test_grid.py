@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from growctl.ladder.load import RUN_NAME
 from growctl.run.grid import MOST_RUNS, SweepError, grid, run_names, seed_grid, short_keys
+from growctl.runs_dir import RUN_NAME
 
 VALUES = st.one_of(
     st.integers(), st.floats(allow_nan=False), st.text(max_size=60), st.booleans(), st.none(), st.lists(st.integers())

@@ -12,8 +12,7 @@ from growctl.run import screen as screen_module
 from growctl.run.progress import LadderProgress
 from growctl.run.screen import Screen, make_screen, stage_table
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.known_devices import DEVICES, known_device, peak_flops
-from growctl.schedule.launch_block import HardwareBlock
+from growctl.schedule.launch_block import DEVICES, HardwareBlock, known_device, peak_flops
 from stages.metrics import Record
 from tests.growctl.ladders import ladder
 

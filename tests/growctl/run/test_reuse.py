@@ -14,7 +14,7 @@ from rich.console import Console
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import reuse_sources
 from growctl.run.resume import newest_own
-from growctl.run.reuse import Found, find_further, kept_evaluations, reuse, take_over
+from growctl.run.reuse import Candidate, find_further, kept_evaluations, reuse, take_over
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs.stages import Segment, payers
@@ -88,13 +88,13 @@ def spec_in(own: StagePaths, **changes: Any) -> TrainSpec:
     return SPEC.model_copy(update={"directory": str(own.directory), **changes})
 
 
-def furthest(tmp_path: Path, spec: TrainSpec = SPEC, beyond: int = 0, **elsewhere: Path) -> Found | None:
+def furthest(tmp_path: Path, spec: TrainSpec = SPEC, beyond: int = 0, **elsewhere: Path) -> Candidate | None:
     said: list[str] = []
     sources = [tmp_path / "runs", *elsewhere.values()]
     return next(find_further(history(spec), beyond, sources, said.append), None)
 
 
-def taken(found: Found | None, spec: TrainSpec, own: int = 0) -> Path:
+def taken(found: Candidate | None, spec: TrainSpec, own: int = 0) -> Path:
     assert found is not None
     return take_over(found, spec, own, lambda *_: None)
 

@@ -213,9 +213,9 @@ def test_a_dry_run_lists_names_sizes_and_flops_and_writes_nothing(tmp_path, runn
     ("arguments", "message"),
     [
         (["sweep", "quickstart", "seed=1"], "no key has several values"),
-        (["sweep", "quickstart", "seeed=1,2"], "override 'seeed=1': seeed = 1: no such key; did you mean 'seed'?"),
+        (["sweep", "quickstart", "seeed=1,2"], "seeed = 1: no such key; did you mean 'seed'?"),
         (["sweep", "quickstart", "learning_rate.peek=1,2"], "did you mean 'peak'?"),
-        (["sweep", "quickstart", "seed=-1,2"], "seed = -1: must be 0 or more"),
+        (["sweep", "quickstart", "seed=-1,2"], "seed = -1: must be greater than or equal to 0"),
         (["sweep", "quickstart", "seed=0,1", "learning_rate.peak=interval(0,1)"], "the values cannot be listed"),
         (["sweep", "quickstart", "seed=range(0,101)"], "more than 100 runs"),
         (["sweep", "quickstart", "seed=0,1", "--name", "../up"], "--name '../up': a run's name is letters, digits"),

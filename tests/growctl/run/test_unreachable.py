@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.load import load_schedule, shipped_schedules
-from stages.data.corpus import PYTHON_STDLIB
+from stages.corpus.location import PYTHON_STDLIB
 from tests.growctl.fakes.hub import growctl, hub
 from tests.workers import REPOSITORY
 

@@ -10,16 +10,15 @@ from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy, list_files, write_file
 from stages.checkpoint.lineage import History, Lineage, extended
 from stages.checkpoint.manifest import Manifest
-from stages.data.corpus import SPLITS, DataSpec
 from stages.data.dataset import (
     FORMAT_VERSION,
     DatasetFile,
     DatasetManifest,
     DatasetSplit,
-    SplitName,
     dataset_fingerprint,
     dataset_manifest_bytes,
 )
+from stages.data.spec import SPLITS, DataSpec, SplitName
 from stages.spec import TrainSpec
 from stages.train.training_history import history_at_start
 from tests.growctl.runs.hand_made import HandMade

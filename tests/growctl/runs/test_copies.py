@@ -8,7 +8,7 @@ import pytest
 
 from growctl.ladder.load import ScheduleError, load_schedule
 from growctl.report.sections import remarks
-from growctl.runs.control_folders import renamed_controls
+from growctl.runs.directory import renamed_controls
 from growctl.runs.find import find_runs
 from growctl.runs.status import RunStatus, find_status
 from growctl.runs_dir import RunPaths

@@ -10,9 +10,9 @@ from growctl.ladder.load import load_schedule
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import schedule_yaml
 from growctl.runs.verify import Target, check, find_targets
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.data.dataset import read_dataset_manifest
-from stages.data.mixture_dataset import Ingredient, write_mixture
-from stages.data.remote_reading import CACHE_NAME
+from stages.data.remote import CACHE_NAME
 from tests.growctl.runs import run_here, write_schedule
 from tests.stages.checkpoints import write_checkpoint
 from tests.stages.data.test_dataset import write_dataset
@@ -116,7 +116,7 @@ def test_a_runs_schedule_that_is_no_longer_yaml_is_reported_as_broken(runs, cont
 
 def test_the_cache_of_remote_tokens_is_no_dataset(runs):
     (runs / ".datasets" / CACHE_NAME / "3f").mkdir(parents=True)
-    assert {".ranges", "3f"}.isdisjoint(found(runs))
+    assert {".shards", "3f"}.isdisjoint(found(runs))
 
 
 def test_a_copy_of_a_dataset_is_recognised_anywhere(runs, tmp_path):

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from growctl.schedule.known_devices import DEVICES
+from growctl.schedule.fields import parse_count, parse_duration, parse_size
 from growctl.schedule.launch_block import LaunchBlock
-from growctl.schedule.quantities import parse_count, parse_duration, parse_size
-from tests.growctl.schedules import DELETE, changed, message_of, parse
+from tests.growctl.schedules import DELETE, changed, parse, paths_of
 
 COUNT = "must be a whole number; 2.5k, 300M and 15B are fine"
 DURATION = "must be a duration: 90m, 36h, 1d 12h, or seconds"
@@ -137,45 +136,27 @@ def test_any_text_parses_or_raises_value_error(text: str, which: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "paths"),
     [
-        ({"launch.slurm": {"time_limit": "90"}}, f"launch.slurm.time_limit = '90': {DURATION}"),
-        ({"launch.slurm": {"warn_before": 0}}, "launch.slurm.warn_before = 0: must be above 0"),
-        ({"launch.hardware": {"memory": "80 gigs"}}, f"launch.hardware.memory = '80 gigs': {SIZE}"),
-        ({"launch.hardware": {"flops": "fast"}}, f"launch.hardware.flops = 'fast': {COUNT}"),
-        (
-            {"launch.hardware": {"device": "h101"}},
-            f"launch.hardware.device = 'h101': must be {', '.join(map(repr, list(DEVICES)[:-1]))} or 'rtx-4090'",
-        ),
-        ({"launch.hardware": {"mfu": 40}}, "launch.hardware.mfu = 40: must be 1 or less"),
-        (
-            {"launch.micro_batch_size": "many"},
-            "launch.micro_batch_size = 'many': must be auto, or a whole number above 0 and no more than 100T",
-        ),
-        (
-            {"launch.nodes": [1, 0]},
-            "launch.nodes = [1, 0]: must be a number of machines, 1 or more, or a list with one number per stage",
-        ),
-        (
-            {"launch.nodes": [1, 2, 4]},
-            "launch.nodes = [1, 2, 4]: has 3 entries for 2 stages; give one per stage",
-        ),
-        (
-            {"launch.environment": {"1A": "x"}},
-            "launch.environment.1A: invalid key; keys here match ^[A-Za-z_][A-Za-z0-9_]*$",
-        ),
-        ({"launch.environment": {"A": 1}}, "launch.environment.A = 1: must be text; put it in quotes"),
-        (
-            {"launch.slurm": {"options": {"exclusive": [1]}}},
-            "launch.slurm.options.exclusive = [1]: must be text, a whole number, true or false",
-        ),
-        ({"launch.slurm": {"job": "all"}}, "launch.slurm.job = 'all': must be 'ladder' or 'stage'"),
-        ({"launch.cluster": "cloud"}, "launch.cluster = 'cloud': must be 'local', 'hostfile' or 'slurm'"),
-        ({"data.approximate_tokens": "lots"}, f"data.approximate_tokens = 'lots': {COUNT}"),
+        ({"launch.slurm": {"time_limit": "90"}}, "launch.slurm.time_limit"),
+        ({"launch.slurm": {"warn_before": 0}}, "launch.slurm.warn_before"),
+        ({"launch.hardware": {"memory": "80 gigs"}}, "launch.hardware.memory"),
+        ({"launch.hardware": {"flops": "fast"}}, "launch.hardware.flops"),
+        ({"launch.hardware": {"device": "h101"}}, "launch.hardware.device"),
+        ({"launch.hardware": {"mfu": 40}}, "launch.hardware.mfu"),
+        ({"launch.micro_batch_size": "many"}, "launch.micro_batch_size"),
+        ({"launch.nodes": [1, 0]}, "launch.nodes"),
+        ({"launch.nodes": [1, 2, 4]}, "launch.nodes"),
+        ({"launch.environment": {"1A": "x"}}, "launch.environment.1A"),
+        ({"launch.environment": {"A": 1}}, "launch.environment.A"),
+        ({"launch.slurm": {"options": {"exclusive": [1]}}}, "launch.slurm.options.exclusive"),
+        ({"launch.slurm": {"job": "all"}}, "launch.slurm.job"),
+        ({"launch.cluster": "cloud"}, "launch.cluster"),
+        ({"data.approximate_tokens": "lots"}, "data.approximate_tokens"),
     ],
 )
-def test_a_wrong_quantity_gives_one_line(changes: dict[str, Any], problem: str) -> None:
-    assert message_of(parse, changed(changes)) == f"s.yaml: {problem}"
+def test_a_wrong_quantity_gives_one_line(changes: dict[str, Any], paths: str) -> None:
+    assert paths_of(parse, changed(changes)) == paths
 
 
 def test_peak_flops_come_from_the_schedule_or_the_device_or_are_unknown() -> None:
@@ -206,37 +187,24 @@ def test_batch_tokens_set_the_batch_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("changes", "paths"),
     [
-        (
-            {"training.batch_tokens": 256},
-            "training: batch_size = 8 and batch_tokens = 256 differ (sequence_length is 16); drop one (as an override: "
-            "~training.batch_tokens)",
-        ),
-        (
-            {"training.batch_size": DELETE, "training.batch_tokens": 250},
-            "training: batch_tokens = 250: must be a multiple of sequence_length, 16",
-        ),
-        (
-            {"training.batch_size": DELETE, "training.batch_tokens": 8},
-            "training: batch_tokens = 8: must be a multiple of sequence_length, 16",
-        ),
-        ({"training.batch_tokens": "x"}, f"training.batch_tokens = 'x': {COUNT}"),
+        ({"training.batch_tokens": 256}, "training"),
+        ({"training.batch_size": DELETE, "training.batch_tokens": 250}, "training"),
+        ({"training.batch_size": DELETE, "training.batch_tokens": 8}, "training"),
+        ({"training.batch_tokens": "x"}, "training.batch_tokens"),
         (
             {"training.batch_size": DELETE, "training.batch_tokens": 256, "training.sequence_length": DELETE},
-            "training.sequence_length: is missing",
+            "training.sequence_length",
         ),
-        ({"training.batch_size": DELETE}, "training.batch_size: is missing"),
-        (
-            {"training.sequence_length": 0, "training.batch_tokens": 16},
-            "training.sequence_length = 0: must be above 0",
-        ),
-        ({"training.batch_tokens": -16}, "training.batch_tokens = -16: must be above 0"),
-        ({"training.batch_tokens": 16, "training.batch_size": 0}, "training.batch_size = 0: must be above 0"),
+        ({"training.batch_size": DELETE}, "training.batch_size"),
+        ({"training.sequence_length": 0, "training.batch_tokens": 16}, "training.sequence_length"),
+        ({"training.batch_tokens": -16}, "training.batch_tokens"),
+        ({"training.batch_tokens": 16, "training.batch_size": 0}, "training.batch_size"),
     ],
 )
-def test_wrong_batch_tokens_give_one_line(changes: dict[str, Any], problem: str) -> None:
-    assert message_of(parse, changed(changes)) == f"s.yaml: {problem}"
+def test_wrong_batch_tokens_give_one_line(changes: dict[str, Any], paths: str) -> None:
+    assert paths_of(parse, changed(changes)) == paths
 
 
 @settings(max_examples=25)

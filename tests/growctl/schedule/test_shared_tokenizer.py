@@ -12,7 +12,7 @@ from growctl.ladder.load import load_schedule
 from growctl.schedule.data_block import DataBlock
 from growctl.schedule.sources import prepare_data, prepared_data
 from stages.data.dataset import read_dataset_manifest, verify_dataset
-from stages.data.source_errors import DataError
+from stages.data.errors import DataError
 from tests.growctl.mixed import mixed_schedule, write_texts
 
 NO_WEIGHTS = ("~stages.1.mixture", "~stages.2.mixture")

@@ -11,7 +11,7 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunPaths
 from growctl.trackers import tracking
 from growctl.trackers.adapters import Point, where
-from growctl.trackers.tracking import tracked_stage
+from growctl.trackers.process import StageInRun
 from tests.growctl.runs import wait_for
 from tests.growctl.schedules import changed as changed_data
 from tests.growctl.schedules import message_of, parse
@@ -134,7 +134,8 @@ def test_a_mixture_has_the_validation_loss_of_each_source(noting, tmp_path):
 def test_places_count_the_start_checkpoint_as_the_report_does():
     schedule = schedule_with()
     plans = plan_stages(schedule)
-    assert tracked_stage(plans[1], plans, schedule, Path("m")).first_flops == plans[0].flops.total
+    first = StageInRun(schedule, plans[1].name, [plan.num_steps for plan in plans]).point(trained(0))
+    assert (first.flops, first.tokens) == (plans[0].flops.total, plans[0].budget_tokens)
     point = Point("s", 0, 3, 10**13, 2.0**80, 7, {"loss": 4.0})
     assert list(point.by_axis()) == [
         ("loss", 4.0, 3),

@@ -21,8 +21,8 @@ SAMPLES = {index: kind for kind, indices in json.loads(os.environ.get("POISON", 
 
 
 def poison_samples(module: ModuleType) -> None:
-    """Poisons the class of samples in `module`, of one dataset or of a mixture."""
-    kind = module.TrainingSamples if module.__name__ == "stages.data.training_samples" else module.MixedSamples
+    """Poisons samples, of one dataset or of a mixture."""
+    kind = module.EndlessSamples
     batch = kind.batch
 
     def poisoned(self, first_index, count):
@@ -70,8 +70,7 @@ class Poisoner(importlib.abc.MetaPathFinder):
 
 
 CHANGES: dict[str, Callable[[ModuleType], None]] = {
-    "stages.data.training_samples": poison_samples,
-    "stages.data.mixed_samples": poison_samples,
+    "stages.data.samples": poison_samples,
     "model.language_model": poison_losses,
 }
 sys.meta_path.insert(0, Poisoner(CHANGES))

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.flops import training_flops_per_token
-from stages.data.attended_tokens import mean_attended_tokens, misplaced_ends
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
+from stages.data.documents import mean_attended_tokens, misplaced_ends
 from tests.model.growths import small_config
-from tests.stages.data.test_document_ends import write_dataset
+from tests.stages.data.test_documents import write_dataset
 
 
 def counted(lengths: list[int], length: int) -> float:

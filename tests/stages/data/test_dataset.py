@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from stages.data.corpus import DataError, DataSpec, SplitName
 from stages.data.dataset import (
     DatasetFile,
     DatasetManifest,
@@ -25,10 +24,12 @@ from stages.data.dataset import (
     read_dataset_manifest,
     verify_dataset,
 )
+from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.sample_order import Blocks, Int64Array
-from stages.data.token_split import TokenSplit
-from stages.data.training_samples import TrainingSamples
+from stages.data.order import Blocks
+from stages.data.samples import TrainingSamples
+from stages.data.spec import DataSpec, SplitName
+from stages.data.tokens import Int64Array, TokenSplit
 
 MakeDataset = Callable[..., Path]
 
@@ -161,7 +162,7 @@ def test_every_seed_and_epoch_has_its_own_order_and_cuts(make_dataset: MakeDatas
     epochs = []
     for seed in (0, 1, 2**40):
         samples = TrainingSamples(directory, 10, seed)
-        epochs += [samples.starts(epoch * samples.num_windows, samples.num_windows) for epoch in range(3)]
+        epochs += [samples.places(epoch * samples.num_windows, samples.num_windows)[:, 1] for epoch in range(3)]
     for i, first in enumerate(epochs):
         for second in epochs[:i]:
             assert np.mean(first == second) < 0.01
@@ -170,14 +171,14 @@ def test_every_seed_and_epoch_has_its_own_order_and_cuts(make_dataset: MakeDatas
 
 def test_the_order_of_samples_does_not_change_between_versions(make_dataset: MakeDataset) -> None:
     samples = TrainingSamples(make_dataset([100_000]), 64, seed=7)
-    assert samples.starts(0, 6).tolist() == [55480, 32472, 77048, 42808, 55800, 2840]
-    assert samples.starts(samples.num_windows - 1, 3).tolist() == [4248, 15052, 93420]
+    assert samples.places(0, 6)[:, 1].tolist() == [55480, 32472, 77048, 42808, 55800, 2840]
+    assert samples.places(samples.num_windows - 1, 3)[:, 1].tolist() == [4248, 15052, 93420]
 
 
 def test_neighbouring_samples_are_spread_over_the_data(make_dataset: MakeDataset) -> None:
     num_tokens, length = 2_000_000, 16
     samples = TrainingSamples(make_dataset([num_tokens]), length, seed=3)
-    starts = samples.starts(0, 20_000)
+    starts = samples.places(0, 20_000)[:, 1]
     assert abs(np.corrcoef(starts[:-1], starts[1:])[0, 1]) < 0.03
     counts, _ = np.histogram(starts, bins=50, range=(0, num_tokens))
     chi_squared = float(np.sum((counts - 400) ** 2) / 400)
@@ -275,7 +276,7 @@ def test_a_directory_that_is_not_a_dataset_is_reported_with_the_reason(
         read_dataset_manifest(tmp_path)
     text = (make_dataset([10]) / "manifest.json").read_text()
     for broken, where in (
-        (text.replace('"format_version": 2', '"format_version": 3'), "format version 3"),
+        (text.replace('"format_version": 3', '"format_version": 2'), "format version 2"),
         (text.replace('"validation": {', '"elsewhere": {'), "splits"),
         (text.replace('"vocab_size": 65536', '"vocab_size": "many"'), "vocab_size"),
     ):
@@ -349,7 +350,7 @@ def test_reading_ahead_in_blocks_gives_the_same_samples_as_each_alone(
     directory = make_dataset([3001])
     samples = TrainingSamples(directory, 3, seed=5)
     for first in positions:
-        starts = TrainingSamples(directory, 3, seed=5).starts(first, 7)
+        starts = TrainingSamples(directory, 3, seed=5).places(first, 7)[:, 1]
         assert np.array_equal(samples.batch(first, 7), (starts[:, None] + np.arange(4)) % 3001)
 
 

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
-from stages.data.mixed_samples import MixedSamples
+from stages.data.errors import DataError
 from stages.data.mixture import MixtureStage
-from stages.data.sample_order import BLOCK_SAMPLES
-from stages.data.source_errors import DataError
-from stages.data.training_samples import TrainingSamples
+from stages.data.order import BLOCK_SAMPLES
+from stages.data.samples import MixedSamples, TrainingSamples
 from tests.stages.data.test_dataset import write_dataset
 
 STAGES = [
@@ -40,7 +39,7 @@ def samples(datasets: dict[str, Path]) -> MixedSamples:
 
 
 def test_each_source_is_read_in_the_order_that_it_has_alone(datasets: dict[str, Path], samples: MixedSamples) -> None:
-    places, _ = samples.starts(0, 1000).T
+    places, _ = samples.places(0, 1000).T
     batch = samples.batch(0, 1000)
     for i, directory in enumerate(datasets.values()):
         alone = TrainingSamples(directory, LENGTH, seed=3).batch(0, int(np.sum(places == i)))
@@ -49,7 +48,7 @@ def test_each_source_is_read_in_the_order_that_it_has_alone(datasets: dict[str, 
 
 
 def test_every_epoch_of_a_source_uses_each_of_its_windows_once(samples: MixedSamples) -> None:
-    sources, starts = samples.starts(0, 2000).T
+    sources, starts = samples.places(0, 2000).T
     for i, source in enumerate(samples.mixture.sources):
         of_source = starts[sources == i]
         for first in range(0, len(of_source) - source.num_windows + 1, source.num_windows):
@@ -90,7 +89,7 @@ def test_mixed_samples_can_be_indexed_sliced_and_pickled(samples: MixedSamples) 
 
 
 def test_tokens_and_epochs_by_source_count_what_was_read(samples: MixedSamples) -> None:
-    sources, _ = samples.starts(50, 400).T
+    sources, _ = samples.places(50, 400).T
     expected = {"books": 0, "code": 1, "wiki": 2}
     assert samples.tokens_by_source(50, 400) == {n: LENGTH * int(np.sum(sources == i)) for n, i in expected.items()}
     epochs = samples.epochs_by_source(100)

@@ -7,16 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.data.attended_tokens import attended_tokens, weighted_datasets
-from stages.data.mixed_samples import MixedSamples
+from stages.data.documents import weighted_datasets
+from stages.data.errors import DataError
 from stages.data.mixture import MixtureStage
-from stages.data.packed_samples import PackedSamples
-from stages.data.packed_split import HEADER_BYTES, known_packing, packing_facts, packing_file
-from stages.data.packing import count_cuts
-from stages.data.samples import open_samples
-from stages.data.source_errors import DataError
-from stages.data.training_samples import TrainingSamples
-from tests.stages.data.test_document_ends import write_dataset
+from stages.data.packing import HEADER_BYTES, attended_tokens, count_cuts, known_packing, packing_facts, packing_file
+from stages.data.samples import MixedSamples, TrainingSamples, open_samples
+from tests.stages.data.test_documents import write_dataset
 
 LENGTH = 16
 SHARDS = [[5, 40, 3, 11, 16], [2, 9, 9, 9, 30, 1, 7], [13, 12]]
@@ -39,7 +35,7 @@ def dataset(tmp_path: Path) -> Path:
 
 
 def test_an_epoch_reads_every_token_once_but_for_less_than_a_sequence(dataset: Path) -> None:
-    samples, num_tokens = PackedSamples(dataset, LENGTH, seed=1), sum(map(sum, SHARDS))
+    samples, num_tokens = TrainingSamples(dataset, LENGTH, seed=1, packing="best_fit"), sum(map(sum, SHARDS))
     assert samples.num_windows == num_tokens // LENGTH
     for epoch in range(3):
         inputs = samples.batch(epoch * samples.num_windows, samples.num_windows)[:, :-1].ravel()
@@ -47,12 +43,12 @@ def test_an_epoch_reads_every_token_once_but_for_less_than_a_sequence(dataset: P
 
 
 def test_the_last_target_of_a_sample_follows_its_last_input_in_the_stream(dataset: Path) -> None:
-    batch = PackedSamples(dataset, LENGTH, seed=1).batch(0, 30)
+    batch = TrainingSamples(dataset, LENGTH, seed=1, packing="best_fit").batch(0, 30)
     assert np.array_equal(batch[:, -1], (batch[:, -2] + 1) % sum(map(sum, SHARDS)))
 
 
 def test_a_sample_follows_from_its_index_alone_and_its_pieces_are_what_it_reads(dataset: Path) -> None:
-    samples = PackedSamples(dataset, LENGTH, seed=7)
+    samples = TrainingSamples(dataset, LENGTH, seed=7, packing="best_fit")
     batch = samples.batch(0, 60)
     again = pickle.loads(pickle.dumps(samples))
     for index in (59, 3, 31):
@@ -75,7 +71,7 @@ def test_a_broken_index_is_made_again_with_the_same_bytes(dataset: Path, damage:
 
 
 def _open(dataset: Path) -> list[int]:
-    first: list[int] = PackedSamples(dataset, LENGTH, seed=1)[0].tolist()
+    first: list[int] = TrainingSamples(dataset, LENGTH, seed=1, packing="best_fit")[0].tolist()
     return first
 
 
@@ -97,9 +93,9 @@ def test_an_index_that_cannot_be_written_is_one_clear_error(dataset: Path, monke
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("stages.data.packed_split.os.fsync", full)
+    monkeypatch.setattr("stages.data.packing.os.fsync", full)
     with pytest.raises(DataError, match=rf"data\.packing: .*packing-{LENGTH}\.index cannot be written: No space left"):
-        PackedSamples(dataset, LENGTH, seed=1)
+        TrainingSamples(dataset, LENGTH, seed=1, packing="best_fit")
     assert not list(dataset.glob(".packing*"))
 
 
@@ -107,7 +103,7 @@ def test_documents_cut_are_counted_with_and_without_packing(dataset: Path) -> No
     lengths = np.concatenate(SHARDS)
     cuts, short = count_cuts(map(np.array, SHARDS), LENGTH), lengths[lengths <= LENGTH]
     assert (cuts.num_longer, cuts.concatenated) == (2, (short - 1).sum() / LENGTH)
-    samples = PackedSamples(dataset, LENGTH, seed=1)
+    samples = TrainingSamples(dataset, LENGTH, seed=1, packing="best_fit")
     pieces = [piece for index in range(samples.num_windows) for piece in samples.pieces(index)]
     ends = np.cumsum(lengths)
     cut = [
@@ -119,7 +115,7 @@ def test_documents_cut_are_counted_with_and_without_packing(dataset: Path) -> No
 
 
 def test_attention_within_packed_documents_reaches_the_pieces_of_a_sample(dataset: Path) -> None:
-    samples = PackedSamples(dataset, LENGTH, seed=1)
+    samples = TrainingSamples(dataset, LENGTH, seed=1, packing="best_fit")
     squares = [
         (length - (number == 0)) ** 2  # the last piece has one token more, a target
         for index in range(samples.num_windows)
@@ -133,7 +129,7 @@ def test_in_a_mixture_each_source_has_the_packed_samples_that_it_has_alone(datas
     datasets = {"one": dataset, "two": write_tokens(tmp_path / "two")}
     stages = [MixtureStage(0, {"one": 0.7, "two": 0.3})]
     mixed = MixedSamples(datasets, stages, LENGTH, 3, packing="best_fit")
-    sources, batch = mixed.starts(0, 50)[:, 0], mixed.batch(0, 50)
+    sources, batch = mixed.places(0, 50)[:, 0], mixed.batch(0, 50)
     for place, path in enumerate(datasets.values()):
         alone = open_samples(path, LENGTH, 3, packing="best_fit").batch(0, int(np.sum(sources == place)))
         assert np.array_equal(batch[sources == place], alone)

@@ -2,7 +2,6 @@
 
 import fcntl
 import pickle
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,37 +10,37 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from stages.data import remote_dataset, remote_files
-from stages.data.corpus import DataError, DataSpec
-from stages.data.dataset import read_dataset_manifest, verify_dataset
-from stages.data.document_ends import DocumentEnds
+from stages.corpus import prepared
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepare import prepare
+from stages.corpus.prepared import prepared_datasets
+from stages.data import remote
+from stages.data.dataset import REMOTE_NAME, dataset_manifest_bytes, read_dataset_manifest, verify_dataset
+from stages.data.documents import DocumentEnds
+from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.mixture_dataset import Ingredient, write_mixture
-from stages.data.prepare import prepare
-from stages.data.prepared import prepared_datasets
-from stages.data.remote_reading import CACHE_NAME, REMOTE_NAME
-from stages.data.samples import open_samples
-from stages.data.token_split import TokenSplit
-from stages.data.training_samples import TrainingSamples
-from stages.remote_shards.range_cache import RangeCache
+from stages.data.remote import ALTERED_TRIES, CACHE_NAME, RemoteFiles, ShardCache
+from stages.data.samples import TrainingSamples, open_samples
+from stages.data.spec import DataSpec
+from stages.data.tokens import TokenSplit
 from stages.spec import Packing
-from tests.stages.data.ranged import with_ranges_of
 from tests.stages.data.test_dataset import limit_shards, write_dataset
 from tests.web_server import FAULTS, WebServer, folder
 
-RANGE_BYTES = 512
 LENGTH = 60
-"""Data tokens of a sample: a sample often lies in two ranges, sometimes in two shards."""
+"""Data tokens of a sample: a sample sometimes lies in two shards."""
 
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WebServer, Path]]:
     """A running server, and the folder of the dataset that it serves as `/web`."""
-    monkeypatch.setattr(remote_files, "FIRST_PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(remote_files, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(remote, "LONGEST_PAUSE_SECONDS", 0.01)
     dataset = write_dataset(tmp_path / "served/web", [2000, 700, 1300], [900], token_bytes=2)
     limit_shards(dataset, {"train/00001.ds": 650})
-    with_ranges_of(dataset, RANGE_BYTES)
+    manifest = read_dataset_manifest(dataset)
+    splits = manifest.splits | {"train": manifest.splits["train"].model_copy(update={"num_tokens": 3950})}
+    (dataset / "manifest.json").write_bytes(dataset_manifest_bytes(manifest.model_copy(update={"splits": splits})))
     with WebServer(folder(tmp_path / "served")).running() as server:
         yield server, dataset
 
@@ -55,7 +54,7 @@ def test_a_remote_dataset_gives_the_same_samples_as_a_local_one_through_20_fault
     served: tuple[WebServer, Path], tmp_path: Path
 ) -> None:
     server, local = served
-    limit = 4 * RANGE_BYTES
+    limit = 5400  # two of three shards
     remote = opened(server, tmp_path, cache_bytes=limit)
     assert verify_dataset(remote).fingerprint == read_dataset_manifest(local).fingerprint
     assert not list(remote.rglob("*.ds")), "the tokens stay where they are"
@@ -64,7 +63,7 @@ def test_a_remote_dataset_gives_the_same_samples_as_a_local_one_through_20_fault
     for first in range(0, 150, 5):
         there.expect(first + 5, 5)
         assert np.array_equal(there.batch(first, 5), here.batch(first, 5))
-        assert RangeCache(tmp_path / "datasets" / CACHE_NAME, limit).num_bytes() <= limit
+        assert ShardCache(tmp_path / "datasets" / CACHE_NAME, limit).num_bytes() <= limit
     windows = [EvaluationWindows(directory, "validation", LENGTH) for directory in (local, remote)]
     assert np.array_equal(windows[0].batch(0, 14), windows[1].batch(0, 14))
     assert not server.faults, f"only {server.injected} were injected"
@@ -77,24 +76,24 @@ def test_nobody_else_locks_a_dataset_while_it_is_fetched(
 ) -> None:
     """`growctl clean` takes the lock before it removes what looks like a dead process's leftover."""
     free: list[bool] = []
-    plain = remote_dataset._take
+    plain = prepared._check_size
 
-    def checked(staging: Path, *arguments: Any) -> None:
-        [lock] = staging.parent.glob(".web-at-*.lock")
+    def checked(*arguments: Any) -> None:
+        [lock] = (tmp_path / "datasets").glob(".web-at-*.lock")
         with lock.open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 free.append(True)
             except BlockingIOError:
                 free.append(False)
-        plain(staging, *arguments)
+        plain(*arguments)
 
-    monkeypatch.setattr(remote_dataset, "_take", checked)
+    monkeypatch.setattr(prepared, "_check_size", checked)
     verify_dataset(opened(served[0], tmp_path))
     assert set(free) == {False}
 
 
-def test_ranges_are_fetched_once_and_shared_by_threads_and_pickles(
+def test_shards_are_fetched_once_and_shared_by_threads_and_pickles(
     served: tuple[WebServer, Path], tmp_path: Path
 ) -> None:
     server, local = served
@@ -105,28 +104,28 @@ def test_ranges_are_fetched_once_and_shared_by_threads_and_pickles(
         found = list(pool.map(lambda index: samples[index], range(100)))
     assert np.array_equal(np.stack(found), expected.batch(0, 100))
     num_requests = server.requests.total()
-    assert num_requests == sum(-(-file.stat().st_size // RANGE_BYTES) for file in (local / "train").glob("*.ds"))
+    assert num_requests == len(list((local / "train").glob("*.ds")))
     assert np.array_equal(pickle.loads(copied).batch(0, 100), expected.batch(0, 100))
     assert server.requests.total() == num_requests
 
 
-def test_a_damaged_range_in_the_cache_is_fetched_again(served: tuple[WebServer, Path], tmp_path: Path) -> None:
+def test_a_damaged_shard_in_the_cache_is_fetched_again(served: tuple[WebServer, Path], tmp_path: Path) -> None:
     server, local = served
     remote, expected = opened(server, tmp_path), TokenSplit(local, "validation").read(0, 900)
     assert np.array_equal(TokenSplit(remote, "validation").read(0, 900), expected)
-    first, second, *_ = (tmp_path / "datasets" / CACHE_NAME).glob("??/*")
-    first.write_bytes(bytes(first.stat().st_size))
-    second.write_bytes(second.read_bytes()[:-2])
-    before = server.requests.total()
-    assert np.array_equal(TokenSplit(remote, "validation").read(0, 900), expected)
-    assert server.requests.total() == before + 2
+    [shard] = (tmp_path / "datasets" / CACHE_NAME).glob("[0-9a-f]*")
+    for content in (bytes(shard.stat().st_size), shard.read_bytes()[:-2]):
+        shard.write_bytes(content)
+        before = server.requests.total()
+        assert np.array_equal(TokenSplit(remote, "validation").read(0, 900), expected)
+        assert server.requests.total() == before + 1
 
 
 def test_a_shard_that_goes_missing_is_one_error_that_names_it(served: tuple[WebServer, Path], tmp_path: Path) -> None:
     server, local = served
     remote = opened(server, tmp_path)
     (local / "validation/00000.ds").unlink()
-    with pytest.raises(DataError, match=r"of http://.*/web/validation/00000\.ds does not exist; upload it again"):
+    with pytest.raises(DataError, match=r"http://.*/web/validation/00000\.ds does not exist; upload it again"):
         TokenSplit(remote, "validation").read(0, 100)
     assert server.requests.total() == 1, "it was not asked again"
 
@@ -150,12 +149,19 @@ def test_a_truncated_shard_is_one_error_with_both_sizes(
 def test_an_altered_shard_is_one_error_with_both_hashes(served: tuple[WebServer, Path], tmp_path: Path) -> None:
     server, local = served
     remote, shard = opened(server, tmp_path), local / "validation/00000.ds"
-    wanted = (local / "validation/00000.ds.ranges").read_bytes()[:32].hex()
+    wanted = read_dataset_manifest(local).splits["validation"].files[0].sha256
     shard.write_bytes(b"\7" + shard.read_bytes()[1:])
-    with pytest.raises(DataError, match=rf"/00000\.ds are altered: their sha256 is [0-9a-f]{{64}}, not {wanted}"):
+    with pytest.raises(DataError, match=rf"/00000\.ds is altered: its sha256 is [0-9a-f]{{64}}, not {wanted}"):
         TokenSplit(remote, "validation").read(0, 10)
-    assert server.requests.total() == remote_files.ALTERED_TRIES
-    assert np.array_equal(TokenSplit(remote, "validation").read(300, 10), np.arange(300, 310)), "the others are whole"
+    assert server.requests.total() == ALTERED_TRIES
+
+
+def test_a_cache_that_cannot_hold_a_shard_is_one_error_that_names_the_key(
+    served: tuple[WebServer, Path], tmp_path: Path
+) -> None:
+    remote = opened(served[0], tmp_path, cache_bytes=3999)
+    with pytest.raises(DataError, match=r"data\.cache_bytes: 3,999 are fewer than the 4,000 of the largest shard"):
+        TrainingSamples(remote, LENGTH, seed=1)
 
 
 def test_a_server_that_denies_access_is_asked_once(served: tuple[WebServer, Path], tmp_path: Path) -> None:
@@ -167,22 +173,30 @@ def test_a_server_that_denies_access_is_asked_once(served: tuple[WebServer, Path
     assert server.requests.total() == 1
 
 
-def test_a_server_without_ranges_is_one_error_at_once(served: tuple[WebServer, Path], tmp_path: Path) -> None:
-    remote, local = opened(served[0], tmp_path), folder(tmp_path / "served")
+def test_a_shard_larger_than_a_request_needs_a_server_with_ranges(
+    served: tuple[WebServer, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote_dataset, local = opened(served[0], tmp_path), folder(tmp_path / "served")
     with WebServer(lambda method, path, _, body: local(method, path, {}, body)).running() as whole:
-        (remote / REMOTE_NAME).write_text((remote / REMOTE_NAME).read_text().replace(served[0].url, whole.url))
+        path = remote_dataset / REMOTE_NAME
+        path.write_text(path.read_text().replace(served[0].url, whole.url))
+        monkeypatch.setattr(remote, "REQUEST_BYTES", 1000)
         with pytest.raises(DataError, match=r"/train/00000\.ds cannot be read in ranges: .* sent 4,000 bytes, not the"):
-            TokenSplit(remote, "train").read(0, 100)
-        assert whole.requests.total() <= 8, "one request for each range, never a second"
+            TokenSplit(remote_dataset, "train").read(0, 100)
+        assert whole.requests.total() == 1
+        monkeypatch.undo()
+        assert TokenSplit(remote_dataset, "train").read(0, 100).tolist() == list(range(100))
 
 
 def test_a_fault_that_lasts_longer_than_the_limit_is_an_error_that_names_the_key(
-    served: tuple[WebServer, Path],
+    served: tuple[WebServer, Path], tmp_path: Path
 ) -> None:
-    server, _ = served
+    server, local = served
+    file = read_dataset_manifest(local).files[0]
+    (tmp_path / "shard").touch()
     server.faults.extend(["500"] * 1000)
     with pytest.raises(DataError, match=r"cannot be read, for 0\.05 s \(data\.retry_seconds\) \(.* 500 Internal"):
-        remote_files.RemoteFiles(f"{server.url}/web", 0.05).fetch("train/00000.ds", 0, 10, "")
+        RemoteFiles(f"{server.url}/web", 0.05).fetch(file, tmp_path / "shard")
     assert server.injected["500"] > 1
 
 
@@ -199,14 +213,6 @@ def test_a_dataset_that_was_opened_before_needs_no_network(served: tuple[WebServ
     assert np.array_equal(TokenSplit(remote, "validation").read(0, 900), tokens)
     with pytest.raises(DataError, match=r"data\.source: 'http://.*' cannot be read"):
         prepare(spec, tmp_path / "others")
-
-
-def test_a_dataset_without_hashes_of_ranges_is_rejected(served: tuple[WebServer, Path], tmp_path: Path) -> None:
-    server, local = served
-    shutil.rmtree(local)
-    write_dataset(local, [500], [100])
-    with pytest.raises(DataError, match=r"/web has no hashes of the ranges of train/00000\.ds"):
-        opened(server, tmp_path)
 
 
 def test_a_prepared_dataset_in_any_file_system_is_read_from_there(tmp_path: Path) -> None:

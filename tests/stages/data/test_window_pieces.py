@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.data.mixed_samples import MixedSamples
 from stages.data.mixture import MixtureStage
-from stages.data.training_samples import TrainingSamples
+from stages.data.samples import MixedSamples, TrainingSamples
 from tests.stages.data.test_dataset import write_dataset
 
 WINDOW = 12
@@ -53,7 +52,7 @@ def test_a_mixture_takes_whole_windows_from_its_sources_and_counts_their_tokens(
     stages = [MixtureStage(0, {"books": 3, "code": 1}), MixtureStage(20, {"code": 1}), MixtureStage(25, {"books": 1})]
     pieces, whole = (MixedSamples(sources, stages, length, 7, window_length=48) for length in (context, 48))
     per_window = 48 // context
-    found, expected = pieces.starts(first, count), whole.starts(0, (first + count) // per_window + 1)
+    found, expected = pieces.places(first, count), whole.places(0, (first + count) // per_window + 1)
     for index, (source, start) in enumerate(found.tolist(), first):
         window, piece = divmod(index, per_window)
         num_tokens = (3000, 1700)[source]

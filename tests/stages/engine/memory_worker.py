@@ -1,4 +1,4 @@
-"""A rank of tests/stages/engine/test_device_memory.py: measures the memory of every kind of engine.
+"""A rank of tests/stages/engine/test_memory.py: measures the memory of every kind of engine.
 
     memory_worker.py OUTPUT
 

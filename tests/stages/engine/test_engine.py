@@ -74,7 +74,7 @@ def test_only_matrices_decay():
 
 
 def test_an_update_needs_no_extra_memory():
-    """stages/engine/device_memory.py relies on this."""
+    """stages/engine/memory.py relies on this."""
     config = small_config()
     model = build_model(config, seed=0)
     optimizer = adamw(model, small_spec(config))

@@ -2,15 +2,13 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from model.errors import UserError
-from stages.evaluate import documents
 from stages.evaluate.documents import TokenStream, text_files
 from tests.pretrained import byte_tokenizer
 
@@ -69,30 +67,15 @@ def test_an_end_of_text_spelled_out_in_a_document_is_ordinary_text(tmp_path: Pat
     assert stream_of(tmp_path / "a.txt")[0].count(0) == 1
 
 
-WORDS = st.lists(st.sampled_from(["the", " ", "\n", "in", "  ", "é", "."]), min_size=1, max_size=60).map("".join)
-
-
-@given(WORDS)
-def test_cutting_a_document_into_pieces_changes_no_token_and_no_count(tmp_path_factory: pytest.TempPathFactory, text):
-    path = tmp_path_factory.mktemp("text") / "a.txt"
-    path.write_text(text, newline="")
-    with pytest.MonkeyPatch.context() as patch:
-        whole, counted = stream_of(path)
-        patch.setattr(documents, "PIECE_CHARACTERS", 7)
-        patch.setattr(documents, "LONGEST_PIECE", 10**6)
-        cut, counted_in_pieces = stream_of(path)
-    assert cut == whole
-    counts = ("num_words", "num_bytes", "num_tokens", "num_documents")
-    assert [getattr(counted, name) for name in counts] == [getattr(counted_in_pieces, name) for name in counts]
+def test_a_document_in_pieces_has_the_tokens_and_the_counts_of_the_whole(tmp_path: Path):
+    text = "the hen  is in\nthe barn, é " * 10_000
+    (tmp_path / "a.txt").write_text(text)
+    tokens, stream = stream_of(tmp_path / "a.txt")
+    assert tokens == ids(text)
+    counts = (stream.num_documents, stream.num_words, stream.num_bytes, stream.num_tokens)
+    assert counts == (1, len(re.split(r"\s+", text)), len(text.encode()), len(tokens))
 
 
 def test_words_are_counted_as_the_evaluation_harness_counts_them(tmp_path: Path):
     (tmp_path / "a.txt").write_text("the  hen\nin the barn")
     assert stream_of(tmp_path / "a.txt")[1].num_words == 5
-
-
-def test_text_without_any_space_is_cut_and_read_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(documents, "PIECE_CHARACTERS", 8)
-    monkeypatch.setattr(documents, "LONGEST_PIECE", 16)
-    (tmp_path / "a.txt").write_text("a" * 100)
-    assert stream_of(tmp_path / "a.txt")[0] == ids("a" * 100)

@@ -11,15 +11,15 @@ import torch.nn.functional as F
 
 from model.errors import Failure, UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
-from stages.data.corpus import DataSpec
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepare import prepare
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.mixture_dataset import Ingredient, write_mixture
-from stages.data.prepare import prepare
-from stages.data.token_split import TokenSplit
+from stages.data.spec import DataSpec
+from stages.data.tokens import TokenSplit
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas
-from stages.evaluate.results import SplitLoss, TextLoss
+from stages.evaluate.results import TextLoss
 from stages.evaluate.text import dataset_loss, position_losses, require_ids, text_loss
 from stages.evaluate.windows import batches, sliding_windows
 from stages.train import evaluate as trainer
@@ -100,7 +100,7 @@ def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
         monkeypatch.setattr(trainer.dist, name, lambda *_, value=value: value)
     expected = trainer.evaluate(checkpoint.model, EvaluationWindows(mixture, "validation", 32, 9), 5, CPU)
 
-    def loss_on_split(directory: Path, sequences: int) -> SplitLoss:
+    def loss_on_split(directory: Path, sequences: int) -> TextLoss:
         size: dict[str, Any] = {"context": 32, "max_sequences": sequences, "batch_size": 2}
         return dataset_loss(checkpoint, Replicas(checkpoint.model, [CPU]), directory, "validation", **size)
 

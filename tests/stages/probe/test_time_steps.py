@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stages.probe import time_steps
-from stages.probe.measured_steps import StepMemory
+from stages.probe.records import StepMemory
 from stages.probe.time_steps import FEWEST_STEPS, MOST_STEPS, WARM_UP_STEPS, step_memory
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.mixture_dataset import Ingredient, write_mixture
 from stages.train import evaluate as trainer
 from tests.stages.data.test_dataset import write_dataset
 

@@ -1,16 +1,15 @@
-"""stages/train/source_use.py: the tokens of each source that a stage has trained on, with skipped data left out."""
+"""stages.train.rank_data.py: the tokens of each source that a stage has trained on, with skipped data left out."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.data.mixed_samples import MixedSamples
-from stages.data.mixture_dataset import Ingredient, write_mixture
-from stages.data.samples import open_samples
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.data.samples import MixedSamples, open_samples
 from stages.spec import MixtureSpan
+from stages.train.rank_data import source_use
 from stages.train.skipped_data import position, trained_ranges
-from stages.train.source_use import source_use
 from tests.stages.checkpoints import small_config
 from tests.stages.data.test_dataset import write_dataset
 from tests.stages.specs import small_spec
@@ -32,7 +31,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> MixedSamples:
 def test_the_tokens_are_those_of_the_samples_that_updates_read(samples, left_out, step, samples_seen):
     spec = small_spec(small_config(), left_out=left_out, samples_seen=samples_seen, mixture=SPANS)
     firsts = [samples_seen + position(number, left_out) * spec.batch_size for number in range(step)]
-    sources = [source for first in firsts for source in samples.starts(first, spec.batch_size)[:, 0].tolist()]
+    sources = [source for first in firsts for source in samples.places(first, spec.batch_size)[:, 0].tolist()]
     found = source_use(samples, spec, step)
     assert {name: each.trained_tokens for name, each in found.items()} == {
         name: 10 * sources.count(number) for number, name in enumerate(samples.names)

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from stages.usage import meter
-from stages.usage.energy import cpu_counters, gpu_counter
-from stages.usage.meter import Meter, Usage
+from stages.usage.meter import Meter, Usage, cpu_counters, gpu_counter
 
 RANGE = 262_143_328_850
 """Microjoules at which a real counter wraps around."""

@@ -1,0 +1,295 @@
+"""Makes a dataset of token files that another program wrote, without copying them where that can be avoided.
+
+A file whose tokens have the dataset's width becomes a shard as it is: a hard link, or a copy on another file system. If
+the last documents of a file are for validation, they are copied, and the manifest says how many tokens of the linked
+file belong to train.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from model.errors import UserError
+from stages.checkpoint.directory import publish_directory, whole_directory
+from stages.checkpoint.disk_full import existing_path, raise_when_full, require_space
+from stages.checkpoint.files import hash_files, link_or_copy, sync_path, write_file
+from stages.corpus.tasks import OnProgress, Progress
+from stages.corpus.token_files import TokenFiles, open_token_files
+from stages.corpus.tokenizer import read_tokenizer
+from stages.counted import counted
+from stages.data.dataset import (
+    FORMAT_VERSION,
+    DatasetFile,
+    DatasetManifest,
+    DatasetSplit,
+    dataset_fingerprint,
+    dataset_manifest_bytes,
+)
+from stages.data.errors import DataError
+from stages.data.spec import SPLITS, DataSpec, SplitName
+from stages.data.tokens import Int64Array, chunks
+from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
+
+
+@dataclass(frozen=True)
+class DataImportDocument:
+    """A dataset that was made of token files."""
+
+    path: Path
+    manifest: DatasetManifest
+    """The content of its manifest.json."""
+
+    linked_files: tuple[Path, ...]
+    """Files that the dataset shares with their source as hard links, so that they take no space."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive documents of token files that belong to one split: tokens `start` to `stop`."""
+
+    files: TokenFiles
+    start: int
+    stop: int
+
+    def ends(self) -> Iterator[Int64Array]:
+        """Where its documents end, in parts, without those that have no tokens."""
+        for part in _filled_ends(self.files):
+            if len(ends := part[(part > self.start) & (part <= self.stop)]):
+                yield ends
+
+    def is_linkable(self, token_bytes: int) -> bool:
+        """Whether its files can be shards as they are."""
+        return self.start == 0 and self.files.dtype.itemsize == token_bytes
+
+
+def import_tokens(
+    sources: Sequence[Path],
+    output: Path,
+    tokenizer: Path,
+    *,
+    end_of_text: str,
+    validation: Sequence[Path] = (),
+    validation_fraction: float = 0.01,
+    on_progress: OnProgress | None = None,
+) -> DataImportDocument:
+    """Makes the dataset `output` of the token files called `sources` (`open_token_files`).
+
+    Validation is the files called `validation` or, if there are none, the last documents of each source: a share of
+    `validation_fraction`. All tokens are read once. Raises UserError for files or a tokenizer that cannot be used,
+    CheckpointError if `output` exists, DiskFull if it does not fit. Nothing incomplete remains.
+    """
+    progress = Progress(None, on_progress)
+    if not tokenizer.is_file():
+        raise UserError(f"--tokenizer: there is no file {str(tokenizer)!r}")
+    loaded = read_tokenizer(tokenizer, end_of_text, str(tokenizer), ("--tokenizer", "--end-of-text"))
+    vocab_size = max(loaded.get_vocab().values()) + 1
+    end_of_text_id = loaded.token_to_id(end_of_text)
+    assert end_of_text_id is not None  # read_tokenizer rejects a tokenizer without it
+    progress.say("checking indices")
+    train, held_out = ([files for path in paths for files in open_token_files(path)] for paths in (sources, validation))
+    splits = _split_pieces(train, held_out, validation_fraction)
+    pieces = [piece for split in SPLITS for piece in splits[split]]
+    token_bytes = _token_bytes(pieces, vocab_size)
+    require_space(output, sum(_new_bytes(piece, token_bytes, output) for piece in pieces), "")
+    advance = progress.meter("reading tokens", sum(piece.stop - piece.start for piece in pieces)).advance
+    counts = {
+        split: [_examine(piece, loaded, vocab_size, end_of_text_id, advance) for piece in splits[split]]
+        for split in SPLITS
+    }
+    progress.say("writing the dataset")
+    with raise_when_full(output), whole_directory(output) as staging:
+        tokenizer_sha256 = write_file(staging / TOKENIZER_NAME, tokenizer.read_bytes()).sha256
+        described = {}
+        for split in SPLITS:
+            sums = np.sum(counts[split], axis=0).tolist()
+            described[split] = DatasetSplit(
+                num_tokens=sum(piece.stop - piece.start for piece in splits[split]),
+                num_bytes=sums[0],
+                num_documents=sums[1],
+                num_unended_documents=sums[2],
+                num_inner_ends=sums[3],
+                files=_write_files(staging, split, splits[split], token_bytes),
+            )
+        num_documents = sum(split.num_documents for split in described.values())
+        share = described["validation"].num_documents / num_documents if validation else validation_fraction
+        manifest = DatasetManifest(
+            format_version=FORMAT_VERSION,
+            spec=DataSpec(
+                source=", ".join(str(path.absolute()) for path in sources),
+                tokenizer=str(tokenizer.absolute()),
+                end_of_text=end_of_text,
+                validation_fraction=share,
+            ),
+            vocab_size=vocab_size,
+            token_bytes=token_bytes,
+            tokenizer_sha256=tokenizer_sha256,
+            end_of_text_id=end_of_text_id,
+            splits=described,
+            fingerprint=dataset_fingerprint(tokenizer_sha256, described),
+        )
+        write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
+        publish_directory(output)
+    paths = dict.fromkeys(path for piece in pieces for path in piece.files.paths)
+    shards = [shard for split in SPLITS for shard in (output / split).glob("*.ds")]
+    with suppress(OSError):
+        return DataImportDocument(output, manifest, tuple(p for p in paths if any(map(p.samefile, shards))))
+    return DataImportDocument(output, manifest, ())
+
+
+def _split_pieces(
+    train: Sequence[TokenFiles], validation: Sequence[TokenFiles], validation_fraction: float
+) -> dict[SplitName, list[Piece]]:
+    """The documents of each split: all of the files given for it or, if none are given for validation, the last
+    documents with tokens of every file. Raises DataError if a file is given twice or a split gets no tokens.
+    """
+    paths = [path.resolve() for files in (*train, *validation) for path in files.paths]
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        raise DataError(f"{twice[0]} is given twice; name each file once, for training or for validation")
+    cuts = [len(files.tokens) if validation else _cut(files, validation_fraction) for files in train]
+    pieces = {
+        "train": [Piece(files, 0, cut) for files, cut in zip(train, cuts, strict=True)],
+        "validation": [Piece(files, cut, len(files.tokens)) for files, cut in zip(train, cuts, strict=True)]
+        + [Piece(files, 0, len(files.tokens)) for files in validation],
+    }
+    splits = {name: [piece for piece in pieces[name] if piece.start < piece.stop] for name in SPLITS}
+    for name in SPLITS:
+        if not splits[name]:
+            num_documents = sum(len(ends) for files in train for ends in _filled_ends(files))
+            raise DataError(
+                f"the files for {name} have no tokens"
+                if validation
+                else f"--validation-fraction {validation_fraction} of {counted(num_documents, 'document')} leaves no"
+                f" tokens for {name}; choose another, or name files for validation with --validation"
+            )
+    return splits
+
+
+def _cut(files: TokenFiles, validation_fraction: float) -> int:
+    """The token at which the last documents begin that are a share `validation_fraction` of those with tokens."""
+    total = sum(map(len, _filled_ends(files)))
+    left = total - round(total * validation_fraction)
+    for ends in _filled_ends(files):
+        if 0 < left <= len(ends):
+            return int(ends[left - 1])
+        left -= len(ends)
+    return 0
+
+
+def _filled_ends(files: TokenFiles) -> Iterator[Int64Array]:
+    """Where the documents that have tokens end, in parts."""
+    before = 0
+    for ends in files.ends():
+        yield ends[np.diff(ends, prepend=before) > 0]
+        before = int(ends[-1])
+
+
+def _token_bytes(pieces: Sequence[Piece], vocab_size: int) -> Literal[2, 4]:
+    """The width of the dataset's tokens: that of the files if all have the same, so that none needs a copy."""
+    widths = {piece.files.dtype.itemsize for piece in pieces}
+    if len(widths) == 1 and widths <= {2, 4}:
+        return 2 if widths == {2} else 4
+    return 2 if vocab_size <= 2**16 else 4
+
+
+def _new_bytes(piece: Piece, token_bytes: int, output: Path) -> int:
+    """About the bytes that a piece takes on the disk of `output`."""
+    index = 8 * sum(map(len, piece.ends()))
+    if not piece.is_linkable(token_bytes):
+        return index + (piece.stop - piece.start) * token_bytes
+    disk = existing_path(output.parent).stat().st_dev
+    return index + sum(status.st_size for path in piece.files.paths if (status := path.stat()).st_dev != disk)
+
+
+def _examine(
+    piece: Piece, tokenizer: Tokenizer, vocab_size: int, end_of_text_id: int, on_tokens: Callable[[int], None]
+) -> tuple[int, int, int, int]:
+    """Reads all tokens of `piece` once. Raises DataError for an id that the tokenizer does not have.
+
+    Returns the UTF-8 bytes of the text, the number of documents, of those that do not end in the end of text, and of
+    ends of text before the end of their document.
+    """
+    lengths, tokens, at = _bytes_by_token(tokenizer, vocab_size), piece.files.tokens, piece.start
+    num_bytes = num_documents = num_unended = num_ends = 0
+    for ends in piece.ends():
+        begin = at
+        for start, stop in chunks(int(ends[-1]), begin):
+            ids = tokens.read(start, stop - start)
+            wrong = (ids < 0) | (ids >= vocab_size)
+            if wrong.any():
+                position = int(wrong.argmax())
+                raise DataError(
+                    f"{piece.files.name}: token {start + position:,} is {ids[position]:,}, but the tokenizer's ids go"
+                    f" from 0 to {vocab_size - 1:,}; give the tokenizer that wrote these files with --tokenizer"
+                )
+            num_bytes += 0 if lengths is None else int(lengths[ids].sum())
+            num_ends += int(np.count_nonzero(ids == end_of_text_id))
+            first, last = np.searchsorted(ends, [start, stop], side="right")
+            num_unended += int(np.count_nonzero(ids[ends[first:last] - 1 - start] != end_of_text_id))
+            on_tokens(stop - start)
+        if lengths is None:
+            for start, stop in pairwise([begin, *ends.tolist()]):
+                num_bytes += len(tokenizer.decode(tokens.read(start, stop - start).tolist()).encode())
+        num_documents, at = num_documents + len(ends), int(ends[-1])
+    return num_bytes, num_documents, num_unended, num_ends - (num_documents - num_unended)
+
+
+def _bytes_by_token(tokenizer: Tokenizer, vocab_size: int) -> Int64Array | None:
+    """The UTF-8 bytes that each id decodes to: (vocab_size,), special tokens 0. None unless it is a byte-level
+    tokenizer, whose tokens have the same bytes everywhere."""
+    decoder = json.loads(tokenizer.to_str())["decoder"] or {}
+    if "ByteLevel" not in [decoder.get("type"), *(step.get("type") for step in decoder.get("decoders", []))]:
+        return None
+    lengths = np.zeros(vocab_size, np.int64)
+    for text, number in tokenizer.get_vocab(with_added_tokens=False).items():
+        lengths[number] = len(text)  # each character stands for one byte
+    for number, added in tokenizer.get_added_tokens_decoder().items():
+        lengths[number] = 0 if added.special else len(added.content.encode())
+    return lengths
+
+
+def _write_files(staging: Path, split: SplitName, pieces: Sequence[Piece], token_bytes: int) -> tuple[DatasetFile, ...]:
+    """Writes the shards of a split and their indices."""
+    (staging / split).mkdir()
+    lengths: dict[str, int | None] = {}
+    """By file, the tokens of a shard that belong to the split; None for all."""
+    for piece in pieces:
+        for start, stop, path in _shards(piece, token_bytes):
+            name = f"{split}/{sum(name.endswith('.ds') for name in lengths):05d}.ds"
+            if path:
+                link_or_copy(path.resolve(), staging / name)  # os.link would link a symbolic link itself
+            else:
+                with (staging / name).open("wb") as file:
+                    for first, last in chunks(stop, start):
+                        file.write(piece.files.tokens.read(first, last - first).astype(f"<u{token_bytes}").tobytes())
+                sync_path(staging / name)
+            whole = (staging / name).stat().st_size == (stop - start) * token_bytes
+            lengths[name] = None if whole else stop - start
+            inside = [ends[(ends > start) & (ends <= stop)] - start for ends in piece.ends()]
+            if sum(map(len, inside)):
+                write_file(staging / f"{name}.index", b"".join(ends.astype("<u8").tobytes() for ends in inside))
+                lengths[f"{name}.index"] = None
+    hashes = hash_files(staging / name for name in lengths)
+    return tuple(
+        DatasetFile(name=name, bytes=(staging / name).stat().st_size, sha256=sha256, num_tokens=length)
+        for (name, length), sha256 in zip(lengths.items(), hashes, strict=True)
+    )
+
+
+def _shards(piece: Piece, token_bytes: int) -> Iterator[tuple[int, int, Path | None]]:
+    """The first token and the end of each shard of a piece, and the file that it is; None if it must be copied."""
+    if not piece.is_linkable(token_bytes):
+        yield piece.start, piece.stop, None
+        return
+    start = 0
+    for path in piece.files.paths:
+        stored = path.stat().st_size // token_bytes
+        if (length := min(stored, piece.stop - start)) > 0:
+            yield start, start + length, path
+        start += stored

@@ -1,1 +1,0 @@
-"""Prepared datasets out to the formats of other programs, and tokenised corpora of other programs in."""

@@ -1,0 +1,266 @@
+"""Where a text and a tokenizer are: local paths in one spelling each, names on the Hugging Face hub, and messages for
+what is missing or needs a download.
+
+Whoever names a text by a relative path, through a link or as `file://` means the same files, so all of these give one
+dataset. Imports nothing slow.
+"""
+
+import difflib
+import glob
+import hashlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from fsspec.implementations.local import LocalFileSystem
+
+from stages.data.errors import Unreadable, reading
+from stages.data.spec import DataSpec, SourceSpec
+
+Spec = TypeVar("Spec", bound=DataSpec)
+
+PYTHON_STDLIB = "python-stdlib"
+LOCAL_SCHEMES = ("file", "local")
+LOCAL_COPIES = {
+    "openwebtext": (
+        "on a machine that can reach the hub, `hf download Skylion007/openwebtext --repo-type dataset --local-dir DIR`;"
+        " then set data.source=DIR and data.include='**/*.parquet'"
+    ),
+    "openwebtext2": (
+        "on a machine that can reach the hub, `hf download segyges/OpenWebText2 openwebtext2.jsonl.zst.tar --repo-type"
+        " dataset --local-dir DIR`; unpack it in DIR; then set data.source=DIR"
+    ),
+    "wikitext-103-raw/wiki.train.raw": (
+        "download https://wikitext.smerity.com/wikitext-103-raw-v1.zip; unpack it in DIR; then set"
+        " data.source=DIR/wikitext-103-raw/wiki.train.raw"
+    ),
+}
+"""The sources in `schedules/data` that need a local copy, and how to make it."""
+
+_DATASETS = "hf://datasets/"
+_ABOUT = re.compile(r"(README|LICEN[CS]E|NOTICE|CITATION|CHANGELOG)(\.(md|txt|cff|rst))?", re.IGNORECASE)
+_S3_VARIABLES = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for a store other than Amazon's"
+
+
+def local_path(source: str) -> str | None:
+    """The absolute path of a file, folder or glob that `source` names; None for python-stdlib and other URLs."""
+    scheme, is_url, _ = source.partition("://")
+    if source == PYTHON_STDLIB or "::" in source or (is_url and scheme not in LOCAL_SCHEMES):
+        return None
+    return str(LocalFileSystem._strip_protocol(source))
+
+
+def one_spelling(source: str) -> str:
+    """`source` in the spelling that all names of the same text share: for local paths, the real path."""
+    path = local_path(source)
+    if path is None:
+        return source if source.endswith("://") else source.rstrip("/") or source
+    if not os.path.lexists(path) and glob.has_magic(path):
+        folder = glob_root(path)
+        return os.path.realpath(folder) + path[len(folder) :]
+    return _real_file(path) if os.path.isfile(path) else os.path.realpath(path)
+
+
+def in_one_spelling(spec: Spec) -> Spec:
+    """The same spec with the spelling of local paths that all names of the same files share."""
+    path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    tokenizer = _real_file(str(path)) if path else spec.tokenizer
+    return spec.model_copy(update={"source": one_spelling(spec.source), "tokenizer": tokenizer})
+
+
+def texts_hash(texts: Iterable[SourceSpec]) -> str:
+    """A hash of where texts are and how they are read: the same in any order, and in any spelling of local paths."""
+    spelled = (text.model_copy(update={"source": one_spelling(text.source)}) for text in texts)
+    described = sorted(json.dumps(text.model_dump(mode="json"), sort_keys=True) for text in spelled)
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+def _real_file(path: str) -> str:
+    """The real path of a file. A link keeps its own name if the target's name ends differently.
+
+    The ending decides how a file is read, and downloads from the Hugging Face hub are links to `blobs/HASH`.
+    """
+    real, own = Path(os.path.realpath(path)), Path(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    return str(real if real.suffixes == own.suffixes else own)
+
+
+def glob_root(path: str) -> str:
+    """The folder of a glob: everything before the first part with a magic character."""
+    first_magic = min(path.find(sign) for sign in "*?[" if sign in path)
+    return path[:first_magic].rpartition("/")[0]
+
+
+def missing_text(spec: DataSpec) -> str | None:
+    """The message for a source or a tokenizer that is a local path where nothing is; None if there is none such.
+
+    Reads no file. Only a glob makes it list folders.
+    """
+    if missing_source(spec.source):
+        return no_source(spec)
+    path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    return no_tokenizer(path) if path and not path.is_file() else None
+
+
+def missing_source(source: str) -> str | None:
+    """Why there is no local text at `source`, as a clause; None if there is one, or if `source` is a URL."""
+    path = local_path(source)
+    if path is None or os.path.exists(path):
+        return None
+    if os.path.islink(path):
+        return f"{path!r} is a link to {os.readlink(path)!r}, which does not exist"
+    if not glob.has_magic(path):
+        return f"{path!r} does not exist"
+    return None if next(glob.iglob(path, recursive=True), None) else f"no file matches {path!r}"
+
+
+def no_source(spec: DataSpec) -> str:
+    """The message for a source that does not exist, with what to do."""
+    missing, path = missing_source(spec.source) or f"{spec.source!r} does not exist", local_path(spec.source)
+    copies = (how for name, how in LOCAL_COPIES.items() if f"/{spec.source}".endswith(f"/{name}"))
+    if how := next(copies, None):
+        return f"data.source: {missing}; {how}{_tokenizer_too(spec.tokenizer)}"
+    near = _nearest_path(path) if path else ""
+    return f"data.source: {missing}{near or f'; set it to {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one'}"
+
+
+def no_tokenizer(path: Path) -> str:
+    """The message for a tokenizer's file that does not exist."""
+    return f"data.tokenizer: there is no file {str(path.absolute())!r}{_nearest_path(str(path))}"
+
+
+def _nearest_path(path: str) -> str:
+    """`; did you mean PATH?` for an existing path that differs from a missing one in its first missing part.
+
+    Names that part if a folder above is missing and nothing has a similar name.
+    """
+    missing = Path(os.path.abspath(path))
+    while missing.parent != missing and not missing.parent.exists():
+        missing = missing.parent
+    try:
+        names = os.listdir(missing.parent)
+    except OSError:  # a file, or a folder that cannot be read
+        return f"; {str(missing.parent)!r} is not a folder that can be read"
+    if close := difflib.get_close_matches(missing.name, names, n=1):
+        return f"; did you mean {str(missing.with_name(close[0]))!r}?"
+    return "" if str(missing) == os.path.abspath(path) else f"; there is no {missing.name!r} in {str(missing.parent)!r}"
+
+
+def offline_copy(source: str) -> str | None:
+    """Where the hub's cache in HF_HOME holds the `hf://datasets/` source; None unless HF_HUB_OFFLINE is set.
+
+    `hf download --repo-type dataset` without `--local-dir` fills that cache. fsspec itself never reads it.
+    """
+    if not source.startswith(_DATASETS):
+        return None
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    repository, revision, below = _hub_parts(source)
+    if not (constants.HF_HUB_OFFLINE and repository):
+        return None
+    try:
+        folder = snapshot_download(repository, repo_type="dataset", revision=revision or None, local_files_only=True)
+    except LocalEntryNotFoundError:
+        return None
+    path = os.path.join(glob.escape(folder) if glob.has_magic(below) else folder, below).rstrip("/")
+    return path if glob.has_magic(below) or os.path.exists(path) else None
+
+
+def is_about_the_repository(source: str, name: str) -> bool:
+    """Whether `name` below the source is a text about a repository on the hub, such as its card, and not part of it."""
+    repository, _, below = _hub_parts(source)
+    return bool(repository) and not below and _ABOUT.fullmatch(name) is not None
+
+
+def _hub_parts(source: str) -> tuple[str, str, str]:
+    """The repository, the revision and the path in it that `hf://datasets/OWNER/NAME@REVISION/PATH` names.
+
+    The repository is empty for any other source.
+    """
+    owner, _, rest = source.removeprefix(_DATASETS).rstrip("/").partition("/")
+    if not source.startswith(_DATASETS) or not rest:
+        return "", "", ""
+    name, _, below = rest.partition("/")
+    name, _, revision = name.partition("@")
+    return f"{owner}/{name}", revision, below
+
+
+def local_tokenizer(name: str) -> Path | None:
+    """The local file that `name` refers to: a file, or the tokenizer.json of a folder. None for a name on the hub."""
+    with reading(f"data.tokenizer: {name!r}"):
+        path = Path(name).expanduser()
+    path = path / "tokenizer.json" if path.is_dir() else path
+    return path if path.is_file() or is_path(name) else None
+
+
+def tokenizer_file(spec: DataSpec) -> Path | None:
+    """The local file that `data.tokenizer` names. None if it is not set or names a model on the hub."""
+    path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
+    if path and not path.is_file():
+        raise Unreadable(no_tokenizer(path))
+    return path
+
+
+def is_path(tokenizer: str) -> bool:
+    """Whether the spelling of `data.tokenizer` alone says that it is a path: no model on the hub has such a name."""
+    return tokenizer.endswith(".json") or tokenizer.startswith((".", "/", "~")) or tokenizer.count("/") > 1
+
+
+def download_tokenizer(name: str) -> Path:
+    """The path of the tokenizer.json of a model on the hub, cached or downloaded now. Raises DataError on failure."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub import utils as hub
+
+    had_bars, verbosity = not hub.are_progress_bars_disabled(), hub.logging.get_verbosity()
+    hub.disable_progress_bars()
+    hub.logging.set_verbosity_error()
+    try:
+        with reading(
+            f"data.tokenizer: {name!r} is not a local file, and on the Hugging Face hub it",
+            f"on a machine that can reach the hub, {_tokenizer_by_hand(name)}",
+        ):
+            return Path(hf_hub_download(name, "tokenizer.json"))
+    finally:
+        hub.logging.set_verbosity(verbosity)
+        if had_bars:
+            hub.enable_progress_bars()
+
+
+def by_hand(spec: DataSpec) -> str:
+    """How to download the source by hand and which keys to set then, for messages. Empty for a local source."""
+    source = spec.source
+    if "://" not in source or source.startswith(("file://", "local://")):
+        return ""
+    repository, revision, path = _hub_parts(source)
+    if repository:
+        below = path.split("/") if path else []
+        is_file = bool(below) and any(sign in below[-1] for sign in ".*?[")
+        wanted = "/".join(below if is_file else [*below, spec.include])
+        wanted = re.sub(r"\*+", "*", wanted.replace("**/", "*"))  # `hf download` matches with fnmatch
+        options = f"--repo-type dataset --include {shlex.quote(wanted)}"
+        options += f" --revision {revision}" if revision else ""
+        download, local = _download(repository, options, "DIR"), "/".join(["DIR", *below])
+        text = f"on a machine that can reach the hub, {download}; then set data.source={local}"
+    else:
+        text = "download its files on a machine that can reach it, and set data.source to their location"
+        if source.startswith(("s3://", "s3a://")):
+            text = f"{_S3_VARIABLES}, or {text}"
+    return text + _tokenizer_too(spec.tokenizer)
+
+
+def _tokenizer_too(tokenizer: str | None) -> str:
+    if tokenizer is None or local_tokenizer(tokenizer) is not None:
+        return ""
+    return f". The tokenizer is also on the hub: {_tokenizer_by_hand(tokenizer)}"
+
+
+def _tokenizer_by_hand(tokenizer: str) -> str:
+    return f"{_download(tokenizer, 'tokenizer.json', 'FOLDER')}; then set data.tokenizer=FOLDER"
+
+
+def _download(repository: str, what: str, folder: str) -> str:
+    return f"`hf download {shlex.quote(repository)} {what} --local-dir {folder}`"

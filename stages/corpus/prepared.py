@@ -1,0 +1,270 @@
+"""Finds the datasets that were prepared for a data block, here or at a URL. Imports nothing slow."""
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from stages.checkpoint.disk_full import raise_when_full
+from stages.checkpoint.files import hash_file, sync_path, write_file
+from stages.corpus.corpus import open_corpus
+from stages.corpus.location import (
+    PYTHON_STDLIB,
+    in_one_spelling,
+    local_path,
+    missing_text,
+    tokenizer_file,
+)
+from stages.corpus.tasks import Progress
+from stages.data.dataset import REMOTE_NAME, DatasetFile, DatasetManifest, read_dataset_manifest, verify_dataset
+from stages.data.errors import DataError, reason
+from stages.data.remote import CACHE_NAME, RemoteFiles, RemoteReading, remote_reading, write_remote_reading
+from stages.data.spec import NOT_CONTENT, SPLITS, DataSpec
+from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, preparation_lock, staging_directory
+
+_ASKED_AT_ONCE = 16
+_KEYS_OF_A_DATASET = {"splits", "fingerprint", "tokenizer_sha256"}
+"""Keys that tell the manifest of a dataset from other files of that name."""
+
+
+def prepared_datasets(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:
+    """The datasets that were prepared for `spec`, newest first, each with its manifest.
+
+    There are several if the text has changed in between. Their files are not checked; a manifest that cannot be read is
+    passed over. A source that is a dataset itself is the only one.
+    """
+    if given := given_dataset(spec):
+        with suppress(DataError):
+            yield given, read_dataset_manifest(given)
+        return
+    yield from _remote_copies(spec, datasets_dir)
+    wanted = _determining(in_one_spelling(spec))
+    for path in _newest_first(datasets_dir, MANIFEST_NAME):
+        with suppress(DataError):
+            manifest = read_dataset_manifest(path)
+            if not manifest.sources and _determining(manifest.spec) == wanted:
+                yield path, manifest
+
+
+def given_dataset(spec: DataSpec) -> Path | None:
+    """The dataset that the source is itself, such as one that `growctl data import` made; None if it is a text.
+
+    It may be a mixture, which `prepare` rejects.
+    """
+    path = local_path(spec.source)
+    directory = Path(path) if path else None
+    if directory is None or not all((directory / part).is_file() for part in (MANIFEST_NAME, TOKENIZER_NAME)):
+        return None
+    if all((directory / split).exists() for split in SPLITS):
+        return directory
+    with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        return directory if json.loads((directory / MANIFEST_NAME).read_bytes())["sources"] else None
+    return None
+
+
+def _remote_copies(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:
+    """The datasets at the URL that `spec` names as its source, as far as they were opened from here."""
+    for path in _newest_first(datasets_dir, REMOTE_NAME) if "://" in spec.source else ():
+        with suppress(DataError):
+            reading = remote_reading(path)
+            if reading is not None and reading.url == spec.source.rstrip("/"):
+                yield path, read_dataset_manifest(path)
+
+
+def remote_copy(spec: DataSpec, datasets_dir: Path) -> Path | None:
+    """The directory here of the dataset at the URL `spec.source`; None if there is none, or it is damaged."""
+    return next((path for path, _ in _remote_copies(spec, datasets_dir)), None)
+
+
+def missing_unprepared(spec: DataSpec, datasets_dir: Path) -> str | None:
+    """The message for a local text or tokenizer that is missing and was not prepared before; None if all is there."""
+    missing = missing_text(spec)
+    return missing if missing and next(prepared_datasets(spec, datasets_dir), None) is None else None
+
+
+def _determining(spec: DataSpec) -> dict[str, Any]:
+    """The keys of a data block that determine the content of its dataset."""
+    return {name: getattr(spec, name) for name in DataSpec.model_fields.keys() - {*NOT_CONTENT}}
+
+
+def _newest_first(datasets_dir: Path, name: str) -> list[Path]:
+    """The directories with a file called `name`."""
+    files = sorted(sorted(datasets_dir.glob(f"*/{name}")), key=lambda path: -path.stat().st_mtime)
+    return [path.parent for path in files]
+
+
+def require_usable(given: Path, spec: DataSpec, read: Callable[[Path], DatasetManifest]) -> Path:
+    """`given`, the source of `spec`. Raises DataError if `read` does, or if `spec` asks for another dataset."""
+    try:
+        manifest = read(given)
+    except DataError as error:
+        raise DataError(f"data.source: {error}") from error
+    if manifest.sources:
+        names = ", ".join(source.name for source in manifest.sources)
+        raise DataError(f"data.source: {spec.source!r} is a mixture itself; name its sources ({names}) in data.mixture")
+    made = manifest.spec.model_copy(update={"vocab_size": manifest.vocab_size})
+    if (file := tokenizer_file(spec)) and hash_file(file) == manifest.tokenizer_sha256:
+        made = made.model_copy(update={"tokenizer": spec.tokenizer})
+    for name, field in DataSpec.model_fields.items():
+        wanted, has = getattr(spec, name), getattr(made, name)
+        if name not in ("source", "shared_tokenizer", *NOT_CONTENT) and wanted not in (field.default, has):
+            raise DataError(
+                f"data.{name}: {wanted}, but data.source {spec.source!r} is a prepared dataset, which was made with"
+                f" {'null' if has is None else has}; leave the key out (as an override: '~data.{name}')"
+            )
+    return given
+
+
+def text_change(spec: DataSpec, dataset: Path) -> str | None:
+    """How the local text of `spec` differs from what `dataset` was prepared from, as a clause; None if it does not.
+
+    None also if that cannot be told: the text is gone or not local. A large text is not hashed again: if the times of
+    its files have changed, the clause says only that.
+    """
+    recorded = read_dataset_manifest(dataset).source_sha256
+    if recorded is None or given_dataset(spec) or (spec.source != PYTHON_STDLIB and local_path(spec.source) is None):
+        return None
+    try:
+        corpus = open_corpus(in_one_spelling(spec))
+        hashes = corpus.remembered_hashes(dataset.parent)
+        if not hashes.remembers([Path(file.path) for file in corpus.files]):
+            return "has files with other sizes or times than when" if hashes.memory_exists else None
+        return None if corpus.sha256(corpus.contents(hashes)) == recorded else "has changed since"
+    except (DataError, OSError):
+        return None
+
+
+@contextmanager
+def locked(dataset_dir: Path, progress: Progress) -> Iterator[bool]:
+    """Waits until no other process locks the dataset, then locks it. Yields False if the file system has no locks.
+
+    Others wait while a process prepares or fetches it, and `growctl clean` leaves it alone. The lock of a process ends
+    with the process.
+    """
+    with preparation_lock(dataset_dir).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.say("waiting for another process that is preparing the same dataset")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            yield False
+            return
+        yield True
+
+
+def remote_dataset(
+    spec: DataSpec, datasets_dir: Path, progress: Progress, tell: Callable[[str], None] = lambda line: None
+) -> Path | None:
+    """The directory in `datasets_dir` of the dataset at the URL `spec.source`; None if no dataset lies there.
+
+    Fetches and checks the manifest and the tokenizer, and asks for the size of every shard. If the URL cannot be
+    reached, a directory from before is enough; `tell` gets a line that says so. Raises DataError that names the file
+    that is missing, has another size or is altered; CacheUnusable if the cache cannot be written.
+    """
+    if local_path(spec.source) is not None or "://" not in spec.source or "::" in spec.source:
+        return None
+    reading = reading_of(spec, spec.source, datasets_dir)
+    files = reading.files()
+    progress.say("looking for a prepared dataset")
+    try:
+        content = files.content_if_there(MANIFEST_NAME)
+    except Exception as error:  # every library has its own error classes
+        copy = remote_copy(spec, datasets_dir)
+        if copy is None:
+            return None  # opening it as a text gives the message
+        write_remote_reading(copy, reading)
+        tell(f"{spec.source} cannot be reached ({reason(error)}); {copy} is used, which was fetched from there before")
+        return copy
+    if content is None or not _is_dataset(content):
+        return None
+    key = hashlib.sha256(reading.url.encode() + b"\0" + content).hexdigest()[:12]
+    target = datasets_dir / f"{reading.url.rpartition('/')[2]}-at-{key}"
+    if not _is_there(target, reading):
+        with raise_when_full(datasets_dir):
+            datasets_dir.mkdir(parents=True, exist_ok=True)
+            with locked(target, progress):
+                if not _is_there(target, reading):
+                    _fetch(content, reading, files, target)
+    return target
+
+
+def reading_of(spec: DataSpec, url: str, datasets_dir: Path) -> RemoteReading:
+    """How a data block reads a dataset at a URL."""
+    return RemoteReading(
+        url=url.rstrip("/"),
+        cache_dir=str(Path(spec.cache_dir or datasets_dir / CACHE_NAME).absolute()),
+        cache_bytes=spec.cache_bytes,
+        retry_seconds=spec.retry_seconds,
+    )
+
+
+def _is_dataset(content: bytes) -> bool:
+    with suppress(ValueError, RecursionError):
+        document = json.loads(content)
+        return isinstance(document, dict) and document.keys() >= _KEYS_OF_A_DATASET
+    return False
+
+
+def _is_there(target: Path, reading: RemoteReading) -> bool:
+    """Whether the dataset `target` is whole; then it is read by `reading` from now on."""
+    with suppress(DataError):
+        verify_dataset(target)
+        write_remote_reading(target, reading)
+        return True
+    return False
+
+
+def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, target: Path) -> None:
+    """Fetches the dataset whose manifest is `content` into `target`."""
+    with publishing(target) as staging:
+        write_file(staging / MANIFEST_NAME, content)
+        try:
+            manifest = read_dataset_manifest(staging)
+        except DataError as error:
+            raise DataError(f"{reading.url}/{MANIFEST_NAME} cannot be used: {error.__cause__ or error}") from error
+        if manifest.sources:
+            raise DataError(
+                f"{reading.url} is a mixture, which has no tokens; name its sources in data.mixture, each by the URL of"
+                " its dataset"
+            )
+        write_file(staging / TOKENIZER_NAME, files.whole(TOKENIZER_NAME, manifest.tokenizer_sha256))
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+            list(pool.map(lambda file: _check_size(files, file), manifest.files))
+        write_remote_reading(staging, reading)
+        verify_dataset(staging)
+        shutil.rmtree(target, ignore_errors=True)  # it was damaged, and everything in it is a copy
+    verify_dataset(target)
+
+
+@contextmanager
+def publishing(target: Path) -> Iterator[Path]:
+    """A hidden directory beside `target`, which gets its name at the end unless another process was faster.
+
+    It has a name of its own, for file systems without locks. If anything fails, nothing incomplete remains.
+    """
+    beside = staging_directory(target)
+    staging = beside.with_name(f"{beside.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        yield staging
+        sync_path(staging)
+        with suppress(OSError):
+            os.rename(staging, target)
+        sync_path(target.parent)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _check_size(files: RemoteFiles, file: DatasetFile) -> None:
+    if (size := files.size(file.name)) not in (None, file.bytes):
+        raise DataError(
+            f"{files.url}/{file.name} has {size:,} bytes, not {file.bytes:,} as in the manifest: it is truncated or"
+            " belongs to another dataset; upload it again"
+        )

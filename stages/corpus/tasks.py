@@ -1,0 +1,245 @@
+"""Numbered pieces of work that any process can do, how far they have come, and running them on this machine.
+
+Each leaves a record once its files are complete. A killed preparation goes on from the records that it finds. Whatever
+has no record is done again, with the same result.
+"""
+
+import os
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pydantic import ValidationError
+
+from model.strict import Strict
+from stages.checkpoint.files import write_file
+from stages.data.errors import Interrupted
+
+RECORDS = "records"
+"""The folder of the records below a dataset that is being prepared."""
+
+OnProgress = Callable[[str, float | None], None]
+"""Receives a description of the work, and the fraction done (None if unknown)."""
+
+
+class Work(NamedTuple):
+    """How far work on bytes has come."""
+
+    description: str
+    done_bytes: int
+    total_bytes: int
+    num_tokens: int
+    """Tokens written since the start of this process."""
+    seconds: float
+    """Since the start of this process."""
+    seconds_left: float | None
+    """At the speed so far; None if it is not known."""
+
+
+OnWork = Callable[[Work], None]
+"""Receives figures about the work, once a second."""
+
+
+class Meter:
+    """Counts bytes and tokens of a piece of work. By default it reports nothing."""
+
+    def __init__(self, report: Callable[["Meter"], None] = lambda meter: None, total_bytes: int = 0) -> None:
+        self._report = report
+        self.total_bytes = total_bytes
+        self.done_bytes = self.earlier_bytes = self.num_tokens = 0
+        self._start = time.monotonic()
+
+    def advance(self, num_bytes: int, num_tokens: int = 0) -> None:
+        """Adds what was done."""
+        self.done_bytes += num_bytes
+        self.num_tokens += num_tokens
+        self._report(self)
+
+    def skip(self, num_bytes: int) -> None:
+        """Adds what an earlier process has done."""
+        self.earlier_bytes += num_bytes
+        self.advance(num_bytes)
+
+    def work(self, description: str) -> Work:
+        """The figures so far."""
+        seconds = time.monotonic() - self._start
+        done = self.done_bytes - self.earlier_bytes
+        left = max(0, self.total_bytes - self.done_bytes)
+        seconds_left = seconds * left / done if done and self.total_bytes else None
+        return Work(description, self.done_bytes, self.total_bytes, self.num_tokens, seconds, seconds_left)
+
+
+class Progress:
+    """Reports progress to the caller and to the log."""
+
+    def __init__(
+        self,
+        log_path: Path | None,
+        on_progress: OnProgress | None,
+        on_work: OnWork | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.log_path = log_path
+        self.on_progress = on_progress
+        self._on_work, self._tell = on_work, tell
+
+    def say(self, message: str, fraction: float | None = None) -> None:
+        """Reports `message` to the log and, with the fraction done, to the caller."""
+        if self.log_path:
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            with self.log_path.open("a", encoding="utf-8") as log:
+                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+        if self.on_progress:
+            self.on_progress(message, fraction)
+
+    def warn(self, message: str) -> None:
+        """Reports `message` to the log, and to the caller as a warning."""
+        self.say(message)
+        self._tell(message)
+
+    def meter(self, message: str, total_bytes: int) -> Meter:
+        """Reports the start of work on `total_bytes`. The meter reports each percent, and figures once a second."""
+        percent, second = 0, time.monotonic()
+        self.say(message, 0.0)
+
+        def report(meter: Meter) -> None:
+            nonlocal percent, second
+            if (now := min(100, 100 * meter.done_bytes // max(1, total_bytes))) > percent:
+                percent = now
+                if self.on_progress:
+                    self.on_progress(message, percent / 100)
+            if self._on_work and (clock := time.monotonic()) >= second + 1:
+                second = clock
+                self._on_work(meter.work(message))
+
+        return Meter(report, total_bytes)
+
+
+Record = TypeVar("Record", bound=Strict)
+
+
+class Tasks(ABC, Generic[Record]):
+    """Tasks 0 to n - 1. Can be pickled, so that another process or machine can run a task."""
+
+    title: str
+    """What they do, as the progress calls it."""
+    directory: Path
+    """The dataset that is being prepared."""
+    record_type: type[Record]
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many there are."""
+
+    @abstractmethod
+    def num_bytes(self, number: int) -> int:
+        """How much a task reads."""
+
+    @abstractmethod
+    def work(self, number: int, meter: Meter) -> Record:
+        """Does a task. Its files are complete and on the disk when this returns; doing it twice gives the same."""
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether only this process can do the tasks, because they read from its memory."""
+        return False
+
+    def run(self, number: int, meter: Meter) -> None:
+        """Does a task and leaves its record."""
+        record = self.work(number, meter)
+        write_file(self._path(number), record.model_dump_json().encode())
+
+    def record(self, number: int) -> Record | None:
+        """The record of a finished task, None of another."""
+        try:
+            return self.record_type.model_validate_json(self._path(number).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def pending(self) -> list[int]:
+        """The numbers of the tasks that are not finished."""
+        return [number for number in range(len(self)) if self.record(number) is None]
+
+    def finished(self, progress: Progress, execute: "Execute") -> list[Record]:
+        """The records of all tasks, which `execute` runs unless they are finished."""
+        meter = progress.meter(self.title, sum(map(self.num_bytes, range(len(self)))))
+        pending = self.pending()
+        meter.skip(sum(self.num_bytes(number) for number in set(range(len(self))).difference(pending)))
+        if pending:
+            execute(self, meter)
+        records = [record for number in range(len(self)) if (record := self.record(number)) is not None]
+        assert len(records) == len(self), f"tasks of {self.directory} left no record"
+        return records
+
+    def _path(self, number: int) -> Path:
+        return self.directory / RECORDS / f"{type(self).__name__}-{number:05d}.json"
+
+
+Execute = Callable[[Tasks[Any], Meter], None]
+"""Runs all pending tasks, somewhere, and returns when they are finished; raises the error of one that failed."""
+
+
+def run_locally(workers: int | None = None, log_path: Path | None = None) -> Execute:
+    """Runs tasks in `workers` processes, by default one per core, but in this one if there is one task.
+
+    A process uses its share of the cores, so that one alone is as fast for one task. What the processes print goes to
+    `log_path`. (datatrove's LocalPipelineExecutor does the same, but logs to stderr from every process, replaces the
+    log handlers of its caller, and leaves its processes behind when the caller is killed.)
+    """
+
+    def execute(tasks: Tasks[Any], meter: Meter) -> None:
+        pending = tasks.pending()
+        cores = len(os.sched_getaffinity(0))
+        num_workers = 1 if tasks.shares_memory else min(workers or cores, len(pending))
+        if num_workers > 1:
+            _run_in_processes(tasks, pending, num_workers, max(1, cores // num_workers), log_path, meter)
+        else:
+            for number in pending:
+                tasks.run(number, meter)
+
+    return execute
+
+
+def _run_in_processes(
+    tasks: Tasks[Any], pending: list[int], workers: int, threads: int, log_path: Path | None, meter: Meter
+) -> None:
+    processes = get_context("spawn")
+    held, lifeline = processes.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, processes, _start_worker, (held, log_path or Path(os.devnull), threads))
+    with held, pool, lifeline:  # closed in reverse order: the lifeline first, before the pool waits for its workers
+        futures = {pool.submit(_run, tasks, number): number for number in pending}
+        try:
+            for future in as_completed(futures):
+                meter.advance(tasks.num_bytes(futures[future]), future.result())
+        except BrokenProcessPool as error:
+            raise Interrupted(
+                f"data.workers: one of {workers} processes died, perhaps out of memory; try fewer"
+            ) from error
+
+
+def _run(tasks: Tasks[Any], number: int) -> int:
+    """Does a task in a worker process. Returns how many tokens it wrote."""
+    meter = Meter()
+    tasks.run(number, meter)
+    return meter.num_tokens
+
+
+def _start_worker(lifeline: Connection, log_path: Path, threads: int) -> None:
+    """Sets up a worker process: limits its threads, sends its output to the log, and ends it when its parent ends."""
+    os.environ["RAYON_NUM_THREADS"] = str(threads)
+    log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+    def end_with_parent() -> None:
+        lifeline.poll(None)  # nothing is ever sent, so this returns when the parent closes its end or dies
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()

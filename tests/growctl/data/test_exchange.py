@@ -1,0 +1,290 @@
+"""`growctl data export` and `growctl data import`."""
+
+import json
+import os
+import shutil
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from stages.checkpoint import files as checkpoint_files
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepare import prepare
+from stages.corpus.token_files import open_megatron
+from stages.data.dataset import read_dataset_manifest, verify_dataset
+from stages.data.documents import DocumentEnds
+from stages.data.evaluation_windows import EvaluationWindows
+from stages.data.spec import SPLITS, DataSpec, SplitName
+from stages.data.tokens import TokenSplit
+from tests.growctl.runs import run_here
+from tests.growctl.schedules import TEXT, file_of
+from tests.pretrained import END_OF_TEXT, byte_tokenizer
+from tests.stages.corpus.test_megatron import texts_of
+from tests.stages.corpus.token_file_definition import write_datatrove_files, write_megatron_files
+
+TEXTS = [f"the thing {number} in the text" * (number % 4 + 1) for number in range(40)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    path.write_text(byte_tokenizer().to_str())
+    return path
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
+    """A dataset as `growctl prepare` makes it."""
+    folder = tmp_path_factory.mktemp("prepared")
+    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    spec = DataSpec(source=str(folder / "texts.jsonl"), tokenizer=str(tokenizer), validation_fraction=0.2)
+    return prepare(spec, folder / "datasets")
+
+
+def encoded(texts: list[str]) -> list[list[int]]:
+    return [[*byte_tokenizer().encode(text).ids, 0] for text in texts]
+
+
+def documents_in(dataset: Path, split: SplitName) -> list[list[int]]:
+    """The tokens of each document of a split."""
+    ends, tokens = np.cumsum(np.concatenate([*DocumentEnds(dataset, split).lengths()])), TokenSplit(dataset, split)
+    return [part.tolist() for part in np.split(tokens.read(0, tokens.num_tokens), ends[:-1])]
+
+
+def pile(prefix: Path, kind: str = "H", texts: list[str] = TEXTS) -> Path:
+    return write_megatron_files(prefix, [[tokens] for tokens in encoded(texts)], kind)
+
+
+def test_an_export_of_a_dataset_at_a_url_asks_for_its_tokens(tmp_path: Path, dataset: Path) -> None:
+    fsspec.filesystem("memory").put(str(dataset), "/bucket/export", recursive=True)
+    remote = prepare(DataSpec(source="memory://bucket/export"), tmp_path / "datasets")
+    out = tmp_path / "megatron"
+    _, err = run_here("data", "export", remote, "--to", "megatron", "--output", out, expect=2)
+    assert err.splitlines()[-1] == (
+        f"growctl: the tokens of {remote} lie at memory://bucket/export, and an export needs them on disk; download"
+        " that dataset and give its directory"
+    )
+    assert not out.exists()
+
+
+def test_export_then_import_gives_the_same_tokens_document_ends_and_bytes(
+    tmp_path: Path, dataset: Path, tokenizer: Path
+) -> None:
+    out = tmp_path / "megatron"
+    said, _ = run_here("data", "export", dataset, "--to", "megatron", "--output", out)
+    assert f"{out}/train_text_document: " in said
+    assert "uint16" in said
+    assert said.splitlines()[-1] == "each document ends in <|endoftext|> (0)"
+    names = [f"{split}_text_document.{ending}" for split in SPLITS for ending in ("bin", "idx")]
+    assert sorted(path.name for path in out.iterdir()) == ["tokenizer.json", *names]
+    train, validation = out / "train_text_document", out / "validation_text_document"
+    options = ("--validation", validation, "--tokenizer", out / "tokenizer.json", "--output", tmp_path / "back")
+    run_here("data", "import", train, *options)
+    before, after = read_dataset_manifest(dataset), verify_dataset(tmp_path / "back")
+    for split in SPLITS:
+        assert documents_in(tmp_path / "back", split) == documents_in(dataset, split)
+        assert texts_of(open_megatron(out / f"{split}_text_document")) == documents_in(dataset, split)
+        was, now = before.splits[split], after.splits[split]
+        assert (now.num_tokens, now.num_documents, now.num_bytes) == (was.num_tokens, was.num_documents, was.num_bytes)
+    assert after.fingerprint == before.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["B", "h", "H", "i", "q"])
+def test_the_last_documents_of_a_prefix_become_validation_whatever_its_type(
+    tmp_path: Path, tokenizer: Path, kind: str
+) -> None:
+    texts = ["in the thing"] * 9 + ["at last"] if kind == "B" else TEXTS
+    if kind == "B":  # ids up to 255 only
+        documents = [[[5, 6, 7, 0]]] * 9 + [[[8, 0]]]
+        prefix = write_megatron_files(tmp_path / "pile", documents, kind)
+        expected = [sequence for [sequence] in documents]
+    else:
+        prefix, expected = pile(tmp_path / "pile", kind, texts), encoded(texts)
+    out, _ = run_here(
+        *("data", "import", prefix, "--tokenizer", tokenizer, "--validation-fraction", "0.1"),
+        *("--output", tmp_path / "new", "--json"),
+    )
+    linked = json.loads(out)["linked_files"]
+    assert linked == ([str(tmp_path / "pile.bin")] if kind in "hHi" else [])
+    manifest = verify_dataset(tmp_path / "new")
+    cut = len(expected) * 9 // 10
+    for split, part in zip(SPLITS, (expected[:cut], expected[cut:]), strict=True):
+        assert documents_in(tmp_path / "new", split) == part
+        stream = TokenSplit(tmp_path / "new", split)
+        tokens = [token for document in part for token in document]
+        assert stream.read(0, stream.num_tokens).tolist() == tokens
+        if kind != "B":
+            text = "".join(texts[:cut] if split == "train" else texts[cut:])
+            assert manifest.splits[split].num_bytes == len(text.encode())
+    assert manifest.token_bytes == (4 if kind == "i" else 2)
+    EvaluationWindows(tmp_path / "new", "validation", 1)
+
+
+def test_a_bin_in_parts_and_datatrove_files_become_shards_without_a_copy(tmp_path: Path, tokenizer: Path) -> None:
+    prefix = pile(tmp_path / "pile")
+    content = (tmp_path / "pile.bin").read_bytes()
+    cuts = [0, 100, 110, len(content) - 20, len(content)]
+    for number in range(4):
+        (tmp_path / f"pile-{number:05d}-of-00004.bin").write_bytes(content[cuts[number] : cuts[number + 1]])
+    (tmp_path / "pile.bin").unlink()
+    write_datatrove_files(tmp_path / "trove/a.ds", encoded(TEXTS[:30]))
+    write_datatrove_files(tmp_path / "trove/b.ds", encoded(TEXTS[30:]), metadata=False)
+    (tmp_path / "trove/b.ds").rename(tmp_path / "elsewhere.ds")
+    (tmp_path / "trove/b.ds").symlink_to(tmp_path / "elsewhere.ds")
+    (tmp_path / "link").symlink_to(tmp_path / "trove")
+    out, _ = run_here(
+        *("data", "import", prefix, tmp_path / "link", "--tokenizer", tokenizer, "--validation-fraction", "0.1"),
+        *("--output", tmp_path / "new", "--json"),
+    )
+    assert [Path(path).name for path in json.loads(out)["linked_files"]] == [
+        *(f"pile-{number:05d}-of-00004.bin" for number in range(3)), "a.ds", "b.ds",
+    ]  # fmt: skip
+    verify_dataset(tmp_path / "new")
+    train = documents_in(tmp_path / "new", "train")
+    assert train == encoded(TEXTS[:36] + TEXTS[:27] + TEXTS[30:39])
+    assert documents_in(tmp_path / "new", "validation") == encoded(TEXTS[36:] + TEXTS[27:30] + TEXTS[39:])
+    assert os.stat(tmp_path / "new/train/00000.ds").st_ino == os.stat(tmp_path / "pile-00000-of-00004.bin").st_ino
+    ends = DocumentEnds(tmp_path / "new", "train")
+    lengths = [len(text) for text in train]
+    assert np.concatenate(list(ends.lengths())).tolist() == lengths
+    bounds = enumerate(pairwise(accumulate(lengths, initial=0)))
+    places = [(number, start, end) for number, (start, end) in bounds for _ in range(start, end)]
+    assert [ends.document_at(position) for position in range(sum(lengths))] == places
+    out, _ = run_here("data", "export", tmp_path / "new", "--to", "megatron", "--output", tmp_path / "again")
+    assert texts_of(open_megatron(tmp_path / "again/train_text_document")) == train
+
+
+def test_without_hard_links_files_are_copied(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(checkpoint_files.os, "link", refuse)
+    out, _ = run_here("data", "import", pile(tmp_path / "a"), "--tokenizer", tokenizer, "--validation-fraction", "0.1",
+        "--output", tmp_path / "new", "--json")  # fmt: skip
+    assert json.loads(out)["linked_files"] == []
+    assert documents_in(tmp_path / "new", "train") == encoded(TEXTS[:36])
+
+
+def test_documents_without_an_end_of_text_stay_and_those_without_tokens_are_left_out(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    prefix = write_megatron_files(tmp_path / "bare", [[], [[5, 6, 0]], [[7]], [], [[8, 9]], [[5, 0]]])
+    out, _ = run_here(
+        *("data", "import", prefix, "--tokenizer", tokenizer, "--validation-fraction", "0.2"),
+        *("--output", tmp_path / "new"),
+    )
+    assert "2 documents without <|endoftext|> at the end, left as they are" in out
+    assert documents_in(tmp_path / "new", "train") == [[5, 6, 0], [7], [8, 9]]
+    out, _ = run_here("data", "show", tmp_path / "new", "--plain")
+    assert "2 of 4 documents end in <|endoftext|> (id 0)" in out
+    assert "each document ends" not in out
+    out, _ = run_here("data", "export", tmp_path / "new", "--to", "megatron", "--output", tmp_path / "out")
+    assert out.splitlines()[-1] == "2 of 4 documents end in <|endoftext|> (0)"
+    mixture = write_mixture([Ingredient("bare", tmp_path / "new", 1)], tmp_path)
+    assert "2 of 4 documents end in" in run_here("data", "show", mixture, "--plain")[0]
+
+
+@pytest.mark.parametrize("chunk", [3, 1 << 20])
+def test_documents_without_tokens_do_not_count_in_the_validation_fraction(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr("stages.data.tokens.CHUNK", chunk)
+    filled = [[5 + number, 0] for number in range(10)]
+    empty_last = [[tokens] for tokens in filled] + [[]] * 20
+    mixed = [document for tokens in filled for document in ([], [tokens], [])]
+    for name, documents in (("last", empty_last), ("mixed", mixed)):
+        prefix = write_megatron_files(tmp_path / name, documents)
+        run_here("data", "import", prefix, "--tokenizer", tokenizer, "--validation-fraction", "0.2",
+                 "--output", tmp_path / f"{name}-new")  # fmt: skip
+        assert documents_in(tmp_path / f"{name}-new", "train") == filled[:8]
+        assert documents_in(tmp_path / f"{name}-new", "validation") == filled[8:]
+
+
+@pytest.mark.parametrize(
+    ("written", "misplaced"),
+    [
+        ([5, 6, 7], "15 of the 20 documents of {} do not end in <|endoftext|> (id 0)"),
+        ([5, 0, 7, 0], "{} has <|endoftext|> (id 0) inside its documents too, 15 times"),
+        ([5, 6, 7, 0], None),
+    ],
+)
+def test_a_document_mask_needs_one_end_of_text_at_the_end_of_each_document(
+    tmp_path: Path, tokenizer: Path, written: list[int], misplaced: str | None
+) -> None:
+    prefix = write_megatron_files(tmp_path / "pile", [[[8] * 30 + [0]]] * 5 + [[written]] * 15)
+    imported, runs = tmp_path / "imported", tmp_path / "runs"
+    run_here("data", "import", prefix, "--tokenizer", tokenizer, "--output", imported, "--validation-fraction", "0.5")
+    keys = (f"data.source={imported}", "~data.vocab_size", "~data.validation_fraction", "model.vocab_size=9000")
+    schedule = file_of(tmp_path, TEXT)
+    run_here("validate", schedule, *keys, "--runs-dir", runs)
+    for command in ("validate", "plan", *(("run",) if misplaced else ())):
+        masked = (command, schedule, *keys, "data.document_mask=true", "--runs-dir", runs)
+        _, err = run_here(*masked, expect=2 if misplaced else 0)
+        if misplaced:
+            assert f"data.document_mask = true: {misplaced.format(imported)}; the model tells" in " ".join(err.split())
+    assert not runs.exists()
+
+
+def test_bytes_are_counted_by_decoding_if_the_tokenizer_is_not_byte_level(tmp_path: Path) -> None:
+    words = Tokenizer(models.WordLevel({END_OF_TEXT: 0, "é": 1, "the": 2}, END_OF_TEXT))
+    words.pre_tokenizer, words.decoder = pre_tokenizers.Whitespace(), decoders.WordPiece()
+    words.add_special_tokens([END_OF_TEXT])
+    (tmp_path / "tokenizer.json").write_text(words.to_str())
+    prefix = write_megatron_files(tmp_path / "words", [[[1, 2, 0]], [[2, 0]]])
+    options = ("--tokenizer", tmp_path / "tokenizer.json", "--validation-fraction", "0.5", "--output", tmp_path / "new")
+    run_here("data", "import", prefix, *options)
+    splits = read_dataset_manifest(tmp_path / "new").splits
+    assert [splits[split].num_bytes for split in SPLITS] == [len("é the".encode()), len("the")]
+
+
+def test_the_advice_on_little_validation_text_is_to_import_again(tmp_path: Path, tokenizer: Path) -> None:
+    imported = tmp_path / "imported"
+    run_here("data", "import", pile(tmp_path / "pile"), "--tokenizer", tokenizer, "--output", imported,
+             "--validation-fraction", "0.1")  # fmt: skip
+    _, err = run_here("prepare", "quickstart", f"data.source={imported}", "~data.validation_fraction",
+                      "~data.vocab_size", "--runs-dir", tmp_path / "runs")  # fmt: skip
+    assert f"Prepare or import {imported} again with a larger validation fraction" in " ".join(err.split())
+
+
+def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset: Path, tokenizer: Path) -> None:
+    good, new = pile(tmp_path / "good"), tmp_path / "new"
+    high = write_megatron_files(tmp_path / "high", [[[5, 261, 0]], [[1, 0]]])
+    low = write_megatron_files(tmp_path / "low", [[[5, 0]], [[-3, 0]]], "i")
+    one = write_megatron_files(tmp_path / "one", [[[5, 0]]])
+    empty = write_megatron_files(tmp_path / "empty", [[[5, 0]], *[[]] * 200])
+    broken = write_megatron_files(tmp_path / "broken", [[[5, 0]]])
+    (tmp_path / "broken.bin").write_bytes(b"")
+    damaged = tmp_path / "damaged"
+    shutil.copytree(dataset, damaged)
+    shard = next(damaged.glob("train/*.ds"))
+    shard.write_bytes(bytes(shard.stat().st_size))
+    mixture = write_mixture([Ingredient("books", dataset, 1)], tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    given = ("--tokenizer", tokenizer, "--output", new)
+    for words, message in [
+        (("import", high, *given, "--validation", good), "high: token 1 is 261, but the tokenizer's ids go"),
+        (("import", low, *given, "--validation", good), "low: token 2 is -3, but the tokenizer's ids go from 0 to 260"),
+        (("import", one, *given), "--validation-fraction 0.01 of 1 document leaves no tokens for validation; choose"),
+        (("import", empty, *given), "0.01 of 1 document leaves no tokens for validation"),
+        (("import", broken, *given), "broken.idx: its sizes add up to 4 bytes, but"),
+        (("import", good, good, *given), "good.bin is given twice; name each file once"),
+        (("import", good, *given, "--validation", good), "good.bin is given twice"),
+        (("import", good, *given, "--validation-fraction", "1"), "1.0 must be above 0 and below 1"),
+        (("import", good, *given, "--validation", one, "--validation-fraction", "0.1"), "leave out one of the two"),
+        (("import", tmp_path / "gone", *given), "there are no token files"),
+        (("import", good, "--tokenizer", good, "--output", new), "--tokenizer: there is no file"),
+        (("import", good, "--tokenizer", f"{good}.bin", "--output", new), "good.bin' is not a tokenizer.json"),
+        (("import", good, *given, "--end-of-text", "</s>"), "--end-of-text: the tokenizer"),
+        (("import", good, "--tokenizer", tokenizer, "--output", damaged), "damaged already exists; choose another"),
+        (("export", damaged, "--to", "megatron", "--output", new), "does not have the hash in the manifest"),
+        (("export", mixture, "--to", "megatron", "--output", new), f"of its own; export its sources: {dataset}"),
+        (("export", tmp_path, "--to", "megatron", "--output", new), "is not a dataset: it has no manifest.json"),
+    ]:  # fmt: skip
+        out, err = run_here("data", *words, expect=2)
+        assert message in " ".join(err.split()), err
+        assert not out
+        assert sorted(tmp_path.rglob("*")) == before

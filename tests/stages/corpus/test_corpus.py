@@ -1,0 +1,436 @@
+"""stages/data/corpus.py: the documents of a source, and the split of each."""
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import fsspec.utils
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from stages.corpus import corpus, records
+from stages.corpus.corpus import Document, content_hash, is_validation, open_corpus
+from stages.corpus.files import NOT_STDLIB
+from stages.data.errors import DataError
+from stages.data.spec import SPLITS, DataSpec
+
+
+def read(spec: DataSpec) -> list[Document]:
+    """All documents of a source, file by file, train before validation."""
+    found = open_corpus(spec)
+    return [document for file in found.files for split in SPLITS for document in found.documents((file,), split)]
+
+
+def texts(spec: DataSpec) -> dict[str, str]:
+    documents = read(spec)
+    assert len({document.id for document in documents}) == len(documents)
+    return {document.id: document.text for document in documents}
+
+
+def in_order(found: dict[str, str]) -> list[str]:
+    return [found[name] for name in sorted(found, key=lambda name: int(name.partition("#")[2]))]
+
+
+def test_each_file_of_a_folder_is_a_document_except_hidden_and_empty_ones(tmp_path: Path) -> None:
+    for name, text in {
+        "b.txt": "second\r\n",
+        "a/z.md": "first",
+        "a/.hidden": "no",
+        ".git/config": "no",
+        "empty": "",
+        "blank": " \n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(text.encode())
+    assert texts(DataSpec(source=str(tmp_path))) == {"a/z.md": "first", "b.txt": "second\r\n"}
+    assert texts(DataSpec(source=str(tmp_path), include="**/*.md")) == {"a/z.md": "first"}
+    assert texts(DataSpec(source=f"{tmp_path}/*.txt")) == {"b.txt": "second\r\n"}
+
+
+def test_a_folder_whose_name_looks_like_a_glob_is_read_as_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "a[b]*"
+    folder.mkdir()
+    (folder / "x.txt").write_text("text")
+    assert texts(DataSpec(source=str(folder))) == {"x.txt": "text"}
+
+
+@given(st.text(st.sampled_from("ab \n\r\té€𝄞"), max_size=300))
+def test_a_file_is_cut_into_pieces_of_whole_lines_that_join_to_its_text(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "PIECE_CHARACTERS", 20)
+        with fsspec.open("memory://pieces.txt", "wb") as file:
+            file.write(text.encode())
+        found = open_corpus(DataSpec(source="memory://pieces.txt"))
+        pieces = [text for _, text in found._read(found.files[0]) if isinstance(text, str)]
+    assert "".join(pieces) == text
+    for piece in pieces[:-1]:
+        assert 20 <= len(piece) < 40
+        assert piece.endswith("\n") or max(map(len, piece.split("\n"))) >= 20
+
+
+def test_a_long_file_of_a_folder_is_also_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "LONG_FILE_BYTES", 50_000)
+    text = "one line of text\n" * 4000
+    (tmp_path / "long.txt").write_text(text)
+    (tmp_path / "short.txt").write_text("short")
+    found = texts(DataSpec(source=str(tmp_path)))
+    assert found.pop("short.txt") == "short"
+    assert len(found) == 5
+    assert "".join(in_order(found)) == text
+
+
+def test_a_separator_cuts_wherever_it_occurs_and_belongs_to_no_document(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("one\n\n==\ntwo" + "x" * 1024 * 1024 + "==three====")
+    spec = DataSpec(source=str(tmp_path / "text"), document_separator="==")
+    assert texts(spec) == {"text#1": "one\n\n", "text#2": "\ntwo" + "x" * 1024 * 1024, "text#3": "three"}
+
+
+def test_a_separator_that_does_not_occur_is_reported_before_memory_runs_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "LONGEST_DOCUMENT_CHARACTERS", 1000)
+    (tmp_path / "text").write_text("x" * 2000)
+    with pytest.raises(DataError, match=r"data\.document_separator: '==' does not occur in 2,000 characters"):
+        read(DataSpec(source=str(tmp_path / "text"), document_separator="=="))
+
+
+@pytest.mark.parametrize("name", ["text", "folder", "folder/*.txt", "lines.jsonl"])
+def test_a_separator_that_occurs_nowhere_in_the_source_is_an_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in ("text", "folder/a.txt", "folder/b.txt"):
+        (tmp_path / path).write_text("one -- two -- three")
+    (tmp_path / "lines.jsonl").write_text('{"text": "one == two"}\n')
+    spec = DataSpec(source=str(tmp_path / name), document_separator="==")
+    with pytest.raises(DataError, match=r"data\.document_separator: '==' does not occur in .*; set the one that"):
+        open_corpus(spec).check_separator()
+
+
+def test_a_separator_that_occurs_in_one_file_of_a_source_is_accepted(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("one == two" if number == 3 else "one")
+    open_corpus(DataSpec(source=str(tmp_path), document_separator="==")).check_separator()
+    open_corpus(DataSpec(source=str(tmp_path))).check_separator()
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+    ending = "" if compress is bytes else ".gz"
+    for name, text in {"a.txt": "first", "b.txt": "second", "c.jsonl": '{"text": "third"}\n'}.items():
+        (tmp_path / f"{name}{ending}").write_bytes(compress(text.encode("utf-8-sig")))
+    assert sorted(texts(DataSpec(source=str(tmp_path))).values()) == ["first", "second", "third"]
+    for separator in (None, "rs"):
+        found = texts(DataSpec(source=str(tmp_path / f"a.txt{ending}"), document_separator=separator))
+        assert "".join(found.values()).startswith("fi")
+
+
+def test_a_byte_order_mark_before_any_document_is_not_part_of_it_whatever_holds_the_document(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    marked, objects = ["\ufefffirst", "\ufeffsecond\ufeff"], [{"text": "\ufefffirst"}, {"text": "\ufeffsecond\ufeff"}]
+    expected = [text.removeprefix("\ufeff") for text in marked]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name, text in zip("ab", marked, strict=True):
+        (folder / f"{name}.txt").write_text(text)
+    (tmp_path / "one.txt").write_text("==".join(marked))
+    lines = [b"\xef\xbb\xbf" + json.dumps(each).encode() for each in objects]
+    (tmp_path / "lines.jsonl").write_bytes(b"\xef\xbb\xbf\n" + b"\n".join(lines))
+    parquet.write_table(pyarrow.table({"text": marked}), tmp_path / "rows.parquet")
+    with tarfile.open(tmp_path / "samples.tar", "w") as archive:
+        for name, content in (("a.txt", marked[0].encode()), ("b.json", lines[1])):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    for name in ("folder", "one.txt", "lines.jsonl", "rows.parquet", "samples.tar"):
+        separator = "==" if name == "one.txt" else None
+        found = texts(DataSpec(source=str(tmp_path / name), document_separator=separator))
+        assert list(found.values()) == expected, name
+
+
+def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
+    source, elsewhere = tmp_path / "source", tmp_path / "elsewhere"
+    for folder in (source, elsewhere / "more"):
+        folder.mkdir(parents=True)
+    (elsewhere / "a.txt").write_text("linked")
+    (elsewhere / "more/b.txt").write_text("in a linked folder")
+    (source / "a.txt").symlink_to(elsewhere / "a.txt")
+    (source / "folder").symlink_to(elsewhere, target_is_directory=True)
+    (source / "again").symlink_to("folder")
+    whole = {"a.txt": "linked"} | {
+        f"{name}/{path}": text
+        for name in ("folder", "again")
+        for path, text in {"a.txt": "linked", "more/b.txt": "in a linked folder"}.items()
+    }
+    assert texts(DataSpec(source=str(source))) == whole
+    assert texts(DataSpec(source=f"{source}/*.txt")) == {"a.txt": "linked"}
+    assert texts(DataSpec(source=str(source / "folder"), include="*.txt")) == {"a.txt": "linked"}
+    assert list(texts(DataSpec(source=str(source / "a.txt"))).values()) == ["linked"]
+    assert open_corpus(DataSpec(source=str(source))).files[0].num_bytes == len("linked")
+
+
+@pytest.mark.parametrize(
+    ("links", "message"),
+    [
+        ({"a/loop": ".."}, r"/a/loop is a link to \.\., a folder that contains the link"),
+        ({"a/loop": "."}, r"/a/loop is a link to \., a folder that contains the link"),
+        ({"a/to_b": "../b", "b/to_a": "../a"}, r"/to_[ab] is a link to \.\./[ab], a folder that contains the link"),
+        ({"self": "self"}, r"/self is a link to self, which cannot be read \(Too many levels of symbolic links\)"),
+        ({"a/gone": "/no/such/file"}, r"/a/gone is a link to /no/such/file, which cannot be read \(No such file"),
+    ],
+)
+def test_a_link_that_cannot_be_followed_is_an_error(tmp_path: Path, links: dict[str, str], message: str) -> None:
+    for folder in ("a", "b", ".git"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "text.txt").write_text(folder)
+    (tmp_path / ".git/loop").symlink_to(".")
+    (tmp_path / ".#locked-by-an-editor").symlink_to("nobody@nowhere")
+    assert len(read(DataSpec(source=str(tmp_path)))) == 2, "hidden links are left out as hidden files are"
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    with pytest.raises(DataError, match=rf"data\.source: .*{message}"):
+        open_corpus(DataSpec(source=str(tmp_path)))
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_and_not_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "a.txt").write_text("text")
+    scan = os.scandir
+
+    def refuse(path: str) -> Iterator[os.DirEntry[str]]:  # root may read any folder
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match=r"data\.source: the folder .*/closed cannot be read \(Permission denied\)"):
+        open_corpus(DataSpec(source=str(tmp_path)))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_each_json_line_is_a_document(tmp_path: Path, ending: str) -> None:
+    if ending == ".zst" and "zst" not in fsspec.utils.compressions:
+        pytest.skip("backports.zstd is not installed")
+    path = tmp_path / f"d.jsonl{ending}"
+    lines = [{"body": "één\r\n", "id": 7}, {"body": ""}, {"body": "two\n\nparagraphs"}]
+    data = "\n\n".join(json.dumps(line) for line in lines).encode()
+    with fsspec.open(path, "wb", compression="infer") as file:
+        file.write(data[:20])
+    with fsspec.open(path, "ab", compression="infer") as file:  # several frames, as parallel compressors write them
+        file.write(data[20:])
+    assert texts(DataSpec(source=str(path), text_key="body")) == {
+        f"{path.name}#1": "één\r\n",
+        f"{path.name}#5": "two\n\nparagraphs",
+    }
+    assert len(texts(DataSpec(source=str(tmp_path), text_key="body"))) == 2, "in a folder too"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "cut of', r"data\.source: .*d\.jsonl line 2 is not JSON"),
+        (
+            '{"texts": "a"}',
+            r"data\.text_key: .*d\.jsonl line 2 has the keys \['texts'\]; it must have a text under 'text'",
+        ),
+        ('{"text": 1}', r"data\.text_key: .* line 2 has 1 under 'text'; it must have a text under 'text'"),
+        ('{"text": null}', r"data\.text_key: .* line 2 has null under 'text'"),
+        ('{"text": true}', r"data\.text_key: .* line 2 has true under 'text'"),
+        ('{"text": ["a"]}', r"data\.text_key: .* line 2 has .* under 'text'"),
+        ('["text"]', r"data\.text_key: .* line 2 is not a JSON object"),
+    ],
+)
+def test_a_line_that_is_not_a_document_is_an_error_and_not_skipped(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "d.jsonl").write_text('{"text": "fine"}\n' + line + "\n")
+    with pytest.raises(DataError, match=message):
+        read(DataSpec(source=str(tmp_path / "d.jsonl")))
+
+
+@pytest.mark.parametrize("name", ["d.JSONL", "d.ndjson", "d.json.gz", "d.JSON.GZ"])
+def test_json_lines_under_other_names_are_not_read_as_prose(tmp_path: Path, name: str) -> None:
+    line = b'{"text": "one"}\n'
+    (tmp_path / name).write_bytes(gzip.compress(line) if name.lower().endswith(".gz") else line)
+    for source in (tmp_path, tmp_path / name):
+        assert texts(DataSpec(source=str(source))) == {f"{name}#1": "one"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("docs.tbz2", "an archive"),
+        ("text.txt.ZIP", "an archive"),
+        ("docs.parquet.gz", "a Parquet file under another compression"),
+        ("train.arrow", "an Arrow file"),
+        ("docs.csv", "a table"),
+        ("train.bin", "a file of tokens or numbers that another program wrote"),
+        ("book.v1.pdf", "a PDF"),
+        ("book.docx", "a Word document"),
+        ("docs.json", "a JSON document, which is read only if each line is an object and its name ends in .jsonl"),
+    ],
+)
+def test_a_file_that_holds_no_text_is_refused_by_name_with_what_to_do(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / name).write_text("the beginning says nothing")
+    with pytest.raises(DataError, match=rf"data\.source: .*/{name} is {message}, but growctl reads UTF-8") as refused:
+        open_corpus(DataSpec(source=str(tmp_path / name)))
+    assert "data.include" not in str(refused.value)
+
+
+def test_a_file_without_text_in_a_folder_may_be_left_out_and_json_there_is_text(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text("[1]")
+    assert texts(DataSpec(source=str(tmp_path))) == {"settings.json": "[1]"}
+    (tmp_path / "a.zip").touch()
+    with pytest.raises(DataError, match=r"/a\.zip is an archive, .*; or set data\.include so that it is left out"):
+        open_corpus(DataSpec(source=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("beginning", "what"),
+    [
+        (b"PAR1", "a Parquet file that is not named .parquet"),
+        (b"PK\x03\x04", "an archive"),
+        (b"%PDF-1.7\n", "a PDF"),
+        (b"\x93NUMPY", "a NumPy array"),
+        (b"7z\xbc\xaf\x27\x1c", "an archive"),
+        ("text".encode("utf-16"), "text in UTF-16"),
+    ],
+)
+def test_a_file_that_holds_no_text_is_known_by_its_first_bytes(tmp_path: Path, beginning: bytes, what: str) -> None:
+    (tmp_path / "texts").write_bytes(beginning + b"\xff\xfe" * 10_000)
+    with pytest.raises(DataError, match=rf"data\.source: .*/texts is {what}, but growctl reads UTF-8 text"):
+        read(DataSpec(source=str(tmp_path / "texts")))
+
+
+@pytest.mark.parametrize(("mimetype", "refused"), [("text/html", True), ("text/plain", False)])
+def test_the_listing_of_a_folder_on_a_web_server_is_not_read_as_text(
+    monkeypatch: pytest.MonkeyPatch, mimetype: str, refused: bool
+) -> None:
+    info = {"name": "https://host/texts", "type": "file", "mimetype": mimetype, "url": "https://host/texts/"}
+    monkeypatch.setattr(corpus, "source_info", lambda fs, path: info)
+    if refused:
+        with pytest.raises(DataError, match=r"data\.source: 'memory://texts' is a web page, perhaps the listing"):
+            open_corpus(DataSpec(source="memory://texts"))
+    else:
+        assert len(open_corpus(DataSpec(source="memory://texts")).files) == 1
+
+
+@pytest.mark.parametrize("separator", [None, "====="])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_text_that_is_not_utf_8_is_an_error_that_names_the_line(
+    tmp_path: Path, name: str, separator: str | None
+) -> None:
+    content = b"=====\n" * 50_000 + b"caf\xe9\n" + b"=====\n" * 50_000
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(
+        DataError, match=r"a\.txt\S* is not UTF-8 text \(line 50,001, byte 0xe9: invalid continuation byte\)"
+    ):
+        read(DataSpec(source=str(tmp_path / name), document_separator=separator))
+
+
+def test_an_error_while_reading_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes("café".encode("latin-1"))
+    with pytest.raises(DataError, match=r"data\.source: .*/latin is not UTF-8 text"):
+        read(DataSpec(source=str(tmp_path / "latin")))
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"text" * 1000)[:-10])
+    with pytest.raises(DataError, match=r"data\.source: .*/cut\.gz cannot be read"):
+        read(DataSpec(source=str(tmp_path / "cut.gz")))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("no/such/file.txt", r"data\.source: '/.*/no/such/file\.txt' does not exist; there is no 'no' in '/"),
+        ("no/such/*.txt", r"data\.source: no file matches '/.*/no/such/\*\.txt'"),
+        ("nosuchprotocol://x", r"data\.source: 'nosuchprotocol://x' cannot be read \(Protocol not known"),
+        ("{tmp}", r"data\.include: no file of the folder .* matches '\*\*/\*'"),
+    ],
+)
+def test_a_missing_source_is_an_error(tmp_path: Path, source: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        open_corpus(DataSpec(source=source.format(tmp=tmp_path)))
+
+
+def test_zstandard_files_are_rejected_without_a_reader_of_all_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "d.jsonl.zst").write_bytes(b"")
+    monkeypatch.delitem(fsspec.compression.compr, "zstd", raising=False)
+    with pytest.raises(DataError, match=r"pip install backports\.zstd"):
+        open_corpus(DataSpec(source=str(tmp_path)))
+
+
+def test_a_url_is_read_through_its_file_system() -> None:
+    with fsspec.open("memory://books/a.txt", "wb") as file:
+        file.write("één".encode())
+    assert texts(DataSpec(source="memory://books")) == {"a.txt": "één"}
+
+
+def test_the_split_depends_only_on_the_text_and_has_about_the_requested_size() -> None:
+    contents = [content_hash(f"text {number}") for number in range(20_000)]
+    kept = {content for content in contents if is_validation(content, 0.05)}
+    assert abs(len(kept) / len(contents) - 0.05) < 0.005
+    assert kept <= {content for content in contents if is_validation(content, 0.1)}, "a larger share keeps the smaller"
+    fixed = [number for number in range(20) if is_validation(contents[number], 0.2)]
+    assert fixed == [0, 19], "a document that moved would leak into training"
+
+
+def test_every_document_is_in_exactly_one_split_and_progress_adds_up_to_the_file_sizes(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / f"{number}.txt").write_text(f"text {number}")
+    found = open_corpus(DataSpec(source=str(tmp_path), validation_fraction=0.3))
+    for split in SPLITS:
+        passed: list[int] = []
+        list(found.documents(found.files, split, passed.append))
+        assert sum(passed) == found.num_bytes
+    train, validation = ({d.id for d in found.documents(found.files, split)} for split in SPLITS)
+    assert train
+    assert validation
+    assert not train & validation
+    assert len(train | validation) == 50
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=40))
+def test_shards_are_consecutive_files_up_to_a_size(num_bytes: list[int]) -> None:
+    files = tuple(corpus.SourceFile(str(i), str(i), size, "") for i, size in enumerate(num_bytes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "SHARD_BYTES", 20)
+        shards = corpus.Corpus(DataSpec(source="x"), None, files, True).shards()
+    assert tuple(file for shard in shards for file in shard) == files
+    for shard in shards:
+        assert shard
+        assert len(shard) == 1 or sum(file.num_bytes for file in shard) <= 20
+
+
+def test_the_standard_library_source_excludes_its_tests() -> None:
+    found = open_corpus(DataSpec(source="python-stdlib"))
+    names = [file.name for file in found.files]
+    assert names == sorted(names)
+    assert {"argparse.py", "asyncio/tasks.py", "json/decoder.py"} <= set(names)
+    assert all(name.endswith(".py") for name in names)
+    assert not [name for name in names if NOT_STDLIB & set(name.split("/")[:-1])]
+    assert 5e6 < found.num_bytes < 40e6
+    assert all(file.version == "" for file in found.files), "the same wherever this Python is installed"
+
+
+def test_a_size_for_an_existing_tokenizer_and_unknown_or_invalid_values_are_rejected() -> None:
+    with pytest.raises(ValidationError, match="leave out one of the two"):
+        DataSpec(source="x", tokenizer="gpt2", vocab_size=1000)
+    for values in (
+        {"vocab_size": 256},
+        {"validation_fraction": 0.0},
+        {"validation_fraction": 1.0},
+        {"workers": 0},
+        {"workers": "2"},
+        {"sources": "y"},
+        {"document_separator": ""},
+    ):
+        with pytest.raises(ValidationError, match=next(iter(values))):
+            DataSpec.model_validate({"source": "x", **values})

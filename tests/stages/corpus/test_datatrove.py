@@ -1,0 +1,57 @@
+"""stages/token_files/datatrove.py, held against files that tests write byte by byte."""
+
+from pathlib import Path
+
+import pytest
+
+from stages.corpus.token_files import open_token_files
+from stages.data.errors import DataError
+from tests.stages.corpus.test_megatron import texts_of
+from tests.stages.corpus.token_file_definition import write_datatrove_files
+
+TEXTS = [[4, 5, 6], [], [65535]]
+
+
+@pytest.mark.parametrize("kind", ["H", "I"])
+@pytest.mark.parametrize("metadata", [False, True])
+def test_documents_are_read_exactly_with_and_without_metadata(tmp_path: Path, kind: str, metadata: bool) -> None:
+    path = write_datatrove_files(tmp_path / "00000_shuffled.ds", TEXTS, kind, metadata)
+    write_datatrove_files(tmp_path / "00001_shuffled.ds", [], kind, metadata)
+    for name in (path, tmp_path):
+        first, *others = open_token_files(name)
+        assert texts_of(first) == TEXTS
+        assert [texts_of(files) for files in others] == [[]] * (name == tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "message"),
+    [
+        ("", b"\x00" * 7, r"a\.ds has 7 bytes, but its documents end after 4 tokens"),
+        (".index", b"\x00" * 9, r"a\.ds has 8 bytes, but its documents end after 0 tokens"),
+        (".index", b"\x04" + bytes(7) + b"\x03" + bytes(7), r"a\.ds\.index is damaged"),
+        (".index", b"\xff" * 8, r"a\.ds\.index is damaged"),
+        (".index", b"\x03" + bytes(7), r"a\.ds has 8 bytes, but its documents end after 3 tokens"),
+        (".metadata", b"", r"a\.ds\.metadata: its first line must end in the bytes of a token, \|2 or \|4"),
+        (".metadata", b"gpt2|3\n4\n", r"a\.ds\.metadata: its first line"),
+        (".metadata", b"gpt2|4\n4\n", r"a\.ds has 8 bytes, but its documents end after 4 tokens"),
+        (".metadata", bytes(70_000), r"a\.ds\.metadata: its first line"),
+    ],
+)
+def test_damage_is_one_error_that_names_the_file(tmp_path: Path, ending: str, content: bytes, message: str) -> None:
+    write_datatrove_files(tmp_path / "a.ds", TEXTS)
+    (tmp_path / f"a.ds{ending}").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        open_token_files(tmp_path / "a.ds")
+
+
+def test_files_that_do_not_belong_together_are_rejected_without_metadata(tmp_path: Path) -> None:
+    write_datatrove_files(tmp_path / "a.ds", TEXTS, metadata=False)
+    (tmp_path / "a.ds").write_bytes(bytes(24))
+    with pytest.raises(DataError, match=r"a\.ds has 24 bytes, but its documents end after 4 tokens"):
+        open_token_files(tmp_path / "a.ds")
+    (tmp_path / "a.ds.index").unlink()
+    with pytest.raises(DataError, match=r"a\.ds\.index does not exist"):
+        open_token_files(tmp_path / "a.ds")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"empty has no token files: neither \*\.idx nor \*\.ds"):
+        open_token_files(tmp_path / "empty")

@@ -1,0 +1,133 @@
+"""stages/data/safe_cuts.py and encoding.py: pieces of a document give the tokens of the whole."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers.pre_tokenizers import PreTokenizer
+
+from stages.corpus import encoding as encoding_module
+from stages.corpus.encoding import _PATTERNS, Encoder, pieces, why_uncuttable
+
+END = "<|endoftext|>"
+PARTS = [*"abé7 \n", "ab", ".\n", "。\n", ",\r\n", ". ", "中\n", "  ", "\n\n", "'ll", "\u0301", "²", "\t", END]
+TEXTS = st.lists(st.sampled_from(PARTS), max_size=60).map("".join) | st.text()
+
+
+def trained(pre_tokenizer: PreTokenizer) -> Tokenizer:
+    """A byte-level BPE of few entries, NeoX's normaliser, and added tokens like its runs of spaces."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, special_tokens=[END], initial_alphabet=alphabet, show_progress=False, min_frequency=1
+    )
+    tokenizer.train_from_iterator(
+        ["a b é\n\nb  a.\n aa'll 77 7.\n\n é中。\n中\nab a,\nb\n a\n"] * 3 + [".\n,\n。\n"] * 9, trainer
+    )
+    tokenizer.add_tokens([AddedToken("  ", normalized=True), AddedToken("ba", normalized=False)])
+    return tokenizer
+
+
+def split_then_bytes(pattern: str) -> PreTokenizer:
+    """As Llama 3 and Qwen have it."""
+    steps = [
+        pre_tokenizers.Split(Regex(pattern), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
+    return pre_tokenizers.Sequence(steps)
+
+
+def bytes_then_white_space() -> PreTokenizer:
+    """Looks for white space where none is left: ByteLevel has turned a space into a letter."""
+    steps = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), pre_tokenizers.WhitespaceSplit()]
+    return pre_tokenizers.Sequence(steps)
+
+
+TOKENIZERS = [
+    trained(pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    *(trained(split_then_bytes(pattern)) for pattern in sorted(_PATTERNS)),
+]
+
+
+@given(TEXTS, st.integers(1, 6))
+def test_pieces_of_a_text_give_the_tokens_of_the_whole_text(text: str, longest: int) -> None:
+    cut = list(pieces(text, longest))
+    assert "".join(cut) == text
+    for tokenizer in TOKENIZERS:
+        assert why_uncuttable(tokenizer) is None
+        tokenizer.encode_special_tokens = True
+        whole = tokenizer.encode(text, add_special_tokens=False).ids
+        assert [id for piece in cut for id in tokenizer.encode(piece, add_special_tokens=False).ids] == whole
+
+
+def test_a_text_is_cut_wherever_it_is_long_and_stays_whole_where_no_place_is_safe() -> None:
+    assert list(pieces("ab cd ef gh", 6)) == ["ab cd", " ef gh"]
+    assert list(pieces("。\n" * 50 + "ab c", 6)) == ["。\n" * 50 + "ab", " c"]
+    assert list(pieces("x" * 50, 6)) == ["x" * 50]
+    assert list(pieces("", 6)) == [""]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda tokenizer: setattr(tokenizer, "normalizer", normalizers.NFKC()), "its normaliser is NFKC"),
+        (
+            lambda tokenizer: setattr(tokenizer, "pre_tokenizer", pre_tokenizers.Metaspace()),
+            "its pre-tokenizer is Metaspace",
+        ),
+        (
+            lambda tokenizer: setattr(tokenizer, "pre_tokenizer", split_then_bytes(r"\w+ \w+")),
+            "its pre-tokenizer is Split and ByteLevel",
+        ),
+        (
+            lambda tokenizer: setattr(tokenizer, "pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True)),
+            "its pre-tokenizer is ByteLevel",
+        ),
+        (lambda tokenizer: tokenizer.add_tokens(["new york"]), "its added token 'new york' depends on"),
+        (lambda tokenizer: tokenizer.add_tokens([AddedToken("x", rstrip=True)]), "its added token 'x' depends on"),
+        (lambda tokenizer: tokenizer.add_special_tokens(["<end of>"]), "its added token '<end of>' depends on"),
+        (
+            lambda tokenizer: setattr(tokenizer, "pre_tokenizer", bytes_then_white_space()),
+            "its pre-tokenizer is ByteLevel and WhitespaceSplit",
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_a_tokenizer_that_might_not_cut_says_why_and_encodes_documents_whole(
+    change: Callable[[Tokenizer], object], reason: str
+) -> None:
+    tokenizer = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    change(tokenizer)
+    encoder = Encoder(tokenizer, 0, 2)
+    assert encoder.uncuttable
+    assert encoder.uncuttable.startswith(reason)
+    parts = list(encoder.documents(["ab " * 100_000]))
+    assert [is_last for _, is_last in parts] == [True]
+
+
+def test_documents_of_any_length_keep_their_order_and_end_in_the_end_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding_module, "BATCH_CHARACTERS", 300_000)
+    tokenizer = TOKENIZERS[0]
+    texts = ["a b", "", "ab aa\n" * 60_000, f"b {END} a", "a" * 1000]
+    found: list[list[int]] = [[]]
+    for tokens, is_last in Encoder(tokenizer, 0, 4).documents(texts):
+        assert tokens.dtype == np.dtype("<u4")
+        found[-1] += tokens.tolist()
+        if is_last:
+            found.append([])
+    assert found.pop() == []
+    assert found == [[*tokenizer.encode(text, add_special_tokens=False).ids, 0] for text in texts]
+
+
+def test_the_published_neox_tokenizer_is_cut(tmp_path: Path) -> None:
+    path = Path(__file__).parents[3].parent / "shared" / "data" / "gpt-neox-20b-tokenizer.json"
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    assert why_uncuttable(Tokenizer.from_file(str(path))) is None

@@ -1,0 +1,155 @@
+"""stages/token_files/megatron.py, held against files that tests write byte by byte from the format's definition."""
+
+import struct
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.corpus.token_files import TokenFiles, open_megatron, open_token_files, write_megatron
+from stages.data.errors import DataError
+from tests.stages.corpus.token_file_definition import CODES, megatron_index, write_megatron_files
+
+DOCUMENTS: list[list[list[int]]] = [[[5, 6, 7], [8]], [[]], [[1], [2, 3]], [], [[9, 100, 101, 102]]]
+"""Two have several sequences, one has an empty sequence, one none at all."""
+TEXTS = [[5, 6, 7, 8], [], [1, 2, 3], [], [9, 100, 101, 102]]
+TOKENS = [token for text in TEXTS for token in text]
+
+
+def texts_of(files: TokenFiles) -> list[list[int]]:
+    ends = [0, *(end for part in files.ends() for end in part.tolist())]
+    return [files.tokens.read(start, end - start).tolist() for start, end in pairwise(ends)]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 1 << 20])
+@pytest.mark.parametrize("kind", CODES)
+def test_documents_are_read_exactly_in_every_type(
+    tmp_path: Path, kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stages.data.tokens.CHUNK", chunk)
+    files = open_megatron(write_megatron_files(tmp_path / "corpus_text_document", DOCUMENTS, kind))
+    assert texts_of(files) == TEXTS
+    assert np.concatenate(list(files.ends())).tolist() == [4, 4, 7, 7, 11]
+    assert files.tokens.read(3, 5).tolist() == TOKENS[3:8]
+    assert files.dtype.itemsize == struct.calcsize(kind)
+
+
+def test_a_prefix_an_index_a_bin_and_a_folder_name_the_same_documents(tmp_path: Path) -> None:
+    write_megatron_files(tmp_path / "v1.5_text", DOCUMENTS)
+    for name in ("v1.5_text", "v1.5_text.idx", "v1.5_text.bin", ""):
+        [files] = open_token_files(tmp_path / name)
+        assert texts_of(files) == TEXTS
+
+
+def test_a_bin_in_parts_is_read_as_one_also_where_a_document_spans_two(tmp_path: Path) -> None:
+    prefix = write_megatron_files(tmp_path / "pile", DOCUMENTS)
+    whole = tmp_path / "pile.bin"
+    content = whole.read_bytes()
+    parts = [tmp_path / f"pile-{number:05d}-of-00003.bin" for number in range(3)]
+    for path, part in zip(parts, (content[:4], content[4:18], content[18:]), strict=True):
+        path.write_bytes(part)
+    whole.unlink()
+    files = open_megatron(prefix)
+    assert list(files.paths) == parts
+    assert texts_of(files) == TEXTS
+    parts[1].unlink()
+    with pytest.raises(DataError, match=r"pile-00001-of-00003\.bin does not exist"):
+        open_megatron(prefix)
+
+
+def test_modes_of_text_are_accepted_and_others_rejected(tmp_path: Path) -> None:
+    prefix = write_megatron_files(tmp_path / "images", [[[1, 2]], [[3]]])
+    index = tmp_path / "images.idx"
+    index.write_bytes(megatron_index([2, 1], [0, 1, 2], modes=[0, 0]))
+    assert texts_of(open_megatron(prefix)) == [[1, 2], [3]]
+    index.write_bytes(megatron_index([2, 1], [0, 1, 2], modes=[0, 1]))
+    with pytest.raises(DataError, match=r"images\.idx: sequence 1 is no text \(mode 1\)"):
+        open_megatron(prefix)
+
+
+SIZES, BOUNDS = [3, 1], [0, 1, 2]
+DAMAGED: dict[str, tuple[Any, str]] = {
+    "magic": ({"magic": b"PK\x03\x04abcde"}, "must begin with MMIDIDX"),
+    "old": ({"magic": b"TNTIDX\x00\x00\x01"}, "must begin with MMIDIDX"),
+    "version": ({"version": 2}, "has version 2 .* growctl reads version 1 with integers"),
+    "float": ({"code": 6}, "tokens of type 6; growctl reads"),
+    "type": ({"code": 9}, "tokens of type 9; growctl reads"),
+    "negative": ({"sizes": [5, -1]}, "sequence 1 does not begin where the one before it ends"),
+    "larger": ({"sizes": [3, 2]}, r"its sizes add up to 10 bytes, but its \.bin has 8"),
+    "smaller": ({"sizes": [3, 0]}, r"its sizes add up to 6 bytes, but its \.bin has 8"),
+    "pointer": ({"pointers": [0, 8]}, "sequence 1 does not begin"),
+    "outside": ({"pointers": [-6, 0]}, "sequence 0 does not begin"),
+    "first": ({"bounds": [1, 1, 2]}, "its documents do not follow each other"),
+    "none": ({"bounds": []}, "its documents do not follow each other"),
+    "falls": ({"bounds": [0, 2, 1]}, "its documents do not follow each other"),
+    "huge": ({"bounds": [0, 2**63 - 1, -(2**63)]}, "its documents do not follow each other"),
+    "last": ({"bounds": [0, 1]}, "its documents do not follow each other"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damage_of_an_index_is_one_error_that_names_the_file_and_what_is_wrong(tmp_path: Path, damage: str) -> None:
+    changes, message = DAMAGED[damage]
+    (tmp_path / "bad.bin").write_bytes(bytes(8))
+    (tmp_path / "bad.idx").write_bytes(megatron_index(**({"sizes": SIZES, "bounds": BOUNDS} | changes)))
+    with pytest.raises(DataError, match=message) as found:
+        open_megatron(tmp_path / "bad")
+    assert str(tmp_path / "bad.idx") in str(found.value)
+
+
+def test_truncated_files_and_counts_beyond_the_file_are_rejected(tmp_path: Path) -> None:
+    index = megatron_index(SIZES, BOUNDS)
+    (tmp_path / "bad.bin").write_bytes(bytes(8))
+    for content in (index[:5], index[:30], index[:-1], index + b"\x00", index[:18] + b"\xff" * 16 + index[34:], b""):
+        (tmp_path / "bad.idx").write_bytes(content)
+        with pytest.raises(DataError, match=r"bad\.idx (has .*truncated|is no whole index)"):
+            open_megatron(tmp_path / "bad")
+    (tmp_path / "bad.idx").write_bytes(index)
+    (tmp_path / "bad.bin").write_bytes(bytes(7))
+    with pytest.raises(DataError, match=r"bad\.bin or another part of it does not hold whole tokens"):
+        open_megatron(tmp_path / "bad")
+    (tmp_path / "bad.bin").unlink()
+    with pytest.raises(DataError, match=r"bad\.bin does not exist, and there is no one set of parts"):
+        open_megatron(tmp_path / "bad")
+    with pytest.raises(DataError, match=r"there are no token files '.*nothing'"):
+        open_token_files(tmp_path / "nothing")
+
+
+@settings(max_examples=60)
+@given(
+    texts=st.lists(st.lists(st.integers(0, 2**16 - 1), max_size=6), max_size=8),
+    wide=st.booleans(),
+    chunk=st.integers(1, 9),
+)
+def test_the_writer_writes_the_definition_byte_by_byte(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[list[int]], wide: bool, chunk: int
+) -> None:
+    folder = tmp_path_factory.mktemp("written")
+    kind = "i" if wide else "H"
+    good = write_megatron_files(folder / "good", [[text] for text in texts], kind)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stages.data.tokens.CHUNK", chunk)
+        files = open_megatron(good)
+        write_megatron(folder / "ours", files)
+    assert texts_of(files) == texts
+    for ending in ("bin", "idx"):
+        assert (folder / f"ours.{ending}").read_bytes() == (folder / f"good.{ending}").read_bytes()
+
+
+def test_ids_and_documents_too_large_for_the_format_are_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = open_megatron(write_megatron_files(tmp_path / "wide", [[[1, 2**31]]], "q"))
+    with pytest.raises(DataError, match=r"wide has a token outside 0 to 2,147,483,647"):
+        write_megatron(tmp_path / "new", wide)
+    negative = open_megatron(write_megatron_files(tmp_path / "negative", [[[1, -1]]], "h"))
+    with pytest.raises(DataError, match=r"negative has a token outside 0 to 65,535"):
+        write_megatron(tmp_path / "new", negative)
+    monkeypatch.setattr("stages.corpus.token_files.LARGEST_SIZE", 3)
+    long = open_megatron(write_megatron_files(tmp_path / "long", [[[1], [2, 3, 4]]]))
+    with pytest.raises(DataError, match=r"long has a document of more than 3 tokens"):
+        write_megatron(tmp_path / "new", long)

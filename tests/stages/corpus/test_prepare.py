@@ -1,0 +1,469 @@
+"""stages/data/prepare.py: the content of a dataset, atomic preparation, and rejected sources."""
+
+import errno
+import gzip
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, normalizers
+
+from stages.corpus import corpus as corpus_module
+from stages.corpus import prepare as build_module
+from stages.corpus import tokenizer as tokenizer_module
+from stages.corpus.corpus import content_hash, is_validation
+from stages.corpus.prepare import prepare
+from stages.corpus.shards import ShardRecord, ShardTasks
+from stages.corpus.tasks import Meter
+from stages.data.dataset import read_dataset_manifest, verify_dataset
+from stages.data.errors import DataError, Unreadable
+from stages.data.spec import DataSpec
+from tests.stages.corpus.small_source import assert_holds_the_source, decoded, is_held_out, spec_of
+
+REPOSITORY = Path(__file__).parents[3]
+SHARED = REPOSITORY.parent / "shared" / "data"
+NEOX_TOKENIZER = SHARED / "gpt-neox-20b-tokenizer.json"
+WIKITEXT = SHARED / "wikitext2-valid.txt"
+
+
+@pytest.fixture(scope="module")
+def stdlib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    datasets = tmp_path_factory.mktemp("datasets")
+    return prepare(DataSpec(source="python-stdlib", vocab_size=1024, validation_fraction=0.02), datasets)
+
+
+@pytest.mark.slow
+def test_the_standard_library_is_prepared_once_and_reused(stdlib: Path) -> None:
+    manifest = assert_holds_the_source(stdlib)
+    assert manifest.vocab_size == 1024
+    assert manifest.token_bytes == 2
+    assert manifest.splits["train"].num_documents > 300
+    before = {path: path.stat().st_mtime_ns for path in stdlib.rglob("*")}
+    messages: list[str] = []
+    assert prepare(manifest.spec, stdlib.parent, on_progress=lambda message, _: messages.append(message)) == stdlib
+    assert {path: path.stat().st_mtime_ns for path in stdlib.rglob("*")} == before
+    assert list(dict.fromkeys(messages)) == ["reading the source", "checking the dataset"]
+
+
+def test_the_tokens_of_a_folder_decode_to_its_exact_documents(folder: Path, tmp_path: Path) -> None:
+    dataset = prepare(spec_of(folder), tmp_path / "datasets")
+    manifest = assert_holds_the_source(dataset)
+    assert 257 < manifest.vocab_size <= 300
+    assert sorted(path.name for path in dataset.iterdir()) == ["manifest.json", "tokenizer.json", "train", "validation"]
+    texts = [path.read_bytes().decode() for path in folder.iterdir()]
+    assert manifest.splits["validation"].num_documents == sum(map(is_held_out, texts))
+
+
+def test_the_tokenizer_is_trained_on_the_train_split_only(tmp_path: Path) -> None:
+    source = tmp_path / "texts"
+    source.mkdir()
+    for number in range(40):
+        text = f"{number}" + " validation" * 50
+        (source / f"{number}.txt").write_text(text if is_held_out(text) else f"{number}" + " learning" * 50)
+    dataset = prepare(spec_of(source, vocab_size=600), tmp_path / "datasets")
+    vocabulary = Tokenizer.from_file(str(dataset / "tokenizer.json")).get_vocab()
+    assert "Ġlearning" in vocabulary
+    assert "valid" not in vocabulary
+    assert read_dataset_manifest(dataset).vocab_size < 600, "what was reached, not what was asked for"
+
+
+@pytest.mark.slow
+def test_the_result_is_the_same_for_any_number_of_workers_and_every_time(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
+    log = tmp_path / "logs" / "prepare.log"
+    first, second, again = (
+        prepare(spec_of(folder, workers=workers), tmp_path / name, log_path=log)
+        for name, workers in (("one", 1), ("two", 2), ("again", 1))
+    )
+    manifests = [assert_holds_the_source(dataset) for dataset in (first, second, again)]
+    assert len(manifests[0].splits["train"].files) > 4, "several shards"
+    assert len({manifest.fingerprint for manifest in manifests}) == 1
+    assert first.name == second.name == again.name
+    for path in (path for path in first.rglob("*.*") if path.name != "manifest.json"):
+        assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
+    assert "tokenising" in log.read_text()
+
+
+def test_two_tokenizers_on_one_text_differ_in_the_fingerprint_and_agree_in_the_hashes_of_the_text(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = read_dataset_manifest(prepare(spec_of(folder), tmp_path / "small"))
+    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
+    large = read_dataset_manifest(prepare(spec_of(folder, vocab_size=320), tmp_path / "large"))
+    assert small.fingerprint != large.fingerprint
+    assert len(large.splits["train"].files) > len(small.splits["train"].files)
+    texts = [{name: split.text_hash for name, split in manifest.splits.items()} for manifest in (small, large)]
+    assert texts[0] == texts[1]
+    held_out = next(path for path in sorted(folder.iterdir()) if is_held_out(path.read_bytes().decode()))
+    held_out.write_text(next(text for text in (f"another text {number}" for number in range(99)) if is_held_out(text)))
+    other = read_dataset_manifest(prepare(spec_of(folder), tmp_path / "other"))
+    assert other.splits["train"].text_hash == texts[0]["train"] != texts[0]["validation"]
+    assert other.splits["validation"].text_hash != texts[0]["validation"]
+
+
+def test_a_dataset_depends_on_the_content_of_its_source_and_not_on_its_path_or_times(
+    folder: Path, tmp_path: Path
+) -> None:
+    first = prepare(spec_of(folder), tmp_path / "datasets")
+    for path in folder.iterdir():
+        os.utime(path, (0, 0))
+    messages: list[str] = []
+    again = prepare(spec_of(folder), tmp_path / "datasets", on_progress=lambda message, _: messages.append(message))
+    assert again == first
+    assert "tokenising" not in messages, "a touched source is found again"
+    moved = folder.rename(tmp_path / "elsewhere")
+    second = prepare(spec_of(moved), tmp_path / "datasets")
+    assert read_dataset_manifest(second).fingerprint == read_dataset_manifest(first).fingerprint
+    changed = moved / "07.txt"
+    changed.write_bytes(changed.read_bytes().replace(b"and", b"und"))
+    os.utime(changed, (0, 0))
+    third = prepare(spec_of(moved), tmp_path / "datasets")
+    assert third not in (first, second), "a change that keeps size and time is noticed"
+    assert read_dataset_manifest(third).fingerprint != read_dataset_manifest(first).fingerprint
+
+
+@settings(max_examples=12)
+@given(
+    st.lists(st.integers(0, 8), min_size=12, max_size=40),
+    st.sampled_from(["folder", "jsonl"]),
+    st.sampled_from([0.1, 0.3, 0.5]),
+)
+def test_no_text_is_in_both_splits_and_none_is_left_out(numbers: list[int], kind: str, fraction: float) -> None:
+    """Draws documents from few different texts, so that many are duplicates."""
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus_module, "SHARD_BYTES", 150)
+        source = Path(place) / "source"
+        source.mkdir()
+        texts = [f"text {number}" for number in numbers]
+        if kind == "folder":
+            for index, text in enumerate(texts):
+                (source / f"{index:02d}.txt").write_text(text)
+        else:
+            (source / "d.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+        spec = spec_of(source, validation_fraction=fraction)
+        held_out = [is_validation(content_hash(text), fraction) for text in texts]
+        if all(held_out) or not any(held_out):
+            with pytest.raises(
+                DataError, match=r"data\.validation_fraction: .*documents with the same text stay together"
+            ):
+                prepare(spec, Path(place) / "datasets")
+            return
+        dataset = prepare(spec, Path(place) / "datasets")
+        train, validation = decoded(dataset, "train"), decoded(dataset, "validation")
+        assert not set(train) & set(validation)
+        assert train == [text for text, held in zip(texts, held_out, strict=True) if not held]
+        assert validation == [text for text, held in zip(texts, held_out, strict=True) if held]
+
+
+def test_the_split_is_the_same_for_other_file_names_another_compression_and_another_order(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(60)]
+    (tmp_path / "d.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+    with gzip.open(tmp_path / "e.jsonl.gz", "wt") as file:
+        file.write("".join(f'{{"text": "{text}"}}\n' for text in reversed(texts)))
+    specs = [spec_of(tmp_path / name) for name in ("d.jsonl", "e.jsonl.gz")]
+    manifests = [read_dataset_manifest(prepare(spec, tmp_path / "datasets")) for spec in specs]
+    hashes = [{name: split.text_hash for name, split in manifest.splits.items()} for manifest in manifests]
+    assert hashes[0] == hashes[1]
+
+
+def test_shuffling_mixes_the_train_documents_of_all_files_by_the_seed_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_order = decoded(prepare(spec_of(folder), tmp_path / "in order"), "train")
+    one_shard = decoded(prepare(spec_of(folder, shuffle_seed=1), tmp_path / "one shard"), "train")
+    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
+    first, other = (prepare(spec_of(folder, shuffle_seed=seed), tmp_path / "datasets") for seed in (1, 2))
+    manifest = verify_dataset(first)
+    shards = [file for file in manifest.splits["train"].files if file.name.endswith(".ds")]
+    assert len(shards) > 2
+    shuffled = decoded(first, "train")
+    assert len({tuple(texts) for texts in (in_order, one_shard, shuffled, decoded(other, "train"))}) == 4
+    assert sorted(shuffled) == sorted(one_shard) == sorted(in_order)
+    first_shard = [int(text.split()[1]) for text in shuffled[: len(in_order) // len(shards)]]
+    assert max(first_shard) - min(first_shard) > 30, "documents of a shard come from everywhere in the source"
+    assert decoded(first, "validation") == decoded(prepare(spec_of(folder), tmp_path / "in order"), "validation")
+    assert manifest.splits["train"].num_documents == len(in_order)
+
+
+def test_a_source_that_breaks_off_keeps_what_is_done_and_bad_text_does_not(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
+    (tmp_path / "datasets").mkdir()
+    for error, is_kept in ((Unreadable("the server hung up"), True), (DataError("bad text"), False)):
+        with monkeypatch.context() as patch:
+            run = ShardTasks.work
+
+            def work(self: ShardTasks, number: int, meter: Meter, run: Any = run, error: Any = error) -> ShardRecord:
+                if number == 2:
+                    raise error
+                found: ShardRecord = run(self, number, meter)
+                return found
+
+            patch.setattr(ShardTasks, "work", work)
+            with pytest.raises(DataError, match=str(error)):
+                prepare(spec_of(folder), tmp_path / "datasets")
+        left = [path.name for path in (tmp_path / "datasets").rglob("ShardTasks-*.json")]
+        assert sorted(left) == (["ShardTasks-00000.json", "ShardTasks-00001.json"] if is_kept else [])
+
+
+def test_a_source_that_breaks_off_before_anything_is_done_leaves_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs_up(self: ShardTasks, number: int, meter: Meter) -> ShardRecord:
+        raise Unreadable("the server hung up")
+
+    monkeypatch.setattr(ShardTasks, "work", hangs_up)
+    with pytest.raises(Unreadable):
+        prepare(spec_of(folder), tmp_path / "datasets")
+    assert not [path for path in (tmp_path / "datasets").iterdir() if path.is_dir()]
+
+
+def test_a_text_that_changes_meanwhile_never_mixes_with_what_is_done(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file changes after the start and changes back later, so that the same dataset is asked for again."""
+    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
+    unbroken = prepare(spec_of(folder), tmp_path / "unbroken")
+    last = folder / "59.txt"
+    before = last.read_bytes()
+
+    def change(message: str, fraction: float | None) -> None:
+        if message == "tokenising":
+            last.write_bytes(before.replace(b"Document", b"Folio"))
+
+    with pytest.raises(DataError, match=r"59\.txt changed while it was prepared; run the same command again"):
+        prepare(spec_of(folder), tmp_path / "datasets", on_progress=change)
+    last.write_bytes(before)
+    messages: list[str] = []
+    resumed = prepare(spec_of(folder), tmp_path / "datasets", on_progress=lambda message, _: messages.append(message))
+    assert any(message.startswith("resuming: ") for message in messages), "what is done has the right text"
+    assert read_dataset_manifest(resumed).fingerprint == read_dataset_manifest(unbroken).fingerprint
+
+
+def test_a_complete_dataset_that_could_not_be_renamed_is_only_renamed_the_next_time(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network disk that fails for a moment."""
+    rename = os.rename
+
+    def failing(source: Path, target: Path) -> None:
+        if Path(source).suffix == ".incomplete":
+            raise OSError(errno.EIO, "Input/output error", str(source))
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            prepare(spec_of(folder), tmp_path / "datasets")
+    monkeypatch.setattr(ShardTasks, "work", lambda *_: pytest.fail("the work is done"))
+    dataset = prepare(spec_of(folder), tmp_path / "datasets")
+    verify_dataset(dataset)
+    assert [path for path in dataset.parent.iterdir() if path.is_dir()] == [dataset]
+
+
+def test_a_separator_that_occurs_nowhere_is_rejected_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.document_separator: '=='"):
+        prepare(spec_of(folder, document_separator="=="), tmp_path / "datasets")
+    assert not (tmp_path / "datasets").exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated shard", "missing shard", "no manifest", "changed tokenizer"])
+def test_a_damaged_dataset_is_set_aside_and_prepared_again(folder: Path, tmp_path: Path, damage: str) -> None:
+    dataset = prepare(spec_of(folder), tmp_path / "datasets")
+    fingerprint = read_dataset_manifest(dataset).fingerprint
+    shard = dataset / "train" / "00000.ds"
+    if damage == "truncated shard":
+        shard.write_bytes(shard.read_bytes()[:-1])
+    elif damage == "missing shard":
+        shard.unlink()
+    elif damage == "no manifest":
+        (dataset / "manifest.json").unlink()
+    else:
+        (dataset / "tokenizer.json").write_text("{}")
+    left = sorted(path.name for path in dataset.rglob("*"))
+    messages: list[str] = []
+    assert prepare(spec_of(folder), dataset.parent, on_progress=lambda message, _: messages.append(message)) == dataset
+    assert verify_dataset(dataset).fingerprint == fingerprint
+    aside = next(path for path in dataset.parent.iterdir() if "broken" in path.name)
+    assert sorted(path.name for path in aside.rglob("*")) == left, "nothing is deleted"
+    assert any(str(aside) in message and "preparing it again" in message for message in messages)
+
+
+def test_a_single_file_and_json_lines_and_a_url_can_be_prepared(tmp_path: Path) -> None:
+    (tmp_path / "lone.txt").write_text("".join(f"line {number} of a text\n" for number in range(20_000)))
+    (tmp_path / "d.jsonl").write_text("".join(f'{{"body": "text number {number}"}}\n' for number in range(50)))
+    with fsspec.open("memory://corpus/text", "wb") as file:
+        file.write(" ; ".join(f"text {number}" for number in range(50)).encode())
+    for values in (
+        {"source": str(tmp_path / "lone.txt")},
+        {"source": str(tmp_path / "d.jsonl"), "text_key": "body"},
+        {"source": "memory://corpus", "document_separator": " ; ", "workers": 2},
+    ):
+        assert_holds_the_source(prepare(spec_of(tmp_path, **values), tmp_path / "datasets"))
+
+
+def test_progress_names_the_work_and_goes_from_0_to_1(folder: Path, tmp_path: Path) -> None:
+    calls: list[tuple[str, float | None]] = []
+    prepare(spec_of(folder), tmp_path / "datasets", on_progress=lambda *call: calls.append(call))
+    assert list(dict.fromkeys(message for message, _ in calls))[:3] == [
+        "reading the source",
+        "training the tokenizer",
+        "tokenising",
+    ]
+    for work in ("training the tokenizer", "tokenising"):
+        fractions = [fraction for message, fraction in calls if message == work and fraction is not None]
+        assert fractions == sorted(fractions)
+        assert (fractions[0], fractions[-1]) == (0.0, 1.0)
+
+
+# Existing tokenizers
+
+
+@pytest.mark.slow
+def test_wikitext_in_neox_tokens(tmp_path: Path) -> None:
+    if not (NEOX_TOKENIZER.is_file() and WIKITEXT.is_file()):
+        pytest.skip(f"{SHARED} has no NeoX tokenizer and WikiText file")
+    spec = DataSpec(source=str(WIKITEXT), tokenizer=str(NEOX_TOKENIZER), validation_fraction=0.1)
+    manifest = assert_holds_the_source(prepare(spec, tmp_path))
+    assert manifest.vocab_size == 50277
+    assert manifest.token_bytes == 2
+    assert manifest.end_of_text_id == 0
+    tokens = sum(split.num_tokens for split in manifest.splits.values())
+    text_bytes = sum(split.num_bytes for split in manifest.splits.values())
+    assert 4 < text_bytes / tokens < 5
+
+
+@pytest.fixture
+def trained(folder: Path, tmp_path: Path) -> Tokenizer:
+    dataset = prepare(spec_of(folder), tmp_path / "for the tokenizer")
+    return Tokenizer.from_file(str(dataset / "tokenizer.json"))
+
+
+def test_truncation_and_padding_of_an_existing_tokenizer_do_not_affect_the_data(
+    trained: Tokenizer, folder: Path, tmp_path: Path
+) -> None:
+    trained.enable_truncation(5)
+    trained.enable_padding(length=64)
+    (tmp_path / "model").mkdir()
+    trained.save(str(tmp_path / "model" / "tokenizer.json"))
+    spec = spec_of(folder, tokenizer=str(tmp_path / "model"), vocab_size=None)
+    assert_holds_the_source(prepare(spec, tmp_path / "datasets"))
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_ends_of_text_that_the_tokenizer_finds_inside_documents_are_counted(
+    trained: Tokenizer, tmp_path: Path, special: bool
+) -> None:
+    (trained.add_special_tokens if special else trained.add_tokens)(["</s>"])
+    trained.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "ends").mkdir()
+    for number in range(40):
+        (tmp_path / f"ends/{number}").write_text(f"one </s> and {number} </s>")
+    spec = spec_of(tmp_path / "ends", vocab_size=None, tokenizer=str(tmp_path / "tokenizer.json"), end_of_text="</s>")
+    splits = read_dataset_manifest(prepare(spec, tmp_path / "datasets")).splits.values()
+    assert [split.num_inner_ends for split in splits] == [0 if special else 2 * split.num_documents for split in splits]
+    assert not any(split.num_unended_documents for split in splits)
+
+
+@pytest.mark.slow
+def test_a_large_vocabulary_takes_four_bytes_per_token(trained: Tokenizer, folder: Path, tmp_path: Path) -> None:
+    trained.add_tokens([f"token number {number}" for number in range(2**16)])
+    trained.save(str(tmp_path / "large.json"))
+    (folder / "00.txt").write_text(f"token number {2**16 - 1}")
+    spec = spec_of(folder, tokenizer=str(tmp_path / "large.json"), vocab_size=None)
+    manifest = assert_holds_the_source(prepare(spec, tmp_path / "datasets"))
+    assert manifest.token_bytes == 4
+    assert manifest.vocab_size == trained.get_vocab_size()
+
+
+def test_a_long_document_that_had_to_be_encoded_as_a_whole_is_a_warning_with_the_reason(
+    trained: Tokenizer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained.normalizer = normalizers.NFKC()
+    trained.save(str(tmp_path / "tokenizer.json"))
+    spec = spec_of(folder, tokenizer=str(tmp_path / "tokenizer.json"), vocab_size=None)
+    lines: list[str] = []
+    size = (folder / "59.txt").stat().st_size
+    for longest, name in ((size, "short"), (size - 1, "long")):
+        monkeypatch.setattr(build_module, "LONG_DOCUMENT_BYTES", longest)
+        prepare(spec, tmp_path / name, tell=lines.append)
+    assert lines == [
+        f"the longest document has {size} bytes, and the tokenizer encodes each document as a whole, which takes about"
+        " 150 times its size in memory: its normaliser is NFKC"
+    ]
+
+
+def test_another_tokenizer_with_the_same_name_gives_another_dataset(
+    trained: Tokenizer, folder: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    spec = spec_of(folder, tokenizer=str(path), vocab_size=None)
+    trained.save(str(path))
+    first = prepare(spec, tmp_path / "datasets")
+    trained.add_tokens(["Document"])
+    trained.save(str(path))
+    assert prepare(spec, tmp_path / "datasets") != first
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"source": "no/such/file"}, r"data\.source: '.*/no/such/file' does not exist; there is no 'no' in '/"),
+        ({"source": "{folder}/01.text"}, r"data\.source: '.*/01\.text' does not exist; did you mean '.*/01\.txt'\?"),
+        ({"tokenizer": "no/such.json", "vocab_size": None}, r"data\.tokenizer: there is no file '/.*/no/such\.json'"),
+        ({"tokenizer": "{folder}/00.txt", "vocab_size": None}, r"data\.tokenizer: .* is not a tokenizer\.json"),
+        (
+            {"tokenizer": "{trained}", "vocab_size": None, "end_of_text": "</s>"},
+            r"data\.end_of_text: .* has no token '</s>'; its special tokens are <\|endoftext\|>",
+        ),
+        (
+            {"validation_fraction": 1e-6},
+            r"data\.validation_fraction: 1e-06 of the 60 .* none for validation; try about 0\.083",
+        ),
+        ({"validation_fraction": 0.999999}, r"data\.validation_fraction: .* leaves none for train"),
+        ({"source": "{folder}/00.txt"}, r"data\.source: .* has 1 document, .* data\.document_separator"),
+        ({"source": "{blank}"}, r"data\.source: .*/blank' has no text: each of its documents is empty or white space$"),
+        (
+            {"source": "{same}", "document_separator": "|", "validation_fraction": 0.25},
+            r"data\.validation_fraction: 0\.25 .* none for validation; try about 0\.5 \(documents with the same text",
+        ),
+        ({"source": "{latin}"}, r"data\.source: .*/latin is not UTF-8"),
+    ],
+)
+def test_an_error_that_the_user_can_fix_is_one_line_and_leaves_nothing_behind(
+    folder: Path, tmp_path: Path, trained: Tokenizer, values: dict[str, object], message: str
+) -> None:
+    trained.save(str(tmp_path / "trained.json"))
+    (tmp_path / "latin").write_bytes(b"caf\xe9\n" * 10_000)
+    (tmp_path / "blank").write_text(" \n\n")
+    (tmp_path / "same").write_text("the same|" * 100)
+    places = {"folder": folder} | {name: tmp_path / name for name in ("latin", "blank", "same")}
+    places["trained"] = tmp_path / "trained.json"
+    values = {key: value.format(**places) if isinstance(value, str) else value for key, value in values.items()}
+    datasets = tmp_path / "datasets"
+    with pytest.raises(DataError, match=message) as caught:
+        prepare(spec_of(folder, **values), datasets)
+    assert "\n" not in str(caught.value)
+    assert not datasets.exists() or not [path for path in datasets.iterdir() if path.is_dir()]
+
+
+def test_an_error_in_a_worker_has_the_same_message(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
+    monkeypatch.setattr(tokenizer_module, "TOKENIZER_SAMPLE_BYTES", 1)
+    (folder / "59.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"data\.source: .*/59\.txt is not UTF-8"):
+        prepare(spec_of(folder, workers=2), tmp_path / "datasets")
+    assert not [path for path in (tmp_path / "datasets").iterdir() if path.is_dir()]

@@ -1,0 +1,155 @@
+"""stages/data/prepare.py in real processes: output, kills, and two at once."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from stages.corpus import corpus as corpus_module
+from stages.corpus.prepare import prepare
+from stages.data.dataset import verify_dataset
+from tests.stages.corpus.small_source import spec_of
+from tests.workers import HANG_SECONDS
+
+REPOSITORY = Path(__file__).parents[3]
+
+SCRIPT = """
+import multiprocessing, sys, time
+from pathlib import Path
+from stages.corpus import corpus as module
+from stages.corpus.prepare import DataSpec, prepare
+
+module.SHARD_BYTES = 900
+source, datasets, log, workers = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
+spec = DataSpec(source=source, vocab_size=300, validation_fraction=0.2, workers=workers)
+if __name__ == "__main__":
+"""
+
+
+def start(folder: Path, tmp_path: Path, body: str, *, workers: int, log: str = "log") -> subprocess.Popen[str]:
+    script = tmp_path / f"{log}.py"
+    script.write_text(SCRIPT + textwrap.indent(textwrap.dedent(body), "    "))
+    return subprocess.Popen(
+        [sys.executable, str(script), str(folder), str(tmp_path / "datasets"), str(tmp_path / log), str(workers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        cwd=tmp_path,
+    )
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_preparing_prints_nothing(folder: Path, tmp_path: Path, workers: int) -> None:
+    body = """
+        prepare(spec, datasets, log_path=log)
+        assert "torch" not in sys.modules
+    """
+    process = start(folder, tmp_path, body, workers=workers)
+    out, err = process.communicate(timeout=HANG_SECONDS)
+    assert (out, err, process.returncode) == ("", "", 0)
+
+
+@pytest.mark.slow
+def test_a_preparation_killed_ten_times_ends_in_the_same_dataset(folder: Path, tmp_path: Path) -> None:
+    """Kills a process, which the next one goes on from, at its 15th to 35th sync or renaming of a file."""
+    body = """
+        import os, random, signal
+        module.SHARD_BYTES = 300
+        spec = spec.model_copy(update={"shuffle_seed": 5})
+        names = ("fsync", "rename", "replace")
+        for attempt in range(10):
+            if pid := os.fork():
+                assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+                assert not list(datasets.glob("[!.]*/")), "nothing looks finished"
+                continue
+            left = random.Random(attempt).randint(15, 35)
+            def dying(real):
+                def call(*arguments):
+                    global left
+                    left -= 1
+                    if left == 0:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return real(*arguments)
+                return call
+            for name in names:
+                setattr(os, name, dying(getattr(os, name)))
+            prepare(spec, datasets, log_path=log)
+            os._exit(0)
+        print(prepare(spec, datasets, log_path=log))
+    """
+    process = start(folder, tmp_path, body, workers=1)
+    out, err = process.communicate(timeout=HANG_SECONDS)
+    assert (err, process.returncode) == ("", 0)
+    dataset = Path(out.strip())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus_module, "SHARD_BYTES", 300)
+        unbroken = prepare(spec_of(folder, shuffle_seed=5), tmp_path / "unbroken")
+    assert verify_dataset(dataset).fingerprint == verify_dataset(unbroken).fingerprint
+    assert sorted(path.name for path in dataset.rglob("*")) == sorted(path.name for path in unbroken.rglob("*"))
+    resumed = [int(number) for number in re.findall(r"resuming: (\d+) part", (tmp_path / "log").read_text())]
+    assert len(resumed) >= 6
+    assert resumed == sorted(resumed), "finished work is not done again"
+    assert not [path for path in (tmp_path / "datasets").iterdir() if path.is_dir() and path != dataset]
+
+
+def test_two_processes_at_once_prepare_one_dataset(folder: Path, tmp_path: Path) -> None:
+    body = """
+        def together(message, fraction):
+            logs = log.with_name("first"), log.with_name("second")
+            while message == "tokenising" and not all(path.exists() for path in logs):
+                time.sleep(0.01)
+        print(prepare(spec, datasets, log_path=log, on_progress=together))
+    """
+    processes = [start(folder, tmp_path, body, workers=1, log=name) for name in ("first", "second")]
+    results = [process.communicate(timeout=HANG_SECONDS) for process in processes]
+    assert results[0] == results[1]
+    verify_dataset(Path(results[0][0].strip()))
+    logs = "".join((tmp_path / name).read_text() for name in ("first", "second"))
+    assert logs.count("waiting for another process that is preparing the same dataset") == 1
+    assert logs.count("prepared texts-") == 1
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_no_dataset_and_no_workers_and_the_next_one_cleans_up(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = """
+        def hang(message, fraction):
+            if message == "tokenising" and fraction:
+                print(*[child.pid for child in multiprocessing.active_children()], flush=True)
+                time.sleep(600)
+        prepare(spec, datasets, log_path=log, on_progress=hang)
+    """
+    process = start(folder, tmp_path, body, workers=2)
+    assert process.stdout
+    children = [int(pid) for pid in process.stdout.readline().split()]
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=HANG_SECONDS)
+    assert len(children) == 2
+    deadline = time.monotonic() + HANG_SECONDS
+    while any(is_running(pid) for pid in children):
+        assert time.monotonic() < deadline, "the workers outlive the process that they work for"
+        time.sleep(0.05)
+    datasets = tmp_path / "datasets"
+    left = [path for path in datasets.iterdir() if path.is_dir()]
+    assert left
+    assert all(path.name.startswith(".") for path in left), "nothing under a dataset's own name"
+    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
+    dataset = prepare(spec_of(folder), datasets)
+    verify_dataset(dataset)
+    assert [path for path in datasets.iterdir() if path.is_dir()] == [dataset]

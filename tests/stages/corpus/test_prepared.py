@@ -1,0 +1,82 @@
+"""A dataset is enough without its text, and a text that differs from its dataset is noticed."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stages.corpus import corpus as corpus_module
+from stages.corpus.prepare import prepare
+from stages.corpus.prepared import text_change
+from stages.data.errors import DataError
+from stages.data.spec import DataSpec
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(30):
+        (folder / f"{number}.txt").write_text(f"text {number}")
+    return folder
+
+
+def spec_of(source: Path, **values: object) -> DataSpec:
+    return DataSpec.model_validate({"source": str(source), "vocab_size": 300, "validation_fraction": 0.2} | values)
+
+
+def test_the_newest_dataset_of_the_same_settings_is_enough_without_its_text(texts: Path, tmp_path: Path) -> None:
+    datasets = tmp_path / "datasets"
+    lines: list[str] = []
+    first = prepare(spec_of(texts), datasets, tell=lines.append)
+    (texts / "0.txt").write_text("another text")
+    second = prepare(spec_of(texts), datasets, tell=lines.append)
+    os.utime(first / "manifest.json", (1, 1))
+    assert lines == []
+    shutil.rmtree(texts)
+    assert prepare(spec_of(texts, workers=2), datasets, tell=lines.append) == second != first
+    [line] = lines
+    assert line.startswith(f"{second} was prepared with these settings and is used; its text could not be compared: ")
+    assert f"data.source: '{texts}' does not exist" in line
+    with pytest.raises(DataError, match="does not exist"):
+        prepare(spec_of(texts, validation_fraction=0.3), datasets)
+    for dataset in (first, second):
+        (dataset / "tokenizer.json").write_text("damaged")
+    with pytest.raises(DataError, match="does not exist"):
+        prepare(spec_of(texts), datasets)
+
+
+def test_a_text_that_can_be_read_but_not_used_is_an_error_although_a_dataset_exists(
+    texts: Path, tmp_path: Path
+) -> None:
+    prepare(spec_of(texts), tmp_path / "datasets")
+    (texts / "0.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match="is not UTF-8"):
+        prepare(spec_of(texts), tmp_path / "datasets")
+
+
+def test_a_dataset_notices_that_its_text_has_changed_but_not_new_times(texts: Path, tmp_path: Path) -> None:
+    spec = spec_of(texts)
+    dataset = prepare(spec, tmp_path / "datasets")
+    os.utime(texts / "0.txt", (1, 1))
+    assert text_change(spec, dataset) is None
+    (texts / "30.txt").write_text("one more")
+    assert text_change(spec, dataset) == "has changed since"
+    shutil.rmtree(texts)
+    assert text_change(spec, dataset) is None
+
+
+def test_a_large_text_is_not_hashed_again_to_see_whether_it_has_changed(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "REMEMBERED_BYTES", 0)
+    spec = spec_of(texts)
+    dataset = prepare(spec, tmp_path / "datasets")
+    monkeypatch.setattr("stages.corpus.files.hash_files", lambda paths: iter([None] * len(list(paths))))
+    assert text_change(spec, dataset) is None
+    os.utime(texts / "0.txt", (1, 1))
+    assert text_change(spec, dataset) == "has files with other sizes or times than when"
+    for memory in dataset.parent.glob(".*.hashes.json"):
+        memory.unlink()
+    assert text_change(spec, dataset) is None, "it was prepared elsewhere"

@@ -1,0 +1,250 @@
+"""stages/data/errors.py: every file system error becomes one sentence with a cause and a fix."""
+
+import io
+import re
+import shlex
+import socket
+import ssl
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.spec import AbstractFileSystem
+from huggingface_hub.utils import filter_repo_objects
+
+from stages.corpus.corpus import open_corpus
+from stages.corpus.location import by_hand
+from stages.data.errors import MOST_SAID, DataError, reading, reason
+from stages.data.spec import SPLITS, DataSpec
+
+
+class ClientError(Exception):
+    """An error class that growctl does not import."""
+
+    def __init__(self, message: str = "", **attributes: object) -> None:
+        super().__init__(message)
+        self.__dict__.update(attributes)
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+ERRORS = {
+    "httpx": (
+        caused(ClientError("failed"), socket.gaierror(-2, "Name or service not known")),
+        "Name or service not known",
+    ),
+    "requests": (
+        ClientError(response=SimpleNamespace(status_code=401)),
+        "the server answered 401 Unauthorized; .* token",
+    ),
+    "hub": (caused(FileNotFoundError("x"), ClientError(response=SimpleNamespace(status_code=403))), "403 Forbidden; "),
+    "aiohttp": (ClientError("a", status=503), r"the server answered 503 Service Unavailable\)"),
+    "botocore": (
+        ClientError("b", response={"ResponseMetadata": {"HTTPStatusCode": 403}, "Error": {"Code": "403"}}),
+        r"the server answered 403 Forbidden\)",
+    ),
+    "botocore with S3's own code": (
+        ClientError(
+            "b", response={"ResponseMetadata": {"HTTPStatusCode": 403}, "Error": {"Code": "InvalidAccessKeyId"}}
+        ),
+        r"the server answered 403 Forbidden: InvalidAccessKeyId\)",
+    ),
+    "TLS": (ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed"), "certificate verify failed"),
+    "time-out": (TimeoutError("timed out"), "timed out"),
+    "OSError": (OSError(5, "Input/output error"), "Input/output error"),
+    "several lines": (ClientError("no\n\n  such   luck\n"), "no such luck"),
+    "no text": (ClientError(), "ClientError"),
+    "no status": (ClientError("odd", status=7, response=SimpleNamespace(status_code="x")), "odd"),
+}
+
+
+class Failing(AbstractFileSystem):
+    """A folder with one file. Reading it fails at a chosen point."""
+
+    protocol = "failing"
+    cachable = False
+    point = ""
+    error: Exception = ClientError()
+
+    def _fail(self, point: str) -> None:
+        if point == self.point:
+            raise self.error
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        self._fail("info")
+        kind = "file" if path.endswith(".jsonl") else "directory"
+        return {"name": self._strip_protocol(path), "size": 100, "type": kind}
+
+    def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        self._fail("list")
+        return {"folder/a.jsonl": self.info("folder/a.jsonl")}
+
+    def _open(self, path: str, *args: Any, **kwargs: Any) -> io.BytesIO:
+        self._fail("open")
+        if self.point != "read":
+            return io.BytesIO(b'{"text": "a"}\n')
+        outer = self
+
+        class Broken(io.BytesIO):
+            def readinto(self, buffer: Any) -> int:
+                if data := self.read(min(10, len(buffer))):
+                    buffer[: len(data)] = data
+                    return len(data)
+                raise outer.error
+
+        return Broken(b'{"text": "a"}\n')
+
+
+@pytest.fixture
+def failing() -> Iterator[type[Failing]]:
+    fsspec.register_implementation("failing", Failing, clobber=True)
+    yield Failing
+    Failing.point = ""
+
+
+def read_all(source: str) -> list[str]:
+    found = open_corpus(DataSpec(source=source))
+    return [document.text for split in SPLITS for document in found.documents(found.files, split)]
+
+
+@pytest.mark.parametrize("point", ["info", "list", "open", "read"])
+@pytest.mark.parametrize("name", ERRORS)
+def test_any_error_at_any_point_becomes_a_one_line_message(failing: type[Failing], name: str, point: str) -> None:
+    failing.error, said = ERRORS[name]
+    failing.point = point
+    with pytest.raises(DataError, match=rf"^data\.source: .*folder.* cannot be read \(.*{said}") as caught:
+        read_all("failing://folder")
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(
+        "Download its files on a machine that can reach it, and set data.source to their location"
+    )
+    assert caught.value.__cause__ is failing.error
+
+
+def test_the_failing_file_system_is_readable_if_nothing_fails(failing: type[Failing]) -> None:
+    assert read_all("failing://folder") == ["a"]
+
+
+def test_a_file_that_the_server_does_not_have_is_reported_as_missing(failing: type[Failing]) -> None:
+    failing.point = "info"
+    for error in (FileNotFoundError("folder"), ClientError(response=SimpleNamespace(status_code=404))):
+        failing.error = error
+        with pytest.raises(DataError, match=r"data\.source: 'failing://folder' does not exist"):
+            open_corpus(DataSpec(source="failing://folder"))
+
+
+def test_a_server_that_cannot_be_reached_is_not_reported_as_a_missing_file(failing: type[Failing]) -> None:
+    failing.point = "info"
+    failing.error = FileNotFoundError("folder")  # fsspec's HTTP file system says so whatever went wrong
+    failing.error.__cause__ = ConnectionRefusedError(111, "Connect call failed")
+    with pytest.raises(
+        DataError, match=r"'failing://folder' cannot be read \(Connect call failed\)\. Download its files"
+    ):
+        open_corpus(DataSpec(source="failing://folder"))
+
+
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        (
+            "hf://datasets/a/b",
+            r"`hf download a/b --repo-type dataset --include '\*' --local-dir DIR`; then .*=DIR$",
+        ),
+        ("hf://datasets/a/b@v1/c/d", r"--include 'c/d/\*' --revision v1 --local-dir DIR`; then .*=DIR/c/d$"),
+        (
+            "hf://datasets/a/b/c/d.jsonl",
+            r"--include c/d\.jsonl --local-dir DIR`; then set data\.source=DIR/c/d\.jsonl$",
+        ),
+        (
+            "hf://datasets/a/b/c/*.jsonl",
+            r"--include 'c/\*\.jsonl' --local-dir DIR`; then set data\.source=DIR/c/\*\.jsonl$",
+        ),
+        ("hf://datasets/a/b/c/**/*.jsonl", r"--include 'c/\*\.jsonl' --local-dir DIR`; then .*=DIR/c/\*\*/\*\.jsonl$"),
+        ("gs://bucket/texts", r"^download its files on a machine that can reach it, and set data\.source to their loc"),
+        (
+            "s3://bucket/texts",
+            "^set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for a store other than Amazon's, "
+            r"or download its files on a machine that can reach it, and set data\.source to their loc",
+        ),
+        ("/local/texts", "^$"),
+        ("file:///local/texts", "^$"),
+    ],
+)
+def test_the_message_gives_a_command_that_downloads_the_source(source: str, command: str) -> None:
+    assert re.search(command, by_hand(DataSpec(source=source)))
+
+
+@pytest.mark.parametrize(
+    ("include", "files"),
+    [
+        ("**/*.jsonl.zst", ["train/00.jsonl.zst", "train/29.jsonl.zst", "train/nested/deeper/30.jsonl.zst"]),
+        ("**/30.jsonl.zst", ["train/nested/deeper/30.jsonl.zst"]),
+        ("nested/**/*.zst", ["train/nested/deeper/30.jsonl.zst"]),
+        ("**/*", ["train/00.jsonl.zst", "train/29.jsonl.zst", "train/README.md", "train/nested/deeper/30.jsonl.zst"]),
+    ],
+)
+def test_the_command_downloads_the_files_that_the_source_includes(include: str, files: list[str]) -> None:
+    published = ["README.md", "test.jsonl.zst", "train/00.jsonl.zst", "train/29.jsonl.zst", "train/README.md"]
+    source = "hf://datasets/monology/pile-uncopyrighted/train"
+    words = shlex.split(by_hand(DataSpec(source=source, include=include)).split("`")[1])
+    pattern = words[words.index("--include") + 1]
+    found = filter_repo_objects([*published, "train/nested/deeper/30.jsonl.zst"], allow_patterns=pattern)
+    assert list(found) == files
+
+
+@pytest.mark.parametrize("module", ["aiohttp", "s3fs", "gcsfs", "requests", "paramiko"])
+def test_a_missing_package_is_named_with_the_command_to_install_it(failing: type[Failing], module: str) -> None:
+    cause = ModuleNotFoundError(f"No module named {module!r}", name=module)
+    for failing.error in (cause, caused(ImportError("as fsspec puts it"), cause)):
+        failing.point = "info"
+        with pytest.raises(DataError) as caught:
+            read_all("failing://folder")
+        assert str(caught.value) == (
+            f"data.source: 'failing://folder' cannot be read (No module named {module!r}). To read it, `pip install"
+            f" {module}`, or download its files on a machine that can reach it, and set data.source to their"
+            " location"
+        )
+
+
+@pytest.mark.parametrize(
+    ("module", "package"), [("smbclient", "smbprotocol"), ("libarchive", "libarchive-c"), ("codec.fast", "codec")]
+)
+def test_a_package_whose_name_differs_from_its_module_is_named_correctly(module: str, package: str) -> None:
+    match = rf"^a file cannot be read \(.*\)\. To read it, `pip install {package}`$"
+    with pytest.raises(DataError, match=match), reading("a file"):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
+def test_a_missing_file_system_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
+    with pytest.raises(
+        DataError, match=r"'s3://bucket' cannot be read \(.*\)\. To read it, `pip install s3fs` and set AWS_"
+    ):
+        open_corpus(DataSpec(source="s3://bucket"))
+
+
+def test_a_long_message_from_another_library_is_cut() -> None:
+    for length in (MOST_SAID, MOST_SAID + 1):
+        said = reason(ClientError("x" * length))
+        assert len(said) == MOST_SAID
+        assert said.endswith("...") == (length > MOST_SAID)
+
+
+def test_a_gated_dataset_is_named_as_such(failing: type[Failing]) -> None:
+    response = SimpleNamespace(status_code=403, headers={"X-Error-Code": "GatedRepo"})
+    failing.point, failing.error = "open", ClientError("Cannot access gated repo", response=response)
+    with pytest.raises(DataError, match=r"answered 403 Forbidden: the dataset is gated; accept its terms .* HF_TOKEN"):
+        read_all("failing://folder")
+
+
+def test_a_repository_that_the_hub_does_not_show_is_named_as_missing_or_private(failing: type[Failing]) -> None:
+    response = SimpleNamespace(status_code=401, headers={"X-Error-Code": "RepoNotFound"})
+    failing.point, failing.error = "info", ClientError("Repository not found", response=response)
+    with pytest.raises(DataError, match=r"401 Unauthorized: no such dataset, or a private one; check its name"):
+        read_all("failing://folder")

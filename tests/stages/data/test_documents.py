@@ -1,0 +1,92 @@
+"""stages/data/document_ends.py: where documents end, on hand-made index files."""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.data import documents
+from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
+from stages.data.documents import DocumentEnds
+from stages.data.errors import DataError
+from stages.data.spec import DataSpec
+
+
+def write_dataset(directory: Path, shards: Sequence[Sequence[int]]) -> Path:
+    """A dataset whose train shards have documents of these lengths; the tokens are all 0."""
+    files = []
+    (directory / "train").mkdir(parents=True, exist_ok=True)
+    for number, lengths in enumerate(shards):
+        ends = np.cumsum(lengths).astype("<u8").tobytes()
+        for ending, content in (("ds", bytes(2 * sum(lengths))), ("ds.index", ends)):
+            name = f"train/{number:05d}.{ending}"
+            (directory / name).write_bytes(content)
+            files.append(DatasetFile(name=name, bytes=len(content), sha256=""))
+    num_tokens, num_documents = sum(map(sum, shards)), sum(map(len, shards))
+    train = DatasetSplit(num_tokens=num_tokens, num_bytes=0, num_documents=num_documents, files=tuple(files))
+    validation = DatasetSplit(num_tokens=0, num_bytes=0, num_documents=0, files=())
+    manifest = DatasetManifest(
+        format_version=1,
+        spec=DataSpec(source="numbers"),
+        vocab_size=300,
+        token_bytes=2,
+        tokenizer_sha256="",
+        end_of_text_id=0,
+        splits={"train": train, "validation": validation},
+        fingerprint=dataset_fingerprint("", {"train": train, "validation": validation}),
+    )
+    (directory / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
+    return directory
+
+
+def write_ends(dataset: Path, *ends: int) -> None:
+    (dataset / "train/00000.ds.index").write_bytes(np.array(ends, "<u8").tobytes())
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=4), st.sampled_from([1, 5, 100])
+)
+def test_lengths_and_places_of_documents_are_those_written(
+    tmp_path_factory: pytest.TempPathFactory, shards: list[list[int]], at_once: int
+) -> None:
+    ends = DocumentEnds(write_dataset(tmp_path_factory.mktemp("dataset"), shards), "train")
+    lengths = [length for shard in shards for length in shard]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "READ_AT_ONCE", at_once)
+        parts = list(ends.lengths())
+    assert np.concatenate(parts).tolist() == lengths
+    assert max(map(len, parts)) <= at_once
+    bounds = enumerate(pairwise(accumulate(lengths, initial=0)))
+    expected = [(number, start, end) for number, (start, end) in bounds for _ in range(start, end)]
+    assert [ends.document_at(position) for position in range(sum(lengths))] == expected
+    with pytest.raises(IndexError):
+        ends.document_at(sum(lengths))
+
+
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ((3, 3, 9), "document 1 of it does not end after it begins"),
+        ((7, 4, 9), "document 1 of it does not end after it begins"),
+        ((3, 4, 2**63 + 9), "ends at token 9223372036854775817, but its shard has 9"),
+        ((3, 9), "has 16 bytes, not 24 as in the manifest"),
+    ],
+)
+def test_a_damaged_index_is_one_error_that_names_it(tmp_path: Path, ends: tuple[int, ...], message: str) -> None:
+    dataset = write_dataset(tmp_path, [[3, 1, 5]])
+    write_ends(dataset, *ends)
+    with pytest.raises(DataError, match=r"is damaged: train/00000\.ds\.index") as caught:
+        list(DocumentEnds(dataset, "train").lengths())
+    assert str(caught.value).endswith(message)
+
+
+def test_a_shard_without_an_index_is_an_error(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, [[3, 1, 5]])
+    (dataset / "train/00000.ds.index").unlink()
+    with pytest.raises(DataError, match=r"00000\.ds\.index has 0 bytes, not 24"):
+        DocumentEnds(dataset, "train")
