@@ -6,6 +6,7 @@ the rest of it, from the source that it belongs to; its own weights hold from th
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,7 @@ from growctl.schedule.blocks import Schedule, evaluation_length, longest_context
 from growctl.schedule.data_block import DataBlock, shares
 from growctl.text.formatting import byte_count
 from stages.corpus.prepared import given_dataset, prepared_datasets
-from stages.corpus.validation_size import small_validation
+from stages.counted import counted
 from stages.data.dataset import REMOTE_NAME, DatasetManifest, read_dataset_manifest
 from stages.data.errors import DataError
 from stages.data.spec import DataSpec
@@ -25,6 +26,13 @@ from stages.spec import MixtureSpan
 
 if TYPE_CHECKING:
     from stages.data.mixture import Mixture
+
+ENOUGH_DOCUMENTS, ENOUGH_TOKENS = 50, 100_000
+"""Of a validation set. With fewer, a difference between two losses may rest on a few documents."""
+MARGIN = 1.2
+"""A hash of their texts draws the documents, so a share gives somewhat more or fewer of them than it says."""
+LARGEST_SHARE = 0.5
+"""The largest `data.validation_fraction` to suggest. Beyond it, the text itself is too short."""
 
 
 class DatasetSizes(NamedTuple):
@@ -121,6 +129,48 @@ def _small_cache(schedule: Schedule, num_bytes: int) -> str:
         "the samples fetch a whole shard, which takes far longer than training on them. Set data.cache_bytes to "
         f"{byte_count(num_bytes)} or more, or download the dataset."
     )
+
+
+def small_validation(
+    num_documents: int,
+    num_tokens: int,
+    fraction: float | None = None,
+    *,
+    given: Path | None = None,
+    max_sequences: int | None = None,
+    sequence_length: int = 1,
+) -> str | None:
+    """A warning if a validation set of that size, or what an evaluation reads of it, is small; None if it is not.
+
+    `fraction` is the `data.validation_fraction` that gave it; without it, the warning suggests no other. `given` is the
+    dataset that the schedule names as its source, to which no such key applies. An evaluation reads `max_sequences` of
+    `sequence_length` tokens, or all.
+    """
+    read = num_tokens if max_sequences is None else min(num_tokens, max_sequences * sequence_length)
+    if num_documents >= ENOUGH_DOCUMENTS and read >= ENOUGH_TOKENS:
+        return None
+    advice = []
+    if num_documents < ENOUGH_DOCUMENTS or num_tokens < ENOUGH_TOKENS:
+        factor = max(ENOUGH_DOCUMENTS / max(1, num_documents), ENOUGH_TOKENS / max(1, num_tokens))
+        share = ceil(100 * MARGIN * factor * (fraction or 1)) / 100
+        if given:
+            advice.append(f"Prepare or import {given} again with a larger validation fraction, or use more text.")
+        elif fraction is None or share > LARGEST_SHARE:
+            advice.append("Use more text, or a larger data.validation_fraction.")
+        else:
+            advice.append(f"Set data.validation_fraction to {share:g} instead of {fraction:g}, or use more text.")
+    if read < min(num_tokens, ENOUGH_TOKENS):
+        advice.append(f"Set evaluation.max_sequences to {enough_sequences(sequence_length):,} or more.")
+    return (
+        f"Validation has {counted(num_documents, 'document')} with {counted(num_tokens, 'token')}, and an evaluation "
+        f"reads {read:,} of them: with fewer than {ENOUGH_DOCUMENTS} documents or {ENOUGH_TOKENS:,} tokens, a "
+        f"difference of 0.05 nats per token between two losses may rest on a few documents. {' '.join(advice)}"
+    )
+
+
+def enough_sequences(sequence_length: int) -> int:
+    """The fewest sequences with ENOUGH_TOKENS."""
+    return ceil(ENOUGH_TOKENS / sequence_length)
 
 
 _UNKNOWN_TOKENS = 2**60

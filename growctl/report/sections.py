@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from growctl.analysis.data_groups import data_document, data_groups, mixture_shares
 from growctl.analysis.results import results as judge
+from growctl.ladder.datasets import small_validation
 from growctl.report import compute, published, results, scores, setup, training
 from growctl.report.legend import Legend
 from growctl.report.published import Published
@@ -11,7 +12,6 @@ from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
 from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure, rows_of
-from stages.corpus.validation_size import small_validation
 
 MOST_RUNS = 6
 """Of three or four lines each, they fit one screen."""
