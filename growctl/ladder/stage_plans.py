@@ -236,7 +236,7 @@ def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpe
         "ramp_steps": plan.ramp_steps,
         "anneal_steps": plan.anneal_steps,
         "trigger": slope_trigger(schedule, plan),
-        "anomalies": schedule.anomalies.policy(),
+        "anomalies": schedule.anomalies,
         "zero_stage": schedule.launch.zero_stage,
         "offload": schedule.launch.offload,
         "kernels": schedule.launch.kernels,
