@@ -15,8 +15,7 @@ from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
 from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set, short_name
-from growctl.runs.status import RunState, RunStatus, find_status, run_directories
-from growctl.runs.status_sections import TONES
+from growctl.runs.status import TONES, RunState, RunStatus, find_status, run_directories
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure, rows_of

@@ -30,11 +30,12 @@ from growctl.runs.directory import (
     steps_done,
 )
 from growctl.runs.find import RunNotFoundError
-from growctl.runs.lock import is_held, running_process
+from growctl.runs.lock import find_holder, is_held
 from growctl.runs.runs import ControlToCome, RunReport
 from growctl.runs.stages import StageStatus, in_utc, modified, read_stage
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
+from growctl.text.section import CellTone
 from growctl.text.suggestion import nearest
 from model.errors import UserError
 from stages.process.holder import Holder, read_holder
@@ -47,6 +48,19 @@ _Part = tuple[str, StagePaths, StagePlan | None]
 """A stage or release: its name, its files, and its plan if the schedule can be read."""
 
 RunState = Literal["finished", "running", "stopped", "failed", "not started", "imported", "damaged", "unreadable"]
+
+
+TONES: dict[RunState, CellTone] = {
+    "running": "strong",
+    "finished": "good",
+    "failed": "bad",
+    "stopped": "warning",
+    "not started": "faint",
+    "imported": "faint",
+    "damaged": "bad",
+    "unreadable": "bad",
+}
+"""The colours of the states."""
 
 
 @dataclass(frozen=True)
@@ -155,9 +169,10 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     paths = RunPaths(directory)
     if paths.imported.exists():
         return _imported(paths), []
-    holder = None
+    holder = held_since = None
     try:
-        holder = running_process(directory)
+        holder = find_holder(directory)
+        held_since = paths.lock.stat().st_mtime if holder else None  # the lock file outlives the lock
     except OSError as error:
         notes.append(f"{paths.lock}: cannot check whether a growctl holds the run: {error.strerror}")
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
@@ -168,7 +183,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     parts = _parts(paths, schedule)
     for name, stage_paths, plan in parts:
         reached = all(stage.state == "done" for stage in stages)
-        since = holder.since if holder and reached else None
+        since = held_since if reached else None
         stages.append(read_stage(name, stage_paths, plan, reached=reached, held_since=since, notes=notes))
     ladder, _, kind = (entry.control_of or "", "", entry.control) if entry else directory.name.partition(CONTROL_INFIX)
     failed = next((stage for stage in stages if stage.state == "failed"), None)
@@ -198,8 +213,8 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         overrides=run_set.overrides if run_set else {},
         process=holder.process if holder else None,
         host=holder.host if holder else None,
-        here=holder.here if holder else None,
-        since=in_utc(holder.since) if holder else None,
+        here=holder.host == socket.gethostname() if holder else None,
+        since=in_utc(held_since),
         reason=failed.reason if failed else None,
         jobs=_jobs(of_ladder, directory.name, notes),
         stages=tuple(stages),

@@ -6,23 +6,12 @@ from datetime import UTC, datetime
 
 from growctl.runs.directory import RunSet, short_name
 from growctl.runs.stages import StageStatus
-from growctl.runs.status import RunState, RunStatus
+from growctl.runs.status import TONES, RunStatus
 from growctl.text.formatting import duration, short_count
-from growctl.text.section import Cell, CellTone, Column, Listing, Paragraph, Part, Section, Table, rows_of
+from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Section, Table, rows_of
 from stages.counted import counted, plural
 
 MANY_STEPS = 10_000
-
-TONES: dict[RunState, CellTone] = {
-    "running": "strong",
-    "finished": "good",
-    "failed": "bad",
-    "stopped": "warning",
-    "not started": "faint",
-    "imported": "faint",
-    "damaged": "bad",
-    "unreadable": "bad",
-}
 
 
 def runs_section(runs: Sequence[RunStatus], ladders: Collection[str]) -> Section:
