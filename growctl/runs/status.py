@@ -35,7 +35,6 @@ from growctl.runs.runs import ControlToCome, RunReport
 from growctl.runs.stages import StageStatus, in_utc, modified, read_stage
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
-from growctl.text.section import CellTone
 from growctl.text.suggestion import nearest
 from model.errors import UserError
 from stages.process.holder import Holder, read_holder
@@ -48,19 +47,6 @@ _Part = tuple[str, StagePaths, StagePlan | None]
 """A stage or release: its name, its files, and its plan if the schedule can be read."""
 
 RunState = Literal["finished", "running", "stopped", "failed", "not started", "imported", "damaged", "unreadable"]
-
-
-TONES: dict[RunState, CellTone] = {
-    "running": "strong",
-    "finished": "good",
-    "failed": "bad",
-    "stopped": "warning",
-    "not started": "faint",
-    "imported": "faint",
-    "damaged": "bad",
-    "unreadable": "bad",
-}
-"""The colours of the states."""
 
 
 @dataclass(frozen=True)

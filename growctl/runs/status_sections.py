@@ -3,24 +3,46 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from growctl.runs.directory import RunSet, short_name
 from growctl.runs.stages import StageStatus
-from growctl.runs.status import TONES, RunStatus
+from growctl.runs.status import RunState, RunStatus
 from growctl.text.formatting import duration, short_count
-from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Section, Table, rows_of
+from growctl.text.section import Cell, CellTone, Column, Listing, Paragraph, Part, Section, Table, rows_of
 from stages.counted import counted, plural
 
 MANY_STEPS = 10_000
 
+TONES: dict[RunState, CellTone] = {
+    "running": "strong",
+    "finished": "good",
+    "failed": "bad",
+    "stopped": "warning",
+    "not started": "faint",
+    "imported": "faint",
+    "damaged": "bad",
+    "unreadable": "bad",
+}
+
+
+def run_columns(runs: Sequence[Any], ladders: Collection[str]) -> tuple[Column, Column]:
+    """The columns of the names and states of runs, which are records with `name`, `control_of` and `state`.
+
+    Controls of `ladders` are indented, to stand below them.
+    """
+    below = [run.control_of in ladders for run in runs]
+    heading = "control" if all(below) else "run, its controls" if any(below) else "run"
+    return (
+        Column(heading, is_number=False, cell=lambda run: Cell(short_name(run.name, run.control_of in ladders))),
+        Column("state", is_number=False, cell=lambda run: Cell(run.state, tone=TONES[run.state])),
+    )
+
 
 def runs_section(runs: Sequence[RunStatus], ladders: Collection[str]) -> Section:
     """One line for each run, with the controls of `ladders` below their ladder, and then the notes on all runs."""
-    below = [run.control_of in ladders for run in runs]
-    heading = "control" if all(below) else "run, its controls" if any(below) else "run"
     columns = (
-        Column(heading, is_number=False, cell=lambda run: Cell(short_name(run.name, run.control_of in ladders))),
-        Column("state", is_number=False, cell=lambda run: Cell(run.state, tone=TONES[run.state])),
+        *run_columns(runs, ladders),
         Column("stage", is_number=False, cell=lambda run: Cell(_place(run))),
         Column("step", cell=lambda run: Cell(_steps(run.current, brief=True))),
         Column("training loss", cell=lambda run: _loss(run.current and run.current.training_loss)),

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from growctl.ledger.ledger import Ledger, LedgerError, SplitCost
-from growctl.runs.directory import own_schedule, short_name
-from growctl.runs.status import TONES, RunState, RunStatus, find_status, run_directories
+from growctl.runs.directory import own_schedule
+from growctl.runs.status import RunState, RunStatus, find_status, run_directories
+from growctl.runs.status_sections import run_columns
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.sources import mixtures_in, prepared_data
 from growctl.text.formatting import byte_count, duration, scientific
@@ -240,15 +241,8 @@ def section(storage: Storage) -> Section:
     """A line for each run, with controls below their ladder, then what they share, then the datasets."""
     if not storage.runs and not storage.datasets:
         return Section("storage", "", (Paragraph(f"there are no runs in {storage.runs_dir} yet"),))
-    ladders = {run.name for run in storage.runs}
-    has_controls = any(run.control_of in ladders for run in storage.runs)
     columns = [
-        Column(
-            "run, its controls" if has_controls else "run",
-            is_number=False,
-            cell=lambda run: Cell(short_name(run.name, run.control_of in ladders)),
-        ),
-        Column("state", is_number=False, cell=lambda run: Cell(run.state, tone=TONES[run.state])),
+        *run_columns(storage.runs, {run.name for run in storage.runs}),
         Column("size", cell=lambda run: figure(run.bytes, byte_count)),
         Column("frees", cell=lambda run: figure(run.freed_bytes, byte_count)),
         Column("FLOPs", cell=lambda run: figure(run.flops, scientific)),
