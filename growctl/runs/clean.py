@@ -14,13 +14,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.runs.directory import RunError, own_schedule, short_name
 from growctl.runs.lock import hold, why_in_use
 from growctl.runs.status import being_prepared, run_directories
 from growctl.runs.storage import DatasetUse, DiskUse, existing_runs
 from growctl.runs_dir import CONTROL_INFIX, RunPaths, RunsPaths
-from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import byte_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table
 from model.errors import UserError
@@ -41,7 +39,6 @@ from stages.stage_dir import (
     preparation_lock,
     removal_directory,
 )
-from stages.train.training_history import history_at_start
 
 Kind = Literal["leftover", "conversion", "checkpoint", "trunk", "dataset"]
 
@@ -121,7 +118,10 @@ def find_removable(runs_dir: Path, names: Sequence[str] = (), *, trunks: bool = 
     """
     runs = existing_runs(runs_dir, names)
     needed = NeededCheckpoints.of(run_directories(runs_dir))
-    entries = [entry for run in runs for entry in _in_run(Path(run.directory), needed)]
+    entries: list[Removable | Kept] = []
+    for directory in (Path(run.directory) for run in runs):
+        why = why_in_use(directory)
+        entries += [Kept(directory, why)] if why else _in_idle_run(directory, needed)
     if not names:
         entries += _in_datasets(runs_dir)
     removable = [entry for entry in entries if isinstance(entry, Removable)]
@@ -148,7 +148,7 @@ class NeededCheckpoints:
     """The run whose schedule starts from a checkpoint, by the checkpoint's directory."""
 
     unknown: tuple[str, ...] = ()
-    """Runs that may need any checkpoint, because their schedules cannot be read."""
+    """Runs that may need any checkpoint: their schedules cannot be read, or they are at work on their first one."""
 
     @classmethod
     def of(cls, directories: Iterable[Path]) -> "NeededCheckpoints":
@@ -169,7 +169,7 @@ class NeededCheckpoints:
     def why_needed(self, path: Path, checkpoint: Manifest) -> str | None:
         """Why a run may need the `checkpoint` in the directory `path`; None if none does."""
         if self.unknown:
-            return f"{self.unknown[0]} may need it: its schedule cannot be read"
+            return f"{self.unknown[0]} may need it: it has no checkpoint yet, or its schedule cannot be read"
         if run := self.starts.get(path.resolve()):
             return f"{run} starts from it"
         run = self.bases.get(history_of(checkpoint)[0].hash)
@@ -177,14 +177,16 @@ class NeededCheckpoints:
 
 
 def _bases(directory: Path) -> set[str]:
-    """The hashes of the models that a run starts from. Raises UserError if its schedule cannot be read."""
+    """The hashes of the models that a run starts from. Raises UserError if it has no checkpoint that says it yet."""
     run = RunPaths(directory)
-    schedule = own_schedule(run.schedule)
-    bases = {_new_model(schedule)}
+    base = own_schedule(run.schedule).base
     checkpoints = [path.parent for _, _, stage in run.stages_found() for path in stage.manifests()]
-    for checkpoint in [*checkpoints, *([Path(schedule.base.path)] if schedule.base else [])]:
+    bases = set()
+    for checkpoint in [*checkpoints, *([Path(base.path)] if base else [])]:
         with suppress(CheckpointError):
             bases.add(history_of(read_manifest(checkpoint))[0].hash)
+    if not bases:
+        raise UserError(f"{directory} has no checkpoint yet")
     return bases
 
 
@@ -196,23 +198,6 @@ def _start(directory: Path) -> Path | None:
         return None
     base = own_schedule(path).base
     return Path(base.path).resolve() if base else None
-
-
-def _new_model(schedule: Schedule) -> str:
-    """The hash of the untrained model of a schedule's first stage."""
-    unused = {"directory": "", "dataset": "", "initial": None, "resume": None}
-    spec = worker_spec(
-        schedule, plan_stages(schedule)[0], attempt=1, samples_seen=0, micro_batch_size=1, launched_at=0.0, **unused
-    )
-    return history_at_start(spec)[0].hash
-
-
-def _in_run(directory: Path, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
-    """What can be removed from a run, and what is kept although it looks removable. A run in use is kept whole."""
-    if why := why_in_use(directory):
-        yield Kept(directory, why)
-    else:
-        yield from _in_idle_run(directory, needed)
 
 
 def _in_idle_run(directory: Path, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:

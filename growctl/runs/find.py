@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -45,7 +45,10 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
                 runs[name] = read_run(path)
             except LedgerError as error:
                 unreadable[name] = error
-    sets = _sets(runs.values())
+    sets: dict[str, list[str]] = {}
+    for run in runs.values():
+        if run.group is not None and run.control is None:
+            sets.setdefault(run.group, []).append(run.name)
     _check_known(names, [*paths, *sets], runs_dir)
     names = [member for name in names for member in ([name] if name in paths else sets[name])]
     ladders = {known for name in names for known in (name, runs[name].recorded_name if name in runs else name)}
@@ -57,13 +60,13 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
     if not runs:
         raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
     runs = _with_their_ladders(_without_copies(runs, names))
-    found: dict[str, RunReport] = {}
+    wanted: dict[str, RunReport] = {}
     ladders_first = sorted(runs, key=lambda name: (runs[name].control is not None, name))
     for name in [name for name in names if name in runs] or ladders_first:
         controls = [other for other in runs if runs[other].control_of == name]
         controls.sort(key=lambda other: (runs[other].control, runs[other].cumulative_flops))
-        found |= {member: runs[member] for member in (name, *controls) if member not in found}
-    return list(found.values())
+        wanted |= {member: runs[member] for member in (name, *controls) if member not in wanted}
+    return list(wanted.values())
 
 
 @contextmanager
@@ -97,15 +100,6 @@ def _check_known(names: Sequence[str], known: Collection[str], runs_dir: Path) -
             raise RunNotFoundError(f"no run {name!r} in {runs_dir}; {nearest(name, known)}")
 
 
-def _sets(runs: Iterable[RunReport]) -> dict[str, list[str]]:
-    """The ladders of each set of runs, by the set's name."""
-    found: dict[str, list[str]] = {}
-    for run in runs:
-        if run.group is not None and run.control is None:
-            found.setdefault(run.group, []).append(run.name)
-    return found
-
-
 def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[str, RunReport]:
     """Keeps one of the runs with the same id and the same ends: preferably one of `names`, then one that was not
     renamed, then the first by name.
@@ -118,36 +112,25 @@ def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[st
 
     kept: dict[tuple[Any, ...], RunReport] = {}
     for run in sorted(runs.values(), key=precedence):
-        ends = tuple((part.name, part.num_steps, part.validation_loss, part.finished) for part in run.parts)
-        other = kept.setdefault((run.run_id, ends), run)
-        if other is not run:
-            kept[run.run_id, ends] = _with_note(other, _left_out(run, other))
+        shown = kept.setdefault((run.run_id, _ends(run)), run)
+        if shown is not run:
+            note = f"{run.name} is a copy of {shown.name} and is left out."
+            kept[run.run_id, _ends(run)] = replace(shown, notes=(*shown.notes, note))
     originals: dict[str, RunReport] = {}
     for run in sorted(kept.values(), key=lambda run: (run.name != run.recorded_name, run.name)):
-        originals.setdefault(run.run_id, run)
-    return {run.name: _with_origin(run, originals[run.run_id]) for run in sorted(kept.values(), key=lambda r: r.name)}
+        original = originals.setdefault(run.run_id, run)
+        if original is not run:
+            note = (
+                f"{run.name} began as a copy of {original.name}, and they were trained differently since. The steps "
+                "before the copy are in both: do not add their costs."
+            )
+            kept[run.run_id, _ends(run)] = replace(run, notes=(*run.notes, note))
+    return {run.name: run for run in sorted(kept.values(), key=lambda run: run.name)}
 
 
-def _left_out(run: RunReport, shown: RunReport) -> str:
-    """The sentence that `run` is not shown, because `shown` is the same run."""
-    if run.name == run.recorded_name:
-        return f"{shown.name} is a copy of {run.name}; only {shown.name} is shown, as you asked."
-    return f"{run.name} is a copy of {shown.name} and is left out."
-
-
-def _with_origin(run: RunReport, original: RunReport) -> RunReport:
-    """`run`, with a note if it began as a copy of `original` and the two have different ends."""
-    if run.name == original.name:
-        return run
-    note = (
-        f"{run.name} began as a copy of {original.name}, and they were trained differently since. The steps before the "
-        "copy are in both: do not add their costs."
-    )
-    return _with_note(run, note)
-
-
-def _with_note(run: RunReport, note: str) -> RunReport:
-    return replace(run, notes=(*run.notes, note))
+def _ends(run: RunReport) -> tuple[tuple[str, int, float | None, bool], ...]:
+    """How far the parts of a run have come, which tells whether copies were trained on."""
+    return tuple((part.name, part.num_steps, part.validation_loss, part.finished) for part in run.parts)
 
 
 def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:
@@ -208,10 +191,6 @@ def _ledger(name: str, runs_dir: Path) -> Path:
     if not is_name and by_path.ledger.is_file():
         return by_path.ledger
     return find_ledgers(runs_dir, [name])[name]
-
-
-def _ends(run: RunReport) -> list[tuple[str, int, float | None]]:
-    return [(part.name, part.num_steps, part.validation_loss) for part in run.parts]
 
 
 def read_run(path: Path) -> RunReport:

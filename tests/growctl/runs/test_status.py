@@ -231,7 +231,7 @@ def test_processes_on_this_machine_and_on_another_are_distinguished(tmp_path):
     made.trains("0-small", 10)
     with made.hold():
         assert (only(tmp_path).process, only(tmp_path).here) == (os.getpid(), True)
-        (made.directory / ".lock").write_text("999999999")
+        (made.directory / ".lock").write_text('{"process": 999999999}')
         status = only(tmp_path)
         assert (status.state, status.process, status.here) == ("running", 999999999, False)
         assert "process 999999999 on another machine" in printed(tmp_path, "tiny")
