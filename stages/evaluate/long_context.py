@@ -22,7 +22,6 @@ from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.results import ContextLoss, PositionsLoss
 from stages.evaluate.text import Float64Array, OnProgress, perplexity, position_losses
 from stages.evaluate.windows import batches, sliding_windows
-from stages.usage.meter import resident_bytes
 
 FIRST_BUCKET = 64
 """Positions of the first bucket; each further bucket ends at twice the position."""
