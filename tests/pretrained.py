@@ -10,8 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from model.config import TokenformerConfig, TransformerConfig
 from stages.checkpoint.directory import finish_directory
 from stages.checkpoint.files import write_file
-from stages.checkpoint.manifest import Manifest
-from stages.checkpoint.text_facts import TextFacts
+from stages.checkpoint.manifest import Manifest, TextFacts
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, staging_directory
 from tests.stages.checkpoints import small_config, write_checkpoint
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import verify_checkpoint
 from stages.evaluate.documents import TokenStream
 from tests.growctl.invented_runs import ladder
 from tests.pretrained import write_pretrained

@@ -12,9 +12,8 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.fields import blocks_by_path, parse_count, parse_duration, parse_size, user_keys
 from growctl.schedule.json_schema import schedule_schema
-from growctl.schedule.quantities import parse_count, parse_duration, parse_size
-from growctl.schedule.tree import blocks_by_path, user_keys
 from growctl.text.formatting import duration
 from tools.pages import REPOSITORY
 

@@ -61,7 +61,7 @@ def peak_flops(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     try:
-        from growctl.schedule.known_devices import known_device
+        from growctl.schedule.launch_block import known_device
     except ImportError:  # pydantic is missing; the sections that can still run have no MFU
         return None
     properties = torch.cuda.get_device_properties(device)

@@ -201,15 +201,10 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
     """
     from growctl.find_checkpoint import find_checkpoint
     from growctl.runs.show import read_facts, section
-    from growctl.text.console import Terminal
-    from growctl.text.documents import print_document
-    from growctl.text.terminal import print_sections
+    from growctl.text.terminal import print_result
 
     facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell), runs_dir)
-    if as_json:
-        print_document(facts)
-    else:
-        print_sections([section(facts)], Terminal(highlight=False))
+    print_result(facts, [section(facts)], as_json=as_json)
 
 
 def _new_tokens(

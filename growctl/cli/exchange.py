@@ -205,7 +205,7 @@ def export(
 
 def _size(text: str) -> int:
     """`text` such as 5GB in bytes. Raises UserError if it is no size."""
-    from growctl.schedule.quantities import parse_size
+    from growctl.schedule.fields import parse_size
     from model.errors import UserError
 
     try:

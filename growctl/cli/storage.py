@@ -22,17 +22,10 @@ def runs(
     Example: growctl runs
     """
     from growctl.runs.storage import measure_storage, section
-    from growctl.text.console import Terminal
-    from growctl.text.documents import print_document
-    from growctl.text.terminal import print_sections
+    from growctl.text.terminal import print_result
 
     storage = measure_storage(runs_dir, names or [])
-    if as_json:
-        print_document(storage)
-    elif storage.runs or storage.datasets:
-        print_sections([section(storage)], Terminal(highlight=False))
-    else:
-        Terminal(highlight=False).print(f"there are no runs in {runs_dir} yet", soft_wrap=True)
+    print_result(storage, [section(storage)], as_json=as_json)
 
 
 def clean(

@@ -83,26 +83,22 @@ def train_requests(
     from growctl.run.sets import cost_section, describe_set, outcome_section, train_set
     from growctl.run.slurm_jobs import submit_set
     from growctl.text.console import Terminal
-    from growctl.text.documents import print_document
-    from growctl.text.terminal import print_sections
+    from growctl.text.terminal import print_result
 
     failures: dict[str, str] = {}
     if not dry_run:
         with make_screen(Terminal(stderr=as_json)) as screen:
             failures = train_set(requests, screen, submit_set)
     document = describe_set(requests, failures)
-    if as_json:
-        print_document(document)
-    elif dry_run:
+    reuses = any(request.sources for request in requests)
+    shown = cost_section(document, reuses=reuses) if dry_run else outcome_section(document)
+    print_result(document, [shown], as_json=as_json)
+    if dry_run and not as_json:
         from growctl.cli.dry_run import submissions_text
 
-        reuses = any(request.sources for request in requests)
-        print_sections([cost_section(document, reuses=reuses)], Terminal(highlight=False))
         if text := submissions_text(requests):
             say(f"\n{text}")
-    else:
-        print()
-        print_sections([outcome_section(document)], Terminal(highlight=False))
+    elif not as_json:
         where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
         queued = any(request.ladder.schedule.launch.cluster == "slurm" for request in requests)
         report = f"cost and results: growctl report {_shown_as(requests, runs_dir)}"

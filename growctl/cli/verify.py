@@ -66,9 +66,7 @@ def verify(
     """
     from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.runs.verify import VerifyDocument, section
-    from growctl.text.console import Terminal
-    from growctl.text.documents import print_document
-    from growctl.text.terminal import print_sections
+    from growctl.text.terminal import print_result
     from model.errors import UserError
 
     if new is None and not integrity:
@@ -81,10 +79,8 @@ def verify(
         dataset = dataset_of(first, data, runs_dir)
         settings = {"num_sequences": sequences, "sequence_length": context, "dtype": dtype}
         comparison = compared(first, second, dataset, runs_dir, **settings)
-    if as_json:
-        print_document(VerifyDocument(tuple(checked) if integrity else None, comparison))
-    elif comparison:
-        print_sections([section(comparison)], Terminal())
+    document = VerifyDocument(tuple(checked) if integrity else None, comparison)
+    print_result(document, [section(comparison)] if comparison else [], as_json=as_json)
     if damaged or (comparison and comparison.breaks_promise):
         raise typer.Exit(1)
 

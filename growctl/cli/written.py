@@ -6,8 +6,7 @@ from typing import Literal
 
 from model.config import num_parameters
 from stages.checkpoint.lineage import Lineage
-from stages.checkpoint.manifest import Manifest
-from stages.checkpoint.text_facts import TextFacts
+from stages.checkpoint.manifest import Manifest, TextFacts
 from stages.grow.comparison import Comparison
 from stages.huggingface.record import ExportedFile, HuggingFaceExport
 

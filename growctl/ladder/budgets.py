@@ -7,13 +7,10 @@ longer context than the stage before may skip part of a window; nothing is read 
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from growctl.ladder.sizes import attending, stage_models
-from growctl.schedule.batches import StageBatch, stage_batch
-from growctl.schedule.blocks import Schedule
-from growctl.schedule.mixture_block import shares
+from growctl.schedule.blocks import Schedule, StageBatch, stage_batch
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops, training_flops_per_token
 
@@ -98,11 +95,6 @@ def stage_weights(schedule: Schedule, index: int) -> list[tuple[int, dict[str, f
     if stage.followed:
         return [(each.first_step, each.weights) for each in stage.followed]
     return [(0, stage.mixture or schedule.data.base_weights)]
-
-
-def stage_shares(schedule: Schedule, index: int) -> list[tuple[int, dict[str, Fraction]]]:
-    """The same as exact shares, which are equal if two stages read the same."""
-    return [(step, shares(weights)) for step, weights in stage_weights(schedule, index)]
 
 
 def _steps_of_shares(schedule: Schedule, budget: float, costs: Sequence[float], steps_done: Sequence[int]) -> list[int]:

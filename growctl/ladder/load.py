@@ -16,17 +16,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from growctl.ladder.checks import check_combinations, check_controls
-from growctl.ladder.datasets import source_sizes
-from growctl.ladder.mixtures import exhausted_run
+from growctl.ladder.datasets import exhausted_run, source_sizes
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
-from growctl.schedule.batches import contexts
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, contexts
 from growctl.schedule.data_block import DataBlock
-from growctl.schedule.describe_start import describe_start
 from growctl.schedule.errors import ScheduleError, describe, several
 from growctl.schedule.files import SHIPPED, fill_in_corpora, find_schedule, shipped_schedules
 from growctl.schedule.sources import given_vocabulary, missing_data
-from growctl.schedule.start_block import StartBlock
+from growctl.schedule.start_block import StartBlock, describe_start
 from model.errors import UserError
 from stages.corpus.prepared import prepared_datasets
 from stages.data.errors import DataError

@@ -11,8 +11,7 @@ from growctl.launch.local import local_launch
 from growctl.launch.resolve import schedule_devices_here
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
-from growctl.schedule.batches import shared_batch
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, shared_batch
 from stages.probe.records import RESULT, MeasuredSteps
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths

@@ -7,8 +7,7 @@ from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.local import Local
 from growctl.launch.machines import LaunchError, Machines
 from growctl.launch.slurm import SlurmMachines
-from growctl.schedule.batches import StageBatch, batch_key, shared_batch, stage_batch
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, StageBatch, batch_key, shared_batch, stage_batch
 from stages.counted import counted
 from stages.engine.precision import cpu_is_fast_at_bf16
 

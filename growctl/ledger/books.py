@@ -8,7 +8,7 @@ from typing import Any
 
 from growctl.ledger.entries import AnomalyEntry, AttemptEntry, EvaluationEntry, StageEntry, WorkEntry
 from growctl.ledger.file import LedgerFile
-from growctl.schedule.known_devices import peak_flops
+from growctl.schedule.launch_block import peak_flops
 from stages.metrics import Record
 
 UNKNOWN = "unknown"

@@ -5,16 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from growctl.ladder.budgets import in_steps, stage_shares, stage_steps
-from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.batches import evaluation_length, longest_context
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import SHOWN_CHARACTERS, shorten
-from stages.spec import GenerationRule, LearningRate
 
-_IN_EVERY_UPDATE = ("seed", "data", "model", "start", "optimizer", "anomalies", "training")
-"""The blocks that affect every update of every stage."""
 _NO_EFFECT = {
     "data": (
         *("workers", "approximate_tokens", "attended_tokens", "tokenizer_vocab_size"),
@@ -36,45 +31,21 @@ def first_difference(old: Schedule, new: Schedule) -> str | None:
     return None
 
 
-def shared_training(old: Schedule, new: Schedule) -> tuple[bool, list[str]]:
-    """Whether a run of `new` can take over training from one of `old`, and the overrides that it needs for that.
+def kept_ramp(old: Schedule, new: Schedule) -> list[str]:
+    """The override that keeps the ramp of the first longer or shorter stage as it was; empty if none is needed.
 
     The ramp of a stage is a share of its steps by default, so a longer stage would ramp differently from its first
-    update on. The override keeps the ramp of the first such stage as long as it was.
+    update on, and could take over nothing.
     """
-    was, now = (_comparable(in_steps(schedule, stage_steps(schedule))) for schedule in (old, new))
-    guarded = new.anomalies.spikes != "ignore"  # then the limit of spikes, which moves at log lines, affects updates
-    if not guarded:
-        del was["training"]["log_every"], now["training"]["log_every"]
-    affecting = (*_IN_EVERY_UPDATE, *(("evaluation", "checkpoint") if guarded else ()))
-    if any(was[key] != now[key] for key in affecting):
-        return False, []
-    judged = old.growth.when == "slope" or new.growth.when == "slope"
-    if judged and any(was[key] != now[key] for key in ("growth", "evaluation")):
-        return False, []  # another rule may have ended the stages elsewhere
-    if longest_context(old) != longest_context(new) or (judged and evaluation_length(old) != evaluation_length(new)):
-        return False, []
-    shared = False
     for before, after in zip(plan_stages(old), plan_stages(new), strict=False):
-        if stage_shares(old, before.index) != stage_shares(new, after.index):
-            break
-        if before.model != after.model or before.batch != after.batch:
-            break
-        if after.is_grown and was["growth"] != now["growth"]:
-            break
-        steps = _shared_steps(before, after)
-        if not steps:
-            break
-        if (before.ramp_steps, before.anneal_steps) != (after.ramp_steps, after.anneal_steps):
+        if before.num_steps != after.num_steps:
             ramp = before.ramp_steps or before.anneal_steps
-            chosen = new.stages[after.index].ramp_steps is not None
-            if chosen or before.name != after.name or not ramp or ramp >= after.num_steps:
-                break
-            return True, [f"stages.{after.index}.ramp_steps={ramp}"]
-        shared = True
-        if steps < max(before.num_steps, after.num_steps):
-            break
-    return shared, []
+            is_same = (before.ramp_steps, before.anneal_steps) == (after.ramp_steps, after.anneal_steps)
+            is_chosen = new.stages[after.index].ramp_steps is not None or old.growth != new.growth
+            if not ramp or is_same or is_chosen or before.name != after.name or ramp >= after.num_steps:
+                return []
+            return [f"stages.{after.index}.ramp_steps={ramp}"]
+    return []
 
 
 def free_name(name: str, runs_dir: Path) -> str:
@@ -88,38 +59,15 @@ def free_name(name: str, runs_dir: Path) -> str:
         number += 1
 
 
-def advice(shared: bool, overrides: list[str], command: list[str]) -> str:
-    """How to train the other schedule, with the command on a line of its own."""
-    if not shared:
+def advice(reuses: bool, overrides: list[str], command: list[str]) -> str:
+    """How to train the other schedule, with the command on a line of its own. `reuses`: whether it may take over what
+    other runs have trained."""
+    if not reuses:
         promise = "Under another name it trains anew"
     else:
         promise = "Under another name, what both schedules have in common is taken over, not trained again"
         promise += f" ({overrides[0].partition('=')[0]} keeps the ramp as long as it was)" if overrides else ""
     return f"{promise}:\n  {shlex.join(command)}"
-
-
-def _shared_steps(before: StagePlan, after: StagePlan) -> int:
-    """How many updates of a stage have the same learning rates in both plans, counted from its first one."""
-    steps = min(before.num_steps, after.num_steps)
-    rules = [[_within(rule, steps) for rule in plan.generations] for plan in (before, after)]
-    if rules[0] != rules[1]:
-        return 0
-    old, new = before.learning_rate, after.learning_rate
-    if old == new:
-        return steps
-    in_the_decay = {"total_steps", "decay_steps"}
-    if old.shape != "wsd" or old.model_dump(exclude=in_the_decay) != new.model_dump(exclude=in_the_decay):
-        return 0
-    return min(steps, _undecayed(old, steps), _undecayed(new, steps))
-
-
-def _undecayed(rate: LearningRate, steps: int) -> int:
-    return steps if rate.undecayed_steps is None else max(0, rate.undecayed_steps)
-
-
-def _within(rule: GenerationRule, steps: int) -> GenerationRule:
-    """What `rule` does in the first `steps`: one that freezes longer freezes all of them."""
-    return rule.model_copy(update={"frozen_steps": min(rule.frozen_steps, steps)})
 
 
 def _other_stages(was: list[dict[str, Any]], now: list[dict[str, Any]]) -> str:

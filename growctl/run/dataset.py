@@ -6,16 +6,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from growctl.ladder.datasets import dataset_warnings, prepared_sizes, sizes_in
-from growctl.ladder.mixtures import exhausted_run
+from growctl.ladder.datasets import dataset_warnings, exhausted_run, prepared_sizes, sizes_in
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.batches import longest_context
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, longest_context
 from growctl.schedule.sources import changed_texts, prepare_data
 from growctl.text.formatting import byte_count
 from stages.checkpoint.directory import set_aside

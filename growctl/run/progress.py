@@ -5,8 +5,7 @@ from typing import Literal
 
 from growctl.ladder.stage_plans import StagePlan
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.known_devices import peak_flops
-from growctl.schedule.launch_block import HardwareBlock
+from growctl.schedule.launch_block import HardwareBlock, peak_flops
 from growctl.text.formatting import duration, scientific, short_count
 from model.config import TokenformerConfig
 from stages.counted import counted

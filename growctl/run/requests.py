@@ -8,13 +8,12 @@ from pathlib import Path
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import stage_checkpoint_bytes
-from growctl.ladder.releases import paths_of, plan_run
-from growctl.ladder.stage_plans import StagePlan
+from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run
 from growctl.launch.devices import Devices
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import uneven_batch
 from growctl.ledger.lines import record_start
-from growctl.run.changed_schedule import advice, first_difference, free_name, shared_training
+from growctl.run.changed_schedule import advice, first_difference, free_name, kept_ramp
 from growctl.runs.directory import (
     RunError,
     RunSet,
@@ -186,11 +185,9 @@ class LadderRequest:
             return
         old = own_schedule(run.schedule)
         if difference := first_difference(old, request.schedule):
-            shared, overrides = shared_training(old, request.schedule)
-            if request.control is not None:  # the ladder has passed this check, so it is taken over
-                shared, overrides = True, []
+            overrides = kept_ramp(old, request.schedule) if request.control is None and self.sources else []
             name = free_name(self.ladder.name, self.runs_dir)
-            said = advice(shared and bool(self.sources), overrides, self.command(name, overrides))
+            said = advice(bool(self.sources), overrides, self.command(name, overrides))
             raise RunError(f"{directory} keeps its schedule: {difference}. {said}")
 
     def command(self, name: str, overrides: Sequence[str] = ()) -> list[str]:

@@ -17,11 +17,10 @@ from growctl.launch.workers import Workers
 from growctl.run.requests import RunFailed
 from model.errors import Failure
 from stages.checkpoint.directory import newest_checkpoint, remove_converted, set_aside, whole_or_set_aside
-from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
+from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pickles import check_origin
 from stages.checkpoint.retention import clear_leftovers
 from stages.checkpoint.staging import remove_abandoned, temporary_directory
-from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import plural
 from stages.process.lifeline import STDIN, VARIABLE
 from stages.stage_dir import StagePaths, converted_directory, staging_directory

@@ -20,8 +20,7 @@ from growctl.runs_dir import RunsPaths
 from growctl.text.formatting import scientific
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy
-from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, verify_checkpoint
 from stages.counted import counted
 from stages.metrics import MetricsWriter, Record, read_metrics
 from stages.spec import TrainSpec

@@ -13,15 +13,13 @@ from growctl.run.requests import RunFailed
 from growctl.run.resume import convert
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
-from growctl.schedule.batches import evaluation_length, longest_context
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, evaluation_length, longest_context
 from growctl.schedule.start_block import BaseBlock
 from model.config import TransformerConfig
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
-from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, read_manifest
+from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pickles import check_origin
-from stages.checkpoint.verify import verify_checkpoint
 from stages.data.dataset import DatasetManifest
 from stages.stage_dir import StagePaths
 

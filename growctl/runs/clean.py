@@ -23,9 +23,15 @@ from growctl.text.formatting import byte_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table
 from model.errors import UserError
 from stages.checkpoint.files import sync_path
-from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, manifest_hash, read_manifest
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    Manifest,
+    history_of,
+    manifest_hash,
+    read_manifest,
+    verify_checkpoint,
+)
 from stages.checkpoint.staging import is_being_written
-from stages.checkpoint.verify import verify_checkpoint
 from stages.counted import counted
 from stages.data.dataset import read_dataset_manifest
 from stages.data.errors import DataError
@@ -292,7 +298,7 @@ def _in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:
     if folder.is_symlink():
         yield Kept(folder, "it is a link; other runs directories may use its datasets")
         return
-    use, at_work = DatasetUse.of(run_directories(runs_dir)), being_prepared(runs_dir)
+    use, at_work = DatasetUse.of(runs_dir), being_prepared(runs_dir)
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         name = _dataset_name(path)
         if not _is_folder(path) or (path.name == name and name in use.runs):
@@ -375,7 +381,7 @@ def _problem(checkpoint: Path | None, on_check: Callable[[Path], None]) -> str |
 def _remove_datasets(runs_dir: Path, items: Iterable[Removable], removed: Removed) -> None:
     for item in items:
         with _prepared_by_nobody(item.path.with_name(_dataset_name(item.path))) as alone:
-            use = DatasetUse.of(run_directories(runs_dir))
+            use = DatasetUse.of(runs_dir)
             if not alone:
                 removed.skipped.append(Kept(item.path, "a growctl may be preparing this dataset: its lock is not free"))
             elif item.kind == "dataset" and (item.path.name in use.runs or use.unknown):

@@ -19,8 +19,7 @@ from model.parameter_names import TokensName
 from model.policy import is_published, one_if_equal
 from model.precision import Precision
 from stages.checkpoint.lineage import HistoryEntry, Lineage, SourceRecord, TrainingCost, TrainingRecord
-from stages.checkpoint.manifest import Manifest, read_manifest
-from stages.checkpoint.text_facts import TextFacts
+from stages.checkpoint.manifest import Manifest, TextFacts, read_manifest
 from stages.counted import counted, plural
 from stages.stage_dir import MANIFEST_NAME
 

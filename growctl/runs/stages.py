@@ -16,8 +16,7 @@ from typing import Any, Literal
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.start_ranks import STARTED
 from growctl.launch.worker_logs import failure_reason, signal_reason
-from stages.checkpoint.manifest import CheckpointError, Manifest
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.metrics import Record, parse_line
 from stages.stage_dir import MANIFEST_NAME, StagePaths
 

@@ -14,7 +14,6 @@ from growctl.ledger.ledger import Ledger, LedgerError, SplitCost
 from growctl.runs.directory import own_schedule, short_name
 from growctl.runs.status import RunState, RunStatus, find_status, run_directories
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.data_block import DataBlock
 from growctl.schedule.sources import mixtures_in, prepared_data
 from growctl.text.formatting import byte_count, duration, scientific
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table, figure
@@ -93,19 +92,19 @@ class DatasetUse:
     """Runs that have started and whose files no longer say on which dataset."""
 
     @classmethod
-    def of(cls, directories: Iterable[Path]) -> "DatasetUse":
-        """How the runs in `directories` use datasets."""
+    def of(cls, runs_dir: Path) -> "DatasetUse":
+        """How the runs in `runs_dir` use datasets. A mixture uses those that it is made of."""
+        sources = {
+            path.name: {Path(entry.directory).name for entry in manifest.sources}
+            for path, manifest in mixtures_in(RunsPaths(runs_dir).datasets)
+        }
         runs: dict[str, tuple[str, ...]] = {}
         unknown = []
-        mixed: dict[Path, dict[str, set[str]]] = {}
-        for directory in directories:
+        for directory in run_directories(runs_dir):
             names = _datasets_of(directory)
-            if names and any(name.startswith(MIXTURE_PREFIX) for name in names):
-                mixtures = mixed.setdefault(directory.parent, _sources_by_mixture(directory.parent))
-                names = _with_sources(directory, names, mixtures)
-            if names is None:
+            if names is None or any(name.startswith(MIXTURE_PREFIX) and name not in sources for name in names):
                 unknown.append(directory.name)
-            for name in names or ():
+            for name in set().union(names or (), *(sources.get(name, ()) for name in names or ())):
                 runs[name] = (*runs.get(name, ()), directory.name)
         return cls(runs, tuple(unknown))
 
@@ -120,35 +119,14 @@ def _datasets_of(directory: Path) -> set[str] | None:
         for _, _, stage in run.stages_found():
             with suppress(FileNotFoundError, ValueError, LookupError, TypeError, RecursionError):
                 names.add(Path(json.loads(stage.spec.read_bytes())["dataset"]).name)
-        if not names:
-            names = _prepared_for(own_schedule(run.schedule).data, RunsPaths(directory.parent).datasets)
-            return names if names or not run.has_begun() else None
+        if names:
+            return names
+        data, datasets_dir = own_schedule(run.schedule).data, RunsPaths(directory.parent).datasets
     except (UserError, OSError):
         return None
-    return names
-
-
-def _prepared_for(data: DataBlock, datasets_dir: Path) -> set[str]:
-    """The names of the datasets that `data` describes. Of a mixture, perhaps only some sources are prepared yet."""
     prepared = [prepared_data(data, datasets_dir), *(prepared_datasets(spec, datasets_dir) for spec in data.specs)]
-    return {path.name for path, _ in chain.from_iterable(prepared)}
-
-
-def _with_sources(directory: Path, names: set[str], mixtures: dict[str, set[str]]) -> set[str] | None:
-    """`names` and those of the sources of each mixture; None if a mixture is damaged and the run's schedule too."""
-    damaged = [name for name in names if name.startswith(MIXTURE_PREFIX) and name not in mixtures]
-    known = names.union(*(mixtures.get(name, set()) for name in names))
-    try:
-        data = own_schedule(RunPaths(directory).schedule).data if damaged else None
-    except UserError:
-        return None
-    return known | _prepared_for(data, RunsPaths(directory.parent).datasets) if data else known
-
-
-def _sources_by_mixture(runs_dir: Path) -> dict[str, set[str]]:
-    """The names of the datasets that each mixture in a runs directory is made of, by the mixture's name."""
-    mixtures = mixtures_in(RunsPaths(runs_dir).datasets)
-    return {path.name: {Path(entry.directory).name for entry in manifest.sources} for path, manifest in mixtures}
+    names = {path.name for path, _ in chain.from_iterable(prepared)}  # of a mixture, perhaps only some sources
+    return names if names or not run.has_begun() else None
 
 
 @dataclass(frozen=True)
@@ -227,7 +205,7 @@ def measure_storage(runs_dir: Path, names: Sequence[str] = ()) -> Storage:
     uses = {path.name: DiskUse.of(path) for path in directories}
     folders = [] if names else [manifest.parent for manifest in RunsPaths(runs_dir).dataset_manifests()]
     folders = [path for path in folders if not path.name.startswith(".")]
-    used_by = DatasetUse.of(directories).runs if folders else {}
+    used_by = DatasetUse.of(runs_dir).runs if folders else {}
     return Storage(
         runs_dir,
         runs=tuple(_stored(run, uses[run.name]) for run in wanted),
@@ -274,6 +252,8 @@ def _shares(uses: dict[str, DiskUse], wanted: set[str]) -> list[Share]:
 
 def section(storage: Storage) -> Section:
     """A line for each run, with controls below their ladder, then what they share, then the datasets."""
+    if not storage.runs and not storage.datasets:
+        return Section("storage", "", (Paragraph(f"there are no runs in {storage.runs_dir} yet"),))
     ladders = {run.name for run in storage.runs}
     has_controls = any(run.control_of in ladders for run in storage.runs)
     reuses = any(run.reused_flops for run in storage.runs)

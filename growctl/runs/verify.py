@@ -14,8 +14,7 @@ from growctl.text.section import Cell, Column, Facts, Paragraph, Section, Table,
 from model.config import PATTENTIONS
 from model.errors import UserError
 from stages.checkpoint.files import OnBytes
-from stages.checkpoint.manifest import CheckpointError
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, verify_checkpoint
 from stages.counted import counted
 from stages.data.dataset import MixtureEntry, files_here, read_dataset_manifest, verify_dataset
 from stages.data.errors import DataError

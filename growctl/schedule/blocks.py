@@ -3,40 +3,42 @@
 growctl/ladder/checks.py rejects bad combinations, after pydantic has accepted every single value.
 """
 
-from typing import Annotated, Any, Literal, get_args
+import math
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import (
     BeforeValidator,
     Field,
-    NonNegativeFloat,
     PositiveFloat,
     field_validator,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from growctl.schedule.data_block import DataBlock
-from growctl.schedule.example import example
-from growctl.schedule.growth_block import GrowthBlock
-from growctl.schedule.launch_block import Block, LaunchBlock
-from growctl.schedule.mixture_block import FollowedWeights, Weights
-from growctl.schedule.optimizer_block import OptimizerBlock
-from growctl.schedule.quantities import Count, CountOrZero, parse_count
+from growctl.schedule.data_block import DataBlock, FollowedWeights, Weights
+from growctl.schedule.fields import Block, Count
+from growctl.schedule.launch_block import LaunchBlock
 from growctl.schedule.start_block import BaseBlock, StartBlock
+from growctl.schedule.training_blocks import (
+    CheckpointBlock,
+    EvaluationBlock,
+    GrowthBlock,
+    LearningRateBlock,
+    OptimizerBlock,
+    SamplesBlock,
+    TrainingBlock,
+)
 from growctl.text.suggestion import did_you_mean
 from model.config import ScoreFunction
-from model.precision import RequestedPrecision
-from stages.generate.text_samples import TextRequest
-from stages.spec import Action, Anomalies, RateShape
+from model.strict import example
+from stages.spec import Anomalies
 
 MOST_STAGES = 32
 """More than any ladder needs: 31 doublings would grow even a model of 1k parameters to 2T."""
 Width = Annotated[int, Field(gt=0, le=2**20)]
 NumLayers = Annotated[int, Field(ge=0, le=1000)]
 LayerNumber = Annotated[int, Field(ge=0, le=999)]
-Prompt = Annotated[str, Field(max_length=1_000)]
 Budget = Annotated[float, Field(ge=0.001, le=1000.0)]
-BatchScaling = Literal["none", "sqrt", "linear"]
 StageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,239}$")]
 """Like RUN_NAME, but longer: a control's name adds its kind and a stage's name to the ladder's. Files allow 255."""
@@ -153,137 +155,6 @@ class StageBlock(Block):
         raise ValueError("must be true, false, or {decay: SHARE}, with a share above 0 and 1 at most")
 
 
-class TrainingBlock(Block):
-    """The batch, the context and the precision of every optimizer step."""
-
-    sequence_length: Annotated[Count, example(1024, "data tokens")]
-    """Context length in data tokens."""
-    batch_size: Annotated[Count, example(512, "sequences")]
-    """Sequences per optimizer step, over all devices. Set either this or batch_tokens."""
-    batch_tokens: Annotated[Count | None, example("512k", "data tokens")] = None
-    """Data tokens per optimizer step, over all devices; must be a multiple of sequence_length."""
-    ladder_tokens: Annotated[Count | None, example("27B", "data tokens")] = None
-    """Budget of all stages together in data tokens, in place of a budget in every stage: each stage but the last has an
-    `until`. Set either this or ladder_flops."""
-    ladder_flops: Annotated[PositiveFloat | None, example(1e20, "training FLOPs")] = None
-    """The same in training FLOPs."""
-    precision: Annotated[RequestedPrecision, example("bf16")] = "auto"
-    """bf16 (with float32 master weights) or fp32. auto: bf16 if the device is fast at it, else fp32."""
-    log_every: Annotated[Count, example(50, "optimizer steps")] = 10
-    """Steps between log lines."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _batch_in_tokens(cls, data: Any) -> Any:
-        """Computes batch_size from batch_tokens; if both are set, they must agree.
-
-        A schedule that extends another one sets `batch_size: null` to count in tokens instead.
-        """
-        if not isinstance(data, dict) or data.get("batch_tokens") is None:
-            return data
-        data = {key: value for key, value in data.items() if key != "batch_size" or value is not None}
-        own = {"batch_size": 1} | data  # if a value is wrong by itself, its field reports that
-        try:
-            tokens, length = parse_count(data["batch_tokens"]), parse_count(data.get("sequence_length"))
-            size = parse_count(data["batch_size"]) if "batch_size" in data else max(1, tokens // max(1, length))
-        except ValueError:
-            return own
-        if min(tokens, length, size) < 1:
-            return own
-        if size * length != tokens:
-            if "batch_size" in data:
-                raise ValueError(
-                    f"batch_size = {size} and batch_tokens = {tokens} differ (sequence_length is {length}); drop one "
-                    "(as an override: ~training.batch_tokens)"
-                )
-            raise ValueError(f"batch_tokens = {tokens}: must be a multiple of sequence_length, {length}")
-        return data | {"batch_size": size}
-
-
-class LearningRateBlock(Block):
-    """The learning-rate schedule: warm-up, then constant and linear decay (`wsd`) or a cosine."""
-
-    peak: Annotated[PositiveFloat, example(6e-4, "pure number")]
-    """The rate after the warm-up."""
-    final: Annotated[NonNegativeFloat, example(6e-5, "pure number")] = 0.0
-    """The rate at the end of the span."""
-    shape: Annotated[RateShape, example("cosine")] = "wsd"
-    """wsd: constant at `peak`, then a linear decay. cosine: half a cosine from `peak` to `final`."""
-    span: Annotated[Literal["ladder", "stage"], example("stage")] = "ladder"
-    """ladder: one warm-up before the first stage, one decay at the end of the last. stage: each stage has its own
-    warm-up and decay (as in the paper)."""
-    warmup_steps: Annotated[CountOrZero, example(2000, "optimizer steps")] = 0
-    """Steps over which the rate rises linearly to `peak`: step k of N trains at k / N of it, so none at 0."""
-    decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
-    """Length of the decay, as a share of the span (`wsd`)."""
-    batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
-    """How the rate follows the batch of a stage. Its factor is the stage's data tokens per step divided by those of
-    `training`, to the power 0 (none), 1/2 (sqrt) or 1 (linear)."""
-
-
-class EvaluationBlock(Block):
-    """Validation during a stage. Every stage also ends with one over the same sequences, in float32."""
-
-    every: Annotated[Count, example(1000, "optimizer steps")] = 500
-    """Steps between evaluations."""
-    max_sequences: Annotated[Count | None, example(1000, "sequences")] = None
-    """Validation sequences per evaluation; by default all."""
-
-
-class SamplesBlock(Block):
-    """Texts that the model of every finished stage writes, for people to read. They do not affect training."""
-
-    prompts: Annotated[list[Prompt], Field(max_length=16), example(["Once upon a time", ""])] = []
-    """What the texts begin with; an empty prompt begins a new document. By default growctl writes no texts."""
-    max_new_tokens: Annotated[Count, Field(le=1_000), example(100, "data tokens")] = 60
-    """Tokens of each text, at most. The context length ends it too."""
-    temperature: Annotated[float, Field(ge=0.0, le=100.0), example(0.7, "pure number")] = 0.8
-    """0: always the likeliest token. Above, tokens are drawn, always with the same random numbers."""
-
-    def request(self) -> TextRequest:
-        """Returns the form of this block that stages/generate takes."""
-        return TextRequest(
-            prompts=tuple(self.prompts), max_new_tokens=self.max_new_tokens, temperature=self.temperature
-        )
-
-
-class CheckpointBlock(Block):
-    """Checkpoints within a stage."""
-
-    every: Annotated[Count, example(1000, "optimizer steps")] = 500
-    """Steps between checkpoints."""
-    keep: Annotated[Count, example(3, "checkpoints")] = 2
-    """How many of the newest checkpoints to keep."""
-    keep_every: Annotated[Count | None, example(10, "checkpoints")] = None
-    """Also keep every n-th checkpoint of a stage; by default none."""
-    keep_trunk: Annotated[bool, example(False)] = True
-    """Whether each stage whose learning rate decays (`wsd`) also saves and keeps the checkpoint right before the decay.
-    A longer schedule continues from it."""
-    check_space: Annotated[bool, example(False)] = True
-    """Whether a run first checks that everything it will write fits on the disk, and does not start otherwise."""
-
-
-class AnomaliesBlock(Block):
-    """What happens after growctl rejects an update. It never applies an update whose gradient is not finite."""
-
-    non_finite: Annotated[Action, example("rollback")] = "skip"
-    """What to do if a gradient is not finite. skip: skip the step's data. rollback: return to a checkpoint and skip the
-    data since then. stop: stop the run."""
-    spikes: Annotated[Literal["ignore", Action], example("skip")] = "ignore"
-    """What to do if a step's loss is far above the earlier ones: the same choices, or ignore to train on the step."""
-    spike_z: Annotated[float, Field(gt=0.0, le=1e6), example(8.0, "robust standard deviations")] = 10.0
-    """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations."""
-    window: Annotated[int, Field(ge=8, le=100_000), example(128, "optimizer steps")] = 64
-    """Steps whose losses give that median and deviation. No step is a spike until the warm-up and the ramp are over and
-    the window is full."""
-    most: Annotated[int, Field(ge=1, le=1_000_000), example(3, "steps or rollbacks")] = 10
-    """Skipped steps in a row, or rollbacks to the same checkpoint, that are allowed. The run stops at the next one."""
-
-    def policy(self) -> Anomalies:
-        """Returns the worker's form of this block."""
-        return Anomalies(**self.model_dump())
-
-
 ControlKind = Literal[
     "tokenformer-scratch",
     "transformer-scratch",
@@ -340,7 +211,7 @@ class Schedule(Block):
     evaluation: EvaluationBlock = EvaluationBlock()
     samples: SamplesBlock = SamplesBlock()
     checkpoint: CheckpointBlock = CheckpointBlock()
-    anomalies: AnomaliesBlock = AnomaliesBlock()
+    anomalies: Anomalies = Anomalies()
     releases: Annotated[Literal["all"] | None, example("all")] = None
     """all: every stage ends in a finished model, by a release where its learning rate has not decayed. By default only
     the stages with a `release` do."""
@@ -399,3 +270,60 @@ class Schedule(Block):
         ):
             return data | {"learning_rate": {"shape": "cosine", "span": "stage"} | data["learning_rate"]}
         return data
+
+
+class StageBatch(NamedTuple):
+    """What one optimizer step of a stage reads."""
+
+    batch_size: int
+    """Sequences, over all devices."""
+
+    sequence_length: int
+    """The stage's context, in data tokens."""
+
+    @property
+    def tokens(self) -> int:
+        """Data tokens of one step."""
+        return self.batch_size * self.sequence_length
+
+
+def stage_batch(schedule: Schedule, index: int) -> StageBatch:
+    """The batch and the context of stage `index`: what it leaves out is `training`'s.
+
+    A stage that sets only `sequence_length` keeps `training`'s data tokens per step. Values that do not fit together
+    are rounded down: growctl/ladder/checks.py reports them.
+    """
+    stage, training = schedule.stages[index], schedule.training
+    length = stage.sequence_length or training.sequence_length
+    if stage.batch_size is not None:
+        return StageBatch(stage.batch_size, length)
+    tokens = stage.batch_tokens or training.batch_size * training.sequence_length
+    return StageBatch(max(1, tokens // length), length)
+
+
+def batch_key(schedule: Schedule, index: int) -> str:
+    """The dotted path of the key that says how many sequences a step of stage `index` reads."""
+    stage = schedule.stages[index]
+    own = ("batch_size", "batch_tokens", "sequence_length")
+    return next((f"stages.{index}.{key}" for key in own if getattr(stage, key) is not None), "training.batch_size")
+
+
+def shared_batch(schedule: Schedule) -> int:
+    """The largest number of sequences that divides the batch of every stage. Any number of ranks that divides it can
+    train them all."""
+    return math.gcd(*(stage_batch(schedule, index).batch_size for index in range(len(schedule.stages))))
+
+
+def contexts(schedule: Schedule) -> list[int]:
+    """The contexts of the stages, each once, ascending."""
+    return sorted({stage_batch(schedule, index).sequence_length for index in range(len(schedule.stages))})
+
+
+def longest_context(schedule: Schedule) -> int:
+    """The longest context of any stage, in data tokens. The order of the data is defined on windows of this length."""
+    return contexts(schedule)[-1]
+
+
+def evaluation_length(schedule: Schedule) -> int:
+    """The context at which the validation loss of every stage is measured, so that losses compare: the last stage's."""
+    return stage_batch(schedule, len(schedule.stages) - 1).sequence_length

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from growctl.schedule.tree import blocks_by_path, user_keys
+from growctl.schedule.fields import blocks_by_path, user_keys
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 
@@ -85,6 +85,6 @@ def _unknown_key(location: tuple[int | str, ...], root: type[BaseModel]) -> tupl
     here = ".".join("N" if isinstance(part, int) else part for part in location[:-1])
     names = list(user_keys(blocks[here]))
     elsewhere = [path or "the top level" for path, block in blocks.items() if key in block.model_fields]
-    hint = f"; it belongs to {' or '.join(elsewhere)}" if elsewhere else did_you_mean(key, names)
+    hint = f"; it belongs to {' or '.join(elsewhere[:3])}" if elsewhere else did_you_mean(key, names)
     close = next((name for name in names if hint.endswith(f"{name!r}?")), None)
     return close, f"no such key{hint} (allowed here: {', '.join(names)})"

@@ -1,7 +1,7 @@
 """Prints sections to the terminal, or as plain lines. A narrow terminal gets fewer columns of a table."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -9,6 +9,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from growctl.text.colours import BAD, FAINT, GOOD, WARNING
+from growctl.text.console import Terminal
+from growctl.text.documents import print_document
 from growctl.text.formatting import wrapped
 from growctl.text.name_cell import NameCell
 from growctl.text.section import Cell, CellTone, Column, Facts, Listing, Paragraph, Rows, Section, Table, for_terminal
@@ -22,6 +24,14 @@ _STYLES: dict[CellTone, str] = {
 }  # fmt: skip
 _LEAST_TEXT = 12
 """The narrowest column of text that may break into lines."""
+
+
+def print_result(document: object, sections: Iterable[Section], *, as_json: bool) -> None:
+    """Prints what a command found: as one JSON document, or as sections."""
+    if as_json:
+        print_document(document)
+    else:
+        print_sections([*sections], Terminal(highlight=False))
 
 
 def print_sections(sections: Sequence[Section], console: Console, *, details: bool = False) -> None:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -22,6 +22,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from growctl.ladder.stage_plans import paths_of, plan_stages, with_releases
+from growctl.runs_dir import RunPaths
+from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import short_count
 from growctl.trackers.adapters import Point, TrackedRun
 from growctl.whole_file import replace_file
@@ -54,71 +57,60 @@ NAMES = {
 }
 """Names of values in trackers, by event and key of a record."""
 
-COLUMNS = (
-    *("num_parameters", "train_tokens", "cumulative_flops", "device_seconds"),
-    *("validation_loss", "perplexity", "bits_per_byte"),
-)
-"""The figures of the report that trackers show of a stage."""
-
 Message = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class TrackedStage:
-    """A stage or a release: what turns its records into points on the axes of the whole run."""
+class StageInRun:
+    """A stage or a release: turns its records into points on the axes of the whole run."""
 
-    name: str
-    index: int
-    metrics: str
-    """The path of its metrics.jsonl."""
-    is_release: bool
-    num_parameters: int
-    parameters_before: int | None
-    """The model's size before the growth that the stage begins with; None if it begins with none."""
-    first_step: int
-    """Steps, data tokens and FLOPs before the stage: those of the start checkpoint and of all earlier stages."""
-    first_tokens: int
-    first_flops: float
-    step_tokens: int
-    step_flops: float
-    ramp_steps: int
-    anneal_steps: int
+    def __init__(self, schedule: Schedule, name: str, num_steps: Sequence[int]) -> None:
+        """`num_steps`: those of all stages; a slope may have ended some before their budgets."""
+        plans = plan_stages(schedule, num_steps)
+        self.plan = plan = next(each for each in with_releases(schedule, plans) if each.name == name)
+        before = [other for other in plans if other.index < plan.index or other.name == plan.branch_of]
+        base = schedule.base
+        sizes = [base.num_parameters if base else None, *(other.num_parameters for other in plans)]
+        self._size_before = sizes[plan.index] if plan.is_grown else None
+        self._first_tokens = ((base and base.tokens) or 0) + sum(other.budget_tokens for other in before)
+        self._first_flops = (schedule.base_flops or 0.0) + sum(other.flops.total for other in before)
 
     def growth(self) -> Point | None:
         """The growth that the stage begins with, if it begins with one."""
-        before, after = self.parameters_before, self.num_parameters
+        before, after = self._size_before, self.plan.num_parameters
         if before is None:
             return None
-        text = f"grown to stage {self.name}: {short_count(before)} -> {short_count(after)} parameters"
+        text = f"grown to stage {self.plan.name}: {short_count(before)} -> {short_count(after)} parameters"
         return self._at(0, {"growth/parameters_before": before, "growth/parameters_after": after}, "growth", text)
 
     def point(self, record: Record) -> Point | None:
         """What trackers show of a record. Values that are null, because they were not finite, are left out."""
         step, event = record["step"], record["event"]
         if event == "anomaly":
-            text = f"{record['kind']} update at step {step} of stage {self.name}: {record['action']}"
+            text = f"{record['kind']} update at step {step} of stage {self.plan.name}: {record['action']}"
             return self._at(step, {"anomaly/loss": record["value"]}, "anomaly", text)
         if event not in NAMES:
             return None
         values = {name: record.get(key) for key, name in NAMES[event].items()}
         if event == "train":
-            values["flops_per_second"] = record["tokens_per_second"] * self.step_flops / self.step_tokens
-            spans = {"ramp": self.ramp_steps, "anneal": self.anneal_steps}
+            values["flops_per_second"] = (
+                record["tokens_per_second"] * self.plan.step_flops.total / self.plan.tokens_per_step
+            )
+            spans = {"ramp": self.plan.ramp_steps, "anneal": self.plan.anneal_steps}
             values |= {name: progress_at(step - 1, steps) for name, steps in spans.items() if steps and step}
         for source, measured in (record.get("by_source") or {}).items():
             values[f"loss/validation/{source}"] = measured["loss"]
         # A release and the stage after it share the x axis, so the release has lines of its own.
-        prefix = "release/" if self.is_release else ""
+        prefix = "release/" if self.plan.branch_of else ""
         return self._at(step, {f"{prefix}{name}": value for name, value in values.items()})
 
     def _at(self, step: int, values: Mapping[str, float | None], event: str = "", text: str = "") -> Point:
         return Point(
-            stage=self.name,
-            index=self.index,
-            step=self.first_step + step,
-            tokens=self.first_tokens + step * self.step_tokens,
-            flops=self.first_flops + step * self.step_flops,
-            num_parameters=self.num_parameters,
+            stage=self.plan.name,
+            index=self.plan.index,
+            step=self.plan.first_step + step,
+            tokens=self._first_tokens + step * self.plan.tokens_per_step,
+            flops=self._first_flops + step * self.plan.step_flops.total,
+            num_parameters=self.plan.num_parameters,
             values={name: float(value) for name, value in values.items() if value is not None},
             event=event,
             text=text,
@@ -140,9 +132,9 @@ class Memory:
 class UnreadEntries:
     """What a tracker does not have yet of a stage: its growth, then an entry for each record."""
 
-    def __init__(self, stage: TrackedStage, num_known: int) -> None:
+    def __init__(self, run: RunPaths, stage: StageInRun, num_known: int) -> None:
         self._stage, self._skip = stage, num_known
-        self._reader = MetricsReader(Path(stage.metrics))
+        self._reader = MetricsReader(paths_of(run, stage.plan).metrics)
         self._begun = False
 
     def batches(self) -> Iterator[list[Point | None]]:
@@ -178,12 +170,14 @@ class Worker(threading.Thread):
         self._warn(f"tracker {self._tracker['name']} {what}")
 
     def _follow(self) -> None:
-        path, store = Path(self._tracker["memory"]), Path(self._tracker["store"])
+        run, paths = TrackedRun(**self._start["run"]), RunPaths(Path(self._start["directory"]))
+        schedule = Schedule.model_validate(run.schedule)
+        path, store = paths.tracker_memory(self._tracker["name"]), Path(self._tracker["store"])
         memory = Memory()
         with suppress(OSError, ValueError):  # missing or damaged: the tracker begins a new run
             memory = TypeAdapter(Memory).validate_json(path.read_bytes())
         store.mkdir(parents=True, exist_ok=True)
-        adapter = resolve_name(self._tracker["adapter"])(TrackedRun(**self._start["run"]), store, memory.id)
+        adapter = resolve_name(self._tracker["adapter"])(run, store, memory.id)
         memory.id = adapter.id
         replace_file(path, TypeAdapter(Memory).dump_json(memory))
         stage = ""
@@ -191,8 +185,9 @@ class Worker(threading.Thread):
         unread: UnreadEntries | None = None
         while message is None or "status" not in message:
             if message:
-                stage = message["name"]
-                unread = UnreadEntries(TrackedStage(**message), memory.entries.get(stage, 0))
+                stage = message["stage"]
+                in_run = StageInRun(schedule, stage, message["num_steps"])
+                unread = UnreadEntries(paths, in_run, memory.entries.get(stage, 0))
             try:
                 message = self.messages.get(timeout=POLL_SECONDS)
             except queue.Empty:
@@ -203,7 +198,7 @@ class Worker(threading.Thread):
                 memory.entries[stage] = memory.entries.get(stage, 0) + len(entries)
                 memory.rows += len(points)
                 replace_file(path, TypeAdapter(Memory).dump_json(memory))
-        adapter.finish(message["status"], _figures(Path(self._start["ledger"])))
+        adapter.finish(message["status"], _figures(paths.ledger))
 
 
 def _figures(ledger: Path) -> dict[str, float]:
@@ -212,9 +207,17 @@ def _figures(ledger: Path) -> dict[str, float]:
 
     with suppress(UserError, Failure, OSError):
         figures = {
-            f"table/{stage.name}/{column}": getattr(stage, column)
+            f"table/{stage.name}/{column}": value
             for stage in read_run(ledger).parts
-            for column in COLUMNS
+            for column, value in (
+                ("num_parameters", stage.num_parameters),
+                ("trained_tokens", stage.train_tokens),
+                ("cumulative_flops", stage.cumulative_flops),
+                ("device_seconds", stage.device_seconds),
+                ("validation_loss", stage.validation_loss),
+                ("perplexity", stage.perplexity),
+                ("bits_per_byte", stage.bits_per_byte),
+            )
         }
         return {name: float(value) for name, value in figures.items() if value is not None}
     return {}

@@ -9,17 +9,14 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from growctl.ladder.releases import paths_of
 from growctl.ladder.stage_plans import StagePlan
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.text.escaping import visible
 from growctl.trackers.adapters import KINDS, TrackedRun, where
-from growctl.trackers.process import TrackedStage
 
 FINISH_SECONDS = 60.0
 """How long all trackers together may take to finish after the run. An MLflow store alone takes 10 s to be made."""
@@ -56,15 +53,11 @@ class Tracking:
                 start_new_session=True,  # Ctrl-C is growctl's to handle
             )
         trackers = [
-            {
-                "name": name,
-                "adapter": KINDS[name].adapter,
-                "store": str(store.absolute()),
-                "memory": str(self._paths.tracker_memory(name).absolute()),
-            }
+            {"name": name, "adapter": KINDS[name].adapter, "store": str(store.absolute())}
             for name, store in stores.items()
         ]
-        self._send({"run": asdict(self._run), "trackers": trackers, "ledger": str(self._paths.ledger.absolute())})
+        directory = str(self._paths.directory.absolute())
+        self._send({"run": asdict(self._run), "trackers": trackers, "directory": directory})
         assert self._process.stdin
         os.set_blocking(self._process.stdin.fileno(), False)  # a process that hangs must not stop the run
         self._reader = threading.Thread(target=self._pass_on_warnings, daemon=True)
@@ -77,7 +70,7 @@ class Tracking:
 
         `plans`: the plans of all stages, with the steps that the finished ones took.
         """
-        self._send(asdict(tracked_stage(plan, plans, self._schedule, paths_of(self._paths, plan).metrics)))
+        self._send({"stage": plan.name, "num_steps": [other.num_steps for other in plans]})
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Ends the run in every tracker, and waits for them, within limits."""
@@ -110,25 +103,3 @@ class Tracking:
             self._tell(f"{visible(line.decode(errors='replace').strip())}; see {self._paths.trackers_log}")
         if not self._ending:
             self._tell(f"the trackers stopped; training goes on without them; see {self._paths.trackers_log}")
-
-
-def tracked_stage(plan: StagePlan, plans: Sequence[StagePlan], schedule: Schedule, metrics: Path) -> TrackedStage:
-    """What trackers must know of a stage or a release. `plans`: all stages."""
-    before = [other for other in plans if other.index < plan.index or other.name == plan.branch_of]
-    base = schedule.base
-    sizes = [base.num_parameters if base else None, *(other.num_parameters for other in plans)]
-    return TrackedStage(
-        name=plan.name,
-        index=plan.index,
-        metrics=str(metrics.absolute()),
-        is_release=plan.branch_of is not None,
-        num_parameters=plan.num_parameters,
-        parameters_before=sizes[plan.index] if plan.is_grown else None,
-        first_step=plan.first_step,
-        first_tokens=((base and base.tokens) or 0) + sum(other.budget_tokens for other in before),
-        first_flops=(schedule.base_flops or 0.0) + sum(other.flops.total for other in before),
-        step_tokens=plan.tokens_per_step,
-        step_flops=plan.step_flops.total,
-        ramp_steps=plan.ramp_steps,
-        anneal_steps=plan.anneal_steps or 0,
-    )

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from model.strict import first_reason
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import link_or_copy, sync_path, write_file
-from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, sealed_manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, sealed_manifest, verify_checkpoint
 from stages.checkpoint.staging import (
     NOT_EMPTY,
     create_marked,
@@ -20,7 +20,6 @@ from stages.checkpoint.staging import (
     remove_unless_written,
     why_unfinished,
 )
-from stages.checkpoint.verify import verify_checkpoint
 from stages.stage_dir import (
     MANIFEST_NAME,
     WRITING_MARK,

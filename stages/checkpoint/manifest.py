@@ -9,15 +9,15 @@ import errno
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import NonNegativeInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from model.config import ModelConfig, num_parameters
 from model.errors import UserError
 from model.precision import Precision
-from stages.checkpoint.files import FileEntry, hash_file
+from model.strict import Strict
+from stages.checkpoint.files import FileEntry, OnBytes, hash_file, hash_files
 from stages.checkpoint.lineage import History, Lineage, TrainingCost, extended, hash_of
-from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, read_sealed, seal
-from stages.checkpoint.text_facts import TextFacts
+from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
 from stages.spec import Offload
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
@@ -26,6 +26,24 @@ FORMAT_VERSION = 1
 
 class CheckpointError(UserError):
     """A checkpoint is missing, broken, or of the wrong kind. The message is one line for the user."""
+
+
+class TextFacts(Strict):
+    """What a model needs to read and write text, beside its tensors and its `tokenizer.json`."""
+
+    context_length: PositiveInt | None = None
+    """Tokens of a training sequence. The model has seen no position beyond it. None: not known."""
+
+    end_of_text: str | None = None
+    """The special token between documents."""
+
+    end_of_text_id: NonNegativeInt | None = None
+
+    tokenizer_vocab_size: PositiveInt | None = None
+    """One more than the tokenizer's largest id. Embedding rows from there on are padding: no text has their ids."""
+
+    source: str | None = None
+    """The `data.source` of the training data. The manifest's `dataset_fingerprint` identifies its tokens."""
 
 
 class Manifest(Sealed):
@@ -128,3 +146,35 @@ def sealed_manifest(manifest: Manifest) -> Manifest:
 def manifest_hash(directory: Path) -> str:
     """sha256 of the manifest file, which identifies the checkpoint in the lineage of its children."""
     return hash_file(directory / MANIFEST_NAME)
+
+
+def verify_checkpoint(directory: Path, *, hashes: bool = True, on_bytes: OnBytes | None = None) -> Manifest:
+    """Checks that every file in the manifest exists with its size and, with `hashes`, its sha256. Returns the manifest.
+
+    Raises CheckpointError that names the first file that is missing, differs, or is a link out of the directory.
+    """
+    manifest = read_manifest(directory)
+    for name, entry in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            raise CheckpointError(f"{directory} is broken: {name} is missing")
+        try:
+            check_inside(directory, name)
+        except DocumentError as error:
+            raise CheckpointError(f"{directory} is broken: {error}") from error
+        if path.stat().st_size != entry.bytes:
+            raise CheckpointError(f"{directory} is broken: {name} has {path.stat().st_size} bytes, not {entry.bytes}")
+    if hashes:
+        found = hash_files(directory / name for name in manifest.files)
+        for name, entry in manifest.files.items():
+            try:
+                sha256 = next(found)
+            except OSError as error:
+                if error.errno != errno.EIO:  # any other error does not mean that the file is damaged
+                    raise
+                raise CheckpointError(f"{directory} is broken: {name} cannot be read: {error.strerror}") from error
+            if sha256 != entry.sha256:
+                raise CheckpointError(f"{directory} is broken: {name} does not have the hash in the manifest")
+            if on_bytes:
+                on_bytes(entry.bytes)
+    return manifest

@@ -8,9 +8,8 @@ import torch
 from tokenizers import Tokenizer
 
 from model.language_model import LanguageModel
-from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts, read_manifest
 from stages.checkpoint.parameters import load_model
-from stages.checkpoint.text_facts import TextFacts
 from stages.stage_dir import TOKENIZER_NAME
 
 

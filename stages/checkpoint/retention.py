@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import verify_checkpoint
 from stages.stage_dir import StagePaths, removal_directory
 
 

@@ -42,15 +42,20 @@ def given_tokenizer(spec: DataSpec) -> Tokenizer:
     return read_tokenizer(path, spec.end_of_text, spec.tokenizer, keys=("data.tokenizer", "data.end_of_text"))
 
 
+def open_tokenizer(path: Path, what: str | None = None) -> Tokenizer:
+    """The tokenizer in a file, which messages call `what`. Raises DataError if it is none."""
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exceptions
+        raise DataError(f"{what or path} is not a tokenizer.json ({reason(error)})") from error
+
+
 def read_tokenizer(path: Path, end_of_text: str, name: str, keys: tuple[str, str]) -> Tokenizer:
     """The tokenizer in the file `path`, with truncation and padding turned off. Raises DataError if it is unusable.
 
     Messages call it `name`; `keys` are the settings that gave the tokenizer and the end of text.
     """
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exceptions
-        raise DataError(f"{keys[0]}: {name!r} is not a tokenizer.json ({reason(error)})") from error
+    tokenizer = open_tokenizer(path, f"{keys[0]}: {name!r}")
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if tokenizer.token_to_id(end_of_text) is None:

@@ -15,8 +15,8 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from model.strict import Strict
 from stages.checkpoint.files import OnBytes, hash_file, hash_files
+from stages.checkpoint.manifest import TextFacts
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
-from stages.checkpoint.text_facts import TextFacts
 from stages.data.errors import DataError
 from stages.data.spec import SPLITS, DataSpec, SkippedRecords, SourceName, SplitName
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME

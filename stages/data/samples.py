@@ -84,6 +84,10 @@ class EndlessSamples(ABC):
         sources, positions = self.locate(index // self.per_window, 1)
         return int(sources[0]), int(positions[0])
 
+    def epoch_windows(self, source: int) -> int:
+        """The windows of a source in one epoch."""
+        return int(self._num_tokens[source]) // (self._length * self.per_window)
+
     def pieces(self, index: int) -> list[tuple[int, int]]:
         """Where each part of a sample starts in its source's stream, and its tokens."""
         [[source, place]] = self.places(index, 1).tolist()
@@ -151,7 +155,7 @@ class TrainingSamples(EndlessSamples):
     ) -> None:
         """Opens the train split, and packs it if it was not packed before. Raises DataError as EndlessSamples does."""
         super().__init__({"": dataset_dir}, sequence_length, seed, window_length, packing)
-        self.num_windows = int(self._num_tokens[0]) // (sequence_length * self.per_window)
+        self.num_windows = self.epoch_windows(0)
         """Windows of an epoch."""
 
     def locate(self, first_window: int, count: int) -> tuple[Int64Array, Int64Array]:

@@ -29,9 +29,15 @@ from model.transformer_sizes import PRESERVING, Operator
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import FileEntry, link_or_copy
 from stages.checkpoint.lineage import GrowthRecord, Lineage, Making, extended, hash_of
-from stages.checkpoint.manifest import CheckpointError, Manifest, history_of, manifest_hash, parameter_file
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    Manifest,
+    history_of,
+    manifest_hash,
+    parameter_file,
+    verify_checkpoint,
+)
 from stages.checkpoint.parameters import read_parameter, write_parameters
-from stages.checkpoint.verify import verify_checkpoint
 from stages.stage_dir import TOKENIZER_NAME
 
 

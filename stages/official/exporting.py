@@ -17,9 +17,8 @@ from model.parameter_names import TokensName
 from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import FileEntry, list_files, write_file
-from stages.checkpoint.manifest import CheckpointError, Manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.checkpoint.parameters import read_parameter
-from stages.checkpoint.verify import verify_checkpoint
 from stages.official.files import DTYPES
 from stages.official.layout import official_names, official_settings
 from stages.stage_dir import TOKENIZER_NAME

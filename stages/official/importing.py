@@ -11,10 +11,9 @@ from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.lineage import ImportRecord, Lineage
-from stages.checkpoint.manifest import CheckpointError, Manifest, history_of
+from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts, history_of
 from stages.checkpoint.parameters import write_parameters
 from stages.checkpoint.pretrained import num_token_ids, parse_tokenizer, text_facts
-from stages.checkpoint.text_facts import TextFacts
 from stages.counted import counted
 from stages.official.files import DTYPES, open_weights
 from stages.official.layout import OFFICIAL_EMBEDDING, official_names, problem_of, read_settings, rotary_buffers

@@ -5,7 +5,7 @@ Shapes: B micro-batch, T sequence.
 
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
 from stages.data.samples import MixedSamples, open_samples
 from stages.spec import TrainSpec, evaluation_batch
 from stages.train.evaluate import Evaluation, Measured, evaluate
-from stages.train.skipped_data import consumed, position
-from stages.train.source_use import source_use
+from stages.train.skipped_data import consumed, position, trained_ranges
 
 
 class RankData:
@@ -98,3 +97,24 @@ class RankData:
             return None
         used = source_use(self.samples, self.spec, step)
         return {name: found._asdict() | used[name]._asdict() for name, found in result.by_source.items()}
+
+
+class SourceUse(NamedTuple):
+    """How much of one source was read."""
+
+    trained_tokens: int
+    """Its data tokens that the stage has trained on."""
+
+    epochs: float
+    """How often it was read, from the ladder's first sample on."""
+
+
+def source_use(samples: MixedSamples, spec: TrainSpec, step: int) -> dict[str, SourceUse]:
+    """The use of each source, by name, after `step` updates of a stage. Data that rollbacks skipped is not trained."""
+    tokens = dict.fromkeys(samples.names, 0)
+    for first, num_steps in trained_ranges(step, spec.left_out):
+        found = samples.tokens_by_source(spec.samples_seen + first * spec.batch_size, num_steps * spec.batch_size)
+        tokens = {name: number + found[name] for name, number in tokens.items()}
+    read = spec.samples_seen + consumed(step, spec.left_out) * spec.batch_size
+    epochs = samples.epochs_by_source(read)
+    return {name: SourceUse(number, epochs[name]) for name, number in tokens.items()}

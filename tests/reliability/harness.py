@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ledger.ledger import Ledger
-from stages.checkpoint.manifest import read_manifest
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.metrics import read_metrics
 from tests.growctl.runs import TEXT
 from tests.reliability.faults.sitecustomize import HERE, VARIABLE, processes

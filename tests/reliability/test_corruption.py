@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from growctl.runs.verify import check, find_targets
-from stages.checkpoint.manifest import read_manifest
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.data.dataset import verify_dataset
 from tests.growctl.runs import SCHEDULE, TEXT, final_hashes, finish, growctl, losses, write_schedule
 

@@ -41,9 +41,8 @@ from model.flops import Flops
 from stages.checkpoint.directory import newest_checkpoint
 from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord, extended
-from stages.checkpoint.manifest import CheckpointError, Manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.checkpoint.sealed import _seal_of
-from stages.checkpoint.verify import verify_checkpoint
 from stages.corpus.token_files import open_token_files
 from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, verify_dataset
 from stages.data.errors import DataError

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from model.config import parameter_shapes
-from stages.checkpoint.manifest import read_manifest
+from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.checkpoint.parameters import read_parameter
-from stages.checkpoint.verify import verify_checkpoint
 from stages.metrics import read_metrics
 from stages.spec import GenerationRule, LearningRate
 from stages.train.worker import Worker

@@ -9,9 +9,8 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel, Field
 
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.fields import Block, blocks_by_path
 from growctl.schedule.json_schema import schedule_schema
-from growctl.schedule.launch_block import Block
-from growctl.schedule.tree import blocks_by_path
 from tests.growctl.bases import base_config
 from tests.growctl.schedules import DELETE, changed, parse
 from tools.keys import PAGE, Key, every_key, keys_of, page

@@ -13,12 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from growctl.data_view.counts import UsedIds
-from growctl.data_view.document import DataShowDocument
-from growctl.data_view.facts import describe
-from growctl.data_view.samples import SampleReader
-from growctl.data_view.sections import data_sections
-from growctl.data_view.target import Target
+from growctl.data.samples import read_samples
+from growctl.data.show import DataShowDocument, UsedIds, data_sections, describe
+from growctl.data.target import Target
 from growctl.text.console import Terminal
 from growctl.text.terminal import plain_lines, print_sections
 from stages.corpus.mixture_dataset import Ingredient, write_mixture
@@ -80,8 +77,9 @@ def show(folder: Path, *options: object, expect: int = 0) -> tuple[str, str]:
 def test_a_sample_shown_is_the_sample_that_training_reads(
     dataset: Path, index: int, sequence_length: int, seed: int, packing: Packing
 ) -> None:
-    [sample] = SampleReader(dataset, sequence_length, seed, packing).read(index)
-    [expected] = open_samples(dataset, sequence_length, seed, packing=packing).batch(index, 1).tolist()
+    samples = open_samples(dataset, sequence_length, seed, packing=packing)
+    [sample] = read_samples(dataset, samples, index)
+    [expected] = samples.batch(index, 1).tolist()
     assert [token for piece in sample.pieces for token in piece.ids] == expected
     end = read_dataset_manifest(dataset).end_of_text_id
     assert all(end not in piece.ids[:-1] for piece in sample.pieces)
@@ -123,7 +121,7 @@ def test_a_sample_of_a_mixture_is_shown_with_its_source(mixture: Path, index: in
     weights = (MixtureSpan(first_window=0, weights={"docs": 1.0, "chants": 1.0}),) if spans else ()
     samples = open_samples(mixture, 32, 5, weights, "others", packing)
     assert isinstance(samples, MixedSamples)
-    [sample] = SampleReader(mixture, 32, 5, packing, weights, "others").read(index)
+    [sample] = read_samples(mixture, samples, index)
     assert [token for piece in sample.pieces for token in piece.ids] == samples.batch(index, 1)[0].tolist()
     source, number = samples.turn(index)
     assert sample.source == samples.names[source]
@@ -134,23 +132,17 @@ def test_a_sample_of_a_mixture_is_shown_with_its_source(mixture: Path, index: in
 
 def test_a_mixture_has_its_sources_and_the_sums_of_their_figures(mixture: Path) -> None:
     document, parts = described(mixture), {name: described(path) for name, path in data_parts(mixture)}
-    assert [(each.name, each.share, each.epochs_at_most) for each in document.sources] == [
-        ("docs", 0.75, None),
-        ("chants", 0.25, 5.0),
-    ]
-    assert [each.train_tokens for each in document.sources] == [
-        part.splits["train"].num_tokens for part in parts.values()
-    ]
-    for name, split in document.splits.items():
-        splits = [part.splits[name] for part in parts.values()]
-        for key in ("num_tokens", "num_documents", "num_bytes", "num_shards", "file_bytes"):
+    assert document.sources == {name: part.manifest for name, part in parts.items()}
+    for name, split in document.manifest.splits.items():
+        splits = [part.manifest.splits[name] for part in parts.values()]
+        for key in ("num_tokens", "num_documents", "num_bytes"):
             assert getattr(split, key) == sum(getattr(each, key) for each in splits)
-        assert split.lengths
-        assert sum(each.num_documents for each in split.lengths.histogram) == split.num_documents
+        assert sum(each.num_documents for each in document.lengths[name].histogram) == split.num_documents
     assert document.ids
     assert document.ids.num_used >= max(part.ids.num_used for part in parts.values() if part.ids)
     out = StringIO()
     print_sections(data_sections(document, with_bars=True), Terminal(file=out, width=80))
+    assert "75.0%" in out.getvalue()
     assert "chants" in out.getvalue()
     assert all(len(line.rstrip()) <= 80 for line in out.getvalue().splitlines())
 
@@ -162,7 +154,7 @@ def test_a_mixture_cannot_be_exported_but_its_sources_can(mixture: Path, tmp_pat
 
 
 def test_sample_prints_the_text_as_it_is_with_its_ids(folder: Path, dataset: Path) -> None:
-    [sample] = SampleReader(dataset, 32, 5).read(123456)
+    [sample] = read_samples(dataset, open_samples(dataset, 32, 5), 123456)
     lines = [f"sample 123,456: epoch {sample.epoch + 1:,}, 33 tokens from token {sample.position:,} of train"]
     for piece in sample.pieces:
         start = "starts" if piece.starts_document else f"from its token {piece.first_token}"
@@ -204,17 +196,16 @@ def test_figures_are_those_of_the_tokens(folder: Path, dataset: Path) -> None:
     for name, split in manifest.splits.items():
         tokens = TokenSplit(dataset, name).read(0, split.num_tokens)
         lengths = np.diff(np.flatnonzero(tokens == manifest.end_of_text_id), prepend=-1)
-        entry = found["splits"][name]
+        entry = found["manifest"]["splits"][name]
         assert (entry["num_tokens"], entry["num_documents"]) == (len(tokens), len(lengths))
-        assert entry["bytes_per_token"] == split.num_bytes / len(tokens)
-        assert entry["lengths"]["longest"] == max(lengths)
-        assert sum(each["num_tokens"] for each in entry["lengths"]["histogram"]) == len(tokens)
+        assert found["lengths"][name]["longest"] == max(lengths)
+        assert sum(each["num_tokens"] for each in found["lengths"][name]["histogram"]) == len(tokens)
         if name == "train":
             assert found["ids"]["num_used"] == len(set(tokens.tolist()))
             windows = len(tokens) // 32
     assert [(each["first_sample"], each["num_samples"]) for each in found["passes"]] == [(0, 40), (40, 120)]
     assert [each["epochs_at_end"] for each in found["passes"]] == [40 / windows, 160 / windows]
-    assert found["fingerprint"] == manifest.fingerprint
+    assert found["manifest"]["fingerprint"] == manifest.fingerprint
 
 
 def described(dataset: Path) -> DataShowDocument:
@@ -228,7 +219,6 @@ def test_records_that_were_skipped_are_counted_and_named(tmp_path: Path) -> None
     dataset = prepare(spec, tmp_path / "datasets")
     document = described(dataset)
     out: list[str] = []
-    assert document.skipped == read_dataset_manifest(dataset).skipped
     out += plain_lines(data_sections(document))
     [line] = [line for line in out if line.startswith("Left out: ")]
     assert line.startswith(f"Left out: 2 bad records (1 not JSON, 1 null): {tmp_path}/docs.jsonl line 10 (not JSON)")
@@ -239,7 +229,7 @@ def test_tables_fit_80_columns_with_a_bar_for_each_range_of_lengths(dataset: Pat
     print_sections(data_sections(document, with_bars=True), Terminal(file=out, width=80))
     lines = out.getvalue().splitlines()
     assert all(len(line.rstrip()) <= 80 for line in lines if str(dataset) not in line)
-    filled = [each for split in document.splits.values() for each in split.lengths.histogram if each.num_documents]
+    filled = [each for split in document.lengths.values() for each in split.histogram if each.num_documents]
     assert len([line for line in lines if line.rstrip().endswith(("█", "▏"))]) == len(filled)
 
 
@@ -254,7 +244,7 @@ def test_the_page_has_the_chart_and_no_bars(folder: Path, tmp_path: Path) -> Non
 
 def test_ids_beyond_the_models_rows_are_a_warning(dataset: Path) -> None:
     document = replace(described(dataset), ids=UsedIds(280, 0.9, vocab_size=290, num_beyond=7, largest=299))
-    size, text = document.tokenizer_size, StringIO()
+    size, text = document.manifest.vocab_size, StringIO()
     print("\n".join(plain_lines(data_sections(document))), file=text)
     assert f"7 tokens of train have ids beyond the model's 290 rows: set model.vocab_size to {size}" in text.getvalue()
 

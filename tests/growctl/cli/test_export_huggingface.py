@@ -9,7 +9,7 @@ import pytest
 
 from model.config import num_parameters
 from stages.checkpoint.lineage import TrainingRecord, extended
-from stages.checkpoint.text_facts import TextFacts
+from stages.checkpoint.manifest import TextFacts
 from stages.huggingface.record import LogitsCheck
 from tests.growctl.invented_runs import control, ladder
 from tests.growctl.runs import UNUSABLE_INPUT, run_here

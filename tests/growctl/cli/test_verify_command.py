@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from model.policy import GrowthPolicy
-from stages.checkpoint.manifest import read_manifest
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.grow import expand as expand_module
 from stages.grow.expand import expand, expand_transformer
 from tests.growctl.runs import run_here

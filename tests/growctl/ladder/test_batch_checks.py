@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from growctl.launch.resolve import uneven_batch
-from growctl.schedule.batches import StageBatch, longest_context, stage_batch
+from growctl.schedule.blocks import StageBatch, longest_context, stage_batch
 from tests.growctl.schedules import changed, parse, paths_of
 
 SMALL, LARGE = "stages.0", "stages.1"

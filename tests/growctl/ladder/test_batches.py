@@ -7,9 +7,7 @@ import pytest
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.plan import make_plan
-from growctl.ladder.releases import plan_run
-from growctl.ladder.stage_plans import plan_stages, worker_spec
-from growctl.run.changed_schedule import shared_training
+from growctl.ladder.stage_plans import plan_run, plan_stages, worker_spec
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
 from model.flops import forward_flops_per_token, training_flops_per_token
@@ -104,16 +102,6 @@ def test_the_plan_has_memory_and_micro_batches_of_each_context() -> None:
     first, second, _ = make_plan(schedule).trunk
     assert (first.micro_batch_size, second.micro_batch_size) == (32, 8)
     assert [stage.sequence_length for stage in make_plan(schedule).stages] == [4, 16, 16]
-
-
-def test_runs_share_no_training_whose_batch_or_order_of_data_differs() -> None:
-    schedule = changing()
-    assert shared_training(schedule, changing(steps=(5, 6, 9)))[0]
-    assert not shared_training(schedule, changing({"sequence_length": 4, "batch_size": 4}, {"sequence_length": 8}, {}))[
-        0
-    ]
-    longer = changing({"sequence_length": 4, "batch_size": 8}, {"sequence_length": 8}, {"sequence_length": 32})
-    assert not shared_training(schedule, longer)[0], "the order is that of windows of 32 tokens"
 
 
 SMALL: dict[str, Any] = {"attention_tokens": 4, "ffn_tokens": 8}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from growctl.ladder.checks import check_combinations
 from growctl.ladder.stage_plans import plan_stages, slope_trigger
-from growctl.schedule.blocks import EvaluationBlock
+from growctl.schedule.training_blocks import EvaluationBlock
 from tests.growctl.ladders import ladder
 from tests.growctl.schedules import changed, parse, paths_of
 

@@ -12,7 +12,6 @@ from growctl.ladder.checks import check_combinations
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.run.changed_schedule import shared_training
 from growctl.schedule.blocks import Schedule
 from tests.growctl.ladders import ladder
 
@@ -110,11 +109,3 @@ def test_controls_have_steps_of_their_own_that_cost_their_multiple_of_the_ladder
             assert total_flops(plans).total == pytest.approx(wanted, abs=sum(p.step_flops.total for p in plans))
         own, ladders = comparison_conditions(control.schedule), comparison_conditions(with_controls)
         assert {key for key in ladders if key.startswith("training") and own[key] != ladders[key]} == set()
-
-
-def test_a_ladder_with_a_larger_budget_takes_over_the_trunk_of_a_shorter_one() -> None:
-    short, long = shared(0.8, ladder_tokens=1000 * STEP), shared(0.8, ladder_tokens=1500 * STEP)
-    assert shared_training(short, long) == (True, [])
-    in_their_steps = in_steps(short, stage_steps(short))
-    assert shared_training(in_their_steps, long) == (True, [])
-    assert shared_training(shared(0.8, ladder_tokens=1000 * STEP, batch={"batch_size": 4}), long) == (False, [])

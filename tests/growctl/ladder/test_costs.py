@@ -24,7 +24,7 @@ from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.launch.resolve import planned_devices
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.known_devices import DEVICES
+from growctl.schedule.launch_block import DEVICES
 from stages.checkpoint.retention import outdated
 from stages.data.spec import DataSpec
 from stages.probe.records import MeasuredSteps

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.ladder.budgets import stage_positions
-from growctl.schedule.batches import StageBatch
+from growctl.schedule.blocks import StageBatch
 from stages.data.samples import TrainingSamples
 from tests.stages.data.test_dataset import write_dataset
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from growctl.ladder.budgets import stage_shares
+from growctl.ladder.budgets import stage_weights
 from growctl.ladder.controls import plan_controls
+from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.load import parse_schedule
-from growctl.ladder.mixtures import mixture_spans
 from growctl.ladder.stage_plans import plan_stages
-from growctl.run.changed_schedule import first_difference, shared_training
+from growctl.run.changed_schedule import first_difference
 from growctl.schedule.blocks import Schedule
 from stages.spec import MixtureSpan
 from tests.growctl.mixed import SCHEDULE, mixed_schedule
@@ -63,7 +63,7 @@ def test_a_run_from_a_checkpoint_reads_on_after_what_the_checkpoint_has_read() -
 def test_a_schedule_without_a_mixture_has_no_weights() -> None:
     plain = mixed(data={"source": __file__, "vocab_size": 261}, stages=[SCHEDULE["stages"][0]])
     assert mixture_spans(plain, [0]) == ()
-    assert stage_shares(plain, 0) == []
+    assert stage_weights(plain, 0) == []
 
 
 def test_a_control_from_scratch_changes_the_weights_at_the_same_shares_of_its_own_samples() -> None:
@@ -95,16 +95,13 @@ def test_a_single_jump_reads_the_ladders_first_stage_and_then_follows_the_others
 def test_official_growth_keeps_the_weights_of_each_stage() -> None:
     schedule = mixed(controls=[{"kind": "official-growth"}])
     [official] = plan_controls(schedule)
-    assert [stage_shares(official.schedule, i) for i in range(3)] == [stage_shares(schedule, i) for i in range(3)]
+    assert [stage_weights(official.schedule, i) for i in range(3)] == [stage_weights(schedule, i) for i in range(3)]
 
 
-def test_a_run_keeps_its_weights_and_what_two_schedules_share_ends_where_they_differ() -> None:
+def test_a_run_keeps_its_weights() -> None:
     old = mixed(stages=stages(None, BOOKS, CODE))
     later = mixed(stages=stages(None, BOOKS, {"books": 1, "code": 2}))
     assert first_difference(old, later) == "stages.2.mixture.code = 2.0, but it was started with 3.0"
-    assert shared_training(old, later) == (True, [])
-    assert shared_training(old, mixed(stages=stages(CODE, BOOKS, CODE))) == (False, [])
-    assert shared_training(old, mixed(stages=stages({"books": 6, "code": 2}, BOOKS, CODE)))[0]
     sized = old.data.model_copy(update={"mixture": [
         each.model_copy(update={"approximate_tokens": 5}) for each in old.data.mixture
     ]})  # fmt: skip

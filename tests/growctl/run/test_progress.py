@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import plan_run
 from growctl.run import screen as screen_module
 from growctl.run.progress import LadderProgress
 from growctl.run.screen import Screen, make_screen, stage_table
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.known_devices import DEVICES, known_device, peak_flops
-from growctl.schedule.launch_block import HardwareBlock
+from growctl.schedule.launch_block import DEVICES, HardwareBlock, known_device, peak_flops
 from stages.metrics import Record
 from tests.growctl.ladders import ladder
 

@@ -10,10 +10,9 @@ import torch
 
 from model.config import num_parameters
 from model.policy import EXACT_GROWTH
-from stages.checkpoint.manifest import manifest_hash, read_manifest
+from stages.checkpoint.manifest import manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.parameters import load_model
 from stages.checkpoint.pretrained import load_pretrained
-from stages.checkpoint.verify import verify_checkpoint
 from stages.generate.text_samples import read_samples
 from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, run_here, write_schedule
 from tests.growctl.text.schemas import assert_follows_schema

@@ -12,9 +12,8 @@ from growctl.run.start import Start
 from growctl.runs.find import find_runs
 from model.config import TokenformerConfig
 from model.policy import EXACT_GROWTH
-from stages.checkpoint.manifest import manifest_hash, read_manifest
+from stages.checkpoint.manifest import manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pickles import OriginError
-from stages.checkpoint.verify import verify_checkpoint
 from stages.metrics import read_metrics
 from stages.stage_dir import StagePaths
 from tests.growctl.bases import change_manifest

@@ -9,9 +9,8 @@ import pytest
 from growctl.run import resume
 from growctl.run.requests import RunFailed
 from growctl.run.resume import as_parameters
-from stages.checkpoint.manifest import sealed_manifest
+from stages.checkpoint.manifest import sealed_manifest, verify_checkpoint
 from stages.checkpoint.pickles import OriginError
-from stages.checkpoint.verify import verify_checkpoint
 from tests.growctl.runs import run
 from tests.stages.checkpoints import write_checkpoint
 

@@ -14,11 +14,9 @@ from growctl.ledger.ledger import Ledger
 from growctl.runs import clean
 from growctl.runs.clean import Cleanup, find_removable, remove
 from growctl.runs.directory import own_schedule
-from growctl.schedule.describe_start import describe_start
-from growctl.schedule.start_block import StartBlock
+from growctl.schedule.start_block import StartBlock, describe_start
 from model.errors import UserError
-from stages.checkpoint.manifest import manifest_hash
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import manifest_hash, verify_checkpoint
 from stages.data.remote import CACHE_NAME
 from stages.data.spec import DataSpec
 from tests.growctl.runs import SCHEDULE

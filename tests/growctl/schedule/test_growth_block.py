@@ -15,7 +15,7 @@ from growctl.ladder.load import ScheduleError
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages, slope_trigger
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.growth_block import FreezeForBlock, GrowthBlock, RewarmupBlock
+from growctl.schedule.training_blocks import FreezeForBlock, GrowthBlock, RewarmupBlock
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.initialization import build_model
 from model.policy import GrowthPolicy, Preset

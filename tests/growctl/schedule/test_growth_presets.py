@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from growctl.ladder.load import ScheduleError, load_schedule
 from growctl.run.requests import schedule_yaml
-from growctl.schedule.growth_block import GrowthBlock
+from growctl.schedule.training_blocks import GrowthBlock
 from model.policy import PRESETS, GrowthPolicy
 from tests.growctl.schedule.test_growth_block import ANY_GROWTH, DEFAULTS
 from tests.growctl.schedules import TEXT, changed, file_of, message_of, parse

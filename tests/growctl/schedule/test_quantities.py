@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from growctl.schedule.fields import parse_count, parse_duration, parse_size
 from growctl.schedule.launch_block import LaunchBlock
-from growctl.schedule.quantities import parse_count, parse_duration, parse_size
 from tests.growctl.schedules import DELETE, changed, parse, paths_of
 
 COUNT = "must be a whole number; 2.5k, 300M and 15B are fine"

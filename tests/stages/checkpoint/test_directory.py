@@ -9,9 +9,7 @@ import pytest
 from stages.checkpoint import files as files_module
 from stages.checkpoint.directory import finish_directory, newest_checkpoint, set_aside, whole_directory
 from stages.checkpoint.files import hash_file, write_file
-from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.checkpoint.text_facts import TextFacts
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, TextFacts, read_manifest, verify_checkpoint
 from stages.stage_dir import staging_directory
 from tests.stages.checkpoints import write_checkpoint
 

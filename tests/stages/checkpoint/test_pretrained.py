@@ -6,9 +6,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 
-from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.checkpoint.manifest import CheckpointError, read_manifest, verify_checkpoint
 from stages.checkpoint.pretrained import load_pretrained
-from stages.checkpoint.verify import verify_checkpoint
 from stages.grow.expand import expand, shrink
 from tests.pretrained import END_OF_TEXT, byte_tokenizer, text_config, write_pretrained
 from tests.stages.checkpoints import write_checkpoint

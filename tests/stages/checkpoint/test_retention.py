@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from stages.checkpoint import retention
 from stages.checkpoint.directory import newest_checkpoint
-from stages.checkpoint.manifest import CheckpointError
+from stages.checkpoint.manifest import CheckpointError, verify_checkpoint
 from stages.checkpoint.retention import clear_stage, outdated, prune
-from stages.checkpoint.verify import verify_checkpoint
 from stages.stage_dir import StagePaths, staging_directory
 from tests.stages.checkpoints import write_checkpoint
 

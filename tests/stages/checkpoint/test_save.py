@@ -12,8 +12,7 @@ from model.growth import grow_model
 from model.initialization import build_model
 from stages.checkpoint import load_pretrained, save_model
 from stages.checkpoint.disk_full import DiskFull
-from stages.checkpoint.manifest import CheckpointError
-from stages.checkpoint.verify import verify_checkpoint
+from stages.checkpoint.manifest import CheckpointError, verify_checkpoint
 from stages.grow.expand import expand, shrink
 from tests.pretrained import text_config, write_pretrained
 from tests.stages.checkpoints import small_config

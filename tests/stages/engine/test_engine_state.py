@@ -19,9 +19,15 @@ import torch
 from model.config import TokenformerConfig, parameter_shapes
 from model.initialization import build_model
 from model.policy import GrowthPolicy, ramp_config
-from stages.checkpoint.manifest import CheckpointError, manifest_hash, parameter_file, read_manifest, sealed_manifest
+from stages.checkpoint.manifest import (
+    CheckpointError,
+    manifest_hash,
+    parameter_file,
+    read_manifest,
+    sealed_manifest,
+    verify_checkpoint,
+)
 from stages.checkpoint.parameters import fill_model, load_model, read_parameter
-from stages.checkpoint.verify import verify_checkpoint
 from stages.engine.convert import convert
 from stages.grow.expand import expand
 from stages.stage_dir import staging_directory

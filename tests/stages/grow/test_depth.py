@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from model.config import parameter_shapes
 from model.parameter_names import generation_of
 from model.policy import GrowthPolicy
-from stages.checkpoint.manifest import read_manifest
+from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.checkpoint.parameters import load_model, read_parameter
-from stages.checkpoint.verify import verify_checkpoint
 from stages.grow.compare import compare
 from stages.grow.comparison import ComparedLayer, GenerationGradients
 from stages.grow.expand import expand, shrink

@@ -33,9 +33,9 @@ from stages.checkpoint.manifest import (
     parameter_file,
     read_manifest,
     sealed_manifest,
+    verify_checkpoint,
 )
 from stages.checkpoint.parameters import fill_model, load_model, read_parameter, write_parameter
-from stages.checkpoint.verify import verify_checkpoint
 from stages.grow.expand import expand, shrink
 from tests.stages.checkpoints import small_config, write_checkpoint
 

@@ -17,9 +17,8 @@ from model.language_model import LanguageModel
 from stages.checkpoint import load_model
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.lineage import TrainingCost
-from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.checkpoint.manifest import CheckpointError, read_manifest, verify_checkpoint
 from stages.checkpoint.pretrained import load_pretrained
-from stages.checkpoint.verify import verify_checkpoint
 from stages.official.files import open_weights
 from stages.official.importing import import_official
 from stages.official.layout import official_names

@@ -1,4 +1,4 @@
-"""stages/train/source_use.py: the tokens of each source that a stage has trained on, with skipped data left out."""
+"""stages.train.rank_data.py: the tokens of each source that a stage has trained on, with skipped data left out."""
 
 import numpy as np
 import pytest
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.data.samples import MixedSamples, open_samples
 from stages.spec import MixtureSpan
+from stages.train.rank_data import source_use
 from stages.train.skipped_data import position, trained_ranges
-from stages.train.source_use import source_use
 from tests.stages.checkpoints import small_config
 from tests.stages.data.test_dataset import write_dataset
 from tests.stages.specs import small_spec

@@ -1,10 +1,51 @@
-"""Field types for counts, durations and sizes as people write them in a schedule."""
+"""What the blocks of a schedule share: their base, walks over their keys, and quantities as people write them."""
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import SkipJsonSchema
+
+from model.strict import Strict
+
+
+class Block(Strict):
+    """The base of all blocks: frozen and strict, and it rejects unknown keys."""
+
+    model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def blocks_by_path(root: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Every block of the schema with its dotted path; N stands for an entry of a list."""
+    yield path, root
+    for name, field in user_keys(root).items():
+        block, is_list = block_in(field.annotation)
+        if block:
+            yield from blocks_by_path(block, ".".join(filter(None, (path, name, "N" if is_list else ""))))
+
+
+def user_keys(block: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The keys of a block without those that growctl writes, which its JSON Schema leaves out too."""
+    skip = type(SkipJsonSchema())
+    fields = block.model_fields.items()
+    return {name: field for name, field in fields if not any(isinstance(mark, skip) for mark in field.metadata)}
+
+
+def block_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
+    """The block that a value may be, and whether it is a list of them; None if no block is allowed."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    if get_origin(annotation) in (list, Union, UnionType, Annotated):
+        for argument in get_args(annotation):
+            block, is_list = block_in(argument)
+            if block:
+                return block, is_list or get_origin(annotation) is list
+    return None, False
+
 
 _NUMBER = r"(\d{1,99}(?:\.\d{1,99})?)"
 _COUNT = re.compile(rf"{_NUMBER} ?([kmbt]?)", re.IGNORECASE)

@@ -1,1 +1,0 @@
-"""`growctl data show`: what a dataset holds, and what training reads of it."""

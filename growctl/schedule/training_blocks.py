@@ -1,0 +1,307 @@
+"""The blocks of a schedule that say how its models train and grow."""
+
+import math
+from contextlib import suppress
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from growctl.schedule.fields import Block, Count, CountOrZero, parse_count
+from model.parameter_names import OptimizerName
+from model.policy import PRESETS, GrowthPolicy, Preset
+from model.precision import RequestedPrecision
+from model.strict import example
+from model.transformer_sizes import Operator
+from stages.generate.text_samples import TextRequest
+from stages.spec import GenerationRule, Optimizer, RateShape
+
+Prompt = Annotated[str, Field(max_length=1_000)]
+BatchScaling = Literal["none", "sqrt", "linear"]
+
+
+class TrainingBlock(Block):
+    """The batch, the context and the precision of every optimizer step."""
+
+    sequence_length: Annotated[Count, example(1024, "data tokens")]
+    """Context length in data tokens."""
+    batch_size: Annotated[Count, example(512, "sequences")]
+    """Sequences per optimizer step, over all devices. Set either this or batch_tokens."""
+    batch_tokens: Annotated[Count | None, example("512k", "data tokens")] = None
+    """Data tokens per optimizer step, over all devices; must be a multiple of sequence_length."""
+    ladder_tokens: Annotated[Count | None, example("27B", "data tokens")] = None
+    """Budget of all stages together in data tokens, in place of a budget in every stage: each stage but the last has an
+    `until`. Set either this or ladder_flops."""
+    ladder_flops: Annotated[PositiveFloat | None, example(1e20, "training FLOPs")] = None
+    """The same in training FLOPs."""
+    precision: Annotated[RequestedPrecision, example("bf16")] = "auto"
+    """bf16 (with float32 master weights) or fp32. auto: bf16 if the device is fast at it, else fp32."""
+    log_every: Annotated[Count, example(50, "optimizer steps")] = 10
+    """Steps between log lines."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _batch_in_tokens(cls, data: Any) -> Any:
+        """Computes batch_size from batch_tokens; if both are set, they must agree.
+
+        A schedule that extends another one sets `batch_size: null` to count in tokens instead.
+        """
+        if not isinstance(data, dict) or data.get("batch_tokens") is None:
+            return data
+        data = {key: value for key, value in data.items() if key != "batch_size" or value is not None}
+        own = {"batch_size": 1} | data  # if a value is wrong by itself, its field reports that
+        try:
+            tokens, length = parse_count(data["batch_tokens"]), parse_count(data.get("sequence_length"))
+            size = parse_count(data["batch_size"]) if "batch_size" in data else max(1, tokens // max(1, length))
+        except ValueError:
+            return own
+        if min(tokens, length, size) < 1:
+            return own
+        if size * length != tokens:
+            if "batch_size" in data:
+                raise ValueError(
+                    f"batch_size = {size} and batch_tokens = {tokens} differ (sequence_length is {length}); drop one "
+                    "(as an override: ~training.batch_tokens)"
+                )
+            raise ValueError(f"batch_tokens = {tokens}: must be a multiple of sequence_length, {length}")
+        return data | {"batch_size": size}
+
+
+class LearningRateBlock(Block):
+    """The learning-rate schedule: warm-up, then constant and linear decay (`wsd`) or a cosine."""
+
+    peak: Annotated[PositiveFloat, example(6e-4, "pure number")]
+    """The rate after the warm-up."""
+    final: Annotated[NonNegativeFloat, example(6e-5, "pure number")] = 0.0
+    """The rate at the end of the span."""
+    shape: Annotated[RateShape, example("cosine")] = "wsd"
+    """wsd: constant at `peak`, then a linear decay. cosine: half a cosine from `peak` to `final`."""
+    span: Annotated[Literal["ladder", "stage"], example("stage")] = "ladder"
+    """ladder: one warm-up before the first stage, one decay at the end of the last. stage: each stage has its own
+    warm-up and decay (as in the paper)."""
+    warmup_steps: Annotated[CountOrZero, example(2000, "optimizer steps")] = 0
+    """Steps over which the rate rises linearly to `peak`: step k of N trains at k / N of it, so none at 0."""
+    decay: Annotated[float, Field(ge=0.0, le=1.0), example(0.25, "share of the span")] = 0.2
+    """Length of the decay, as a share of the span (`wsd`)."""
+    batch_scaling: Annotated[BatchScaling, example("sqrt")] = "none"
+    """How the rate follows the batch of a stage. Its factor is the stage's data tokens per step divided by those of
+    `training`, to the power 0 (none), 1/2 (sqrt) or 1 (linear)."""
+
+
+class EvaluationBlock(Block):
+    """Validation during a stage. Every stage also ends with one over the same sequences, in float32."""
+
+    every: Annotated[Count, example(1000, "optimizer steps")] = 500
+    """Steps between evaluations."""
+    max_sequences: Annotated[Count | None, example(1000, "sequences")] = None
+    """Validation sequences per evaluation; by default all."""
+
+
+class SamplesBlock(Block):
+    """Texts that the model of every finished stage writes, for people to read. They do not affect training."""
+
+    prompts: Annotated[list[Prompt], Field(max_length=16), example(["Once upon a time", ""])] = []
+    """What the texts begin with; an empty prompt begins a new document. By default growctl writes no texts."""
+    max_new_tokens: Annotated[Count, Field(le=1_000), example(100, "data tokens")] = 60
+    """Tokens of each text, at most. The context length ends it too."""
+    temperature: Annotated[float, Field(ge=0.0, le=100.0), example(0.7, "pure number")] = 0.8
+    """0: always the likeliest token. Above, tokens are drawn, always with the same random numbers."""
+
+    def request(self) -> TextRequest:
+        """Returns the form of this block that stages/generate takes."""
+        return TextRequest(
+            prompts=tuple(self.prompts), max_new_tokens=self.max_new_tokens, temperature=self.temperature
+        )
+
+
+class CheckpointBlock(Block):
+    """Checkpoints within a stage."""
+
+    every: Annotated[Count, example(1000, "optimizer steps")] = 500
+    """Steps between checkpoints."""
+    keep: Annotated[Count, example(3, "checkpoints")] = 2
+    """How many of the newest checkpoints to keep."""
+    keep_every: Annotated[Count | None, example(10, "checkpoints")] = None
+    """Also keep every n-th checkpoint of a stage; by default none."""
+    keep_trunk: Annotated[bool, example(False)] = True
+    """Whether each stage whose learning rate decays (`wsd`) also saves and keeps the checkpoint right before the decay.
+    A longer schedule continues from it."""
+    check_space: Annotated[bool, example(False)] = True
+    """Whether a run first checks that everything it will write fits on the disk, and does not start otherwise."""
+
+
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+MOMENTUM = 0.95
+"""The usual momentum of Muon."""
+
+ADAMW_RMS = 0.2
+"""About the root mean square of AdamW's updates at a learning rate of 1 (Liu et al., arXiv 2502.16982)."""
+
+
+class OptimizerBlock(Block):
+    """AdamW, whose defaults are the paper's values, or Muon for the matrices of the blocks."""
+
+    name: Annotated[OptimizerName, example("muon")] = "adamw"
+    """adamw: AdamW for all parameters. muon: DeepSpeed's Muon for the matrices of the blocks, each generation of
+    parameter tokens by itself, and AdamW for the rest."""
+    betas: Annotated[
+        list[Beta],
+        Field(min_length=2, max_length=2),
+        example([0.9, 0.98], "pure numbers"),
+    ] = [0.9, 0.95]
+    """Decay per step of AdamW's running means of the gradient and of its square."""
+    epsilon: Annotated[PositiveFloat, example(1e-6, "pure number")] = 1e-8
+    """Added to the denominator of AdamW's update, so that it is never 0."""
+    weight_decay: Annotated[NonNegativeFloat, example(0.01, "pure number")] = 0.1
+    """Applied to matrices only. A step takes learning rate (AdamW's, also with Muon) times this share of a weight."""
+    gradient_clipping: Annotated[NonNegativeFloat, example(0.5, "L2 norm of the gradient")] = 1.0
+    """Largest global gradient norm; 0 turns clipping off. With muon the default is 0 and nothing else is possible."""
+    momentum: Annotated[Beta, example(0.9, "pure number")] = MOMENTUM
+    """Decay per step of Muon's running mean of the gradient."""
+    muon_lr_scale: Annotated[PositiveFloat | None, example(8.0, "factor")] = None
+    """Muon's learning rate as a multiple of AdamW's, which is that of the learning_rate block. By default 0.2 times
+    the square root of the model's width: then Muon's updates are about as large as AdamW's would be."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_clipping_with_muon(cls, data: Any) -> Any:
+        """Turns clipping off for Muon unless the schedule sets it."""
+        if isinstance(data, dict) and data.get("name") == "muon":
+            return {"gradient_clipping": 0.0} | data
+        return data
+
+    def optimizer(self, hidden_size: int) -> Optimizer:
+        """Returns the worker's form of this block, for a model of this width."""
+        first, second = self.betas
+        usual_scale = ADAMW_RMS * math.sqrt(hidden_size) if self.name == "muon" else 1.0
+        return Optimizer(
+            name=self.name,
+            betas=(first, second),
+            epsilon=self.epsilon,
+            weight_decay=self.weight_decay,
+            gradient_clipping=self.gradient_clipping,
+            momentum=self.momentum,
+            muon_lr_scale=self.muon_lr_scale or usual_scale,
+        )
+
+
+class RewarmupBlock(Block):
+    """A second warm-up: learning rates rise from 0 again at the start of every grown stage."""
+
+    steps: Annotated[CountOrZero, example(100, "optimizer steps")] = 0
+    """Steps of the warm-up; 0: none. The rates rise as those of `learning_rate.warmup_steps` do."""
+    of: Annotated[Literal["all", "new"], example("new")] = "all"
+    """all: every parameter warms up again. new: only the new generation does."""
+
+
+class FreezeForBlock(Block):
+    """Freezes the old parameters at the start of every grown stage."""
+
+    freeze_for: Annotated[Count, example("1k", "optimizer steps")]
+    """Steps for which they stay frozen."""
+
+
+POLICIES: dict[Preset, dict[str, Any]] = {
+    preset: GrowthPolicy.of(preset).model_dump(exclude={"depth"}) for preset in PRESETS
+}
+"""The value of every policy key but `depth`, by preset. Presets are about parameter tokens."""
+_DEFAULT_PRESET: Preset = "growctl-default"
+
+
+class GrowthBlock(GrowthPolicy):
+    """How a model grows between stages and how it trains afterwards. By default growth preserves the function and ramps
+    the new keys in over a short share of the stage."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    preset: Annotated[Literal[Preset, "custom"], example("growctl-default")] = _DEFAULT_PRESET
+    """A named policy: it sets init, tau, copy_noise, moments and allow_jump, and no key may contradict it. custom: a
+    policy of your own; this is the default if one of those keys differs from growctl-default."""
+    ramp: Annotated[float, Field(gt=0.0, le=1.0), example(0.05, "share of the stage's steps")] = 0.02
+    """Length of the ramp of new keys, as a share of a grown stage (`tau: ramp`)."""
+    anneal: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.3
+    """Share of a grown stage over which tau moves to sqrt(n) (`tau: anneal`)."""
+    old_tokens: Annotated[Literal["train", "freeze"] | FreezeForBlock, example({"freeze_for": "1k"})] = "train"
+    """Whether everything but the newest generation trains in a grown stage: train, freeze, or {freeze_for: STEPS}."""
+    lr_scale: Annotated[list[NonNegativeFloat], example([1.0, 0.5], "pure numbers")] = []
+    """Factors on the learning rate in a grown stage, one per generation, newest first. The last one also holds for all
+    older generations; by default 1."""
+    weight_decay: Annotated[list[NonNegativeFloat], example([0.1, 0.0], "pure numbers")] = []
+    """Weight decay in a grown stage, one per generation, newest first. The last one also holds for all older
+    generations; by default optimizer.weight_decay."""
+    rewarmup: RewarmupBlock = RewarmupBlock()
+    """A second warm-up at the start of every grown stage; by default none."""
+    when: Annotated[Literal["fixed", "slope"], example("slope")] = "fixed"
+    """When a stage ends. fixed: after its whole budget. slope: once its validation loss falls too slowly, at the latest
+    after its whole budget; the last stage always trains its whole budget."""
+    slope: Annotated[PositiveFloat | None, example(1e-15, "nats per training FLOP")] = None
+    """A stage ends when its validation loss falls by less than this, in nats per training FLOP (`when: slope`)."""
+    slope_window: Annotated[int, Field(ge=2, le=1000), example(8, "evaluations")] = 5
+    """Evaluations through which the slope is fitted."""
+    operator: Annotated[Operator | None, example("net2net")] = None
+    """How a transformer grows; required if it grows."""
+
+    @model_validator(mode="after")
+    def _check_combination(self) -> Self:
+        """growctl/ladder/checks.py rejects combinations: `copy_noise` has a meaning for transformers too."""
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled_in(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if "preset" in data:
+            preset = data["preset"]
+            return (PRESETS[preset] if isinstance(preset, str) and preset in PRESETS else {}) | data
+        policy = POLICIES[_DEFAULT_PRESET]
+        differs = any(key in data and data[key] != policy[key] for key in policy if key != "allow_jump")
+        return {"preset": "custom" if differs else _DEFAULT_PRESET} | data
+
+    @field_validator("old_tokens", mode="before")
+    @classmethod
+    def _known_treatment(cls, value: Any) -> Any:
+        if value in ("train", "freeze") or isinstance(value, FreezeForBlock):
+            return value
+        if isinstance(value, dict) and value.keys() == {"freeze_for"}:
+            with suppress(ValidationError):
+                return FreezeForBlock(**value)
+        raise ValueError("must be train, freeze, or {freeze_for: STEPS}")
+
+    def departures(self, preset: Preset) -> dict[str, Any]:
+        """The keys whose values here contradict `preset`, each with the preset's value.
+
+        An `allow_jump` that the policy does not need contradicts nothing.
+        """
+        return {
+            key: value
+            for key, value in POLICIES[preset].items()
+            if getattr(self, key) != value and not (key == "allow_jump" and self.allow_jump)
+        }
+
+    def policy(self) -> GrowthPolicy:
+        """The policy that acts at the moment of a growth."""
+        return GrowthPolicy(**{name: getattr(self, name) for name in GrowthPolicy.model_fields})
+
+    def rules(self, newest: int, num_steps: int) -> tuple[GenerationRule, ...]:
+        """How generations 0 to `newest` learn in a grown stage of `num_steps`, in that order."""
+        frozen = {"train": 0, "freeze": num_steps}
+        frozen_steps = frozen[self.old_tokens] if isinstance(self.old_tokens, str) else self.old_tokens.freeze_for
+
+        def rule(age: int) -> GenerationRule:
+            return GenerationRule(
+                lr_scale=self.lr_scale[min(age, len(self.lr_scale) - 1)] if self.lr_scale else 1.0,
+                weight_decay=self.weight_decay[min(age, len(self.weight_decay) - 1)] if self.weight_decay else None,
+                frozen_steps=frozen_steps if age else 0,
+                warmup_steps=self.rewarmup.steps if age == 0 or self.rewarmup.of == "all" else 0,
+            )
+
+        return tuple(rule(newest - number) for number in range(newest + 1))
