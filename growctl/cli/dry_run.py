@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from growctl.ladder.plan import start_line
-from growctl.ladder.releases import paths_of, plan_run
-from growctl.ladder.stage_plans import StagePlan
+from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
@@ -38,9 +37,9 @@ def submissions_text(requests: Sequence[LadderRequest]) -> str:
 
 def _lines(request: LadderRequest) -> Iterator[str]:
     schedule = request.ladder.schedule
-    launch, machines = schedule.launch, machines_of(schedule)
+    machines = machines_of(schedule)
     requests = request.checked(machines)
-    if launch.cluster == "slurm":
+    if schedule.launch.cluster == "slurm":
         yield from _jobs(Chain.of(request), machines)
     else:
         for run in requests:
@@ -56,11 +55,9 @@ def _lines(request: LadderRequest) -> Iterator[str]:
             yield ""
     if isinstance(machines, Local):
         yield "# The port after the number of ranks is free now. A run picks a port that is free when it starts."
-    if launch.devices == "auto" and isinstance(machines, Local):
-        found = "GPUs" if machines.gpus else "ranks on the CPU, because there is no GPU"
-        yield f"# launch.devices = auto: {machines.devices} {found} on this machine"
-    elif launch.devices == "auto":
-        yield f"# launch.devices = auto: the {machines.devices} slots of each host"
+        if schedule.launch.devices == "auto":
+            devices = "GPUs" if machines.gpus else "ranks on the CPU, because there is no GPU"
+            yield f"# launch.devices = auto: {machines.devices} {devices} on this machine"
     try:
         machines.check(request.runs_dir)
     except LaunchError as error:

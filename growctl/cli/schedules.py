@@ -5,7 +5,6 @@ Slow modules are imported on use.
 
 import shlex
 from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,14 +12,17 @@ import typer
 
 from growctl.cli.completion import complete_document
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
-from growctl.text.document_names import SCHEDULE
+from growctl.text.documents import SCHEDULE
 from growctl.text.escaping import say
+
+STANDARD_OUTPUT = "-"
 
 if TYPE_CHECKING:
     from growctl.draft.fit import Drafted
 
 
 def init(
+    params: Annotated[str, typer.Option(help="Parameters of the model that you want in the end, for example 350M.")],
     file: Annotated[
         str | None,
         typer.Argument(
@@ -28,9 +30,6 @@ def init(
             metavar="[FILE]",
             show_default=False,
         ),
-    ] = None,
-    params: Annotated[
-        str | None, typer.Option(help="Parameters of the model that you want in the end, for example 350M.")
     ] = None,
     tokens: Annotated[
         str | None, typer.Option(help="Data tokens over all stages (default: 20 per parameter), for example 7B.")
@@ -66,21 +65,20 @@ def init(
 
     Example: growctl init 350m.yaml --params 350M --tokens 7B --gpus 8 --device h100
     """
-    from growctl.draft.file import STANDARD_OUTPUT, default_file, new_file, write_new
+    from growctl.draft.document import new_file
     from growctl.draft.fit import drafted
     from growctl.draft.wish import make_wish
-    from model.errors import UserError
+    from growctl.text.formatting import short_count
 
-    if params is None:
-        raise UserError("--params: is missing; give the parameters of the last size, for example --params 350M")
     wish = make_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth)
-    name = default_file(wish) if file in (None, STANDARD_OUTPUT) else str(file)
+    name = f"{short_count(wish.params).lower()}.yaml" if file in (None, STANDARD_OUTPUT) else str(file)
     path = None if file == STANDARD_OUTPUT else new_file(name)
     result = drafted(wish, Path(name).stem)
     if path is None:
         print(result.text, end="")
     else:
-        write_new(path, result.text)
+        with path.open("x", encoding="utf-8") as new:
+            new.write(result.text)
     _say_drafted(result, path)
 
 
@@ -135,24 +133,16 @@ def validate(
 
 
 def _files_and_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The schedules among `arguments`, and the overrides behind them. Raises UserError if they are mixed."""
+    """The schedules among `arguments`, and the overrides. Raises UserError if there is no schedule."""
     from model.errors import UserError
 
     def is_override(text: str) -> bool:
         return ("=" in text or text.startswith("~")) and not Path(text).exists()
 
-    files = list(takewhile(lambda text: not is_override(text), arguments))
-    overrides = list(arguments[len(files) :])
+    overrides = [text for text in arguments if is_override(text)]
+    files = [text for text in arguments if text not in overrides]
     if not files:
-        raise UserError(
-            f"{overrides[0]!r} is an override; give the schedule before it: growctl validate SCHEDULE KEY=VALUE"
-        )
-    for text in overrides:
-        if not is_override(text):
-            raise UserError(
-                f"{text!r} is no override, and a schedule comes before all overrides: growctl validate SCHEDULE... "
-                "KEY=VALUE..."
-            )
+        raise UserError(f"{overrides[0]!r} is an override; give a schedule: growctl validate SCHEDULE KEY=VALUE")
     return files, overrides
 
 
@@ -182,29 +172,22 @@ def schema(
 
 def _say_drafted(result: "Drafted", path: Path | None) -> None:
     """Says what a draft holds and what to do next. On standard error if the draft itself is on standard output."""
+    from growctl.ladder.costs import total_cost
     from growctl.text.formatting import scientific, short_count
 
     plan = result.plan
     releases = [stage for stage in plan.stages if stage.branch_of]
-    tokens, flops = (
-        f"{short_count(sum(stage.budget_tokens for stage in plan.trunk))} tokens",
-        f"{scientific(sum(stage.flops for stage in plan.trunk))} FLOPs",
-    )
-    if releases:
-        tokens += f" and {short_count(sum(stage.budget_tokens for stage in releases))} in releases"
-        flops += f" and {scientific(sum(stage.flops for stage in releases))} in releases"
     sizes = " -> ".join(short_count(stage.num_parameters) for stage in plan.trunk)
-    controls = sum(control.total.flops for control in plan.controls)
-    lines = [
-        f"{path or 'standard output'}: {sizes} parameters, {tokens}, {flops}; controls: {scientific(controls)} FLOPs",
-        f"Text: {result.draft.source.source}",
-        *(f"warning: {warning}" for warning in plan.warnings),
-    ]
+    line = f"{path or 'standard output'}: {sizes} parameters"
+    for what, costs in (("stages", plan.trunk), ("releases", releases), ("controls", [c.total for c in plan.controls])):
+        if costs:
+            total = total_cost(costs)
+            line += f"; {what}: {short_count(total.budget_tokens)} tokens, {scientific(total.flops)} FLOPs"
+    say(line, error=path is None)
+    say(f"Text: {result.draft.source.source}", error=path is None)
+    for warning in plan.warnings:
+        say(f"warning: {warning}", error=True)
     if path is not None:
         file = shlex.quote(str(path))
-        lines += [
-            f"Next: growctl plan {file}    shows memory, time and the cost of each stage and control",
-            f"      growctl run {file}     prepares the text and trains",
-        ]
-    for line in lines:
-        say(line, error=path is None or line.startswith("warning: "))
+        say(f"Next: growctl plan {file}    shows memory, time and the cost of each stage and control")
+        say(f"      growctl run {file}     prepares the text and trains")

@@ -1,11 +1,11 @@
 """Fits a draft to the memory of its devices, and plans the schedule that it becomes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from growctl.draft.document import schedule_text
-from growctl.draft.recipe import SHARDINGS, Draft, Sharding, make_draft, with_sharding
+from growctl.draft.recipe import SHARDINGS, Draft, Sharding, make_draft
 from growctl.draft.wish import Wish
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import HEADROOM, Plan, device_memory, stage_devices, stage_memory
@@ -42,7 +42,7 @@ def drafted(wish: Wish, name: str) -> Drafted:
     sharding = next((sharding for sharding in SHARDINGS if _fits(schedule, sharding)), None)
     if sharding is None:
         raise UserError(_too_large(draft, schedule))
-    draft = with_sharding(draft, sharding)
+    draft = replace(draft, sharding=sharding)
     text = schedule_text(draft)
     return Drafted(draft, text, make_plan(_loaded(text, name)))
 

@@ -5,16 +5,16 @@ docs/schedules.md has each rule with its source.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from growctl.draft.sizes import Shape, Size, ladder_sizes
 from growctl.draft.text_source import TextSource, text_source
 from growctl.draft.wish import Wish
+from growctl.ladder.datasets import enough_sequences
 from growctl.ladder.warnings import OPTIMAL_TOKENS
 from growctl.schedule.fields import parse_count
 from growctl.text.formatting import short_count
 from model.errors import UserError
-from stages.corpus.validation_size import enough_sequences
 
 BUDGETS = (0.5, 1.0, 2.0)
 """Budgets of the control from scratch: enough to find the point of equal loss between them."""
@@ -132,11 +132,6 @@ def make_draft(wish: Wish, devices: int = 1) -> Draft:
             f"about {short_count(FEWEST_STEPS * draft.batch_tokens)} or more, and {optimal} are compute-optimal"
         )
     return draft
-
-
-def with_sharding(draft: Draft, sharding: Sharding) -> Draft:
-    """The same draft with another ZeRO stage and offload."""
-    return replace(draft, sharding=sharding)
 
 
 def stage_tokens(sizes: Sequence[Size], total: int) -> list[int]:

@@ -69,8 +69,6 @@ def text_source(name: str | None, train_tokens: int, most_budget: float) -> Text
     if "://" in name:
         return _own(name, "")
     folder = Path(name).expanduser()
-    if folder.is_dir() and not _has_files(folder):
-        raise UserError(f"--data {shown(name)}: the folder has no files; put the text into it first")
     if folder.exists() or (glob.has_magic(name) and glob.glob(name)):
         source = os.path.abspath(folder)  # the schedule's file may lie in another folder
         if dataset := given_dataset(DataSpec(source=source)):
@@ -86,21 +84,8 @@ def text_source(name: str | None, train_tokens: int, most_budget: float) -> Text
     )
 
 
-def _has_files(folder: Path) -> bool:
-    """Whether a folder, or one below it, has a file or a link. Hidden ones do not count: growctl does not read them."""
-    for path, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        if any(not name.startswith(".") for name in files) or any(os.path.islink(f"{path}/{name}") for name in folders):
-            return True
-    return False
-
-
 def _own(source: str, comment: str, entries: int | None = None) -> TextSource:
-    try:
-        quoted = json.dumps(source.replace("${", "\\${"), ensure_ascii=False)
-        quoted.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"--data {shown(source)}: must be text that UTF-8 can encode") from None
+    quoted = json.dumps(source.replace("${", "\\${"), ensure_ascii=False)
     return TextSource(None, source, f"{comment}source: {quoted}\n", Vocabularies(given=entries))
 
 

@@ -21,7 +21,7 @@ MOST_GPUS = 1024
 
 @dataclass(frozen=True)
 class Wish:
-    """The answers to all questions of `growctl init`; None means the rules decide."""
+    """The options of `growctl init`; None means the rules decide."""
 
     params: int
     """Parameters of the last size."""
@@ -56,55 +56,27 @@ def make_wish(
     grow_depth: bool = False,
 ) -> Wish:
     """The wish in the words of the command line. Raises UserError for the first value that is unusable by itself."""
+    name = device and device.strip().lower()
+    if name is not None and name not in DEVICES:
+        known = f"known are {', '.join(DEVICES)}{did_you_mean(name, list(DEVICES))}"
+        raise UserError(f"--device {shown(device)}: unknown; {known}")
     return Wish(
-        params=parse_params(params),
-        base=None if base is None else parse_base(base),
-        tokens=None if tokens is None else parse_tokens(tokens),
+        params=_count("--params", params, FEWEST_PARAMETERS, MOST_PARAMETERS),
+        base=None if base is None else _count("--base", base, 1, MOST_PARAMETERS),
+        tokens=None if tokens is None else _count("--tokens", tokens, 1, MOST_TOKENS),
         data=data,
-        gpus=None if gpus is None else parse_gpus(gpus),
-        device=None if device is None else parse_device(device),
+        gpus=None if gpus is None else _count("--gpus", gpus, 1, MOST_GPUS),
+        device=name,
         grow_depth=grow_depth,
     )
 
 
-def parse_params(text: str) -> int:
-    """The number of parameters. Raises UserError."""
-    return _count("--params", text, FEWEST_PARAMETERS, MOST_PARAMETERS)
-
-
-def parse_base(text: str) -> int:
-    """The number of parameters of the first stage. Raises UserError."""
-    return _count("--base", text, 1, MOST_PARAMETERS)
-
-
-def parse_tokens(text: str) -> int:
-    """The number of data tokens. Raises UserError."""
-    return _count("--tokens", text, 1, MOST_TOKENS)
-
-
-def parse_gpus(value: str | int) -> int:
-    """The number of GPUs. Raises UserError."""
-    return _count("--gpus", value, 1, MOST_GPUS)
-
-
-def parse_device(text: str) -> str:
-    """The name of a known device. Raises UserError."""
-    name = text.strip().lower()
-    if name not in DEVICES:
-        hint = did_you_mean(name, list(DEVICES))
-        raise UserError(f"--device {shown(text)}: unknown; known are {', '.join(DEVICES)}{hint}")
-    return name
-
-
 def _count(option: str, text: str | int, least: int, most: int) -> int:
     try:
-        count = parse_count(text if isinstance(text, int) else int(text) if text.strip().isdecimal() else text)
+        count = parse_count(int(text) if isinstance(text, str) and text.strip().isdecimal() else text)
     except ValueError as error:
         raise UserError(f"{option} {shown(text)}: {error}") from None
     if not least <= count <= most:
-        raise UserError(f"{option} {shown(text)}: must be {_limit(least)} to {_limit(most)}")
+        limits = " to ".join(f"{limit:,}" if limit < 10_000 else short_count(limit) for limit in (least, most))
+        raise UserError(f"{option} {shown(text)}: must be {limits}")
     return count
-
-
-def _limit(count: int) -> str:
-    return f"{count:,}" if count < 10_000 else short_count(count)

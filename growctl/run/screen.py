@@ -36,18 +36,21 @@ FIRST_SECONDS = 600.0
 WRITES = "writes:"
 """Ends the line above a text that a stage's model wrote. Each line of the text is indented, or empty."""
 
-LOSSES = ("training\nloss", "validation\nloss")
-HEADINGS = ("stage", "size", "progress", "steps", *LOSSES, "tokens/s", "FLOPs\nso far", "left")
+HEADINGS = (
+    *("stage", "size", "progress", "steps", "training\nloss", "validation\nloss", "tokens/s", "FLOPs\nso far", "left"),
+)
 """The columns of the stages. The second line of a heading is below the first."""
 
-DROPPED = ("tokens/s", "FLOPs\nso far", "size", "progress", *LOSSES, "steps")
-"""The columns that a narrow terminal does not show, the first one to go first."""
+WIDE = 116
+"""Characters of a terminal that shows all columns."""
 
-GAP = 2
-"""Spaces between columns."""
+LEAST_ROOM = dict.fromkeys(("size", "tokens/s", "FLOPs\nso far"), WIDE) | dict.fromkeys(
+    ("progress", "training\nloss"), 76
+)
+"""Characters from which on a terminal shows a column, if it is not shown always."""
 
-MOST_BAR, LEAST_BAR, MOST_NAME = 40, 8, 24
-"""Widths of columns; longer names break at hyphens."""
+MOST_NAME = 24
+"""Longer names break at hyphens."""
 
 MESSAGE_LINES = 3
 """Lines of the terminal that stay free for messages above the view."""
@@ -270,61 +273,40 @@ class View:
 
 
 def stage_table(ladder: LadderProgress, room: int, num_lines: int | None = None) -> Table:
-    """The stages of a run in `room` characters; in a narrow terminal the bar shrinks first, then columns go.
+    """The stages of a run in `room` characters.
 
     With `num_lines`, the table takes about as many lines at most: then it shows the stages around the one that trains
     now, and counts the others.
     """
-    rows = [(stage, _cells(ladder, stage)) for stage in ladder.stages.values()]
-    widths = _widths([cells for _, cells in rows], room)
-    fitting = len(rows)
+    stages = list(ladder.stages.values())
+    headings = [heading for heading in HEADINGS if room >= LEAST_ROOM.get(heading, 0)]
+    fitting = len(stages)
     if num_lines is not None:
-        tallest = max(len(broken(stage.plan.name, widths["stage"])) for stage, _ in rows)
-        headed = max(heading.count("\n") for heading in widths) + 1
-        if (num_lines - headed) // tallest < len(rows):
-            fitting = max(1, (num_lines - headed - 2) // tallest)  # two lines count the others
-    present = next((index for index, (stage, _) in enumerate(rows) if stage.state != "done"), len(rows) - 1)
-    first = max(0, min(present - fitting // 2, len(rows) - fitting))
-    later = len(rows) - first - fitting
-    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for heading, width in widths.items():
+        tallest = max(len(broken(stage.plan.name, MOST_NAME)) for stage in stages)
+        if (num_lines - 2) // tallest < fitting:
+            fitting = max(1, (num_lines - 4) // tallest)  # two lines of headings, two that count the others
+    present = next((index for index, stage in enumerate(stages) if stage.state != "done"), len(stages) - 1)
+    first = max(0, min(present - fitting // 2, len(stages) - fitting))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in headings:
         left = heading in ("stage", "progress")
-        table.add_column(
-            heading, width=width, justify="left" if left else "right", no_wrap=heading != "stage", vertical="bottom"
-        )
+        table.add_column(heading, justify="left" if left else "right", no_wrap=not left, vertical="bottom")
     if first:
         table.add_row(Text(f"{first} earlier", FAINT))
-    for stage, cells in rows[first : first + fitting]:
-        bar = ProgressBar(stage.num_steps, stage.step, style=FAINT, complete_style=BUSY, finished_style=GOOD)
-        shown: dict[str, RenderableType] = {heading: Text(cells[heading]) for heading in widths}
-        shown["stage"] = NameCell(stage.plan.name)
-        shown |= {"progress": bar} if "progress" in widths else {}
-        table.add_row(*shown.values(), style="bold" if stage.is_active else "")
-    if later > 0:
+    bar_width = max(8, min(40, room - (WIDE - 8 if room >= WIDE else 76)))
+    for stage in stages[first : first + fitting]:
+        cells = _cells(ladder, stage)
+        bar = ProgressBar(
+            stage.num_steps, stage.step, width=bar_width, style=FAINT, complete_style=BUSY, finished_style=GOOD
+        )
+        shown: dict[str, RenderableType] = {"stage": NameCell(stage.plan.name), "progress": bar}
+        table.add_row(
+            *(shown.get(heading) or Text(cells[heading]) for heading in headings),
+            style="bold" if stage.is_active else "",
+        )
+    if later := len(stages) - first - fitting:
         table.add_row(Text(f"{later} later", FAINT))
     return table
-
-
-def _widths(rows: Sequence[dict[str, str]], room: int) -> dict[str, int]:
-    """The columns that fit into `room` characters, by heading, with their widths."""
-    widths = {
-        heading: max(len(part) for part in (*heading.split("\n"), *(cells[heading] for cells in rows)))
-        for heading in HEADINGS
-    }
-    word = max(len(line) for cells in rows for line in broken(cells["stage"], 1))
-    widths |= {"stage": min(widths["stage"], max(word, MOST_NAME)), "progress": LEAST_BAR}
-    if len(rows) > 1:
-        widths["stage"] = max(widths["stage"], len(f"{len(rows)} earlier"))
-    for heading in (*DROPPED, ""):
-        spare = room - sum(widths.values()) - GAP * (len(widths) - 1)
-        if spare >= 0 or not heading:
-            break
-        del widths[heading]
-    if "progress" in widths:
-        widths["progress"] = min(MOST_BAR, LEAST_BAR + spare)
-    elif spare < 0:
-        widths["stage"] = max(1, widths["stage"] + spare)
-    return widths
 
 
 def _cells(ladder: LadderProgress, stage: StageProgress) -> dict[str, str]:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ladder.load import load_schedule
-from growctl.ladder.releases import plan_run
-from growctl.ladder.stage_plans import StagePlan, total_flops
+from growctl.ladder.stage_plans import StagePlan, plan_run, total_flops
 from growctl.launch.resolve import machines_of
 from growctl.run.changed_schedule import first_difference
 from growctl.run.grid import Point, run_names

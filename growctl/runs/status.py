@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import ScheduleError, folder_name_error, load_resolved
-from growctl.ladder.releases import paths_of, plan_run
-from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run, plan_stages
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger

@@ -22,8 +22,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from growctl.ladder.releases import paths_of, with_releases
-from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.stage_plans import paths_of, plan_stages, with_releases
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import short_count

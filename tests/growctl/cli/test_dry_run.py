@@ -75,7 +75,6 @@ def test_with_a_hostfile_it_prints_the_exact_launch_and_what_this_machine_lacks(
     assert f"cd {tmp_path}/runs/tiny/stages/1-large" in text.splitlines()
     for path, content in launch.files.items():
         assert f"# {path}:\n" + "".join(f"#   {line}\n" for line in content.splitlines()) in text
-    assert "# launch.devices = auto: the 4 slots of each host" in text
     assert "# The run cannot start on this machine. launch.cluster = 'hostfile' with runner 'pdsh': needs pdsh" in text
 
 

@@ -149,16 +149,6 @@ def test_overrides_behind_the_files_change_each_of_them(tmp_path: Path) -> None:
     assert f"{paths[0]}: override 'model.num_heads=3': model.num_heads = 3: must divide" in err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("seed=4",), "'seed=4' is an override; give the schedule before it: growctl validate SCHEDULE KEY=VALUE"),
-        (
-            ("quickstart", "seed=4", "pile_1.4b"),
-            "'pile_1.4b' is no override, and a schedule comes before all overrides: growctl validate SCHEDULE... "
-            "KEY=VALUE...",
-        ),
-    ],
-)
-def test_an_override_in_the_wrong_place_is_one_error(arguments: tuple[str, ...], said: str) -> None:
-    assert run_here("validate", *arguments, expect=2) == ("", f"growctl: {said}\n")
+def test_an_override_without_a_schedule_is_an_error() -> None:
+    said = "growctl: 'seed=4' is an override; give a schedule: growctl validate SCHEDULE KEY=VALUE\n"
+    assert run_here("validate", "seed=4", expect=2) == ("", said)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from growctl.ladder.releases import paths_of
-from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.stage_plans import paths_of, plan_stages
 from growctl.runs_dir import RunPaths
 from growctl.trackers import tracking
 from growctl.trackers.adapters import Point, where
@@ -97,7 +96,7 @@ def test_a_rejected_update_is_a_mark_and_values_that_are_not_finite_are_left_out
 
 
 def test_a_release_continues_at_the_end_of_its_stage_with_lines_of_its_own(noting, tmp_path):
-    from growctl.ladder.releases import plan_release
+    from growctl.ladder.stage_plans import plan_release
 
     schedule = schedule_with("tensorboard", **{"stages.0.release": True})
     plans = plan_stages(schedule)
