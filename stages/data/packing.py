@@ -285,6 +285,10 @@ class PackedSplit:
         """Whether the tokens lie at a URL."""
         return self.split.is_remote
 
+    def fill(self, tokens_T: Int64Array, window: int) -> None:
+        """Fills (T + 1,) with a window and the token that follows its last one."""
+        self.split.numbers.fill_pieces(tokens_T, self.pieces(window, len(tokens_T)))
+
     def fill_rows(self, tokens_BT: Int64Array, windows: Sequence[int]) -> None:
         """Fills each row, (T + 1,), with a window and the token that follows its last one."""
         pieces: list[tuple[int, int]] = []
@@ -294,8 +298,11 @@ class PackedSplit:
 
     def pieces(self, window: int, length: int) -> list[tuple[int, int]]:
         """Where each piece of a window starts in the stream, and its tokens; `length` are T + 1, the successor too."""
-        *pieces, (start, num_tokens) = self._pieces[self._firsts[window] : self._firsts[window + 1]].tolist()
-        return [*pieces, (start, num_tokens + 1)]
+        first, stop = self._firsts[window : window + 2].tolist()
+        pieces: list[tuple[int, int]] = self._pieces[first:stop].tolist()
+        start, num_tokens = pieces[-1]
+        pieces[-1] = (start, num_tokens + 1)
+        return pieces
 
     def expect(self, window: int, length: int) -> None:
         """Begins to fetch the tokens of a window, if they are remote and not on this machine."""

@@ -96,12 +96,12 @@ class EndlessSamples(ABC):
     def batch(self, first_index: int, count: int) -> Int64Array:
         """Samples `first_index` to `first_index + count`: (count, T + 1) int64."""
         tokens_BT = np.empty((count, self._length + 1), np.int64)
-        places = self._blocks.read(first_index, count).tolist()
+        places = self._blocks.read(first_index, count)
         if len(self._splits) == 1:
-            self._splits[0].fill_rows(tokens_BT, [place for _, place in places])
+            self._splits[0].fill_rows(tokens_BT, places[:, 1].tolist())
         else:
-            for row, (source, place) in enumerate(places):
-                self._splits[source].fill_rows(tokens_BT[row : row + 1], [place])
+            for row, (source, place) in zip(tokens_BT, places.tolist(), strict=True):
+                self._splits[source].fill(row, place)
         return tokens_BT
 
     def expect(self, first_index: int, count: int) -> None:

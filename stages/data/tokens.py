@@ -189,13 +189,15 @@ class TokenSplit:
                 require_size(dataset_dir, file)
             named = zip(described.shards, lengths, strict=True)
             self.numbers = Numbers.join([mapped(dataset_dir / file.name, dtype, count=n) for file, n in named])
+        self.fill = self.numbers.fill
+        """Fills an array from a position on; the stream goes on at its start."""
         self.read = self.numbers.read
         """Reads (start, length): (length,) int64. Raises IndexError beyond either end."""
 
     def fill_rows(self, tokens_BT: Int64Array, starts: Sequence[int]) -> None:
         """Fills each row with the stream from a position on; the stream goes on at its start."""
         for row, start in zip(tokens_BT, starts, strict=True):
-            self.numbers.fill(row, start)
+            self.fill(row, start)
 
     def pieces(self, start: int, length: int) -> list[tuple[int, int]]:
         """Where each part of a row starts in the stream, and its tokens: one part."""
