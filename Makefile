@@ -59,9 +59,8 @@ format: setup  ## Put the code in order.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: setup  ## Write everything in docs/ that is generated (plans, measurements, lists of files), and the JSON Schema.
+docs: setup  ## Write everything in docs/ that is generated (plans, measurements, lists of files).
 	$(BIN)/python -m tools.generate
-	$(BIN)/growctl schema > schedules/schedule.schema.json
 
 docs-site: $(DOCS_INSTALLED)  ## The documentation as a site in build/site; a broken link fails.
 	$(BIN)/python -m mkdocs build --strict

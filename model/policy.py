@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, NonNegativeFloat, model_validator
 
@@ -28,7 +28,7 @@ from model.config import (
 )
 from model.depth import Depth, deepened, each_once
 from model.errors import UserError
-from model.strict import Strict
+from model.strict import Strict, example
 
 EXACT_GROWTH = 1e-5
 """Nats by which a growth that preserves the function may move the validation loss: float32 rounding."""
@@ -57,31 +57,24 @@ proves exact."""
 class GrowthPolicy(Strict):
     """What happens at the moment of a growth. Raises pydantic's ValidationError for an invalid combination."""
 
-    model_config = ConfigDict(allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
-    init: Init = "matched"
-    """Initial values of new tokens. `random`: keys and values drawn as for a new model. `matched`: the same, scaled to
-    the root mean square of the old ones. `zero-key`, `zero-value`: zero keys or zero values. `copy`: copies of the old
-    tokens."""
-
-    tau: TauPolicy = "ramp"
-    """`ramp`: a factor g on the new keys rises from 0 to 1, and tau = sqrt(n_old + g^2 n_new). `frozen`: tau stays.
-    `anneal`: tau stays at the growth, then moves to sqrt(n). `recompute`: tau = sqrt(n) at once. `per-generation`: the
-    new generation is normalised separately with tau = sqrt(n_new), and its output is added."""
-
-    copy_noise: NonNegativeFloat = 0.0
-    """Noise on copies, in units of a new token's standard deviation. On values it sums to zero over the copies."""
-
-    depth: Depth = "append"
-    """Where new layers go: `append` puts them after the last one, `interleave` spreads them evenly between the others.
-    Both are the identity at first. `copy-stack` puts copies of all old layers on top, which changes the function."""
-
-    moments: Moments = "keep"
-    """Adam's moments of the old parameters. The moments of a new generation are zero, and its step count starts at
-    0."""
-
-    allow_jump: bool = False
-    """Whether the growth may change the function."""
+    init: Annotated[Init, example("zero-value")] = "matched"
+    """Initial keys and values of new tokens. random: as in a new model. matched: as random, scaled to the root mean
+    square of the old ones. zero-key, zero-value: keys or values are zero. copy: copies of the old tokens."""
+    tau: Annotated[TauPolicy, example("frozen")] = "ramp"
+    """What happens to tau, the factor on the scores. ramp: new keys rise from 0, and tau follows to sqrt(n). frozen:
+    tau stays. anneal: tau stays at growth, then moves to sqrt(n). recompute: tau is sqrt(n) at once. per-generation:
+    the new generation is normalised separately, with its own tau."""
+    copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
+    """Noise added to copies, in units of a new token's standard deviation (`init: copy`)."""
+    depth: Annotated[Depth, example("interleave")] = "append"
+    """Where new layers of a tokenformer go (`stages.N.num_layers`). append: after the last one. interleave: spread
+    evenly between the old ones. copy-stack: copies of all layers on top of them (G_stack); needs allow_jump."""
+    moments: Annotated[Moments, example("reset")] = "keep"
+    """Whether a growth keeps or resets Adam's moments of the old parameters. Moments of new ones start at zero."""
+    allow_jump: Annotated[bool, example(True)] = False
+    """Whether a growth may change the function that the model computes."""
 
     @classmethod
     def of(cls, preset: Preset, **changes: Any) -> Self:

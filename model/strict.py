@@ -3,13 +3,20 @@
 Imports no torch.
 """
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 
 class Strict(BaseModel):
     """Frozen, without conversions between types, and with no keys but its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def example(value: Any, unit: str | None = None) -> Any:
+    """Annotates a key with a value as people write it and the unit of its numbers; None for keys without numbers."""
+    return Field(examples=[value], json_schema_extra={"unit": unit} if unit else None)
 
 
 def first_reason(error: ValidationError) -> str:

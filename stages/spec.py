@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import (
+    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -21,7 +22,7 @@ from model.flops import recomputed_flops_per_token
 from model.parameter_names import OptimizerName
 from model.policy import anneal_config, ramp_config
 from model.precision import RequestedPrecision
-from model.strict import Strict
+from model.strict import Strict, example
 
 RateShape = Literal["wsd", "cosine"]
 Packing = Literal["concatenate", "best_fit"]
@@ -182,18 +183,22 @@ class Optimizer(Strict):
 
 
 class Anomalies(Strict):
-    """How a stage reacts to anomalous updates: a gradient that is not finite, or a loss that is a spike."""
+    """What happens after growctl rejects an update. It never applies an update whose gradient is not finite."""
 
-    non_finite: Action = "skip"
-    spikes: Literal["ignore", Action] = "ignore"
-    spike_z: PositiveFloat = 10.0
-    """A loss this many robust standard deviations above the median is a spike."""
+    model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
-    window: Annotated[int, Field(ge=8)] = 64
-    """Recent losses from which median and deviation are computed. With fewer losses, no step is a spike."""
-
-    most: PositiveInt = 10
-    """Skipped updates in a row, or rollbacks to the same checkpoint, that a stage tolerates. One more stops it."""
+    non_finite: Annotated[Action, example("rollback")] = "skip"
+    """What to do if a gradient is not finite. skip: skip the step's data. rollback: return to a checkpoint and skip the
+    data since then. stop: stop the run."""
+    spikes: Annotated[Literal["ignore", Action], example("skip")] = "ignore"
+    """What to do if a step's loss is far above the earlier ones: the same choices, or ignore to train on the step."""
+    spike_z: Annotated[float, Field(gt=0.0, le=1e6), example(8.0, "robust standard deviations")] = 10.0
+    """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations."""
+    window: Annotated[int, Field(ge=8, le=100_000), example(128, "optimizer steps")] = 64
+    """Steps whose losses give that median and deviation. No step is a spike until the warm-up and the ramp are over and
+    the window is full."""
+    most: Annotated[int, Field(ge=1, le=1_000_000), example(3, "steps or rollbacks")] = 10
+    """Skipped steps in a row, or rollbacks to the same checkpoint, that are allowed. The run stops at the next one."""
 
 
 class MixtureSpan(Strict):

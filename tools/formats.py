@@ -1,17 +1,14 @@
-"""Makes what docs/formats.md generates: the tables of keys, and the JSON Schemas beside it in docs/formats/."""
+"""Makes the tables of keys in docs/formats.md."""
 
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from growctl.text.document_names import COMMANDS, FILES
-from growctl.text.document_schema import document_schema, document_schema_text
+from growctl.text.document_schema import document_schema
 from tools.pages import REPOSITORY, filled
 
 PAGE = REPOSITORY / "docs/formats.md"
-SCHEMAS = REPOSITORY / "docs/formats"
 
 _WORDS = {"string": "text", "boolean": "true or false"}
 _COMMON = ("event", "attempt", "step", "seconds", "crc32")
@@ -28,23 +25,6 @@ def with_tables(page: str) -> str:
             "scores": partial(nested_tables, "scores"),
         },
     )
-
-
-def schema_texts() -> dict[Path, str]:
-    """The published JSON Schemas: {file: content}. That of schedules is in schedules/."""
-    return {SCHEMAS / f"{name}.schema.json": document_schema_text(name) for name in (*FILES, *COMMANDS)}
-
-
-def write_schemas() -> list[Path]:
-    """Writes the published JSON Schemas, removes those of documents that are gone, and returns the files."""
-    SCHEMAS.mkdir(exist_ok=True)
-    texts = schema_texts()
-    for path in SCHEMAS.glob("*.schema.json"):
-        if path not in texts:
-            path.unlink()
-    for path, text in texts.items():
-        path.write_text(text)
-    return list(texts)
 
 
 def metrics_tables() -> str:

@@ -72,7 +72,7 @@ def main() -> None:
     keys.PAGE.write_text(keys.page())
     drawn = [performance.PICTURE] if performance.draw(performance.RESULTS, performance.PICTURE) else []
     ours = (PAGE, performance.PAGE, inspection.PAGE, growth_axes.PAGE, judge.PAGE, formats.PAGE)
-    print(*ours, keys.PAGE, *formats.write_schemas(), *drawn, sep="\n")
+    print(*ours, keys.PAGE, *drawn, sep="\n")
 
 
 if __name__ == "__main__":

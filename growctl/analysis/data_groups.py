@@ -59,20 +59,6 @@ def comparable_datasets(datasets: Iterable[Dataset]) -> list[list[Dataset]]:
     return list(by_text.values())
 
 
-def mixture_shares(run: RunReport) -> str | None:
-    """The shares of a mixture's sources in its validation loss, such as `books 0.75, code 0.25`; None without one.
-
-    Of many sources, those of the heaviest.
-    """
-    weights: dict[str, float] | None = run.conditions.get("data.mixture")
-    if not weights:
-        return None
-    total = sum(weights.values())
-    named = weights.items() if len(weights) <= _MOST_NAMED else sorted(weights.items(), key=lambda each: -each[1])[:3]
-    shares = ", ".join(f"{name} {weight / total:.3g}" for name, weight in named)
-    return f"{shares} and {len(weights) - len(named)} other sources" if len(named) < len(weights) else shares
-
-
 def data_document(runs: Sequence[RunReport]) -> DataDocument:
     """The datasets of `runs`, with the warning if there are several."""
     groups = data_groups(runs)

@@ -47,7 +47,7 @@ def complete_schedule(incomplete: str) -> list[str]:
 
 def complete_document(incomplete: str) -> list[str]:
     """The names of the documents that start with `incomplete`."""
-    from growctl.text.document_names import DOCUMENTS
+    from growctl.text.documents import DOCUMENTS
 
     return [name for name in DOCUMENTS if name.startswith(incomplete)]
 

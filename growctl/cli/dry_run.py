@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from growctl.ladder.plan import start_line
-from growctl.ladder.releases import paths_of, plan_run
-from growctl.ladder.stage_plans import StagePlan
+from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of

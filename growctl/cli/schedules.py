@@ -12,7 +12,7 @@ import typer
 
 from growctl.cli.completion import complete_document
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
-from growctl.text.document_names import SCHEDULE
+from growctl.text.documents import SCHEDULE
 from growctl.text.escaping import say
 
 STANDARD_OUTPUT = "-"

@@ -9,7 +9,7 @@ import numpy as np
 from growctl.data.export import ExportedSplit
 from growctl.data.samples import SampleEntry
 from growctl.data.target import StagePasses, Target
-from growctl.ladder.mixtures import MixturePart
+from growctl.ladder.datasets import MixturePart
 from growctl.report.chart import Axis, Chart, Mark, Series
 from growctl.schedule.blocks import longest_context
 from growctl.text.formatting import byte_count, short_count

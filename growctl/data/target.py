@@ -7,11 +7,9 @@ from pathlib import Path
 
 from growctl.data.samples import SampleEntry, read_samples
 from growctl.ladder.budgets import stage_positions
-from growctl.ladder.datasets import sizes_in
+from growctl.ladder.datasets import MixturePart, mixture_parts, mixture_spans, sizes_in
 from growctl.ladder.load import load_schedule
-from growctl.ladder.mixtures import MixturePart, mixture_parts, mixture_spans
-from growctl.ladder.releases import plan_run
-from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.stage_plans import plan_run, plan_stages
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule, longest_context
 from growctl.schedule.sources import prepared_data

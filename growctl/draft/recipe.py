@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from growctl.draft.sizes import Shape, Size, ladder_sizes
 from growctl.draft.text_source import TextSource, text_source
 from growctl.draft.wish import Wish
+from growctl.ladder.datasets import enough_sequences
 from growctl.ladder.warnings import OPTIMAL_TOKENS
 from growctl.schedule.fields import parse_count
 from growctl.text.formatting import short_count
 from model.errors import UserError
-from stages.corpus.validation_size import enough_sequences
 
 BUDGETS = (0.5, 1.0, 2.0)
 """Budgets of the control from scratch: enough to find the point of equal loss between them."""

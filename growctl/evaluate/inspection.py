@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from stages.checkpoint.pretrained import Pretrained
 
-LONGEST_DEFAULT = 256
-"""Tokens per window if no checkpoint knows its context."""
-
 NOTES = (
     "Only compare like with like. Weights trained under one score function mean nothing under another, so no "
     "checkpoint is run under a score function that it was not trained with.",
@@ -86,7 +83,7 @@ def inspect_checkpoints(
     manifests = [read_manifest(path) for _, path in checkpoints]
     _check_tokenizers(checkpoints, manifests)
     files = text_files(texts)
-    size = (num_sequences, context or _shortest_context(manifests, dataset), batch_size)
+    size = (num_sequences, context or _shortest_context(checkpoints, manifests), batch_size)
     if dataset is not None and tokenizer is None:
         tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
     models: list[InspectedCheckpoint] = []
@@ -141,10 +138,8 @@ def _check_tokenizers(checkpoints: Sequence[tuple[str, Path]], manifests: Sequen
             )
 
 
-def _shortest_context(manifests: Sequence[Manifest], dataset: Path | None) -> int:
+def _shortest_context(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> int:
     contexts = [manifest.text.context_length for manifest in manifests if manifest.text.context_length]
-    if contexts or dataset is None:
-        return min(contexts, default=LONGEST_DEFAULT)
-    from stages.data.evaluation_windows import longest_window
-
-    return min(LONGEST_DEFAULT, longest_window(dataset, "validation"))
+    if not contexts:
+        raise UserError(f"{checkpoints[0][0]} does not say how long its training sequences were; give --context N")
+    return min(contexts)

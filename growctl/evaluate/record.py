@@ -4,10 +4,9 @@ Only the process that holds a run's lock may write its ledger. So nothing is rec
 results are then only printed.
 """
 
-import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +33,6 @@ class Place(NamedTuple):
     run: RunPaths
     stage: str
     """As the ledger names it."""
-
     paths: StagePaths
 
 
@@ -69,34 +67,32 @@ def record(checkpoint: Path, scores: Iterable[Mapping[str, Any]], settings: Mapp
     place = place_of(checkpoint)
     if place is None:
         return Recorded(None)
-    facts = {
+    facts: dict[str, Any] = {
         "stage": place.stage,
         "checkpoint": checkpoint.resolve().name,
         "manifest": manifest_hash(checkpoint),
         "evaluated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "settings": json.loads(json.dumps(settings)),
+        "settings": dict(settings),
     }
     entries = [ScoreEntry(**facts, **score) for score in scores]
     try:
-        with _held(place.run):
+        with ExitStack() as stack:
+            _enter(stack, place.run)
             append_scores(place.paths.scores, entries)
-            with Ledger.open(place.run.ledger) as ledger:
-                ledger.record_scores(entries)
+            stack.enter_context(Ledger.open(place.run.ledger)).record_scores(entries)
     except (RunError, LedgerError, OSError) as error:
         return Recorded(None, str(error))
     return Recorded(place.run.ledger)
 
 
-@contextmanager
-def _held(run: RunPaths) -> Iterator[None]:
+def _enter(stack: ExitStack, run: RunPaths) -> None:
     """Holds the lock of a run, as soon as it is free. Raises RunError if another process keeps it."""
-    with ExitStack() as stack:
-        for tries_left in reversed(range(1 + round(PATIENCE_SECONDS / RETRY_SECONDS))):
-            try:
-                stack.enter_context(hold(run.directory))
-                break
-            except RunError:
-                if not tries_left:
-                    raise
-                time.sleep(RETRY_SECONDS)
-        yield
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            stack.enter_context(hold(run.directory))
+            return
+        except RunError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(RETRY_SECONDS)

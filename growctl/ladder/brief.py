@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from growctl.ladder.budgets import stage_steps
-from growctl.ladder.caveats import schedule_caveats
-from growctl.ladder.sizes import stage_models
-from growctl.schedule.blocks import Schedule, stage_batch
+from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.warnings import schedule_caveats
+from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import short_count
-from model.config import num_parameters
 from stages.counted import counted
 
 
@@ -57,15 +55,6 @@ class ValidateDocument:
 
 def checked(file: str, schedule: Schedule, further: Sequence[str] = ()) -> CheckedSchedule:
     """The brief of the valid schedule in `file`, with `further` warnings."""
-    stages = tuple(
-        StageBrief(
-            name=stage.name,
-            num_parameters=num_parameters(models.final),
-            budget_tokens=steps * stage_batch(schedule, index).tokens,
-        )
-        for index, (stage, models, steps) in enumerate(
-            zip(schedule.stages, stage_models(schedule), stage_steps(schedule), strict=True)
-        )
-    )
+    stages = tuple(StageBrief(plan.name, plan.num_parameters, plan.budget_tokens) for plan in plan_stages(schedule))
     warnings = (*schedule_caveats(schedule), *further)
     return CheckedSchedule(file, valid=True, name=schedule.name, stages=stages, warnings=warnings)

@@ -1,7 +1,7 @@
 """Generates the controls of a schedule, each as a schedule of its own.
 
 Every control has the ladder's data (from sample 0), seed and learning-rate block, and therefore its own warm-up
-and decay (growctl/ladder/caveats.py warns if it has too few steps for them). Its cost is a multiple of the whole
+and decay (growctl/ladder/warnings.py warns if it has too few steps for them). Its cost is a multiple of the whole
 ladder's FLOPs, or for `scratch-of-each-size` of a finished model's. A ladder's start checkpoint counts with the FLOPs
 that it cost, as far as they are known: controls that grow start from it too, the others train its share as well.
 Where the ladder's stages weight the sources of a mixture differently, a control that has not these stages changes its
@@ -16,8 +16,7 @@ from typing import Any
 
 from growctl.ladder.budgets import in_steps, stage_weights
 from growctl.ladder.equal_size import equal_size_transformer
-from growctl.ladder.releases import finished_models, plan_release
-from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
+from growctl.ladder.stage_plans import StagePlan, finished_models, plan_release, plan_stages, total_flops
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.schedule.blocks import Schedule, StageBlock
 from growctl.schedule.data_block import FollowedWeights, shares

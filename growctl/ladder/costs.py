@@ -11,10 +11,8 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from growctl.ladder.datasets import DatasetSizes, source_sizes
-from growctl.ladder.mixtures import MixturePart, exhausted, mixture_parts
-from growctl.ladder.releases import plan_run
-from growctl.ladder.stage_plans import StagePlan
+from growctl.ladder.datasets import DatasetSizes, MixturePart, exhausted, mixture_parts, source_sizes
+from growctl.ladder.stage_plans import StagePlan, plan_run
 from growctl.launch.devices import Devices
 from growctl.schedule.blocks import Schedule, evaluation_length
 from model.config import TokenformerConfig, TransformerConfig

@@ -1,17 +1,38 @@
-"""Looks up the sizes of a schedule's prepared datasets, and words the warnings that follow from them."""
+"""What a schedule reads of its datasets: their sizes, the sources of a mixture, and the warnings that follow.
 
-from collections.abc import Iterator
+Sources of a mixture take turns at windows of the ladder's longest context. A stage that begins inside a window reads
+the rest of it, from the source that it belongs to; its own weights hold from the next window on.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from growctl.ladder.budgets import first_sample, stage_weights
+from growctl.ladder.controls import plan_controls
+from growctl.ladder.stage_plans import StagePlan, plan_run, plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.blocks import Schedule, evaluation_length
-from growctl.schedule.data_block import DataBlock
+from growctl.schedule.blocks import Schedule, evaluation_length, longest_context, stage_batch
+from growctl.schedule.data_block import DataBlock, shares
 from growctl.text.formatting import byte_count
 from stages.corpus.prepared import given_dataset, prepared_datasets
-from stages.corpus.validation_size import small_validation
+from stages.counted import counted
 from stages.data.dataset import REMOTE_NAME, DatasetManifest, read_dataset_manifest
+from stages.data.errors import DataError
 from stages.data.spec import DataSpec
+from stages.spec import MixtureSpan
+
+if TYPE_CHECKING:
+    from stages.data.mixture import Mixture
+
+ENOUGH_DOCUMENTS, ENOUGH_TOKENS = 50, 100_000
+"""Of a validation set. With fewer, a difference between two losses may rest on a few documents."""
+MARGIN = 1.2
+"""A hash of their texts draws the documents, so a share gives somewhat more or fewer of them than it says."""
+LARGEST_SHARE = 0.5
+"""The largest `data.validation_fraction` to suggest. Beyond it, the text itself is too short."""
 
 
 class DatasetSizes(NamedTuple):
@@ -108,3 +129,156 @@ def _small_cache(schedule: Schedule, num_bytes: int) -> str:
         "the samples fetch a whole shard, which takes far longer than training on them. Set data.cache_bytes to "
         f"{byte_count(num_bytes)} or more, or download the dataset."
     )
+
+
+def small_validation(
+    num_documents: int,
+    num_tokens: int,
+    fraction: float | None = None,
+    *,
+    given: Path | None = None,
+    max_sequences: int | None = None,
+    sequence_length: int = 1,
+) -> str | None:
+    """A warning if a validation set of that size, or what an evaluation reads of it, is small; None if it is not.
+
+    `fraction` is the `data.validation_fraction` that gave it; without it, the warning suggests no other. `given` is the
+    dataset that the schedule names as its source, to which no such key applies. An evaluation reads `max_sequences` of
+    `sequence_length` tokens, or all.
+    """
+    read = num_tokens if max_sequences is None else min(num_tokens, max_sequences * sequence_length)
+    if num_documents >= ENOUGH_DOCUMENTS and read >= ENOUGH_TOKENS:
+        return None
+    advice = []
+    if num_documents < ENOUGH_DOCUMENTS or num_tokens < ENOUGH_TOKENS:
+        factor = max(ENOUGH_DOCUMENTS / max(1, num_documents), ENOUGH_TOKENS / max(1, num_tokens))
+        share = ceil(100 * MARGIN * factor * (fraction or 1)) / 100
+        if given:
+            advice.append(f"Prepare or import {given} again with a larger validation fraction, or use more text.")
+        elif fraction is None or share > LARGEST_SHARE:
+            advice.append("Use more text, or a larger data.validation_fraction.")
+        else:
+            advice.append(f"Set data.validation_fraction to {share:g} instead of {fraction:g}, or use more text.")
+    if read < min(num_tokens, ENOUGH_TOKENS):
+        advice.append(f"Set evaluation.max_sequences to {enough_sequences(sequence_length):,} or more.")
+    return (
+        f"Validation has {counted(num_documents, 'document')} with {counted(num_tokens, 'token')}, and an evaluation "
+        f"reads {read:,} of them: with fewer than {ENOUGH_DOCUMENTS} documents or {ENOUGH_TOKENS:,} tokens, a "
+        f"difference of 0.05 nats per token between two losses may rest on a few documents. {' '.join(advice)}"
+    )
+
+
+def enough_sequences(sequence_length: int) -> int:
+    """The fewest sequences with ENOUGH_TOKENS."""
+    return ceil(ENOUGH_TOKENS / sequence_length)
+
+
+_UNKNOWN_TOKENS = 2**60
+
+
+def mixture_spans(
+    schedule: Schedule, positions: Sequence[int], before: Sequence[MixtureSpan] = ()
+) -> tuple[MixtureSpan, ...]:
+    """The weights from window 0 on, for the stages that begin at `positions` (`budgets.stage_positions`).
+
+    Empty without a mixture. `before` is what a start checkpoint has read. Without it, a run that begins at a later
+    position counts as if it had read what lies before with the weights of its first stage. A stage with the shares of
+    the one before begins no span of its own.
+    """
+    spans, window = list(before), longest_context(schedule)
+    for position, weights in _changes(schedule, positions):
+        first = first_sample(position, window) if spans else 0
+        if spans and shares(spans[-1].weights) == shares(weights):
+            continue
+        while spans and spans[-1].first_window >= first:
+            spans.pop()
+        above_zero = {name: weight for name, weight in weights.items() if weight}
+        spans.append(MixtureSpan(first_window=first, weights=above_zero))
+    return tuple(spans)
+
+
+def _changes(schedule: Schedule, positions: Sequence[int]) -> Iterator[tuple[int, Mapping[str, float]]]:
+    for index, position in enumerate(positions):
+        batch = stage_batch(schedule, index)
+        begin = first_sample(position, batch.sequence_length) * batch.sequence_length
+        for step, weights in stage_weights(schedule, index):
+            yield begin + step * batch.tokens, weights
+
+
+@dataclass(frozen=True)
+class MixturePart:
+    """What a stage or a release reads of one source."""
+
+    stage: str
+    """The stage's name; for a release, STAGE/release."""
+
+    source: str
+    share: float
+    """Of the stage's samples, between 0 and 1."""
+
+    budget_tokens: int
+    epochs: float | None
+    """Passes over the source from the run's start to the stage's end; None before its size is known."""
+
+
+def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterator[MixturePart]:
+    """What each stage and release of `schedule` reads of each source, if every stage trains as long as planned.
+
+    `sizes` are the training tokens of each source. A plan for which the sources do not last reads on in them.
+    """
+    plans, used_up = plan_stages(schedule), exhausted(schedule, sizes) is not None
+    for part in plan_run(schedule) if schedule.data.mixture else ():
+        mixture, length = _mixture(schedule, part, plans, sizes, limited=not used_up), part.batch.sequence_length
+        per_window = longest_context(schedule) // length
+        ends = (part.first_sample, part.first_sample + part.num_samples)
+        before, after = (mixture.counts_of_pieces(end, per_window) for end in ends)
+        for source, was, now in zip(mixture.sources, before, after, strict=True):
+            yield MixturePart(
+                stage=part.name,
+                source=source.name,
+                share=(now - was) / part.num_samples,
+                budget_tokens=(now - was) * length,
+                epochs=None if source.num_tokens == _UNKNOWN_TOKENS else now / per_window / source.num_windows,
+            )
+
+
+def exhausted(schedule: Schedule, sizes: Mapping[str, int | None]) -> str | None:
+    """The message for a mixture whose sources may not be read as often as `schedule` needs; None if they last.
+
+    Sources of unknown size last. The last stage or release comes first: it says how much the whole run needs.
+    """
+    plans = plan_stages(schedule)
+    for part in reversed(plan_run(schedule)) if schedule.data.mixture else ():
+        end = part.first_token + part.budget_tokens
+        try:
+            _mixture(schedule, part, plans, sizes).require(-(-end // longest_context(schedule)))
+        except DataError as error:
+            return str(error)
+    return None
+
+
+def exhausted_run(schedule: Schedule, sizes: Mapping[str, int | None], with_controls: bool = True) -> str | None:
+    """As `exhausted`, for a ladder and then for its controls, which may read more than it does."""
+    if used_up := exhausted(schedule, sizes):
+        return used_up
+    for control in plan_controls(schedule) if with_controls and schedule.data.mixture else ():
+        if used_up := exhausted(control.schedule, sizes):
+            return f"{control.name}: {used_up}; or leave the controls out (--no-controls)"
+    return None
+
+
+def _mixture(
+    schedule: Schedule, part: StagePlan, plans: list[StagePlan], sizes: Mapping[str, int | None], limited: bool = True
+) -> "Mixture":
+    """The order of the sources up to a stage. Raises DataError for a limit of less than one sample."""
+    from stages.data.mixture import Mixture, MixtureSource, MixtureStage  # slow: numpy
+
+    sources = []
+    for source in schedule.data.mixture:
+        tokens = sizes.get(source.name)
+        most = source.epochs_at_most if limited and tokens is not None else None
+        num_tokens = _UNKNOWN_TOKENS if tokens is None else tokens
+        sources.append(MixtureSource(source.name, num_tokens, longest_context(schedule), most))
+    spans = mixture_spans(schedule, [plan.first_token for plan in plans[: part.index + 1]])
+    stages = [MixtureStage(span.first_window, span.weights) for span in spans]
+    return Mixture(sources, stages, schedule.data.when_exhausted)

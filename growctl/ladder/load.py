@@ -16,8 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from growctl.ladder.checks import check_combinations, check_controls
-from growctl.ladder.datasets import source_sizes
-from growctl.ladder.mixtures import exhausted_run
+from growctl.ladder.datasets import exhausted_run, source_sizes
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule, contexts
 from growctl.schedule.data_block import DataBlock

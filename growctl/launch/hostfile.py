@@ -132,7 +132,8 @@ def read_hostfile(path: Path) -> dict[str, int]:
         lines = path.expanduser().read_text().splitlines()
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the home directory of an unknown user
         raise LaunchError(
-            f"launch.hostfile.path = {str(path)!r}: {error}; name a file with lines as {_EXAMPLE}"
+            f"launch.hostfile.path = {str(path)!r}: {error}; write one line for each machine into it, as in: "
+            f"{_EXAMPLE}, or set launch.hostfile.path to your hostfile"
         ) from None
     hosts: dict[str, int] = {}
     for number, line in enumerate(lines, 1):

@@ -42,6 +42,8 @@ class Ledger(LedgerFile):
         super().__init__(path, read_only)
         self._work: dict[str, list[WorkEntry]] = {}
         """The work of the stages; only of a read-only ledger, a snapshot."""
+        self._evaluations: dict[str, list[EvaluationEntry]] = {}
+        """The same of evaluations."""
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> "Ledger":
@@ -157,7 +159,7 @@ class Ledger(LedgerFile):
         resumed = [(later.resumed_from, before.attempt in spoiled) for before, later in pairwise(attempts)]
         after = {attempt.attempt: resumed[number:] for number, attempt in enumerate(attempts)}
         rows = self.entries(WorkEntry, stage)
-        work = [split_by_resumes(row, after.get(row.attempt, ())) for row in rows]
+        work = [split_by_resumes(row, later) if (later := after.get(row.attempt)) else row for row in rows]
         if self.read_only:
             self._work[stage] = work
         return work
@@ -170,6 +172,8 @@ class Ledger(LedgerFile):
 
     def evaluations(self, stage: str) -> list[EvaluationEntry]:
         """The stage's evaluations that still count, oldest first; the last one where a step was evaluated again."""
+        if stage in self._evaluations:
+            return self._evaluations[stage]
         attempts, spent = self._attempts(stage), Counter[int]()
         for work in self.work(stage):
             spent[work.attempt] += work.steps
@@ -180,7 +184,10 @@ class Ledger(LedgerFile):
         for row in sorted(self.entries(EvaluationEntry, stage), key=_when):
             if row.step <= min(ends[row.attempt], default=row.step):
                 latest[row.step, row.point] = replace(row, flops=(begins[row.attempt] + row.step) * step_flops)
-        return sorted(latest.values(), key=_when)
+        evaluations = sorted(latest.values(), key=_when)
+        if self.read_only:
+            self._evaluations[stage] = evaluations
+        return evaluations
 
     def scores(self, stage: str) -> list[ScoreEntry]:
         """The scores of a stage's checkpoints, oldest first."""

@@ -14,9 +14,6 @@ Role = Literal["ladder", "control", "release", "published", "plain"]
 
 FigureFormat = Literal["png", "svg", "pdf"]
 
-MOST_MARKS, LEAST_MARKS, MOST_PER_SERIES = 360, 24, 160
-"""Marks of all series of a chart together, and of each: a chart of 360 takes about 15 kB of a page."""
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -135,17 +132,14 @@ GREY = Colour("#6a6f78", "#a3a9b3")
 
 
 class Look(NamedTuple):
-    """How a series is drawn."""
+    """How a series is drawn: its marker as matplotlib names it, its line's width in points, the lengths of dashes and
+    gaps, and whether its markers are outlines."""
 
     colour: Colour
     marker: str
-    """As matplotlib names it."""
     width: float
-    """Of its line, in points."""
     dashes: tuple[float, ...]
-    """The lengths of dashes and gaps."""
     is_hollow: bool
-    """Whether its markers are outlines."""
 
 
 _ROLES: dict[Role, tuple[str, float, tuple[float, ...]]] = {
@@ -177,8 +171,8 @@ def looks(chart: Chart) -> list[tuple[Series, Look]]:
 
 
 def share_of_marks(num_series: int) -> int:
-    """How many marks each of the series of a chart may have."""
-    return max(LEAST_MARKS, min(MOST_PER_SERIES, MOST_MARKS // max(1, num_series)))
+    """How many marks each of the series of a chart may have: 360 together take about 15 kB of a page."""
+    return max(24, min(160, 360 // max(1, num_series)))
 
 
 def thinned(values: Sequence[float] | NDArray[np.float64], most: int) -> list[int]:

@@ -12,7 +12,7 @@ from growctl.report.legend import Legend
 from growctl.report.published import Published, published_series
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.text.formatting import exact
-from growctl.text.section import Paragraph, Part, Section
+from growctl.text.section import Section
 from stages.counted import counted
 
 COMPUTE = "compute-against-perplexity"
@@ -33,26 +33,34 @@ _AXES = {
 
 
 def section(runs: Sequence[RunReport], legend: Legend, overlays: Sequence[Published] = ()) -> Section:
-    """A chart for each dataset, because perplexities of two datasets share no axis."""
+    """A chart for each dataset, because perplexities of two datasets share no axis, and one in bits per byte for each
+    validation text that several datasets share."""
     groups = data_groups(runs)
-    charts = [_chart(members, legend, overlays) for members in groups.values()] or [_chart((), legend, overlays)]
+    charts = [compute_chart(members, legend, overlays) for members in groups.values()] or [
+        compute_chart((), legend, overlays)
+    ]
     if len(groups) > 1:
         charts = [
             replace(chart, key=f"{COMPUTE}-{number}", title=f"{chart.title}, {dataset.name}")
             for number, (dataset, chart) in enumerate(zip(groups, charts, strict=True), 1)
         ]
+    for datasets in (some for some in comparable_datasets(groups) if len(some) > 1):
+        alike = [run for dataset in datasets for run in groups[dataset]]
+        title = f"Compute against bits per byte, {' and '.join(dataset.name for dataset in datasets)}"
+        chart = compute_chart(alike, y_axis=_BITS_PER_BYTE)
+        charts.append(replace(chart, key=f"bits-per-byte-{len(charts)}", title=title))
     return Section("compute", "Compute against perplexity", tuple(charts), in_terminal=False)
 
 
-def compute_chart(runs: Sequence[RunReport]) -> Chart:
-    """Validation perplexity against cumulative cost, for ladders, their releases and their controls."""
-    return _chart(runs, Legend.of(runs))
-
-
-def _chart(
-    runs: Sequence[RunReport], legend: Legend, overlays: Sequence[Published] = (), y_axis: Axis = _PERPLEXITY
+def compute_chart(
+    runs: Sequence[RunReport],
+    legend: Legend | None = None,
+    overlays: Sequence[Published] = (),
+    y_axis: Axis = _PERPLEXITY,
 ) -> Chart:
-    """Replayed work does not count, reused work does."""
+    """Validation perplexity against cumulative cost, for ladders, their releases and their controls. Replayed work does
+    not count, reused work does."""
+    legend = legend or Legend.of(runs)
     costs = {(run.name, part.name): _costs(run, run.path(part)) for run in runs for part in run.parts}
     keys = [key for key in _AXES if costs and all(key in cost for cost in costs.values())]
     keys = [key for key in keys if any(cost[key] > 0 for cost in costs.values())] or ["flops"]
@@ -147,27 +155,6 @@ def _summary(runs: Sequence[RunReport], y_axis: Axis) -> str:
     """What the chart shows, for readers who cannot see it."""
     ladders = sum(run.control is None for run in runs)
     what = f"{counted(ladders, 'ladder')} and {counted(len(runs) - ladders, 'control')}"
-    said = f"{y_axis.label.capitalize()} against cumulative cost, for {what}"
-    ended = [run for run in runs if run.final_loss is not None]
-    if not ended:
-        return f"{said}. No run has a final loss yet."
-    best = min(ended, key=lambda run: run.final_loss or math.inf)
-    return f"{said}, of which {len(ended)} have a final loss. {best.name} ends lowest, at {best.final_loss:.4f} nats."
-
-
-_EXPLAINED = (
-    "Bits per byte is the loss per byte of text instead of per token, so it does not depend on how a tokenizer cuts "
-    "the text. These datasets hold the same validation text. Their training texts may still differ."
-)
-
-
-def bits_per_byte_section(runs: Sequence[RunReport]) -> Section | None:
-    """A chart for each validation text that several datasets share; None if no two datasets share one."""
-    groups = data_groups(runs)
-    parts: list[Part] = [Paragraph(_EXPLAINED)]
-    for number, datasets in enumerate((some for some in comparable_datasets(groups) if len(some) > 1), 1):
-        alike = [run for dataset in datasets for run in groups[dataset]]
-        title = f"Compute against bits per byte, {' and '.join(dataset.name for dataset in datasets)}"
-        chart = _chart(alike, Legend.of(alike), y_axis=_BITS_PER_BYTE)
-        parts.append(replace(chart, key=f"bits-per-byte-{number}", title=title))
-    return Section("bits-per-byte", "Bits per byte", tuple(parts), in_terminal=False) if len(parts) > 1 else None
+    losses = [(run.final_loss, run.name) for run in runs if run.final_loss is not None]
+    best = f"{min(losses)[1]} ends lowest, at {min(losses)[0]:.4f} nats." if losses else "No run has a final loss yet."
+    return f"{y_axis.label.capitalize()} against cumulative cost, for {what}. {best}"

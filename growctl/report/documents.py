@@ -65,7 +65,7 @@ def report_document(
     return ReportDocument(tuple(reported), results(runs, keys), data_document(runs), tuple(overlays))
 
 
-_NOT_IN_TABLE = ("samples", "scores", "model_cost")
+_NOT_IN_TABLE = ("name", "samples", "scores", "model_cost")
 
 
 def stages_csv(runs: Sequence[RunReport]) -> str:
@@ -76,28 +76,30 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
     rows = []
     for run in runs:
         for part in run.parts:
-            row = {key: value for key, value in plain(part).items() if key not in _NOT_IN_TABLE}
-            head = {"run": run.name, "schedule": run.schedule, "control": run.control, "stage": row.pop("name")}
-            rows.append(head | row | {"base_flops": run.base.flops if run.base else 0.0})
+            row: dict[str, Any] = {
+                "run": run.name,
+                "schedule": run.schedule,
+                "control": run.control,
+                "stage": part.name,
+            }
+            row |= {key: value for key, value in plain(part).items() if key not in _NOT_IN_TABLE}
+            rows.append(row | {"base_flops": run.base.flops if run.base else 0.0})
     buffer = io.StringIO()
-    if rows:
-        writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: for_spreadsheet(value) for key, value in row.items()} for row in rows)
+    writer = csv.DictWriter(buffer, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _for_spreadsheet(value) for key, value in row.items()} for row in rows)
     return buffer.getvalue()
 
 
-def for_spreadsheet(value: Any) -> Any:
-    """A cell of a CSV file. Text that a spreadsheet would read as a formula gets an apostrophe; a block is JSON."""
+def _for_spreadsheet(value: Any) -> Any:
+    """Text that a spreadsheet would read as a formula gets an apostrophe; a block is JSON."""
     if isinstance(value, dict):
         return json.dumps(value) if value else None
     text = visible(" ".join(value) if isinstance(value, list) else value) if isinstance(value, list | str) else ""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text or value
 
 
-ALL = "all"
-"""The report on all runs of a runs directory, if they are not all of one set."""
-_LONGEST_NAME, _MOST_TITLES = 100, 3
+_LONGEST_NAME = 100
 
 
 def report_folder(runs: Sequence[RunReport], runs_dir: Path, are_all: bool) -> ReportPaths:
@@ -107,8 +109,9 @@ def report_folder(runs: Sequence[RunReport], runs_dir: Path, are_all: bool) -> R
     subjects = [run for run in runs if run.control is None or run.control_of not in ladders]
     if len(subjects) == 1:
         return RunPaths(subjects[0].directory).report
-    sets = {run.group for run in subjects}
-    name = (sets.pop() or ALL if len(sets) == 1 else ALL) if are_all else "+".join(run.name for run in subjects)
+    [first, *others] = {run.group for run in subjects}
+    name = "all" if others or not first else first
+    name = name if are_all else "+".join(run.name for run in subjects)
     name = re.sub(r"[^\w.+=-]", "_", name).lstrip(".")
     if len(name) > _LONGEST_NAME:
         name = f"{name[: _LONGEST_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -117,10 +120,9 @@ def report_folder(runs: Sequence[RunReport], runs_dir: Path, are_all: bool) -> R
 
 def report_title(runs: Sequence[RunReport]) -> str:
     """The title of the report on `runs`."""
-    ladders = [run.group or run.name for run in runs if run.control is None] or [run.name for run in runs]
-    names = list(dict.fromkeys(ladders))
-    left_out = len(names) - _MOST_TITLES
-    return "The cost of growing: " + ", ".join(names[:_MOST_TITLES]) + (f" and {left_out} more" if left_out > 0 else "")
+    ladders = [run for run in runs if run.control is None] or runs
+    names = list(dict.fromkeys(run.group or run.name for run in ladders))
+    return f"The cost of growing: {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
 
 
 def write_report(
@@ -131,13 +133,10 @@ def write_report(
     *,
     interactive: bool = False,
 ) -> None:
-    """Writes the page of `sections`, the table of `runs` and the chart of compute.
+    """Writes the page of `sections`, the table of `runs` and the chart of compute, each file whole.
 
     `figures`: the kind of files to write every chart as, on each of its x axes. `interactive`: also a page of all
-    charts by plotly.
-
-    All files are made before the first is written, and each is replaced whole. Raises OSError if the folder cannot be
-    written.
+    charts by plotly. All files are made before the first is written. Raises OSError if the folder cannot be written.
     """
     from growctl.report.compute import COMPUTE
     from growctl.report.drawing import figure_file, interactive_page

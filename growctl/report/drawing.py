@@ -148,18 +148,15 @@ def _tick(value: float) -> str:
 
 
 def _draw_rules(axes: Any, rules: Sequence[Rule], axis: Axis, colours: dict[str, str]) -> None:
-    """Lines that nearly coincide share a label."""
+    """Lines that say the same share a label."""
     labelled = set()
     for rule in rules:
-        if not axis.has_place(x := rule.x.get(axis.key)):
-            continue
-        axes.axvline(x, color=colours.get(rule.group, INK), ls=(0, (1, 2)), lw=1.0, alpha=0.8, zorder=1)
-        place = round(20 * axes.transAxes.inverted().transform(axes.transData.transform((x, 1.0)))[0])
-        if 0 <= place <= 20 and place not in labelled:
-            labelled.add(place)
-            text = textwrap.shorten(_literal(rule.label), 30, placeholder="...")
+        if axis.has_place(x := rule.x.get(axis.key)):
+            axes.axvline(x, color=colours.get(rule.group, INK), ls=(0, (1, 2)), lw=1.0, alpha=0.8, zorder=1)
+            text = "" if rule.label in labelled else textwrap.shorten(_literal(rule.label), 30, placeholder="...")
             how: dict[str, Any] = {"rotation": 90, "ha": "right", "va": "top", "fontsize": "small"}
             axes.text(x, 0.99, text, **how, transform=axes.get_xaxis_transform())
+            labelled.add(rule.label)
 
 
 def _literal(text: str) -> str:

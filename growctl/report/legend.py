@@ -7,7 +7,6 @@ from growctl.analysis.groups import groups
 from growctl.report.chart import Rule
 from growctl.runs.runs import RunReport, StageReport
 from growctl.text.formatting import scientific, short_count
-from stages.counted import counted
 
 
 @dataclass(frozen=True)
@@ -47,12 +46,10 @@ class Legend:
         elif len(set(self.ladders.values())) == 1:
             group = _kind_and_size(run)
         alike = self.members[self.group(run)]
-        seeds = len({(each.control_of, each.name if each.control is None else "") for each in alike})
+        seeds = len({each.control_of or each.name for each in alike})
         unfinished = sum(not each.finished for each in alike)
-        words = [group] + [counted(seeds, "seed")] * (seeds > 1)
-        if unfinished:
-            words.append("unfinished" if unfinished == len(alike) else f"{unfinished} of {len(alike)} runs unfinished")
-        return ", ".join(words)
+        group += f", {seeds} seeds" if seeds > 1 else ""
+        return group + (f", {unfinished} of {len(alike)} unfinished" if unfinished else "")
 
     def growths(
         self, runs: Sequence[RunReport], place: Callable[[RunReport, StageReport], Mapping[str, float]]

@@ -1,7 +1,5 @@
-"""Renders sections as an HTML page: one file that loads nothing, and whose only script sorts its tables."""
+"""Renders sections as an HTML page: one file without a script that loads nothing."""
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -13,10 +11,7 @@ from growctl.bugs import growctl_version
 from growctl.report.chart import COLOURS, GREY
 from growctl.report.drawing import page_svg
 from growctl.text.escaping import visible
-from growctl.text.section import Paragraph, Part, Section, Table
-
-HEADLINE = "headline"
-"""The key of the section that the page shows large, above the contents."""
+from growctl.text.section import Paragraph, Part, Rows, Section
 
 _FILES = Path(__file__).parent
 _CHART_COLOURS = [("grey", GREY), *((f"c{number}", colour) for number, colour in enumerate(COLOURS))]
@@ -24,15 +19,12 @@ _CHART_COLOURS = [("grey", GREY), *((f"c{number}", colour) for number, colour in
 
 def render_page(title: str, sections: Sequence[Section]) -> str:
     """The HTML page. All text is escaped, control characters too; no text becomes an element."""
-    script = (_FILES / "page.js").read_text()
     colours = "".join(f"--{name}: light-dark({light}, {dark}); " for name, (light, dark) in _CHART_COLOURS)
     return _environment().get_template("page.html").render(
         title=title,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=Markup(f":root {{ {colours}}}\n{(_FILES / 'page.css').read_text()}"),
-        script=Markup(script),
-        headline=next((section for section in sections if section.key == HEADLINE), None),
-        sections=[section for section in sections if section.key != HEADLINE],
+        headline=next((section for section in sections if section.key == "headline"), None),
+        sections=[section for section in sections if section.key != "headline"],
         version=growctl_version(),
     )  # fmt: skip
 
@@ -66,8 +58,7 @@ def _kind(part: Part) -> str:
     return part.tone if isinstance(part, Paragraph) else type(part).__name__.lower()
 
 
-def _notes(table: Table) -> dict[str, str]:
-    """The letter of each explanation of a cell. Cells with the same explanation share a note."""
-    whys = dict.fromkeys(cell.why for rows in table.groups for row in rows.rows for cell in row if cell.why)
-    return {why: (chr(96 + number // 26) if number >= 26 else "") + chr(97 + number % 26)
-            for number, why in enumerate(whys)}  # fmt: skip
+def _notes(rows: Rows) -> list[str]:
+    """What stands below rows: why cells are empty or unusual, and their notes, each sentence once."""
+    whys = (cell.why[:1].upper() + cell.why[1:] for row in rows.rows for cell in row if cell.why)
+    return list(dict.fromkeys((*whys, *rows.notes)))

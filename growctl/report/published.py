@@ -20,6 +20,8 @@ from stages.plain_yaml import read_yaml
 
 _FOLDER = Path(__file__).with_name("published_figures")
 
+_COSTS = ("flops", "device_hours", "money")
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
 
@@ -68,8 +70,7 @@ class PublishedModel(Strict):
     @property
     def costs(self) -> dict[str, float]:
         """The costs that are known, by the key of their axis."""
-        costs = {"flops": self.flops, "device_hours": self.device_hours, "money": self.money}
-        return {key: cost for key, cost in costs.items() if cost is not None}
+        return {key: cost for key in _COSTS if (cost := getattr(self, key)) is not None}
 
 
 class Published(Strict):
@@ -131,8 +132,8 @@ def _from_the_first(row: PublishedModel, file: Published, before: PublishedModel
     if before:
         computed |= before.flops_computed
         costs = {key: value + before.costs[key] for key, value in costs.items() if key in before.costs}
-    every = {key: costs.get(key) for key in ("flops", "device_hours", "money")}
-    return row.model_copy(update=every | {"data": row.data or file.data, "flops_computed": computed})
+    update = {key: costs.get(key) for key in _COSTS} | {"data": row.data or file.data, "flops_computed": computed}
+    return row.model_copy(update=update)
 
 
 _COMPUTED = "computed by growctl from the shape and the tokens"

@@ -5,13 +5,13 @@ Draws the records of growctl/analysis and computes nothing.
 
 from collections.abc import Iterator, Sequence
 
-from growctl.analysis.conditions import Difference, is_scratch, shown
+from growctl.analysis.conditions import is_scratch, shown
 from growctl.analysis.costs import CURRENCIES, FLOPS, Currency
 from growctl.analysis.family import Family
 from growctl.analysis.groups import seeds_text, values_text
 from growctl.analysis.judge import Side, Verdict, multiplier_text
 from growctl.analysis.results import ArmLosses, Ladders, Pair, Results, Sweep
-from growctl.runs.runs import RunReport
+from growctl.runs.runs import RunReport, StageReport
 from growctl.text.formatting import scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure, rows_of
 
@@ -36,7 +36,8 @@ def headline(results: Results) -> Section | None:
     """The verdict that decides for each ladder or sweep: its claim, both sides, what is not counted, its cautions."""
     parts: list[Part] = []
     for number, verdict in enumerate(results.headlines):
-        parts += _verdict(verdict, len(results.headlines) > 1, f"result-{number}" if number else "result")
+        name = verdict.ladder if len(results.headlines) > 1 else ""
+        parts += _verdict(verdict, name, f"result-{number}" if number else "result")
     if len(results.headlines) > MOST_SCREENS:
         parts = [part for part in parts if not isinstance(part, Table)]
     return Section("headline", "Result", tuple(parts)) if parts else None
@@ -48,14 +49,21 @@ def compare_sections(pair: Pair, a: RunReport, b: RunReport) -> list[Section]:
     if pair.why_not:
         parts.append(Paragraph(f"Not compared: {pair.why_not}.", "strong"))
     elif pair.verdict:
-        parts += _verdict(pair.verdict, False, "result")
-    differ = Section("differences", "In what they differ", tuple(_differences(pair.differences)))
-    return [Section("result", "Which is better", tuple(parts)), _figures(a, b, pair), differ]
+        parts += _verdict(pair.verdict, "", "result")
+    columns = [Column(heading, is_number=False) for heading in ("condition", "A", "B")]
+    rows = [(Cell(each.key), Cell(shown(each.a)), Cell(shown(each.b))) for each in pair.differences]
+    differ = (
+        Table.of("differences", columns, rows) if rows else Paragraph("In nothing that changes a loss but the seed.")
+    )
+    return [
+        Section("result", "Which is better", tuple(parts)),
+        _figures(a, b, pair),
+        Section("differences", "In what they differ", (differ,)),
+    ]
 
 
-def _verdict(verdict: Verdict, is_one_of_many: bool, key: str) -> Iterator[Part]:
-    name = f"{verdict.ladder}: " if is_one_of_many else ""
-    yield Paragraph(name + verdict.claim, "strong")
+def _verdict(verdict: Verdict, name: str, key: str) -> Iterator[Part]:
+    yield Paragraph(f"{name}: {verdict.claim}" if name else verdict.claim, "strong")
     if verdict.ladder_side and verdict.opponent_side:
         yield _sides(verdict, verdict.ladder_side, verdict.opponent_side, key)
     yield from (Paragraph(caution, "note") for caution in verdict.cautions)
@@ -147,13 +155,12 @@ def _best(sweep: Sweep) -> Iterator[Paragraph]:
     best = next((point for point in sweep.points if point.name == sweep.best), None)
     if best is None:
         return
-    loss = best.arms[0].mean or 0.0
-    yield Paragraph(f"Best: {values_text(best.values)}, with a mean loss of {loss:.4f} nats.")
+    yield Paragraph(f"Best: {values_text(best.values)}, with a mean loss of {best.arms[0].mean or 0.0:.4f} nats.")
     if sweep.against_next:
         yield Paragraph(f"Against the next best: {sweep.against_next.claim}", "note")
     for key in sweep.at_edge:
-        edge = shown(best.values[key])
-        yield Paragraph(f"{edge} is at the edge of the grid of {key}: values beyond may be better.", "note")
+        edge = f"{shown(best.values[key])} is at the edge of the grid of {key}"
+        yield Paragraph(f"{edge}: values beyond may be better.", "note")
 
 
 def _pair(pair: Pair) -> Iterator[Paragraph]:
@@ -164,15 +171,6 @@ def _pair(pair: Pair) -> Iterator[Paragraph]:
     yield Paragraph(pair.verdict.claim, "strong")
     if pair.differences:
         yield Paragraph(f"They differ in {'; '.join(map(str, pair.differences))}.", "note")
-
-
-def _differences(differences: Sequence[Difference]) -> Iterator[Part]:
-    if not differences:
-        yield Paragraph("In nothing that changes a loss but the seed.")
-        return
-    columns = tuple(Column(heading, is_number=False) for heading in ("condition", "A", "B"))
-    rows = [(Cell(each.key), Cell(shown(each.a)), Cell(shown(each.b))) for each in differences]
-    yield Table.of("differences", columns, rows)
 
 
 def _figures(a: RunReport, b: RunReport, pair: Pair) -> Section:
@@ -216,9 +214,9 @@ def cost_by_stage(runs: Sequence[RunReport]) -> Section | None:
 
 def _cost_columns(currency: Currency, drop: int) -> Iterator[Column]:
     """A narrow terminal keeps what to compare, in FLOPs at least."""
-    shown = currency.shown
-    so_far = f"{currency.name} so far"
-    yield Column(
-        so_far, drop=drop and 20 - drop, cell=lambda row: figure(currency.of(row[0], row[0].path(row[1])), shown)
-    )
-    yield Column(f"{currency.name} alone", drop=1, cell=lambda row: figure(currency.of_stage(row[1]), shown))
+
+    def so_far(row: tuple[RunReport, StageReport]) -> Cell:
+        return figure(currency.of(row[0], row[0].path(row[1])), currency.shown)
+
+    yield Column(f"{currency.name} so far", drop=drop and 20 - drop, cell=so_far)
+    yield Column(f"{currency.name} alone", drop=1, cell=lambda row: figure(currency.of_stage(row[1]), currency.shown))

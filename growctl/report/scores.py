@@ -1,4 +1,4 @@
-"""The scores of a report's models: the paper's zero-shot table with its published rows, losses by position, others."""
+"""The scores of a report's models: the paper's zero-shot table with its published rows, others."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,7 @@ from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table, 
 
 PUBLISHED_NOTE = (
     "Rows marked with † are published in the Tokenformer paper (arXiv 2410.23168). growctl did not measure them, and "
-    "they were trained on other data: they are a scale, not a comparison. Left out: the paper's perplexity on the "
-    "Pile, which growctl does not measure, and its OPT models, which were not trained on the Pile alone."
+    "they were trained on other data: they are a scale. Left out: OPT, which was not trained on the Pile alone."
 )
 COLUMNS = {
     "LAMBADA ppl": ("lambada_perplexity", "lambada_openai", "perplexity"),
@@ -82,23 +81,22 @@ def _unusual(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def other_scores(runs: Sequence[RunReport]) -> list[tuple[str, str, str]]:
-    """The model, what it was evaluated on, and all metrics, for every evaluation that no other table shows whole."""
+    """The model, what it was evaluated on, and all metrics, for every evaluation that the zero-shot table lacks.
+
+    Losses by position are left out: `growctl eval` shows them, and the JSON report has them.
+    """
     rows = []
     for run in runs:
         for part in run.parts:
             shown = list(_comparable(part.scores).values())
-            for scores in _evaluations([score for score in part.scores if score not in shown]):
-                if others := [score for score in scores if not positions_of(score.metric)]:
-                    metrics = ", ".join(f"{score.metric} {_value(score)}" for score in others)
-                    rows.append((f"{run.name}/{part.name}", _label(others[0]), metrics))
+            by_evaluation: dict[str, list[ScoreEntry]] = {}
+            for score in part.scores:
+                if score not in shown and not positions_of(score.metric):
+                    by_evaluation.setdefault(score.evaluation, []).append(score)
+            for scores in by_evaluation.values():
+                metrics = ", ".join(f"{score.metric} {_value(score)}" for score in scores)
+                rows.append((f"{run.name}/{part.name}", _label(scores[0]), metrics))
     return rows
-
-
-def _evaluations(scores: Sequence[ScoreEntry]) -> list[list[ScoreEntry]]:
-    by_evaluation: dict[str, list[ScoreEntry]] = {}
-    for score in scores:
-        by_evaluation.setdefault(score.evaluation, []).append(score)
-    return list(by_evaluation.values())
 
 
 def _value(score: ScoreEntry) -> str:
@@ -119,24 +117,3 @@ def _label(score: ScoreEntry) -> str:
     words = [*task, *map(str, texts if isinstance(texts, list) else [texts])]
     words += [f"{score.num_shots} shots"] if score.num_shots else []
     return ", ".join([*words, *(f"{name.replace('_', ' ')} {value}" for name, value in sorted(settings.items()))])
-
-
-def position_section(runs: Sequence[RunReport]) -> Section | None:
-    """The loss by position in the window, where `growctl eval --contexts` has measured it; None if it never was."""
-    groups = []
-    for run in runs:
-        for part in run.parts:
-            for scores in _evaluations(part.scores):
-                by_position = [(span, score) for score in scores if (span := positions_of(score.metric))]
-                cells = tuple(
-                    (Cell(f"{first:,} to {last:,}", first), figure(score.value), figure(score.num_samples, "{:,}"))
-                    for (first, last), score in sorted(by_position, key=lambda member: member[0])
-                )
-                groups += [Rows(cells, f"{run.name}/{part.name}", _label(scores[0]))] if cells else []
-    columns = (Column("positions", is_number=False), Column("loss"), Column("tokens scored"))
-    caption = (
-        "Nats per token at these positions of the windows that the text was cut into. A model that uses what came "
-        "before has a lower loss at later positions. Compare models only where context and text are the same."
-    )
-    table = Table("loss-by-position", columns, tuple(groups), caption)
-    return Section("position", "Loss by position", (table,), in_terminal=False) if groups else None

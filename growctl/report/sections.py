@@ -1,9 +1,10 @@
 """All that a report says, topic by topic, in the order in which a reader wants it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from growctl.analysis.data_groups import data_document, data_groups, mixture_shares
+from growctl.analysis.data_groups import data_document, data_groups
 from growctl.analysis.results import results as judge
+from growctl.ladder.datasets import small_validation
 from growctl.report import compute, published, results, scores, setup, training
 from growctl.report.legend import Legend
 from growctl.report.published import Published
@@ -11,7 +12,6 @@ from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
 from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure, rows_of
-from stages.corpus.validation_size import small_validation
 
 MOST_RUNS = 6
 """Of three or four lines each, they fit one screen."""
@@ -33,10 +33,10 @@ def report_sections(
     topics = (
         *(results.headline(judged), _warnings(runs), compute.section(runs, legend, overlays)),
         *results.sections(judged),
-        *(compute.bits_per_byte_section(runs), stage_section(runs), _sources(runs), results.cost_by_stage(runs)),
+        *(stage_section(runs), _sources(runs), results.cost_by_stage(runs)),
         *training.sections(runs, legend),
         *(_anomalies(runs), setup.growth_section(runs), scores.section(runs), published.section(overlays)),
-        *(scores.position_section(runs), _samples(runs), setup.environment_section(runs), setup.schedule_section(runs)),
+        *(_samples(runs), setup.environment_section(runs), setup.schedule_section(runs)),
         *(setup.command_section(runs, command), _method()),
     )
     return [section for section in topics if section]
@@ -48,17 +48,6 @@ def brief_runs(runs: Sequence[RunReport]) -> frozenset[str]:
         if len(some) <= MOST_RUNS:
             return frozenset(run.name for run in some)
     return frozenset()
-
-
-def _by_dataset(
-    key: str, runs: Sequence[RunReport], table: Callable[[str, Sequence[RunReport]], Sequence[Part]]
-) -> Iterator[Part]:
-    """The parts for each dataset, below its name if there are several."""
-    groups = data_groups(runs)
-    for number, (dataset, members) in enumerate(groups.items(), 1):
-        if len(groups) > 1:
-            yield Paragraph(f"Dataset {dataset.name}", "heading")
-        yield from table(f"{key}-{number}" if len(groups) > 1 else key, members)
 
 
 def _perplexity(stage: StageReport) -> Cell:
@@ -87,21 +76,21 @@ _STAGE_COLUMNS = (
 
 def stage_section(runs: Sequence[RunReport]) -> Section:
     """What each stage of each run cost and how good its model is, with notes below; a table for each dataset."""
-    brief, num_datasets = brief_runs(runs), len(data_groups(runs))
-
-    def table(key: str, runs: Sequence[RunReport]) -> list[Part]:
-        shapes = [each for each in _SHAPE_COLUMNS if any(len(set(map(each.cell, run.parts))) > 1 for run in runs)]
-        more = [_MFU] if any(part.mfu for run in runs for part in run.parts) else []
-        more += [_BITS] if num_datasets > 1 else []
+    parts: list[Part] = []
+    groups, brief = data_groups(runs), brief_runs(runs)
+    for number, (dataset, members) in enumerate(groups.items(), 1):
+        shapes = [each for each in _SHAPE_COLUMNS if any(len(set(map(each.cell, run.parts))) > 1 for run in members)]
+        more = [_MFU] if any(part.mfu for run in members for part in run.parts) else []
+        more += [_BITS] if len(groups) > 1 else []
         columns = (Column("stage", False, cell=lambda stage: Cell(stage.name)), *shapes, *_STAGE_COLUMNS, *more)
         rows = []
-        for run in runs:
+        for run in members:
             remark = "control" if run.name.startswith(f"{run.control_of}{CONTROL_INFIX}") else run.description
             cells, is_detail = rows_of(columns, run.parts), run.name not in brief
             rows.append(Rows(cells, run.name, remark, tuple(remarks(run)), is_detail=is_detail))
-        return [Table(key, columns, tuple(rows))]
-
-    return Section("stages", "Stages", tuple(_by_dataset("stages", runs, table)))
+        parts += [Paragraph(f"Dataset {dataset.name}", "heading")] if len(groups) > 1 else []
+        parts.append(Table(f"stages-{number}" if len(groups) > 1 else "stages", columns, tuple(rows)))
+    return Section("stages", "Stages", tuple(parts))
 
 
 def remarks(run: RunReport) -> Iterator[str]:
@@ -143,9 +132,6 @@ def remarks(run: RunReport) -> Iterator[str]:
             f"Activation checkpointing recomputed {scientific(run.recomputed_flops)} FLOPs "
             f"(+{run.recomputed_flops / model:.0%}) to save memory, not counted above; their device time is."
         )
-    if run.releases:
-        branches = scientific(whole - run.cumulative_flops)
-        yield f"Releases are branches of {branches} FLOPs in all; the stages after them do not count these."
     yield from run.notes
 
 
@@ -183,32 +169,23 @@ _SOURCE_COLUMNS = (
     Column("bits per byte", drop=2, cell=lambda row: figure(row[2]["bits_per_byte"])),
 )
 _SOURCES = (
-    "Tokens are those that the stage trained on; data that a rollback skipped does not count. Epochs count from the "
-    "ladder's first sample on. The loss is in nats per token, at the stage's end or, while it is unfinished, at its "
-    "last evaluation."
+    "Tokens are those that the stage trained on, without data that a rollback skipped; epochs count from the ladder's "
+    "first sample on. Losses are in nats per token, at the stage's end or at the last evaluation so far. The loss "
+    "elsewhere is their mean, weighted by data.mixture at every stage and in every control."
 )
 
 
 def _sources(runs: Sequence[RunReport]) -> Section | None:
     """What each stage of a run on a mixture trained on, and its loss on each source; None without mixtures."""
-    mixed = [run for run in runs if any(part.by_source for part in run.parts)]
-    brief = brief_runs(mixed)
-
-    def table(key: str, runs: Sequence[RunReport]) -> list[Part]:
-        shares = mixture_shares(runs[0])
-        weighted = (
-            f"The validation loss is the mean over the sources, weighted by data.mixture ({shares}), at every stage "
-            "and in every control, whatever weights they train with."
-        )
-        rows = [
-            Rows(rows_of(_SOURCE_COLUMNS, sources), run.name, run.description, is_detail=run.name not in brief)
-            for run in runs
-            if (sources := [(part, *item) for part in run.parts for item in part.by_source.items()])
-        ]
-        return [*([Paragraph(weighted)] if shares else []), Table(key, _SOURCE_COLUMNS, tuple(rows))]
-
-    parts = (*_by_dataset("sources", mixed, table), Paragraph(_SOURCES))
-    return Section("sources", "Sources of the mixture", parts) if mixed else None
+    sources = {run.name: [(part, *item) for part in run.parts for item in part.by_source.items()] for run in runs}
+    brief = brief_runs([run for run in runs if sources[run.name]])
+    rows = tuple(
+        Rows(rows_of(_SOURCE_COLUMNS, sources[run.name]), run.name, run.description, is_detail=run.name not in brief)
+        for run in runs
+        if sources[run.name]
+    )
+    table = Table("sources", _SOURCE_COLUMNS, rows, _SOURCES)
+    return Section("sources", "Sources of the mixture", (table,)) if rows else None
 
 
 _ANOMALY_COLUMNS = (

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ from growctl.redaction import REMOVED, redacted_data, redacted_override
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import growth_words, jump_text, scientific, short_count
-from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure
+from growctl.text.section import Cell, Column, Listing, Paragraph, Rows, Section, Table, figure
 from model.errors import UserError
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.lineage import GrowthRecord
@@ -41,12 +42,8 @@ class Growth:
     stage: str
     """The stage that trains the grown model."""
     num_parameters_before: int
-    new_layers: int | None
-    """Layers that a tokenformer gained; None if the checkpoint is not here."""
     record: GrowthRecord | None
     """As the manifest of the grown checkpoint has it; None if that is not here."""
-    preserves: bool | None
-    """Whether the policy promises to preserve the function; None if the checkpoint is not here."""
     outcome: Outcome
     highest: float | None
     """The highest loss from step 0 on, in nats per token, until the old one was reached again."""
@@ -64,15 +61,15 @@ def growths(run: RunReport) -> tuple[Growth, ...]:
     for stage, (before, after) in zip(run.stages if run.base else run.stages[1:], pairwise(sizes), strict=True):
         if before == after or (stage.loss_after_growth is None and not stage.train_tokens):
             continue
-        record = _growth_record(paths.get(stage.name, Path()))
+        record = None
+        with suppress(UserError, OSError):
+            record = read_manifest(paths.get(stage.name, Path())).lineage.growth
         highest, step = _recovery(stage, [point for point in run.points if point.stage == stage.name])
         happened.append(
             Growth(
                 stage=stage.name,
                 num_parameters_before=before,
-                new_layers=record.new_layers if record else None,
                 record=record,
-                preserves=record.preserves if record else None,
                 outcome=_outcome(stage.jump, record.preserves if record else None),
                 highest=highest,
                 regained_after_tokens=None if step is None else step * stage.tokens_per_step,
@@ -96,18 +93,9 @@ def _recovery(stage: StageReport, points: Sequence[EvaluationPoint]) -> tuple[fl
 
 
 def _outcome(jump: float | None, preserves: bool | None) -> Outcome:
-    if jump is None:
-        return "unknown"
-    if abs(jump) <= EXACT_GROWTH:
-        return "preserved"
+    if jump is None or abs(jump) <= EXACT_GROWTH:
+        return "unknown" if jump is None else "preserved"
     return "moved" if preserves is None else "broke its promise" if preserves else "moved as declared"
-
-
-def _growth_record(initial: Path) -> GrowthRecord | None:
-    try:
-        return read_manifest(initial).lineage.growth
-    except (UserError, OSError):
-        return None
 
 
 _GROWTH_COLUMNS = (
@@ -117,8 +105,7 @@ _GROWTH_COLUMNS = (
 )
 _ABOUT = (
     "Losses are validation losses in nats per token: before the growth, right after it, and the highest until the old "
-    "loss is reached again. Tokens and FLOPs to regain: what the new stage trained up to the first evaluation that is "
-    "as low again, within 0.001 nats. Evaluations are some steps apart, so that it may have been earlier."
+    "loss is reached again. Tokens and FLOPs to regain: of the new stage, up to the first evaluation within 0.001 nats."
 )
 
 
@@ -136,7 +123,8 @@ def growth_section(runs: Sequence[RunReport]) -> Section | None:
 def _growth_row(growth: Growth, stage: StageReport) -> tuple[Cell, ...]:
     policy = growth_words(growth.record) if growth.record else ""
     sizes = f"{short_count(growth.num_parameters_before)} to {short_count(stage.num_parameters)}"
-    sizes += f", {counted(growth.new_layers, 'new layer')}" if growth.new_layers else ""
+    new_layers = growth.record.new_layers if growth.record else 0
+    sizes += f", {counted(new_layers, 'new layer')}" if new_layers else ""
     costs = ((growth.regained_after_tokens, short_count), (growth.regained_after_flops, scientific))
     never = "-" if growth.highest is None else "not yet"
     return (
@@ -169,11 +157,11 @@ def environment_section(runs: Sequence[RunReport]) -> Section | None:
         versions = [f"{_SOFTWARE[name]} {' and '.join(numbers)}" for name, numbers in software(run).items()]
         environment = f"{', '.join(machines)}; {', '.join(versions) or 'versions not recorded'}"
         trained_in.setdefault(environment, []).append(run.name)
-    sentences = [
-        f"{f'All {len(names)} runs' if len(names) == len(runs) > 1 else ', '.join(names)}: {environment}."
+    everyone = f"All {len(runs)} runs"
+    parts = tuple(
+        Paragraph(f"{everyone if len(names) == len(runs) > 1 else ', '.join(names)}: {environment}.")
         for environment, names in trained_in.items()
-    ]
-    parts = tuple(map(Paragraph, sentences))
+    )
     return Section("environment", "Environment", parts, in_terminal=False, is_detail=True) if parts else None
 
 
@@ -182,33 +170,34 @@ _HIDDEN = f"What looks like a secret, such as a variable in launch.environment, 
 
 def command_section(runs: Sequence[RunReport], report: Sequence[str] = ()) -> Section | None:
     """The commands of each ladder, each once, and the command `report`; None if none is known."""
-
-    def shown(command: Sequence[str]) -> str:
-        return shlex.join(map(redacted_override, command))
-
     parts: list[Listing | Paragraph] = []
     for ladder in (run for run in runs if run.control is None):
-        dates: dict[str, list[str]] = {}
+        started: dict[str, str] = {}
         for start in read_starts(RunPaths(ladder.directory)):
-            dates.setdefault(shown(start.command), []).append(start.at)
-        for command, at in dates.items():
-            again = f", and {len(at) - 1} more times until {at[-1]}" if len(at) > 1 else ""
-            parts.append(Listing(f"{ladder.name}, started {at[0]}{again}", command, is_command=True))
-        if not dates:
-            parts.append(Paragraph(f"No start was recorded of {ladder.name}.", "note"))
-    parts += [Listing("this report", shown(report), is_command=True)] if report else []
-    parts += [Paragraph(_HIDDEN, "note")] if any(REMOVED in part.text for part in parts) else []
-    return Section("commands", "Commands", tuple(parts), in_terminal=False) if parts else None
+            started.setdefault(_shown(start.command), start.at)
+        parts += [Listing(f"{ladder.name}, started {at}", text, is_command=True) for text, at in started.items()]
+        parts += [] if started else [Paragraph(f"No start was recorded of {ladder.name}.", "note")]
+    parts += [Listing("this report", _shown(report), is_command=True)] if report else []
+    return _with_hidden("commands", "Commands", parts)
+
+
+def _shown(command: Sequence[str]) -> str:
+    return shlex.join(map(redacted_override, command))
 
 
 def schedule_section(runs: Sequence[RunReport]) -> Section | None:
     """The schedules of the ladders; None if none is here. `growctl compare` shows in what two of them differ."""
     ladders = [run for run in runs if run.control is None]
     texts = {run.name: text for run in ladders if (text := _schedule(run.directory))}
-    parts: list[Part] = [Listing(f"schedule of {name}", text) for name, text in texts.items()]
-    if any(REMOVED in text for text in texts.values()):
-        parts.append(Paragraph(_HIDDEN, "note"))
-    return Section("schedule", "Schedule", tuple(parts), in_terminal=False, is_detail=True) if parts else None
+    parts = [Listing(f"schedule of {name}", text) for name, text in texts.items()]
+    return _with_hidden("schedule", "Schedule", parts, is_detail=True)
+
+
+def _with_hidden(
+    key: str, heading: str, parts: Sequence[Listing | Paragraph], is_detail: bool = False
+) -> Section | None:
+    notes = [Paragraph(_HIDDEN, "note")] if any(REMOVED in part.text for part in parts) else []
+    return Section(key, heading, (*parts, *notes), in_terminal=False, is_detail=is_detail) if parts else None
 
 
 def _schedule(run: Path) -> str | None:

@@ -89,9 +89,8 @@ def smoothed_loss(lines: Sequence[Line]) -> Floats:
 
 
 _SMOOTHED = (
-    f"Training losses are those of the log lines, each the mean over the steps since the line before; smoothed, the "
-    f"mean of one in {_SHARE} of a stage's lines, but of {_LEAST} to {_MOST}. Long curves are thinned: both ends and "
-    "the extremes of each stretch are drawn. Steps that were replayed after an interruption are drawn once. Tokens and "
+    f"A smoothed loss is the mean of one in {_SHARE} of a stage's log lines, but of {_LEAST} to {_MOST}. Long curves "
+    "are thinned to their ends and extremes. Steps that were replayed after an interruption are drawn once. Tokens and "
     "FLOPs count from the start of the run; FLOPs include those of a start checkpoint."
 )
 

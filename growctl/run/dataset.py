@@ -6,8 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from growctl.ladder.datasets import dataset_warnings, prepared_sizes, sizes_in
-from growctl.ladder.mixtures import exhausted_run
+from growctl.ladder.datasets import dataset_warnings, exhausted_run, prepared_sizes, sizes_in
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger

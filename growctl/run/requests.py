@@ -8,8 +8,7 @@ from pathlib import Path
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import stage_checkpoint_bytes
-from growctl.ladder.releases import paths_of, plan_run
-from growctl.ladder.stage_plans import StagePlan
+from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run
 from growctl.launch.devices import Devices
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import uneven_batch

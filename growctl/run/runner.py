@@ -7,13 +7,21 @@ from pathlib import Path
 from uuid import uuid4
 
 from growctl.ladder.budgets import first_sample, position_after
-from growctl.ladder.caveats import control_caveats, decays
 from growctl.ladder.conditions import comparison_conditions, data_conditions
 from growctl.ladder.costs import planned_micro_batch
-from growctl.ladder.mixtures import mixture_spans
-from growctl.ladder.releases import has_decayed, paths_of, plan_release, plan_run, with_releases
+from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.sizes import attending
-from growctl.ladder.stage_plans import StagePlan, plan_stages, worker_spec
+from growctl.ladder.stage_plans import (
+    StagePlan,
+    has_decayed,
+    paths_of,
+    plan_release,
+    plan_run,
+    plan_stages,
+    with_releases,
+    worker_spec,
+)
+from growctl.ladder.warnings import control_caveats, decays
 from growctl.launch.devices import Devices
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import run_devices

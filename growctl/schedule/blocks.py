@@ -16,11 +16,10 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from growctl.schedule.data_block import DataBlock, FollowedWeights, Weights
-from growctl.schedule.fields import Block, Count, example
+from growctl.schedule.fields import Block, Count
 from growctl.schedule.launch_block import LaunchBlock
 from growctl.schedule.start_block import BaseBlock, StartBlock
 from growctl.schedule.training_blocks import (
-    AnomaliesBlock,
     CheckpointBlock,
     EvaluationBlock,
     GrowthBlock,
@@ -31,6 +30,8 @@ from growctl.schedule.training_blocks import (
 )
 from growctl.text.suggestion import did_you_mean
 from model.config import ScoreFunction
+from model.strict import example
+from stages.spec import Anomalies
 
 MOST_STAGES = 32
 """More than any ladder needs: 31 doublings would grow even a model of 1k parameters to 2T."""
@@ -210,7 +211,7 @@ class Schedule(Block):
     evaluation: EvaluationBlock = EvaluationBlock()
     samples: SamplesBlock = SamplesBlock()
     checkpoint: CheckpointBlock = CheckpointBlock()
-    anomalies: AnomaliesBlock = AnomaliesBlock()
+    anomalies: Anomalies = Anomalies()
     releases: Annotated[Literal["all"] | None, example("all")] = None
     """all: every stage ends in a finished model, by a release where its learning rate has not decayed. By default only
     the stages with a `release` do."""

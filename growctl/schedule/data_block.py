@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 from pydantic.json_schema import SkipJsonSchema
 
-from growctl.schedule.fields import Block, Count, Duration, Size, Vocabulary, example
+from growctl.schedule.fields import Block, Count, Duration, Size, Vocabulary
+from model.strict import example
 from stages.corpus.location import in_one_spelling, one_spelling, texts_hash
 from stages.data.spec import (
     DEFAULT_CACHE_BYTES,

@@ -19,11 +19,6 @@ class Block(Strict):
     model_config = ConfigDict(allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-def example(value: Any, unit: str | None = None) -> Any:
-    """Annotates a key with a value as people write it and the unit of its numbers; None for keys without numbers."""
-    return Field(examples=[value], json_schema_extra={"unit": unit} if unit else None)
-
-
 def blocks_by_path(root: type[BaseModel], path: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
     """Every block of the schema with its dotted path; N stands for an entry of a list."""
     yield path, root

@@ -19,7 +19,7 @@ _REFERENCE = {"$ref": "#/$defs/Reference"}
 
 
 def schema_text() -> str:
-    """The JSON Schema as text: schedules/schedule.schema.json, and what `growctl schema` prints."""
+    """The JSON Schema as text, as `growctl schema` prints it."""
     return json.dumps(schedule_schema(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, field_validator
 
-from growctl.schedule.fields import MOST_COUNTED, Block, Count, Duration, FlopsPerSecond, Size, example, parse_count
+from growctl.schedule.fields import MOST_COUNTED, Block, Count, Duration, FlopsPerSecond, Size, parse_count
 from model.config import Kernels
 from model.precision import Precision
+from model.strict import example
 from stages.spec import Offload, ZeroStage
 
 Device = Literal["a100-40gb", "a100-80gb", "h100", "h200", "b200", "l40s", "rtx-4090"]

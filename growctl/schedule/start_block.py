@@ -17,10 +17,11 @@ from pydantic.json_schema import SkipJsonSchema
 
 from growctl.find_checkpoint import find_checkpoint, find_in_run, find_named
 from growctl.runs_dir import RunPaths, RunsPaths
-from growctl.schedule.fields import Block, example
+from growctl.schedule.fields import Block
 from model.config import ModelConfig, TokenformerConfig, TransformerConfig, num_parameters
 from model.errors import UserError
 from model.policy import TauPolicy
+from model.strict import example
 from stages.checkpoint.lineage import HistoryEntry, TrainingRecord
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, verify_checkpoint
 from stages.spec import MixtureSpan, Packing

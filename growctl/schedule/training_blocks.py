@@ -2,9 +2,10 @@
 
 import math
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    ConfigDict,
     Field,
     NonNegativeFloat,
     PositiveFloat,
@@ -13,14 +14,14 @@ from pydantic import (
     model_validator,
 )
 
-from growctl.schedule.fields import Block, Count, CountOrZero, example, parse_count
-from model.depth import Depth
+from growctl.schedule.fields import Block, Count, CountOrZero, parse_count
 from model.parameter_names import OptimizerName
-from model.policy import PRESETS, GrowthPolicy, Init, Moments, Preset, TauPolicy
+from model.policy import PRESETS, GrowthPolicy, Preset
 from model.precision import RequestedPrecision
+from model.strict import example
 from model.transformer_sizes import Operator
 from stages.generate.text_samples import TextRequest
-from stages.spec import Action, Anomalies, GenerationRule, Optimizer, RateShape
+from stages.spec import GenerationRule, Optimizer, RateShape
 
 Prompt = Annotated[str, Field(max_length=1_000)]
 BatchScaling = Literal["none", "sqrt", "linear"]
@@ -136,27 +137,6 @@ class CheckpointBlock(Block):
     """Whether a run first checks that everything it will write fits on the disk, and does not start otherwise."""
 
 
-class AnomaliesBlock(Block):
-    """What happens after growctl rejects an update. It never applies an update whose gradient is not finite."""
-
-    non_finite: Annotated[Action, example("rollback")] = "skip"
-    """What to do if a gradient is not finite. skip: skip the step's data. rollback: return to a checkpoint and skip the
-    data since then. stop: stop the run."""
-    spikes: Annotated[Literal["ignore", Action], example("skip")] = "ignore"
-    """What to do if a step's loss is far above the earlier ones: the same choices, or ignore to train on the step."""
-    spike_z: Annotated[float, Field(gt=0.0, le=1e6), example(8.0, "robust standard deviations")] = 10.0
-    """A loss is a spike if it exceeds the median of the last losses by this many robust standard deviations."""
-    window: Annotated[int, Field(ge=8, le=100_000), example(128, "optimizer steps")] = 64
-    """Steps whose losses give that median and deviation. No step is a spike until the warm-up and the ramp are over and
-    the window is full."""
-    most: Annotated[int, Field(ge=1, le=1_000_000), example(3, "steps or rollbacks")] = 10
-    """Skipped steps in a row, or rollbacks to the same checkpoint, that are allowed. The run stops at the next one."""
-
-    def policy(self) -> Anomalies:
-        """Returns the worker's form of this block."""
-        return Anomalies(**self.model_dump())
-
-
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 MOMENTUM = 0.95
@@ -236,33 +216,19 @@ POLICIES: dict[Preset, dict[str, Any]] = {
 _DEFAULT_PRESET: Preset = "growctl-default"
 
 
-class GrowthBlock(Block):
+class GrowthBlock(GrowthPolicy):
     """How a model grows between stages and how it trains afterwards. By default growth preserves the function and ramps
     the new keys in over a short share of the stage."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     preset: Annotated[Literal[Preset, "custom"], example("growctl-default")] = _DEFAULT_PRESET
     """A named policy: it sets init, tau, copy_noise, moments and allow_jump, and no key may contradict it. custom: a
     policy of your own; this is the default if one of those keys differs from growctl-default."""
-    init: Annotated[Init, example("zero-value")] = "matched"
-    """Initial keys and values of new tokens. random: as in a new model. matched: as random, scaled to the root mean
-    square of the old ones. zero-key, zero-value: keys or values are zero. copy: copies of the old tokens."""
-    tau: Annotated[TauPolicy, example("frozen")] = "ramp"
-    """What happens to tau, the factor on the scores. ramp: new keys rise from 0, and tau follows to sqrt(n). frozen:
-    tau stays. anneal: tau stays at growth, then moves to sqrt(n). recompute: tau is sqrt(n) at once. per-generation:
-    the new generation is normalised separately, with its own tau."""
     ramp: Annotated[float, Field(gt=0.0, le=1.0), example(0.05, "share of the stage's steps")] = 0.02
     """Length of the ramp of new keys, as a share of a grown stage (`tau: ramp`)."""
     anneal: Annotated[float, Field(gt=0.0, le=1.0), example(0.2, "share of the stage's steps")] = 0.3
     """Share of a grown stage over which tau moves to sqrt(n) (`tau: anneal`)."""
-    depth: Annotated[Depth, example("interleave")] = "append"
-    """Where new layers of a tokenformer go (`stages.N.num_layers`). append: after the last one. interleave: spread
-    evenly between the old ones. copy-stack: copies of all layers on top of them (G_stack); needs allow_jump."""
-    copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
-    """Noise added to copies, in units of a new token's standard deviation (`init: copy`)."""
-    moments: Annotated[Moments, example("reset")] = "keep"
-    """Whether a growth keeps or resets Adam's moments of the old parameters. Moments of new ones start at zero."""
-    allow_jump: Annotated[bool, example(True)] = False
-    """Whether a growth may change the function that the model computes."""
     old_tokens: Annotated[Literal["train", "freeze"] | FreezeForBlock, example({"freeze_for": "1k"})] = "train"
     """Whether everything but the newest generation trains in a grown stage: train, freeze, or {freeze_for: STEPS}."""
     lr_scale: Annotated[list[NonNegativeFloat], example([1.0, 0.5], "pure numbers")] = []
@@ -282,6 +248,11 @@ class GrowthBlock(Block):
     """Evaluations through which the slope is fitted."""
     operator: Annotated[Operator | None, example("net2net")] = None
     """How a transformer grows; required if it grows."""
+
+    @model_validator(mode="after")
+    def _check_combination(self) -> Self:
+        """growctl/ladder/checks.py rejects combinations: `copy_noise` has a meaning for transformers too."""
+        return self
 
     @model_validator(mode="before")
     @classmethod

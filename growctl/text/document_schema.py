@@ -4,21 +4,17 @@ Every key is required, except those of a TypedDict that are NotRequired, and no 
 below a field becomes the description of its key.
 """
 
-import ast
-import inspect
 import json
 import re
-import textwrap
 from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic._internal._docs_extraction import extract_docstrings_from_cls
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from growctl.text.document_names import DOCUMENTS, title, type_of
-from growctl.text.documents import left_out
+from growctl.text.documents import COMMANDS, DOCUMENTS, FILES, left_out
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 
@@ -39,12 +35,13 @@ def document_schema(name: str) -> dict[str, Any]:
     """The JSON Schema of the document `name`, which is not a schedule. Raises UserError for an unknown name."""
     if name not in DOCUMENTS:
         raise UserError(f"schema {name!r}: must be one of {', '.join(DOCUMENTS)}{did_you_mean(name, DOCUMENTS)}")
-    module, _, attribute = type_of(name).partition(":")
+    what, path = FILES[name] if name in FILES else (f"growctl {name.replace('-', ' ')} --json", COMMANDS[name])
+    module, _, attribute = path.partition(":")
     described = getattr(import_module(module), attribute)
     schema = TypeAdapter(described).json_schema(mode="serialization", schema_generator=_Generator)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": title(name),
+        "title": what,
         **_tidied(schema),
     }
 
@@ -75,7 +72,7 @@ def _closed(schema: JsonSchemaValue, described: type | None) -> JsonSchemaValue:
     properties = {name: dict(given[name]) for name in given if name not in left_out(described)}
     for name, docstring in _docstrings(described).items():
         if name in properties:
-            properties[name]["description"] = _as_json(docstring)
+            properties[name]["description"] = _as_json(_one_line(docstring))
     closed: JsonSchemaValue = schema | {"properties": properties, "additionalProperties": False}
     if described.__doc__ and not described.__doc__.startswith(f"{described.__name__}("):
         closed["description"] = _as_json(_one_line(described.__doc__))
@@ -88,18 +85,7 @@ def _docstrings(described: type) -> dict[str, str]:
     for base in reversed(getattr(described, "__orig_bases__", described.__bases__)):  # a TypedDict's only base is dict
         if isinstance(base, type) and base.__module__.partition(".")[0] in _OURS:
             found |= _docstrings(base)
-    tree = ast.parse(textwrap.dedent(inspect.getsource(described)))
-    [definition] = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    for field, after in pairwise(definition.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and (text := _text(after)):
-            found[field.target.id] = _one_line(text)
-    return found
-
-
-def _text(statement: ast.stmt) -> str | None:
-    """The text of a statement that is only text; else None."""
-    value = statement.value if isinstance(statement, ast.Expr) else None
-    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+    return found | extract_docstrings_from_cls(described, use_inspect=True)
 
 
 def _one_line(text: str) -> str:

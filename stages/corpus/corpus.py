@@ -30,7 +30,7 @@ from stages.corpus.files import (
     stdlib_files,
 )
 from stages.corpus.location import PYTHON_STDLIB, by_hand, is_about_the_repository, no_source, offline_copy
-from stages.corpus.records import BadRecord, Record, as_line_feed, is_plain_text, numbered_records
+from stages.corpus.records import BadRecord, Record, is_plain_text, numbered_records
 from stages.counted import counted
 from stages.data.dataset import CONTENT_HASH_BYTES
 from stages.data.errors import DataError, Interrupted, Unreadable, reading
@@ -185,7 +185,7 @@ class Corpus:
         where = f"any of the {len(texts):,} text files of {source}" if texts else f"{source}, which has no plain text"
         raise DataError(
             f"data.document_separator: {separator!r} does not occur in {where};"
-            f" set the one that separates its documents, or none{as_line_feed(separator)}"
+            " set the one that separates its documents, or none"
         )
 
     def documents(

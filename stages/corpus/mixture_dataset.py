@@ -9,16 +9,14 @@ The key is a hash of the manifest's sources, so each mixture is written once and
 
 import hashlib
 import json
-import os
-import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.disk_full import raise_when_full
-from stages.checkpoint.files import sync_path, write_file
+from stages.checkpoint.files import write_file
+from stages.corpus.prepared import publishing
 from stages.data.dataset import (
     FORMAT_VERSION,
     DatasetManifest,
@@ -33,7 +31,7 @@ from stages.data.dataset import (
 from stages.data.errors import DataError
 from stages.data.mixture import Mixture, MixtureSource, MixtureStage
 from stages.data.spec import SPLITS
-from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME, staging_directory
+from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME
 
 
 class Ingredient(NamedTuple):
@@ -54,7 +52,8 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
     A damaged mixture is set aside and written again. Raises DataError if a dataset cannot be read, is a mixture itself,
     or has another tokenizer than the first, and DiskFull if the disk is full.
     """
-    _check(ingredients)
+    unlimited = [MixtureSource(each.name, 2**60, 1, each.epochs_at_most) for each in ingredients]
+    Mixture(unlimited, [MixtureStage(0, {each.name: each.weight for each in ingredients})])  # checks names and weights
     manifests = {each.name: read_dataset_manifest(each.dataset) for each in ingredients}
     for each in ingredients:
         if manifests[each.name].sources:
@@ -69,16 +68,11 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
             return target
         except DataError:
             set_aside(target)
-    with raise_when_full(datasets_dir):
-        tokenizer = (ingredients[0].dataset / TOKENIZER_NAME).read_bytes()
-        _write(target, tokenizer, dataset_manifest_bytes(_manifest(entries, manifests)))
+    with raise_when_full(datasets_dir), publishing(target) as staging:
+        write_file(staging / TOKENIZER_NAME, (ingredients[0].dataset / TOKENIZER_NAME).read_bytes())
+        write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(_manifest(entries, manifests)))
+    read_dataset_manifest(target)
     return target
-
-
-def _check(ingredients: Sequence[Ingredient]) -> None:
-    """Raises DataError for names, weights or limits that make no mixture."""
-    sources = [MixtureSource(each.name, 2**60, 1, each.epochs_at_most) for each in ingredients]
-    Mixture(sources, [MixtureStage(0, {each.name: each.weight for each in ingredients})])
 
 
 def _entry(each: Ingredient, fingerprint: str, datasets_dir: Path) -> MixtureEntry:
@@ -105,20 +99,3 @@ def _manifest(entries: tuple[MixtureEntry, ...], manifests: Mapping[str, Dataset
         sources=entries,
         fingerprint=mixture_fingerprint(entries),
     )
-
-
-def _write(target: Path, tokenizer: bytes, manifest: bytes) -> None:
-    """Writes the directory beside `target`, then renames it. If anything fails, nothing incomplete remains."""
-    beside = staging_directory(target)
-    staging = beside.with_name(f"{beside.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        write_file(staging / TOKENIZER_NAME, tokenizer)
-        write_file(staging / MANIFEST_NAME, manifest)
-        sync_path(staging)
-        try:
-            os.rename(staging, target)
-        except OSError:  # another process was faster
-            read_dataset_manifest(target)
-        sync_path(target.parent)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)

@@ -223,11 +223,8 @@ def _is_there(target: Path, reading: RemoteReading) -> bool:
 
 
 def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, target: Path) -> None:
-    """Fetches the dataset whose manifest is `content` into `target`. The lock keeps others away, where there are locks;
-    elsewhere the name of the hidden directory does."""
-    beside = staging_directory(target)
-    staging = beside.with_name(f"{beside.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
+    """Fetches the dataset whose manifest is `content` into `target`."""
+    with publishing(target) as staging:
         write_file(staging / MANIFEST_NAME, content)
         try:
             manifest = read_dataset_manifest(staging)
@@ -243,14 +240,26 @@ def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, target: P
             list(pool.map(lambda file: _check_size(files, file), manifest.files))
         write_remote_reading(staging, reading)
         verify_dataset(staging)
-        sync_path(staging)
         shutil.rmtree(target, ignore_errors=True)  # it was damaged, and everything in it is a copy
-        with suppress(OSError):  # another process was faster
+    verify_dataset(target)
+
+
+@contextmanager
+def publishing(target: Path) -> Iterator[Path]:
+    """A hidden directory beside `target`, which gets its name at the end unless another process was faster.
+
+    It has a name of its own, for file systems without locks. If anything fails, nothing incomplete remains.
+    """
+    beside = staging_directory(target)
+    staging = beside.with_name(f"{beside.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        yield staging
+        sync_path(staging)
+        with suppress(OSError):
             os.rename(staging, target)
         sync_path(target.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    verify_dataset(target)
 
 
 def _check_size(files: RemoteFiles, file: DatasetFile) -> None:

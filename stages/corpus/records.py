@@ -210,22 +210,9 @@ def separated_texts(path: str, stream: TextIO, separator: str) -> Iterator[str]:
         if len(rest) > LONGEST_DOCUMENT_CHARACTERS:
             raise DataError(
                 f"data.document_separator: {separator!r} does not occur in {len(rest):,} characters of"
-                f" {path}; set the one that this file uses, or none{as_line_feed(separator)}"
+                f" {path}; set the one that this file uses, or none"
             )
     yield rest
-
-
-def as_line_feed(separator: str) -> str:
-    """How to write a separator that has `\\n` or `\\t` as two characters, for the end of a message; else nothing.
-
-    growctl does not read them as a line feed or a tab: `\\newpage` and `\\title` are likely separators too.
-    """
-    if "\\n" not in separator and "\\t" not in separator:
-        return ""
-    return (
-        f'. It has a backslash and a letter; for a line feed or a tab, write "{separator}" in double quotes in the'
-        f" schedule, or $'data.document_separator=\"{separator}\"' on the command line"
-    )
 
 
 def require_pyarrow(path: str) -> None:

@@ -261,15 +261,10 @@ def _check_sources(sources: Sequence[MixtureSource]) -> None:
         raise DataError(f"data.mixture: {twice[0]!r} is named more than once; give it one entry with the summed weight")
     for source in sources:
         epochs = source.epochs_at_most
-        if epochs is None:
-            continue
-        if not (math.isfinite(epochs) and epochs > 0):
-            raise DataError(f"data.mixture: epochs_at_most of {source.name!r} is {epochs}; it must be above 0")
-        if source.most_samples == 0:
+        if epochs is not None and not (math.isfinite(epochs) and epochs > 0 and source.most_samples):
             raise DataError(
-                f"data.mixture: epochs_at_most of {source.name!r} is {epochs:g}, which is not one of its"
-                f" {counted(source.num_windows, 'window')} of {counted(source.window_length, 'token')}; set it to"
-                f" {1 / source.num_windows:g} or more"
+                f"data.mixture: epochs_at_most of {source.name!r} is {epochs}; it must be {1 / source.num_windows:g} or"
+                f" more, one of its {counted(source.num_windows, 'window')}"
             )
 
 
@@ -284,13 +279,11 @@ def _integer_weights(weights: Mapping[str, float], names: Sequence[str]) -> dict
     for name, weight in weights.items():
         if name not in names:
             raise DataError(f"data.mixture: {name!r} is none of its sources, which are {', '.join(sorted(names))}")
-        if not math.isfinite(weight) or weight < 0:
-            raise DataError(f"data.mixture: the weight of {name!r} is {weight}; it must be a finite number above 0")
-    if not any(weights.values()):
-        raise DataError("data.mixture: all weights are 0, so no source would be read; set at least one above 0")
-    for name, weight in weights.items():
-        if weight == 0:
-            raise DataError(f"data.mixture: the weight of {name!r} is 0; set it above 0, or leave the source out")
+        if not (math.isfinite(weight) and weight > 0):
+            raise DataError(
+                f"data.mixture: the weight of {name!r} is {weight}; it must be a finite number above 0. To pause a"
+                " source, leave it out"
+            )
     exact = {names.index(name): _exact(weight) for name, weight in weights.items()}
     factor = math.lcm(*(weight.denominator for weight in exact.values()))
     parts = {source: int(weight * factor) for source, weight in exact.items()}

@@ -25,7 +25,7 @@ from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.text import OnProgress
 from stages.generate.decode import decode
 from stages.generate.generate import Row
-from stages.generate.settings import Sampling
+from stages.generate.settings import GenerationSettings, Sampling
 
 Request = tuple[tuple[str, str] | None, list[int], list[int]]
 """What lm_eval asks for: the strings (None for a part of a longer text), context ids, and continuation ids."""
@@ -44,14 +44,6 @@ WITHOUT_EFFECT = {
     "use_cache": True,
 }
 """Settings of Transformers that ask for nothing at these values."""
-
-
-class Continuation(NamedTuple):
-    """How to continue the prompts of a task."""
-
-    max_new_tokens: int
-    until: tuple[str, ...]
-    sampling: Sampling
 
 
 class _Prompt(NamedTuple):
@@ -180,14 +172,14 @@ class GrowctlLM(TemplateLM):
         """
         texts = [""] * len(requests)
         times: Counter[str] = Counter()
-        groups: dict[str, tuple[Continuation, list[_Prompt]]] = {}
+        groups: dict[str, tuple[GenerationSettings, list[_Prompt]]] = {}
         for index, request in enumerate(requests):
             prompt, asked = request.args
             ids = self.tok_encode(prompt) or [self._end_of_text_id]
             times[prompt] += 1
             key = repr(asked)
             if key not in groups:
-                groups[key] = continuation_of(request.task_name or "", asked), []
+                groups[key] = generation_settings(request.task_name or "", asked), []
             groups[key][1].append(_Prompt(index, ids, f"{times[prompt]}/{prompt}"))
         for settings, prompts in groups.values():
             prompts.sort(key=lambda prompt: -len(prompt.ids))
@@ -199,12 +191,12 @@ class GrowctlLM(TemplateLM):
         return texts
 
     def _continued(
-        self, model: LanguageModel, batch: Sequence[_Prompt], settings: Continuation
+        self, model: LanguageModel, batch: Sequence[_Prompt], settings: GenerationSettings
     ) -> list[tuple[int, str]]:
         """The index of each request, and its text."""
         num_new = settings.max_new_tokens if settings.max_new_tokens < self._context else max(1, self._context // 2)
         prompts = [prompt.ids[-(self._context - num_new) :] for prompt in batch]
-        rows = [Row(self._checkpoint, ids, settings.until) for ids in prompts]
+        rows = [Row(self._checkpoint, ids, settings.stop) for ids in prompts]
         num_ids, draws = self._checkpoint.num_token_ids, [prompt.draws for prompt in batch]
         for tokens in decode(model, prompts, num_new, settings.sampling, num_token_ids=num_ids, rows=draws):
             for row, token in zip(rows, tokens, strict=True):
@@ -216,7 +208,7 @@ class GrowctlLM(TemplateLM):
         return [(prompt.request, row.text) for prompt, row in zip(batch, rows, strict=True)]
 
 
-def continuation_of(task: str, asked: Mapping[str, Any]) -> Continuation:
+def generation_settings(task: str, asked: Mapping[str, Any]) -> GenerationSettings:
     """The `generation_kwargs` of a task, which have the names of Transformers.
 
     Raises UserError that names the first one that growctl does not have.
@@ -232,7 +224,8 @@ def continuation_of(task: str, asked: Mapping[str, Any]) -> Continuation:
         if value is not None and WITHOUT_EFFECT.get(name) != value:
             raise UserError(f"--tasks {task}: growctl cannot generate with {name}: {value}, as its YAML file asks")
     try:
-        return Continuation(max_new_tokens, tuple(until), Sampling.model_validate(fields))
+        sampling = Sampling.model_validate(fields)
+        return GenerationSettings(max_new_tokens=max_new_tokens, stop=tuple(filter(None, until)), sampling=sampling)
     except ValidationError as error:
         wrong = error.errors()[0]
         raise UserError(

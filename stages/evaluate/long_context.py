@@ -3,10 +3,8 @@
 Shapes: T positions of a window.
 """
 
-import ctypes
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +22,6 @@ from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.results import ContextLoss, PositionsLoss
 from stages.evaluate.text import Float64Array, OnProgress, perplexity, position_losses
 from stages.evaluate.windows import batches, sliding_windows
-from stages.usage.meter import resident_bytes
 
 FIRST_BUCKET = 64
 """Positions of the first bucket; each further bucket ends at twice the position."""
@@ -77,13 +74,16 @@ def _measured(
 ) -> ContextLoss:
     device = device_of(replicas.first)
     wait_for(device)
-    before = _start_measuring(device)
+    before = 0
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
     started = time.perf_counter()
     windows = batches(sliding_windows([tokens], context, context), batch_size)
     sums_T, counts_T = position_losses(checkpoint, replicas, windows, context, scaling)
     wait_for(device)
     seconds = time.perf_counter() - started
-    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resident_bytes("VmHWM")
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     num_tokens, loss = int(counts_T.sum()), float(sums_T.sum() / counts_T.sum())
     batch_tokens = min(batch_size * context, len(tokens) - 1)
     return ContextLoss(
@@ -95,7 +95,7 @@ def _measured(
         perplexity=perplexity(loss),
         wall_seconds=round(seconds, 3),
         seconds_per_token=seconds / num_tokens,
-        bytes_per_token=None if before is None or peak is None else max(0, peak - before) / batch_tokens,
+        bytes_per_token=None if peak is None else (peak - before) / batch_tokens,
         positions=tuple(by_position(sums_T, counts_T)),
     )
 
@@ -118,15 +118,3 @@ def _first_tokens(checkpoint: Pretrained, files: Sequence[Path], max_tokens: int
         if len(tokens) >= max_tokens:
             break
     return tokens[:max_tokens]
-
-
-def _start_measuring(device: torch.device) -> int | None:
-    """Bytes in use now; from here on, the peak counts. None if the kernel does not let the peak be reset."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device)
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # gives back what glibc kept from earlier batches
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak of resident memory
-        return resident_bytes("VmRSS")
-    return None

@@ -93,6 +93,5 @@ class ContextLoss:
     seconds_per_token: float
     """Wall seconds of the forward pass and the loss, per token."""
     bytes_per_token: float | None
-    """Memory that a batch needed beside the model, per token. Of a GPU: the peak of allocated memory. Of a CPU: the
-    growth of the process's resident memory at its peak; None if the kernel does not say."""
+    """Memory that a batch needed beside the model, at its peak, per token; None on a CPU."""
     positions: tuple[PositionsLoss, ...]

@@ -1,6 +1,5 @@
 """The page of a report in a browser: on a phone and a desktop, in light and dark, on paper, by keyboard."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from tests.browser.conftest import DESKTOP, PHONE, Open
 from tests.browser.invented_report import EVIL, invented_page, invented_runs
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Page
 
 each_screen = pytest.mark.parametrize(
     ("width", "scheme"), [(PHONE, "light"), (PHONE, "dark"), (DESKTOP, "light"), (DESKTOP, "dark")]
@@ -73,37 +72,6 @@ def test_a_run_named_like_a_script_is_text(open_page: Open, path: Path) -> None:
     assert page.locator("h1", has_text=EVIL).count() == 1
     assert EVIL in page.locator(".chart svg").first.inner_html().replace("&lt;", "<").replace("&gt;", ">")
     assert page.locator("script", has_text="alert(1)").count() == 0
-
-
-def test_tables_sort_by_exact_figures_within_their_groups(open_page: Open, path: Path) -> None:
-    page = open_page(path)
-    table = page.locator("#stages table").first
-    heading = table.get_by_role("columnheader", name="perplexity").first
-    number = heading.evaluate("cell => cell.cellIndex")
-
-    def figures() -> list[list[float]]:
-        return table.evaluate(
-            """(table, number) => [...table.tBodies].map(body => [...body.rows].filter(row => !row.className)
-            .map(row => Number(row.cells[number].dataset.value)).filter(value => !Number.isNaN(value)))""",
-            number,
-        )
-
-    before = figures()
-    assert sum(len(group) > 1 for group in before) >= 3
-    heading.get_by_role("button").click()
-    assert heading.get_attribute("aria-sort") == "ascending"
-    assert figures() == [sorted(group) for group in before]
-    heading.get_by_role("button").press("Enter")
-    assert figures() == [sorted(group, reverse=True) for group in before]
-    heading.get_by_role("button").click()
-    assert figures() == before
-
-
-def test_without_scripts_nothing_is_missing(open_page: Open, path: Path) -> None:
-    def words(of: "Locator") -> list[str]:
-        return re.findall(r"\w+", of.inner_text())
-
-    assert words(open_page(path).locator("main")) == words(open_page(path, java_script_enabled=False).locator("main"))
 
 
 @each_screen

@@ -14,7 +14,7 @@ from tools.wheel import PACKAGES, SDIST_EXTRAS, packaged_files, problems, sdist_
 def test_every_module_schedule_and_type_marker_must_be_packaged() -> None:
     wanted = packaged_files()
     assert {str(path.relative_to(REPOSITORY)) for path in SHIPPED.rglob("*.yaml")} <= wanted
-    assert {"schedules/schedule.schema.json", "growctl/cli/app.py", "stages/train/worker.py"} <= wanted
+    assert {"growctl/cli/app.py", "stages/train/worker.py"} <= wanted
     assert {f"{package}/py.typed" for package in PACKAGES if package != "schedules"} <= wanted
     assert not [file for file in wanted if "__pycache__" in file or file.startswith("tests")]
 

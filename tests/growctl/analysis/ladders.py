@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import plan_run
 from growctl.ledger.entries import BaseEntry, StageEntry
 from growctl.ledger.exchange import import_ledgers
 from growctl.run.dataset import RecordedLadder

@@ -54,13 +54,12 @@ def test_two_tokenizers_on_one_validation_text_are_split_warned_of_and_compared_
     assert warning.startswith("These runs are of 2 datasets, and losses and perplexities of different datasets cannot")
     assert "data (beef): coarse; data (f00d): fine" in warning
     assert warning.endswith("validate on the same text, so that bits per byte compare them.")
-    for chart, name in zip(found["compute"].parts, ("coarse", "fine"), strict=True):
-        assert isinstance(chart, Chart)
+    *charts, both = [part for part in found["compute"].parts if isinstance(part, Chart)]
+    for chart, name in zip(charts, ("coarse", "fine"), strict=True):
         assert {series.group for series in chart.series} == {name}
     tables = [part for part in found["stages"].parts if isinstance(part, Table)]
     assert [[rows.heading for rows in table.groups] for table in tables] == [["coarse"], ["fine"]]
-    [chart] = [part for part in found["bits-per-byte"].parts if isinstance(part, Chart)]
-    assert [series.name for series in chart.series] == ["coarse", "fine"]
+    assert (both.y_axis.key, [series.name for series in both.series]) == ("bits_per_byte", ["coarse", "fine"])
     assert [row[-1].value for table in tables for rows in table.groups for row in rows.rows] == pytest.approx(
         [loss / 0.6931472 for loss in (1.7, 1.6, 1.3, 1.2)]
     )
@@ -79,7 +78,7 @@ def test_nothing_compares_datasets_that_do_not_share_their_validation_text(
     trained(tmp_path, "coarse", "beef", text, 1.6)
     trained(tmp_path, "fine", "f00d", "validation", 1.2)
     found = sections(tmp_path)
-    assert "bits-per-byte" not in found
+    assert len(found["compute"].parts) == 2
     [warning] = [part.text for part in found["warnings"].parts if getattr(part, "tone", "") == "warning"]
     assert "Nothing here compares them" in warning
     assert warning.endswith(why)
@@ -100,6 +99,5 @@ def test_one_dataset_gets_no_warning_and_one_table(tmp_path: Path) -> None:
     trained(tmp_path, "a", "f00d", "validation", 1.6)
     trained(tmp_path, "b", "f00d", "validation", 1.2)
     found = sections(tmp_path)
-    assert "bits-per-byte" not in found
     assert "warnings" not in found
     assert len(found["stages"].parts) == len(found["compute"].parts) == 1

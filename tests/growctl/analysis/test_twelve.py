@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import plan_run
 from tests.growctl.analysis import ladders, twelve
 from tests.growctl.runs import run_here
 from tests.growctl.schedules import changed, parse

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import plan_run
 from growctl.ledger.exchange import import_ledgers
 from growctl.runs.directory import RunSet
 from growctl.runs.find import find_runs

@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from growctl.ladder.load import load_schedule
-from growctl.ladder.releases import plan_run
-from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.ladder.stage_plans import plan_run, plan_stages, total_flops
 from growctl.text.formatting import scientific, short_count
 from model.errors import UserError
 from tests.growctl.runs import run

@@ -8,8 +8,8 @@ from growctl.draft.document import schedule_text
 from growctl.draft.recipe import batch_sequences, make_draft, peak_rate, stage_tokens
 from growctl.draft.sizes import Size
 from growctl.draft.wish import Wish
+from growctl.ladder.datasets import ENOUGH_TOKENS
 from model.errors import UserError
-from stages.corpus.validation_size import ENOUGH_TOKENS
 
 
 def test_the_last_size_trains_on_half_of_the_tokens_and_the_others_share_the_rest_by_size() -> None:

@@ -7,8 +7,7 @@ import pytest
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.plan import make_plan
-from growctl.ladder.releases import plan_run
-from growctl.ladder.stage_plans import plan_stages, worker_spec
+from growctl.ladder.stage_plans import plan_run, plan_stages, worker_spec
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
 from model.flops import forward_flops_per_token, training_flops_per_token

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ladder.caveats import control_caveats, schedule_caveats
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import load_schedule, shipped_schedules
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.warnings import control_caveats, schedule_caveats
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.blocks import Schedule
 from model.config import num_parameters

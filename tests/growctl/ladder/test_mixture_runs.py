@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.load import load_schedule
-from growctl.ladder.mixtures import mixture_spans
 from growctl.runs.find import read_run
 from stages.checkpoint.manifest import read_manifest
 from stages.data.samples import MixedSamples, open_samples

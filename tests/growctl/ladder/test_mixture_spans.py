@@ -5,8 +5,8 @@ from typing import Any
 
 from growctl.ladder.budgets import stage_weights
 from growctl.ladder.controls import plan_controls
+from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.load import parse_schedule
-from growctl.ladder.mixtures import mixture_spans
 from growctl.ladder.stage_plans import plan_stages
 from growctl.run.changed_schedule import first_difference
 from growctl.schedule.blocks import Schedule

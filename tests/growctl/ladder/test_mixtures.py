@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from growctl.ladder.datasets import exhausted, mixture_parts
 from growctl.ladder.load import load_schedule, parse_schedule
-from growctl.ladder.mixtures import exhausted, mixture_parts
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
 from growctl.run.dataset import RunDataset

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import ScheduleError, load_schedule
-from growctl.ladder.releases import has_decayed, paths_of, plan_run, with_releases
-from growctl.ladder.stage_plans import StagePlan, plan_stages, slope_trigger
+from growctl.ladder.stage_plans import (
+    StagePlan,
+    has_decayed,
+    paths_of,
+    plan_run,
+    plan_stages,
+    slope_trigger,
+    with_releases,
+)
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule
 from tests.growctl.ladders import ladder

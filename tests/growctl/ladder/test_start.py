@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from growctl.ladder.caveats import schedule_caveats
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import ScheduleError, load_resolved, load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.ladder.warnings import schedule_caveats
 from growctl.run.requests import schedule_yaml
 from growctl.run.start import Start
 from growctl.schedule.blocks import Schedule

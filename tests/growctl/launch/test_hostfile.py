@@ -74,7 +74,7 @@ def test_a_missing_hostfile_is_reported_with_the_key_and_an_example(tmp_path):
     with pytest.raises(LaunchError) as error:
         read_hostfile(tmp_path / "none")
     assert str(error.value).startswith(f"launch.hostfile.path = '{tmp_path}/none': [Errno 2] No such file")
-    assert str(error.value).endswith("name a file with lines as worker-1 slots=8")
+    assert str(error.value).endswith("as in: worker-1 slots=8, or set launch.hostfile.path to your hostfile")
 
 
 @pytest.mark.parametrize(

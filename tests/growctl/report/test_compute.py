@@ -104,8 +104,8 @@ def test_an_unfinished_run_has_an_entry_that_says_so(tmp_path: Path) -> None:
     control(tmp_path, 1200, None)
     entries = [series.entry for series in chart_of(tmp_path).series]
     assert entries == [
-        "quick, ladder from 800k, unfinished",
-        *["tokenformer-scratch, 2.4M, 1 of 2 runs unfinished"] * 2,
+        "quick, ladder from 800k, 1 of 1 unfinished",
+        *["tokenformer-scratch, 2.4M, 1 of 2 unfinished"] * 2,
     ]
 
 
@@ -138,4 +138,4 @@ def test_no_runs_and_runs_without_points_make_a_chart_that_says_so(tmp_path: Pat
     assert "No run has a final loss yet" in compute_chart([]).summary
     FakeRun(tmp_path, "quick", [SMALL])
     [series] = chart_of(tmp_path).series
-    assert (series.marks, series.entry) == ((), "quick, ladder from 800k, unfinished")
+    assert (series.marks, series.entry) == ((), "quick, ladder from 800k, 1 of 1 unfinished")

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from growctl.ladder.load import parse_schedule
-from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import plan_run
 from growctl.run.screen import LiveScreen
 from growctl.schedule.blocks import Schedule
 from growctl.text.console import Terminal

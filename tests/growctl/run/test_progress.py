@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import plan_run
 from growctl.run import screen as screen_module
 from growctl.run.progress import LadderProgress
 from growctl.run.screen import Screen, make_screen, stage_table

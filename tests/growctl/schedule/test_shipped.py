@@ -61,16 +61,6 @@ def test_a_schedules_own_dump_reloads_to_an_equal_schedule_and_so_do_its_control
         assert load_schedule(file_of(tmp_path, text)) == original
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_shipped_schedule_begins_with_the_schema_for_editors(name: str) -> None:
-    path = shipped_schedules()[name]
-    first, _, rest = path.read_text().partition("\n")
-    prefix = "# yaml-language-server: $schema="
-    assert first.startswith(prefix)
-    assert (path.parent / first.removeprefix(prefix)).resolve() == SHIPPED / "schedule.schema.json"
-    assert rest.startswith("# "), "what it is, in a comment"
-
-
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_shipped_choice_loads_in_a_schedule(group: str, choice: str) -> None:
     without = ["~data.vocab_size", "model.vocab_size=60000"] if group == "data" else []

@@ -12,9 +12,8 @@ import typer
 from growctl.cli.app import app
 from growctl.doctor.check import Check, DoctorDocument
 from growctl.schedule.json_schema import schema_text
-from growctl.text.document_names import COMMANDS, DOCUMENTS, FILES
 from growctl.text.document_schema import document_schema, document_schema_text
-from growctl.text.documents import document_text, plain
+from growctl.text.documents import COMMANDS, DOCUMENTS, FILES, document_text, plain
 from tests.growctl.runs import run_here
 from tests.growctl.text.schemas import assert_follows_schema
 from tests.stages.test_metrics import EVENTS, line
@@ -117,7 +116,7 @@ def test_printing_a_schema_imports_neither_torch_nor_the_harness():
     program = (
         "import sys\n"
         "from growctl.text.document_schema import document_schema_text\n"
-        "from growctl.text.document_names import COMMANDS, FILES\n"
+        "from growctl.text.documents import COMMANDS, FILES\n"
         "for name in (*FILES, *COMMANDS):\n"
         "    document_schema_text(name)\n"
         "print(sorted({'torch', 'deepspeed', 'lm_eval', 'matplotlib', 'transformers'} & set(sys.modules)))"

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from growctl.ladder.releases import paths_of
-from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.stage_plans import paths_of, plan_stages
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.trackers import tracking

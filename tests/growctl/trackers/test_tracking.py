@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from growctl.ladder.releases import paths_of
-from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.stage_plans import paths_of, plan_stages
 from growctl.runs_dir import RunPaths
 from growctl.trackers import tracking
-from growctl.trackers.adapters import Point, where
+from growctl.trackers.adapters import TrackedPoint, where
 from growctl.trackers.process import StageInRun
 from tests.growctl.runs import wait_for
 from tests.growctl.schedules import changed as changed_data
@@ -97,7 +96,7 @@ def test_a_rejected_update_is_a_mark_and_values_that_are_not_finite_are_left_out
 
 
 def test_a_release_continues_at_the_end_of_its_stage_with_lines_of_its_own(noting, tmp_path):
-    from growctl.ladder.releases import plan_release
+    from growctl.ladder.stage_plans import plan_release
 
     schedule = schedule_with("tensorboard", **{"stages.0.release": True})
     plans = plan_stages(schedule)
@@ -136,7 +135,7 @@ def test_places_count_the_start_checkpoint_as_the_report_does():
     plans = plan_stages(schedule)
     first = StageInRun(schedule, plans[1].name, [plan.num_steps for plan in plans]).point(trained(0))
     assert (first.flops, first.tokens) == (plans[0].flops.total, plans[0].budget_tokens)
-    point = Point("s", 0, 3, 10**13, 2.0**80, 7, {"loss": 4.0})
+    point = TrackedPoint("s", 0, 3, 10**13, 2.0**80, 7, {"loss": 4.0})
     assert list(point.by_axis()) == [
         ("loss", 4.0, 3),
         ("by_tokens/loss", 4.0, 10**13),

@@ -322,16 +322,6 @@ def test_the_listing_of_a_folder_on_a_web_server_is_not_read_as_text(
         assert len(open_corpus(DataSpec(source="memory://texts")).files) == 1
 
 
-@pytest.mark.parametrize(("separator", "hint"), [(r"\n---\n", True), (r"\t", True), ("---", False)])
-def test_a_separator_with_a_backslash_that_does_not_occur_gets_a_hint_how_to_write_a_line_feed(
-    tmp_path: Path, separator: str, hint: bool
-) -> None:
-    (tmp_path / "a.txt").write_text("one\n===\ntwo")
-    with pytest.raises(DataError) as error:
-        open_corpus(DataSpec(source=str(tmp_path / "a.txt"), document_separator=separator)).check_separator()
-    assert (f"or $'data.document_separator=\"{separator}\"' on the command line" in str(error.value)) is hint
-
-
 @pytest.mark.parametrize("separator", [None, "====="])
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_text_that_is_not_utf_8_is_an_error_that_names_the_line(

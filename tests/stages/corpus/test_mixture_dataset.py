@@ -100,11 +100,11 @@ def test_sources_that_make_no_mixture_get_one_clear_error(
     with pytest.raises(DataError, match=r"data\.mixture: has no sources"):
         write_mixture([], datasets)
     for weight in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(DataError, match=r"data\.mixture: (the weight of 'books' is|all weights are 0)"):
+        with pytest.raises(DataError, match=r"data\.mixture: the weight of 'books' is"):
             write_mixture([ingredients[0]._replace(weight=weight)], datasets)
     with pytest.raises(DataError, match=r"data\.mixture: 'books' is named more than once"):
         write_mixture([ingredients[0], ingredients[0]], datasets)
-    with pytest.raises(DataError, match=r"epochs_at_most of 'books' is 0; it must be above 0"):
+    with pytest.raises(DataError, match=r"epochs_at_most of 'books' is 0; it must be"):
         write_mixture([ingredients[0]._replace(epochs_at_most=0)], datasets)
     with pytest.raises(DataError, match=r"data\.mixture: 'all' .* is a mixture itself; name its sources"):
         write_mixture([ingredients[0], Ingredient("all", mixture, 1.0)], datasets)

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
 
-from stages.corpus import build as build_module
 from stages.corpus import corpus as corpus_module
+from stages.corpus import prepare as build_module
 from stages.corpus import tokenizer as tokenizer_module
 from stages.corpus.corpus import content_hash, is_validation
 from stages.corpus.prepare import prepare

@@ -184,11 +184,14 @@ def test_a_source_used_up_in_an_earlier_stage_ends_the_mixture_where_it_is_neede
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"a": 1, "b": 0}, "the weight of 'b' is 0; set it above 0, or leave the source out"),
+        (
+            {"a": 1, "b": 0},
+            "the weight of 'b' is 0; it must be a finite number above 0. To pause a source, leave it out",
+        ),
         ({"a": 1, "b": float("nan")}, "the weight of 'b' is nan; it must be a finite number above 0"),
         ({"a": 1, "b": float("inf")}, "the weight of 'b' is inf"),
         ({"a": 1, "b": -0.5}, r"the weight of 'b' is -0\.5; it must be"),
-        ({"a": 0, "b": 0.0}, "all weights are 0"),
+        ({"a": 0, "b": 0.0}, "the weight of 'a' is 0"),
         ({}, "has no sources"),
         ({"a": 1, "d": 1}, "'d' is none of its sources, which are a, b"),
     ],
@@ -201,11 +204,14 @@ def test_weights_that_make_no_mixture_get_one_clear_error(weights: dict[str, flo
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: limited({"a": 0}, {"a": 1}), "epochs_at_most of 'a' is 0; it must be above 0"),
+        (
+            lambda: limited({"a": 0}, {"a": 1}),
+            r"epochs_at_most of 'a' is 0; it must be 0\.01 or more, one of its 100 windows",
+        ),
         (lambda: limited({"a": float("nan")}, {"a": 1}), "epochs_at_most of 'a' is nan"),
         (
             lambda: limited({"a": 0.001}, {"a": 1}),
-            r"is 0\.001, which is not one of its 100 windows of 10 tokens; set it to 0\.01",
+            r"epochs_at_most of 'a' is 0\.001; it must be 0\.01 or more",
         ),
         (lambda: Mixture([MixtureSource("a", 9, 1)] * 2, [MixtureStage(0, {"a": 1})]), "'a' is named more than once"),
         (lambda: mixture_of((0, {"a": 1}), (5, {"a": 1}), (5, {"a": 1})), "each must start after the one before"),

@@ -19,7 +19,7 @@ pytest.importorskip("lm_eval", reason="lm-eval, of the extra `eval`, is not inst
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.evaluate import tasks as task_module
-from stages.evaluate.harness import GrowctlLM, continuation_of
+from stages.evaluate.harness import GrowctlLM, generation_settings
 from stages.evaluate.replicas import Replicas
 from stages.evaluate.tasks import find_tasks, run_tasks
 from stages.generate.generate import generate
@@ -207,7 +207,7 @@ def test_sampled_text_depends_neither_on_the_batch_nor_on_other_requests(checkpo
     ],
 )
 def test_what_a_task_asks_of_generation_is_translated(asked: dict[str, Any], sampling: Sampling):
-    assert continuation_of("poems", asked).sampling == sampling
+    assert generation_settings("poems", asked).sampling == sampling
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_what_a_task_asks_of_generation_is_translated(asked: dict[str, Any], sam
 )
 def test_what_growctl_cannot_do_for_a_task_is_refused(asked: dict[str, Any], said: str):
     with pytest.raises(UserError, match=re.escape(said)):
-        continuation_of("poems", asked)
+        generation_settings("poems", asked)
 
 
 def test_empty_continuations_are_certain(checkpoint: Pretrained, capfd: pytest.CaptureFixture[str]):
