@@ -13,9 +13,9 @@ from growctl.run.grid import Point, run_names
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
-from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set, short_name
+from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set
 from growctl.runs.status import RunState, RunStatus, find_status, run_directories
-from growctl.runs.status_sections import TONES
+from growctl.runs.status_sections import run_columns
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure, rows_of
@@ -197,7 +197,7 @@ def _swept(part: RunRequest, request: LadderRequest, run: RunStatus | None, fail
 def cost_section(document: SweepDocument, *, reuses: bool) -> Section:
     """What the runs of a set will cost; `reuses`: whether equal training is done once."""
     columns = (
-        *_name_and_state(document),
+        *run_columns(document.runs, {run.name for run in document.runs}),
         Column("parameters", cell=lambda run: Cell(_sizes(run))),
         Column("tokens", cell=lambda run: figure(run.tokens, short_count)),
         Column("FLOPs", cell=lambda run: figure(run.flops, scientific)),
@@ -215,7 +215,7 @@ def cost_section(document: SweepDocument, *, reuses: bool) -> Section:
 def outcome_section(document: SweepDocument) -> Section:
     """How the runs of a set ended."""
     columns = (
-        *_name_and_state(document),
+        *run_columns(document.runs, {run.name for run in document.runs}),
         Column("final loss", cell=lambda run: Cell("" if run.final_loss is None else f"{run.final_loss:.4f}")),
     )
     return Section("sweep", "", (Table.of("runs", columns, rows_of(columns, document.runs)),))
@@ -224,11 +224,3 @@ def outcome_section(document: SweepDocument) -> Section:
 def _sizes(run: SweptRun) -> str:
     sizes = [short_count(size) for size in run.num_parameters]
     return " -> ".join(sizes if len(sizes) < 3 else [sizes[0], sizes[-1]])
-
-
-def _name_and_state(document: SweepDocument) -> tuple[Column, Column]:
-    heading = "run, its controls" if any(run.control for run in document.runs) else "run"
-    return (
-        Column(heading, is_number=False, cell=lambda run: Cell(short_name(run.name, run.control is not None))),
-        Column("state", is_number=False, cell=lambda run: Cell(run.state, tone=TONES[run.state])),
-    )

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from growctl.runs.directory import RunError
@@ -66,30 +66,6 @@ def find_holder(directory: Path) -> Holder | None:
             holder = read_holder(directory / LOCK_STAND_IN)
             return None if not (directory / LOCK_STAND_IN).exists() or holder.gone else holder
     return None
-
-
-@dataclass(frozen=True)
-class RunningProcess:
-    """The process that holds a run directory."""
-
-    process: int | None
-    host: str | None
-    here: bool
-    """Whether it runs on this machine."""
-    since: float
-    """When it took the lock, in seconds since 1970."""
-
-
-def running_process(directory: Path) -> RunningProcess | None:
-    """The process that holds a run directory; None if no process does. The lock file outlives the lock.
-
-    Raises OSError if the lock cannot be checked.
-    """
-    holder = find_holder(directory)
-    if holder is None:
-        return None
-    here = holder.host == socket.gethostname()
-    return RunningProcess(holder.process, holder.host, here, RunPaths(directory).lock.stat().st_mtime)
 
 
 def is_held(lock: Path) -> bool:

@@ -29,7 +29,7 @@ from growctl.runs.directory import (
     steps_done,
 )
 from growctl.runs.find import RunNotFoundError
-from growctl.runs.lock import is_held, running_process
+from growctl.runs.lock import find_holder, is_held
 from growctl.runs.runs import ControlToCome, RunReport
 from growctl.runs.stages import StageStatus, in_utc, modified, read_stage
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RUN_NAME, RunPaths, RunsPaths
@@ -154,9 +154,10 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     paths = RunPaths(directory)
     if paths.imported.exists():
         return _imported(paths), []
-    holder = None
+    holder = held_since = None
     try:
-        holder = running_process(directory)
+        holder = find_holder(directory)
+        held_since = paths.lock.stat().st_mtime if holder else None  # the lock file outlives the lock
     except OSError as error:
         notes.append(f"{paths.lock}: cannot check whether a growctl holds the run: {error.strerror}")
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
@@ -167,7 +168,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     parts = _parts(paths, schedule)
     for name, stage_paths, plan in parts:
         reached = all(stage.state == "done" for stage in stages)
-        since = holder.since if holder and reached else None
+        since = held_since if reached else None
         stages.append(read_stage(name, stage_paths, plan, reached=reached, held_since=since, notes=notes))
     ladder, _, kind = (entry.control_of or "", "", entry.control) if entry else directory.name.partition(CONTROL_INFIX)
     failed = next((stage for stage in stages if stage.state == "failed"), None)
@@ -197,8 +198,8 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         overrides=run_set.overrides if run_set else {},
         process=holder.process if holder else None,
         host=holder.host if holder else None,
-        here=holder.here if holder else None,
-        since=in_utc(holder.since) if holder else None,
+        here=holder.host == socket.gethostname() if holder else None,
+        since=in_utc(held_since),
         reason=failed.reason if failed else None,
         jobs=_jobs(of_ladder, directory.name, notes),
         stages=tuple(stages),

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from growctl.runs.directory import RunSet, short_name
 from growctl.runs.stages import StageStatus
@@ -25,13 +26,23 @@ TONES: dict[RunState, CellTone] = {
 }
 
 
-def runs_section(runs: Sequence[RunStatus], ladders: Collection[str]) -> Section:
-    """One line for each run, with the controls of `ladders` below their ladder, and then the notes on all runs."""
+def run_columns(runs: Sequence[Any], ladders: Collection[str]) -> tuple[Column, Column]:
+    """The columns of the names and states of runs, which are records with `name`, `control_of` and `state`.
+
+    Controls of `ladders` are indented, to stand below them.
+    """
     below = [run.control_of in ladders for run in runs]
     heading = "control" if all(below) else "run, its controls" if any(below) else "run"
-    columns = (
+    return (
         Column(heading, is_number=False, cell=lambda run: Cell(short_name(run.name, run.control_of in ladders))),
         Column("state", is_number=False, cell=lambda run: Cell(run.state, tone=TONES[run.state])),
+    )
+
+
+def runs_section(runs: Sequence[RunStatus], ladders: Collection[str]) -> Section:
+    """One line for each run, with the controls of `ladders` below their ladder, and then the notes on all runs."""
+    columns = (
+        *run_columns(runs, ladders),
         Column("stage", is_number=False, cell=lambda run: Cell(_place(run))),
         Column("step", cell=lambda run: Cell(_steps(run.current, brief=True))),
         Column("training loss", cell=lambda run: _loss(run.current and run.current.training_loss)),

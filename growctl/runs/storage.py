@@ -3,83 +3,71 @@
 import json
 import os
 import stat
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from growctl.ledger.ledger import Ledger, LedgerError, SplitCost
-from growctl.runs.directory import own_schedule, short_name
+from growctl.runs.directory import own_schedule
 from growctl.runs.status import RunState, RunStatus, find_status, run_directories
+from growctl.runs.status_sections import run_columns
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.sources import mixtures_in, prepared_data
 from growctl.text.formatting import byte_count, duration, scientific
-from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table, figure
+from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table, figure, rows_of
 from model.errors import UserError
 from stages.corpus.prepared import prepared_datasets
 from stages.counted import counted
 from stages.stage_dir import MIXTURE_PREFIX
 
 
-@dataclass
-class FileUse:
-    """One file, as found under some directories."""
+class DiskFile(NamedTuple):
+    """A file, whichever of its names it was found under."""
 
+    device: int
+    inode: int
     bytes: int
     links: int
     """How many names it has in the whole file system."""
-    names: int = 0
-    """How many of its names are under the directories."""
 
 
-@dataclass
-class DiskUse:
-    """The files under some directories. Sizes are those of the files' contents."""
-
-    files: dict[tuple[int, int], FileUse] = field(default_factory=dict)
-    """By device and inode, which identify a file under all its names."""
+class DiskUse(Counter[DiskFile]):
+    """The files under some directories, with the number of their names there. Sizes are those of the contents."""
 
     @classmethod
     def of(cls, *paths: Path) -> "DiskUse":
-        """The files at and below `paths`, which must not contain each other. Skips what cannot be read or vanishes."""
+        """The files at and below `paths`, which must not contain each other. Skips links, and what cannot be read."""
         use = cls()
-        for status in _regular_files(paths):
-            use._add((status.st_dev, status.st_ino), FileUse(status.st_size, status.st_nlink, names=1))
+        for top in paths:
+            below = [Path(folder, name) for folder, _, names in os.walk(top) for name in names]
+            for path in below if top.is_dir() else [top]:
+                with suppress(OSError):
+                    status = path.lstat()
+                    if stat.S_ISREG(status.st_mode):
+                        use[DiskFile(status.st_dev, status.st_ino, status.st_size, status.st_nlink)] += 1
         return use
 
     @classmethod
     def union(cls, uses: Iterable["DiskUse"]) -> "DiskUse":
         """The files of all `uses`, which must be of directories that do not contain each other."""
         joined = cls()
-        for identity, file in chain.from_iterable(use.files.items() for use in uses):
-            joined._add(identity, file)
+        for use in uses:
+            joined.update(use)
         return joined
-
-    def _add(self, identity: tuple[int, int], file: FileUse) -> None:
-        self.files.setdefault(identity, FileUse(file.bytes, file.links)).names += file.names
 
     @property
     def bytes(self) -> int:
         """The size of all files."""
-        return sum(file.bytes for file in self.files.values())
+        return sum(file.bytes for file in self)
 
     @property
     def freed_bytes(self) -> int:
         """What removing the directories would free: the size of the files that have no name elsewhere."""
-        return sum(file.bytes for file in self.files.values() if file.names >= file.links)
-
-
-def _regular_files(paths: Iterable[Path]) -> Iterator[os.stat_result]:
-    """The status of every regular file at and below `paths`. Does not follow links."""
-    for top in paths:
-        below = [Path(folder, name) for folder, _, names in os.walk(top) for name in names]
-        for path in below if top.is_dir() else [top]:
-            with suppress(OSError):
-                status = path.lstat()
-                if stat.S_ISREG(status.st_mode):
-                    yield status
+        return sum(file.bytes for file, names in self.items() if names >= file.links)
 
 
 @dataclass(frozen=True)
@@ -235,15 +223,14 @@ def _stored(run: RunStatus, use: DiskUse) -> StoredRun:
 
 def _shares(uses: dict[str, DiskUse], wanted: set[str]) -> list[Share]:
     """The files of `wanted` runs that have names in other runs or elsewhere, the largest share first."""
-    runs_of: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for name, use in uses.items():
-        for identity in use.files:
-            runs_of[identity].append(name)
     everything = DiskUse.union(uses.values())
+    runs_of: dict[DiskFile, list[str]] = defaultdict(list)
+    for name, use in uses.items():
+        for file in use:
+            runs_of[file].append(name)
     sizes: dict[tuple[tuple[str, ...], bool], list[int]] = defaultdict(list)
-    for identity, names in runs_of.items():
-        file = everything.files[identity]
-        elsewhere = file.names < file.links
+    for file, names in runs_of.items():
+        elsewhere = everything[file] < file.links
         if (len(names) > 1 or elsewhere) and wanted.intersection(names):
             sizes[tuple(names), elsewhere].append(file.bytes)
     shares = [Share(names, elsewhere, len(shared), sum(shared)) for (names, elsewhere), shared in sizes.items()]
@@ -254,43 +241,30 @@ def section(storage: Storage) -> Section:
     """A line for each run, with controls below their ladder, then what they share, then the datasets."""
     if not storage.runs and not storage.datasets:
         return Section("storage", "", (Paragraph(f"there are no runs in {storage.runs_dir} yet"),))
-    ladders = {run.name for run in storage.runs}
-    has_controls = any(run.control_of in ladders for run in storage.runs)
-    reuses = any(run.reused_flops for run in storage.runs)
-    heading = "run, its controls" if has_controls else "run"
-    columns = [Column(heading, is_number=False), Column("state", is_number=False)]
-    columns += map(Column, ("size", "frees", "FLOPs", *(["reused"] if reuses else []), "device time"))
-    rows = [
-        [
-            Cell(short_name(run.name, run.control_of in ladders)),
-            Cell(run.state),
-            figure(run.bytes, byte_count),
-            figure(run.freed_bytes, byte_count),
-            figure(run.flops, scientific),
-            *([figure(run.reused_flops, scientific)] if reuses else []),
-            figure(run.device_seconds, duration),
-        ]
-        for run in storage.runs
+    columns = [
+        *run_columns(storage.runs, {run.name for run in storage.runs}),
+        Column("size", cell=lambda run: figure(run.bytes, byte_count)),
+        Column("frees", cell=lambda run: figure(run.freed_bytes, byte_count)),
+        Column("FLOPs", cell=lambda run: figure(run.flops, scientific)),
+        Column("reused", cell=lambda run: figure(run.reused_flops, scientific)),
+        Column("device time", cell=lambda run: figure(run.device_seconds, duration)),
     ]
+    reuses = any(run.reused_flops for run in storage.runs)
+    columns = [column for column in columns if reuses or column.heading != "reused"]
     caption = "frees: what removing the run would free" + (
         "; reused: FLOPs taken over from other runs, which paid for them" if reuses else ""
     )
-    parts: list[Part] = [Table.of("runs", columns, rows, caption)]
+    parts: list[Part] = [Table.of("runs", columns, rows_of(columns, storage.runs), caption)]
     parts += [Paragraph(f"{run.name}: {note}", "warning") for run in storage.runs for note in run.notes]
     parts += [Paragraph(_share_words(share)) for share in storage.shares]
     if storage.datasets:
-        columns = [Column("dataset", is_number=False), Column("size"), Column("used by", is_number=False)]
-        parts.append(Paragraph("prepared datasets", "heading"))
-        parts.append(
-            Table.of(
-                "datasets",
-                columns,
-                [
-                    [Cell(data.name), figure(data.bytes, byte_count), Cell(", ".join(data.used_by) or "no run")]
-                    for data in storage.datasets
-                ],
-            )
-        )
+        columns = [
+            Column("dataset", is_number=False, cell=lambda dataset: Cell(dataset.name)),
+            Column("size", cell=lambda dataset: figure(dataset.bytes, byte_count)),
+            Column("used by", is_number=False, cell=lambda dataset: Cell(", ".join(dataset.used_by) or "no run")),
+        ]
+        table = Table.of("datasets", columns, rows_of(columns, storage.datasets))
+        parts += [Paragraph("prepared datasets", "heading"), table]
     parts.append(Paragraph(f"in all: {byte_count(storage.bytes)}; files that several share count once", "strong"))
     return Section("storage", "", tuple(parts))
 
