@@ -33,10 +33,10 @@ FACTS_SECONDS = 120.0
 ANY_BATCH = math.lcm(*range(1, MOST_CPU_RANKS + 1))
 """A batch size that any number of ranks divides."""
 
-Devices = Literal["auto"] | int
+NumRanks = Literal["auto"] | int
 
 
-def diagnose(runs_dir: Path, devices: Devices, on_start: Callable[[str], None]) -> Iterator[Check]:
+def diagnose(runs_dir: Path, devices: NumRanks, on_start: Callable[[str], None]) -> Iterator[Check]:
     """Yields every check except that of imports as soon as it is done; calls `on_start(name)` before each.
 
     Leaves no files behind, except the log of a failed all-reduce.
@@ -75,7 +75,7 @@ def machine_facts() -> MachineFacts | str:
         return f"{type(error).__name__}: {error}"
 
 
-def all_reduce(wanted: Devices, num_bytes: int = ALL_REDUCE_BYTES, patience: float = ALL_REDUCE_SECONDS) -> str:
+def all_reduce(wanted: NumRanks, num_bytes: int = ALL_REDUCE_BYTES, patience: float = ALL_REDUCE_SECONDS) -> str:
     """Starts the ranks that a run would use, in the same way, and lets them sum a float32 tensor.
 
     If that fails, their log is kept.

@@ -3,18 +3,16 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from growctl.draft.document import schedule_text
 from growctl.draft.recipe import SHARDINGS, Draft, Sharding, make_draft
 from growctl.draft.wish import Wish
-from growctl.ladder.controls import plan_controls
-from growctl.ladder.costs import HEADROOM, Plan, device_memory, stage_devices, stage_memory
+from growctl.ladder.costs import Plan
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
-from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.devices import gpus_here
 from growctl.launch.machines import LaunchError
-from growctl.launch.resolve import planned_devices
 from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import short_count
 from model.errors import UserError
@@ -39,7 +37,7 @@ def drafted(wish: Wish, name: str) -> Drafted:
     """
     draft = make_draft(wish, wish.gpus or _num_gpus_here())
     schedule = _loaded(schedule_text(draft), name)
-    sharding = next((sharding for sharding in SHARDINGS if _fits(schedule, sharding)), None)
+    sharding = next((sharding for sharding in SHARDINGS if _fits(_plan(schedule, sharding))), None)
     if sharding is None:
         raise UserError(_too_large(draft, schedule))
     draft = replace(draft, sharding=sharding)
@@ -55,29 +53,18 @@ def _loaded(text: str, name: str) -> Schedule:
         return load_schedule(str(path))
 
 
-def _fits(schedule: Schedule, sharding: Sharding, num_devices: int | None = None) -> bool:
-    """Whether every stage of the ladder and its controls fits one sequence at a time; True if the memory is unknown.
-
-    `num_devices` replaces the planned number.
-    """
-    devices = planned_devices(schedule)
-    memory = device_memory(schedule, devices)
+def _plan(schedule: Schedule, sharding: Sharding, num_devices: int | None = None) -> Plan:
+    """The plan with that sharding, and with `num_devices` in place of the schedule's."""
     zero_stage, offload = sharding
-    launch = schedule.launch.model_copy(update={"zero_stage": zero_stage, "offload": offload})
-    runs = [schedule, *(control.schedule for control in plan_controls(schedule))]
-    return memory is None or all(
-        stage_memory(
-            run.model_copy(update={"launch": launch}),
-            plan,
-            num_devices or stage_devices(run, plan.index, devices.per_machine),
-            devices,
-        )
-        .of(1)
-        .total
-        <= (1 - HEADROOM) * memory
-        for run in runs
-        for plan in plan_stages(run)
-    )
+    update: dict[str, Any] = {"zero_stage": zero_stage, "offload": offload}
+    if num_devices:
+        update["devices"] = num_devices
+    return make_plan(schedule.model_copy(update={"launch": schedule.launch.model_copy(update=update)}))
+
+
+def _fits(plan: Plan) -> bool:
+    """Whether every stage of the ladder and its controls fits one sequence at a time; True if the memory is unknown."""
+    return all(stage.largest_micro_batch_size != 0 for run in plan.runs for stage in run.trunk)
 
 
 def _too_large(draft: Draft, schedule: Schedule) -> str:
@@ -89,7 +76,7 @@ def _too_large(draft: Draft, schedule: Schedule) -> str:
         "in the host's memory"
     )
     while (gpus := 2 * gpus) <= draft.batch_size:
-        if _fits(schedule, SHARDINGS[-1], gpus):
+        if _fits(_plan(schedule, SHARDINGS[-1], gpus)):
             return f"{said}; --gpus {gpus} fits"
     return f"{said}; choose fewer parameters, or devices with more memory"
 

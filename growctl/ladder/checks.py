@@ -118,11 +118,7 @@ def _texts(schedule: Schedule) -> Iterator[Row]:
     names = [source.name for source in data.mixture]
     yield "data.shared_tokenizer", data.shared_tokenizer is not None, "growctl computes it; leave it out"
     yield "data.source", not data.source and not is_mixed, "is missing; set it, or name several texts in data.mixture"
-    yield (
-        "data.source",
-        data.source and is_mixed,
-        "data.mixture names texts too; drop one (as an override: ~data.source)",
-    )
+    yield "data.source", data.source and is_mixed, "data.mixture names texts too; drop one (override: ~data.source)"
     yield "data.when_exhausted", not is_mixed and data.when_exhausted != "stop", "is for data.mixture; leave it out"
     for key in _OF_A_SOURCE:
         is_set = getattr(data, key) != DataBlock.model_fields[key].default
@@ -147,11 +143,8 @@ def _texts(schedule: Schedule) -> Iterator[Row]:
 
 def _model(schedule: Schedule) -> Iterator[Row]:
     model, data, num_tokens = schedule.model, schedule.data, schedule.data.num_tokens
-    yield (
-        "model.vocab_size",
-        not (model.vocab_size or num_tokens),
-        "is missing; set it to the entries of data.tokenizer",
-    )
+    is_missing = not (model.vocab_size or num_tokens)
+    yield "model.vocab_size", is_missing, "is missing; set it to the number of entries of data.tokenizer"
     at_url = not (data.vocab_size or data.tokenizer_vocab_size) and any("://" in (s.source or "") for s in data.specs)
     advice = "; if a text is a prepared dataset at a URL, open it first: `growctl data show URL`" if at_url else ""
     too_few = model.vocab_size and num_tokens and model.vocab_size < num_tokens
@@ -162,17 +155,13 @@ def _model(schedule: Schedule) -> Iterator[Row]:
     head_width = model.hidden_size // model.num_heads
     turned = int(head_width * model.rotary_fraction)
     uneven = model.rotary_fraction and not model.hidden_size % model.num_heads and (turned < 2 or turned % 2)
-    yield (
-        *("model.rotary_fraction", uneven),
-        f"rotates {turned} of the {head_width} dimensions of a head; that number must be even and 2 or more, or 0",
-    )
+    allowed = f"rotates {turned} of a head's {head_width} dimensions; that must be even and 2 or more, or 0"
+    yield "model.rotary_fraction", uneven, allowed
 
 
 def _stages(schedule: Schedule) -> Iterator[Row]:
     names = [stage.name for stage in schedule.stages]
-    foreign: dict[str, str] = dict.fromkeys(
-        ("hidden_size", "ffn_size"), "a tokenformer grows by tokens and layers only"
-    )
+    foreign = dict.fromkeys(("hidden_size", "ffn_size"), "a tokenformer grows by tokens and layers only")
     if schedule.model.family == "transformer":
         foreign = dict.fromkeys(("attention_tokens", "ffn_tokens", "layers"), "a transformer has no parameter tokens")
     for index, stage in enumerate(schedule.stages):
@@ -190,11 +179,8 @@ def _budgets(schedule: Schedule) -> Iterator[Row]:
         here, until = f"stages.{index}", stage.until
         is_last, step = index + 1 == len(schedule.stages), stage_batch(schedule, index).tokens
         own = [key for key in ("train_tokens", "train_steps") if getattr(stage, key) is not None]
-        yield (
-            here,
-            len(own) == 2,
-            f"has both train_tokens and train_steps; drop one (as an override: ~{here}.train_tokens)",
-        )
+        both = f"has both train_tokens and train_steps; drop one (override: ~{here}.train_tokens)"
+        yield here, len(own) == 2, both
         if shared is None:
             allowed = "is a share of the whole ladder's budget: set training.ladder_tokens or training.ladder_flops"
             yield f"{here}.until", until is not None, allowed
@@ -208,11 +194,8 @@ def _budgets(schedule: Schedule) -> Iterator[Row]:
         yield f"{here}.until", until is None and not is_last, needed
         at_the_end = until is not None and (until == 1) != is_last
         yield f"{here}.until", at_the_end, "must be 1 in the last stage, and below 1 in the others"
-        yield (
-            f"{here}.until",
-            until is not None and until <= before,
-            f"must be above {before:g}, the end of the stage before",
-        )
+        falls = until is not None and until <= before
+        yield f"{here}.until", falls, f"must be above {before:g}, where the stage before ends"
         before = max(before, until or 0.0)
 
 
@@ -256,10 +239,8 @@ def _growths(schedule: Schedule) -> Iterator[Row]:
         here, growth = f"stages.{index}", growth_before(schedule, index)
         for key in ("attention_tokens", "ffn_tokens"):
             fewest = min(getattr(growth, key), default=0)
-            allowed = (
-                f"must be {(getattr(stage, key) or 0) - fewest} or more, as in {_whose(index)}; a growth only adds"
-            )
-            yield f"{here}.{key}", fewest < 0, allowed
+            least = (getattr(stage, key) or 0) - fewest
+            yield f"{here}.{key}", fewest < 0, f"must be {least} or more, as in {_whose(index)}; a growth only adds"
         if schedule.growth.depth == "copy-stack" and growth.new_layers:
             before = len(growth.attention_tokens)
             allowed = f"must be a multiple of the {before} of {_whose(index)} with growth.depth = 'copy-stack'"
@@ -279,11 +260,7 @@ def _batches(schedule: Schedule) -> Iterator[Row]:
         here, length = f"stages.{index}", stage.sequence_length or training.sequence_length
         tokens, size = stage.batch_tokens, stage.batch_size
         differ = tokens is not None and size is not None and size * length != tokens
-        yield (
-            f"{here}.batch_tokens",
-            differ,
-            f"must be batch_size x sequence_length, {size} x {length}; drop one of the two",
-        )
+        yield f"{here}.batch_tokens", differ, f"must be batch_size x sequence_length, {size} x {length}; drop one"
         uneven = tokens is not None and size is None and tokens % length
         yield f"{here}.batch_tokens", uneven, f"must be a multiple of the stage's sequence_length, {length}"
         only_length = tokens is None and size is None and stage.sequence_length is not None

@@ -88,13 +88,13 @@ def gpus_here(environment: Mapping[str, str] | None = None) -> tuple[DeviceFacts
     whole = os.environ | (environment or {})
     if not gpus_possible(whole):
         return ()
-    found = _asked_of_torch(tuple(sorted(whole.items())))
-    if isinstance(found, str):
+    answer = _asked_of_torch(tuple(sorted(whole.items())))
+    if isinstance(answer, str):
         raise LaunchError(
-            f"torch cannot list this machine's GPUs: {found}; run growctl doctor, or set DS_ACCELERATOR=cpu to train "
+            f"torch cannot list this machine's GPUs: {answer}; run growctl doctor, or set DS_ACCELERATOR=cpu to train "
             "without them"
         )
-    return tuple(device for device in found if device.kind == "cuda")
+    return tuple(device for device in answer if device.kind == "cuda")
 
 
 def gpus_possible(environment: Mapping[str, str] = os.environ) -> bool:

@@ -27,19 +27,19 @@ variables."""
 class Local:
     """This machine."""
 
-    found: Devices
+    resolved: Devices
     environment: Mapping[str, str] = field(default_factory=dict)
     """`launch.environment`."""
 
     @property
     def devices(self) -> int:
         """Ranks on this machine."""
-        return self.found.per_machine
+        return self.resolved.per_machine
 
     @property
     def gpus(self) -> bool:
         """Whether the ranks use GPUs."""
-        return self.found.type == "cuda"
+        return self.resolved.type == "cuda"
 
     def check(self, runs_dir: Path) -> None:
         """Does nothing: no other programs are needed."""

@@ -30,7 +30,7 @@ def machines_of(schedule: Schedule) -> Machines:
 
 def run_devices(schedule: Schedule, machines: Machines) -> Devices:
     """The devices on each of `machines` that a run of `schedule` starts on. Those of other machines are assumed."""
-    return machines.found if isinstance(machines, Local) else _assumed_devices(schedule, machines.devices)
+    return machines.resolved if isinstance(machines, Local) else _assumed_devices(schedule, machines.devices)
 
 
 def planned_devices(schedule: Schedule) -> Devices:
@@ -44,13 +44,13 @@ def planned_devices(schedule: Schedule) -> Devices:
     try:
         if launch.cluster != "local":
             return run_devices(schedule, machines_of(schedule))
-        found = schedule_devices_here(schedule)
+        here = schedule_devices_here(schedule)
     except LaunchError as error:
         devices = counted(assumed, "device")
         reason = str(error).removesuffix(".")
         return _assumed_devices(schedule, assumed, f"The plan is for {devices} on each machine: {reason}.")
-    if found.type == "cuda" or not launch.hardware.device:
-        return found
+    if here.type == "cuda" or not launch.hardware.device:
+        return here
     note = f"This machine has no GPU: the plan is for one {launch.hardware.device}. Set launch.devices for more."
     return _assumed_devices(schedule, assumed, note if launch.devices == "auto" else None)
 

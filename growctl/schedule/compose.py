@@ -54,10 +54,10 @@ def composed(path: Path, overrides: Iterable[str], label: str) -> Any:
             del config["hydra"]
         data: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
         if isinstance(launch := data.get("launch"), dict) and launch.get("cluster") == "hostfile":
-            launch.setdefault("hostfile", {}).setdefault("path", HostfileBlock().path)
+            launch["hostfile"] = {"path": HostfileBlock().path} | (launch.get("hostfile") or {})
         return absolute_paths(data, Path.cwd(), lambda key: any(f"{key}.".startswith(f"{given}.") for given in keys))
     except ScheduleError as error:
-        raise ScheduleError(f"{label}: {error}") from error
+        raise ScheduleError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from error
     except _FAILURES as error:
         raise ScheduleError(f"{label}: {_reason(error, path.parent)}") from error
 

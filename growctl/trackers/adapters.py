@@ -78,7 +78,7 @@ class TrackedRun:
 
 
 @dataclass(frozen=True)
-class Point:
+class TrackedPoint:
     """Values measured at a place in a run, or an event there, which has a text."""
 
     stage: str
@@ -122,14 +122,14 @@ class TensorBoard:
     """Event files, a directory per stage below GROUP/RUN: TensorBoard calls each directory a run and compares any of
     them. A resumed run adds files to the same directories. Needs neither torch nor TensorFlow."""
 
-    def __init__(self, run: TrackedRun, store: Path, known: str | None) -> None:
-        self.id = known or f"{run.group}/{run.name}"
+    def __init__(self, run: TrackedRun, store: Path, earlier_id: str | None) -> None:
+        self.id = earlier_id or f"{run.group}/{run.name}"
         self._directory = store / self.id
         self._writers: dict[str, Any] = {}
-        if not known:
+        if not earlier_id:
             self._write_text("", "schedule", f"```yaml\n{schedule_yaml(run)}```")
 
-    def log(self, points: Sequence[Point], row: int) -> None:
+    def log(self, points: Sequence[TrackedPoint], row: int) -> None:
         """Writes each value once per axis, and events as texts."""
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
@@ -169,7 +169,7 @@ class TensorBoard:
 class WeightsAndBiases:
     """A W&B run in the group of its ladder, offline unless WANDB_MODE says otherwise. Any value can be the x axis."""
 
-    def __init__(self, run: TrackedRun, store: Path, known: str | None) -> None:
+    def __init__(self, run: TrackedRun, store: Path, earlier_id: str | None) -> None:
         os.environ.setdefault("WANDB_MODE", "offline")
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb  # after its variables
@@ -179,8 +179,8 @@ class WeightsAndBiases:
             group=run.group,
             job_type=run.kind,
             name=run.name,
-            id=known,
-            resume="allow" if known else None,
+            id=earlier_id,
+            resume="allow" if earlier_id else None,
             dir=str(store),
             config=run.schedule,
             tags=[run.kind],
@@ -191,7 +191,7 @@ class WeightsAndBiases:
         self.id = self._run.id
         self._run.define_metric("*", step_metric="step")
 
-    def log(self, points: Sequence[Point], row: int) -> None:
+    def log(self, points: Sequence[TrackedPoint], row: int) -> None:
         """Adds a row for each point; a growth also adds its stage to the run's tags."""
         for number, point in enumerate(points, row):
             event = {point.event: point.text} if point.event else {}
@@ -212,20 +212,20 @@ class MLflow:
     MOST_METRICS, MOST_PARAMS, LONGEST_PARAM = 1000, 100, 6000
     """What MLflow accepts in one batch, and in one value."""
 
-    def __init__(self, run: TrackedRun, store: Path, known: str | None) -> None:
+    def __init__(self, run: TrackedRun, store: Path, earlier_id: str | None) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow import MlflowClient, entities, exceptions  # after its variable
 
         self._entities = entities
         server = os.environ.get("MLFLOW_TRACKING_URI")
         self._client = client = MlflowClient(tracking_uri=server or f"sqlite:///{store / 'mlflow.db'}")
-        if known:
+        if earlier_id:
             try:  # the run of an earlier start goes on, unless somebody has deleted it
-                client.update_run(known, status="RUNNING")
-                self.id = known
+                client.update_run(earlier_id, status="RUNNING")
+                self.id = earlier_id
                 return
             except exceptions.MlflowException as error:
-                print(f"MLflow's run {known} cannot be continued: {error}", flush=True)
+                print(f"MLflow's run {earlier_id} cannot be continued: {error}", flush=True)
         if experiment := client.get_experiment_by_name(run.group):
             experiment_id = experiment.experiment_id
         else:
@@ -238,7 +238,7 @@ class MLflow:
             client.log_batch(self.id, params=params[first : first + self.MOST_PARAMS])
         client.log_text(self.id, schedule_yaml(run), "schedule.yaml")
 
-    def log(self, points: Sequence[Point], row: int) -> None:
+    def log(self, points: Sequence[TrackedPoint], row: int) -> None:
         """Writes each value once per axis, and the texts of events as tags."""
         self._log_metrics([measured for point in points for measured in point.by_axis()])
         for point in points:
@@ -261,7 +261,7 @@ class MLflow:
 class Trackio:
     """A trackio run in the group of its ladder, local unless the environment names a Space or a server."""
 
-    def __init__(self, run: TrackedRun, store: Path, known: str | None) -> None:
+    def __init__(self, run: TrackedRun, store: Path, earlier_id: str | None) -> None:
         os.environ.setdefault("TRACKIO_DIR", str(store))
         os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
         import trackio  # after its variables
@@ -272,14 +272,14 @@ class Trackio:
             name=run.name,
             group=run.group,
             config={"kind": run.kind, "schedule": run.schedule},
-            resume="allow" if known else "never",
+            resume="allow" if earlier_id else "never",
             embed=False,
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
         self.id = str(self._run.id)
 
-    def log(self, points: Sequence[Point], row: int) -> None:
+    def log(self, points: Sequence[TrackedPoint], row: int) -> None:
         """Adds a row for each point, and an alert for events, which the dashboard lists."""
         for point in points:
             if point.event:

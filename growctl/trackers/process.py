@@ -26,7 +26,7 @@ from growctl.ladder.stage_plans import paths_of, plan_stages, with_releases
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import short_count
-from growctl.trackers.adapters import Point, TrackedRun
+from growctl.trackers.adapters import TrackedPoint, TrackedRun
 from growctl.whole_file import replace_file
 from model.errors import Failure, UserError
 from stages.metrics import MetricsReader, Record
@@ -74,7 +74,7 @@ class StageInRun:
         self._first_tokens = ((base and base.tokens) or 0) + sum(other.budget_tokens for other in before)
         self._first_flops = (schedule.base_flops or 0.0) + sum(other.flops.total for other in before)
 
-    def growth(self) -> Point | None:
+    def growth(self) -> TrackedPoint | None:
         """The growth that the stage begins with, if it begins with one."""
         before, after = self._size_before, self.plan.num_parameters
         if before is None:
@@ -82,7 +82,7 @@ class StageInRun:
         text = f"grown to stage {self.plan.name}: {short_count(before)} -> {short_count(after)} parameters"
         return self._at(0, {"growth/parameters_before": before, "growth/parameters_after": after}, "growth", text)
 
-    def point(self, record: Record) -> Point | None:
+    def point(self, record: Record) -> TrackedPoint | None:
         """What trackers show of a record. Values that are null, because they were not finite, are left out."""
         step, event = record["step"], record["event"]
         if event == "anomaly":
@@ -103,8 +103,8 @@ class StageInRun:
         prefix = "release/" if self.plan.branch_of else ""
         return self._at(step, {f"{prefix}{name}": value for name, value in values.items()})
 
-    def _at(self, step: int, values: Mapping[str, float | None], event: str = "", text: str = "") -> Point:
-        return Point(
+    def _at(self, step: int, values: Mapping[str, float | None], event: str = "", text: str = "") -> TrackedPoint:
+        return TrackedPoint(
             stage=self.plan.name,
             index=self.plan.index,
             step=self.plan.first_step + step,
@@ -118,7 +118,7 @@ class StageInRun:
 
 
 @dataclass
-class Memory:
+class TrackerMemory:
     """What the run's directory remembers of a tracker."""
 
     id: str | None = None
@@ -137,7 +137,7 @@ class UnreadEntries:
         self._reader = MetricsReader(paths_of(run, stage.plan).metrics)
         self._begun = False
 
-    def batches(self) -> Iterator[list[Point | None]]:
+    def batches(self) -> Iterator[list[TrackedPoint | None]]:
         """The entries that are there by now, and were not at the last call; None for records that are not shown."""
         records = iter(self._reader)
         while batch := [self._stage.point(record) for record in islice(records, MOST_ENTRIES)]:
@@ -149,7 +149,7 @@ class UnreadEntries:
                 yield new
 
 
-class Worker(threading.Thread):
+class TrackerThread(threading.Thread):
     """The thread of one tracker."""
 
     def __init__(self, start: Message, tracker: Message, warn: Callable[[str], None]) -> None:
@@ -173,13 +173,13 @@ class Worker(threading.Thread):
         run, paths = TrackedRun(**self._start["run"]), RunPaths(Path(self._start["directory"]))
         schedule = Schedule.model_validate(run.schedule)
         path, store = paths.tracker_memory(self._tracker["name"]), Path(self._tracker["store"])
-        memory = Memory()
+        memory = TrackerMemory()
         with suppress(OSError, ValueError):  # missing or damaged: the tracker begins a new run
-            memory = TypeAdapter(Memory).validate_json(path.read_bytes())
+            memory = TypeAdapter(TrackerMemory).validate_json(path.read_bytes())
         store.mkdir(parents=True, exist_ok=True)
         adapter = resolve_name(self._tracker["adapter"])(run, store, memory.id)
         memory.id = adapter.id
-        replace_file(path, TypeAdapter(Memory).dump_json(memory))
+        replace_file(path, TypeAdapter(TrackerMemory).dump_json(memory))
         stage = ""
         message: Message | None = None
         unread: UnreadEntries | None = None
@@ -197,7 +197,7 @@ class Worker(threading.Thread):
                 adapter.log(points, memory.rows)
                 memory.entries[stage] = memory.entries.get(stage, 0) + len(entries)
                 memory.rows += len(points)
-                replace_file(path, TypeAdapter(Memory).dump_json(memory))
+                replace_file(path, TypeAdapter(TrackerMemory).dump_json(memory))
         adapter.finish(message["status"], _figures(paths.ledger))
 
 
@@ -227,7 +227,7 @@ def serve(lines: Iterable[bytes], warn: Callable[[str], None]) -> bool:
     """Feeds the trackers until the messages end, and waits for them; returns whether all have ended."""
     messages = (json.loads(line) for line in lines if line.endswith(b"\n"))
     start = next(messages)
-    workers = [Worker(start, tracker, warn) for tracker in start["trackers"]]
+    workers = [TrackerThread(start, tracker, warn) for tracker in start["trackers"]]
     for worker in workers:
         worker.start()
     killed: Message = {"status": "interrupted", "seconds": ORPHAN_SECONDS}

@@ -61,7 +61,7 @@ from stages.train.pending_losses import PendingLosses
 from stages.train.rank_data import RankData
 from stages.train.stage_losses import StageLosses
 from stages.train.training_history import TrainingHistory
-from stages.usage.meter import Meter
+from stages.usage.meter import UsageMeter
 
 LOOK_SECONDS = 0.5
 """About this often, the ranks check together whether one of them was asked to save and exit."""
@@ -92,7 +92,7 @@ class Worker:
         self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
         self.watchdog = Watchdog(self.paths.stack_file(spec.attempt, self.rank), spec.hang_seconds)
         self.history = TrainingHistory(spec, self.data.manifest.fingerprint, self.precision)
-        self.meter = Meter(device)
+        self.meter = UsageMeter(device)
         self._started = time.monotonic() - max(0.0, time.time() - spec.launched_at)
 
     def run(self) -> None:

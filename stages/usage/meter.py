@@ -104,7 +104,7 @@ class Usage(NamedTuple):
     """Resident memory of a rank's process at its peak: the largest of all ranks."""
 
 
-class Meter:
+class UsageMeter:
     """Counts what this rank uses, from now on. The first rank of each machine counts the machine's processors too."""
 
     def __init__(self, device: torch.device) -> None:

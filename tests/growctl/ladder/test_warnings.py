@@ -272,7 +272,7 @@ def test_evaluations_that_read_little_of_a_validation_set_are_a_warning(tmp_path
     schedule = optimal(evaluation={"max_sequences": 10})
     write_dataset(RunsPaths(tmp_path).datasets / "text-0", schedule.data, validation=(80, 500_000))
     [warning] = make_plan(schedule, tmp_path).warnings
-    assert f"an evaluation reads {10 * schedule.training.sequence_length} of the tokens" in warning
+    assert f"an evaluation reads {10 * schedule.training.sequence_length} of them" in warning
 
 
 def test_a_cache_smaller_than_a_remote_dataset_is_a_warning_with_the_traffic(tmp_path: Path) -> None:

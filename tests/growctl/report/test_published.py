@@ -121,9 +121,9 @@ README = (_FOLDER / "readme-openwebtext2.yaml").read_text()
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("tokens: 314572800000", "tokens: -3", "rows.0.tokens = -3: must be above 0"),
+        ("tokens: 314572800000", "tokens: -3", "rows.0.tokens = -3: must be greater than 0"),
         ("perplexity: 11.9", "perplexity: .nan", "rows.0.perplexity = NaN: must be a finite number"),
-        ("perplexity: 11.9", "perplexity: '11.9'", "rows.0.perplexity = '11.9': must be a number"),
+        ("perplexity: 11.9", "perplexity: '11.9'", "rows.0.perplexity = '11.9': must be a valid number"),
         ("series: TokenFormer,", "serie: TokenFormer,", "rows.0.serie = 'TokenFormer': no such key; did you mean 'ser"),
         ("from: TokenFormer-354M", "from: TokenFormer-355M", "must be the model of a row above; did you mean 'TokenF"),
         ("shape: tokenformer-354m", "shape: tokenformer-35m", "shape = 'tokenformer-35m': must be one of shapes; did"),

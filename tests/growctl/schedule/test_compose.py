@@ -222,7 +222,7 @@ def test_an_override_changes_every_value_that_refers_to_it() -> None:
 
 def test_hydras_own_settings_are_no_part_of_a_schedule(folder: Path) -> None:
     file_of(folder, "seed: 1\nhydra: {verbose: true}\n", "own.yaml")
-    assert message_of(load_schedule, "own.yaml") == "own.yaml: own.yaml: must be a block of a schedule's keys"
+    assert message_of(load_schedule, "own.yaml") == "own.yaml: must be a block of a schedule's keys"
     assert "is not an override" in message_of(load_schedule, "s.yaml", ["hydra.verbose=true"])
 
 

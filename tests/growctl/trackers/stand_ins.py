@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from growctl.trackers.adapters import Point, Status, TrackedRun
+from growctl.trackers.adapters import Status, TrackedPoint, TrackedRun
 
 
 class Noting:
@@ -21,7 +21,7 @@ class Noting:
         with self._file.open("a") as file:
             file.write(json.dumps(call) + "\n")
 
-    def log(self, points: Sequence[Point], row: int) -> None:
+    def log(self, points: Sequence[TrackedPoint], row: int) -> None:
         for number, point in enumerate(points, row):
             if point.event:
                 self._note("mark", point.stage, point.step, point.event, point.text, point.values)
@@ -35,13 +35,13 @@ class Noting:
 class Raising(Noting):
     """A tracker that raises at its first value."""
 
-    def log(self, points: Sequence[Point], row: int) -> None:
+    def log(self, points: Sequence[TrackedPoint], row: int) -> None:
         raise ConnectionError("the server\x1b[2J is gone")
 
 
 class Hanging(Noting):
     """A tracker that never returns from its first value."""
 
-    def log(self, points: Sequence[Point], row: int) -> None:
+    def log(self, points: Sequence[TrackedPoint], row: int) -> None:
         while True:
             time.sleep(60)

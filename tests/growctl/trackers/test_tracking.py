@@ -9,7 +9,7 @@ import pytest
 from growctl.ladder.stage_plans import paths_of, plan_stages
 from growctl.runs_dir import RunPaths
 from growctl.trackers import tracking
-from growctl.trackers.adapters import Point, where
+from growctl.trackers.adapters import TrackedPoint, where
 from growctl.trackers.process import StageInRun
 from tests.growctl.runs import wait_for
 from tests.growctl.schedules import changed as changed_data
@@ -135,7 +135,7 @@ def test_places_count_the_start_checkpoint_as_the_report_does():
     plans = plan_stages(schedule)
     first = StageInRun(schedule, plans[1].name, [plan.num_steps for plan in plans]).point(trained(0))
     assert (first.flops, first.tokens) == (plans[0].flops.total, plans[0].budget_tokens)
-    point = Point("s", 0, 3, 10**13, 2.0**80, 7, {"loss": 4.0})
+    point = TrackedPoint("s", 0, 3, 10**13, 2.0**80, 7, {"loss": 4.0})
     assert list(point.by_axis()) == [
         ("loss", 4.0, 3),
         ("by_tokens/loss", 4.0, 10**13),

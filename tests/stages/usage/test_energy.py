@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from stages.usage import meter
-from stages.usage.meter import Meter, Usage, cpu_counters, gpu_counter
+from stages.usage.meter import Usage, UsageMeter, cpu_counters, gpu_counter
 
 RANGE = 262_143_328_850
 """Microjoules at which a real counter wraps around."""
@@ -147,7 +147,7 @@ def gather(*others: list[float]) -> Any:
 def usage(monkeypatch: pytest.MonkeyPatch, *others: list[float]) -> Usage:
     monkeypatch.setattr(meter.dist, "get_world_size", lambda: 1 + len(others))
     monkeypatch.setattr(meter.dist, "all_gather", gather(*others))
-    return Meter(torch.device("cpu")).read()
+    return UsageMeter(torch.device("cpu")).read()
 
 
 def test_ranks_add_up_their_energy_and_report_the_largest_memory(rapl: Rapl, monkeypatch: pytest.MonkeyPatch) -> None:
