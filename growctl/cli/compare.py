@@ -37,24 +37,14 @@ def compare(
     """
     from growctl.analysis.groups import lone
     from growctl.analysis.results import compare as compared
+    from growctl.report.results import compare_sections
     from growctl.runs.find import find_pair
+    from growctl.text.terminal import print_result
 
     a, b = find_pair(first, second, runs_dir)
     pair = compared(lone(a), lone(b))
-    if as_json:
-        from growctl.text.documents import print_document
-
-        print_document(pair)
-        if output is None:
-            return
-    from growctl.report.results import compare_sections
-
     sections = compare_sections(pair, a, b)
-    if not as_json:
-        from growctl.text.console import Terminal
-        from growctl.text.terminal import print_sections
-
-        print_sections(sections, Terminal())
+    print_result(pair, sections, as_json=as_json)
     if output is not None:
         from growctl.report.compute import compute_chart
         from growctl.report.page import render_page

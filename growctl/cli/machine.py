@@ -64,19 +64,9 @@ def status(
     Example: growctl status quickstart
     """
     from growctl.runs.status import StatusDocument, being_prepared, find_status
-    from growctl.text.console import Terminal
-    from growctl.text.documents import print_document
-    from growctl.text.terminal import print_sections
+    from growctl.runs.status_sections import status_sections
+    from growctl.text.terminal import print_result
 
-    statuses, preparing = find_status(runs_dir, runs or []), being_prepared(runs_dir)
-    if as_json:
-        print_document(StatusDocument(runs_dir, tuple(preparing), tuple(statuses)))
-        return
-    from growctl.runs.status_sections import details_sections, resume_section, runs_section
-
-    if not statuses:
-        say(f"there are no runs in {runs_dir} yet")
-    shown = [*details_sections(statuses)] if runs else [runs_section(statuses, [run.name for run in statuses])]
-    print_sections([*(shown if statuses else []), resume_section(statuses)], Terminal(highlight=False))
-    for dataset in preparing:
-        say(f"dataset {dataset} is being prepared")
+    statuses = find_status(runs_dir, runs or [])
+    document = StatusDocument(runs_dir, tuple(being_prepared(runs_dir)), tuple(statuses))
+    print_result(document, status_sections(document, details=bool(runs)), as_json=as_json)

@@ -78,35 +78,32 @@ def report(
     """
     from growctl.report.documents import report_document, report_folder, write_report
     from growctl.report.published import load_overlay
+    from growctl.report.sections import report_sections
     from growctl.runs.find import find_runs
     from growctl.runs.status import with_controls_to_come
+    from growctl.runs_dir import ReportPaths
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
+    from growctl.text.terminal import plain_lines, print_sections
     from model.errors import UserError
 
-    console = Terminal()
     if plain and as_json:
         raise UserError("--plain and --json: give one of them, because each is another form of the report")
-    overlays = [load_overlay(name) for name in overlay or []]
-    found = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
-    keys = group_by or []
+    overlays, keys = [load_overlay(name) for name in overlay or []], group_by or []
+    reported = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
     if as_json:
-        print_document(report_document(found, keys, overlays))
+        print_document(report_document(reported, keys, overlays))
         if not (output or figures or interactive):
             return
-    from growctl.report.sections import report_sections
-    from growctl.runs_dir import ReportPaths
-    from growctl.text.terminal import plain_lines, print_sections
-
-    sections = report_sections(found, keys, ["growctl", *sys.argv[1:]], overlays)
+    sections = report_sections(reported, keys, ["growctl", *sys.argv[1:]], overlays)
     if plain:
         for line in plain_lines(sections, details=details):
             say(line)
     elif not as_json:
-        print_sections(sections, console, details=details)
-    paths = ReportPaths(output) if output else report_folder(found, runs_dir, are_all=not runs)
+        print_sections(sections, Terminal(), details=details)
+    paths = ReportPaths(output) if output else report_folder(reported, runs_dir, are_all=not runs)
     try:
-        write_report(found, sections, paths, figures, interactive=interactive)
+        write_report(reported, sections, paths, figures, interactive=interactive)
     except OSError as error:
         reason = f"the report cannot be written there: {error.strerror}"
         if output:

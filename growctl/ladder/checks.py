@@ -333,11 +333,7 @@ def _growth(schedule: Schedule) -> Iterator[Row]:
 
 def _transformer_growth(schedule: Schedule) -> Iterator[Row]:
     growth, operators = schedule.growth, get_args(Operator)
-    yield (
-        "growth.operator",
-        growth.operator is None,
-        f"is missing; a transformer grows by one of {', '.join(operators)}",
-    )
+    yield "growth.operator", growth.operator is None, f"is missing; must be one of {', '.join(operators)}"
     jumps = growth.operator not in (None, *PRESERVING) and not growth.allow_jump
     yield "growth.operator", jumps, "changes the function; that needs growth.allow_jump = true"
     for key, is_set in {
@@ -458,11 +454,11 @@ def _trigger(schedule: Schedule) -> Iterator[Row]:
         evaluations = _counted_evaluations(plan, every)
         most = (plan.num_steps - max(1, plan.settled_step)) // growth.slope_window
         advice = f"set evaluation.every to {most} or less" if most else "train the stage longer"
-        yield (
-            *("growth.when", evaluations < growth.slope_window),
+        allowed = (
             f"can never end stage {plan.name} early: its slope needs growth.slope_window = {growth.slope_window} "
-            f"evaluations after warm-up and ramp, and evaluation.every = {every} leaves {evaluations}; {advice}",
+            f"evaluations after warm-up and ramp, and evaluation.every = {every} leaves {evaluations}; {advice}"
         )
+        yield "growth.when", evaluations < growth.slope_window, allowed
 
 
 def _counted_evaluations(plan: StagePlan, every: int) -> int:

@@ -18,7 +18,7 @@ from functools import cache
 from heapq import merge
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Self, TypeVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter
 
@@ -187,8 +187,14 @@ class LedgerFile:
         """Closes the file."""
         self._connection.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def copy_to(self, path: Path) -> None:
-        """Copies the file as it is at one moment to the new file `path`."""
+        """Copies the ledger to the new file `path`, whole even if a runner appends to it meanwhile."""
         with _explained(path), closing(sqlite3.connect(path)) as copy:
             self._connection.backup(copy)
 

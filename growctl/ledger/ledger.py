@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from growctl.ledger.books import StageBooks
 from growctl.ledger.entries import (
@@ -35,13 +35,11 @@ _MAY_CHANGE = (
 """Fields of a run that may differ when the run is recorded again."""
 
 
-class Ledger:
+class Ledger(LedgerFile):
     """One run's ledger. Open it with `Ledger.open`; a context manager."""
 
-    def __init__(self, file: LedgerFile) -> None:
-        self.path = file.path
-        self._file = file
-        self._query = file.query
+    def __init__(self, path: Path, read_only: bool) -> None:
+        super().__init__(path, read_only)
         self._work: dict[str, list[WorkEntry]] = {}
         """The work of the stages; only of a read-only ledger, a snapshot."""
         self._evaluations: dict[str, list[EvaluationEntry]] = {}
@@ -54,17 +52,7 @@ class Ledger:
         Raises LedgerError if the file is missing (read-only) or has another format, BrokenLedger (a LedgerError) if it
         is damaged.
         """
-        return cls(LedgerFile(path, read_only))
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return cls(path, read_only)
 
     # Written by the runner; scores by `growctl eval`.
 
@@ -75,10 +63,10 @@ class Ledger:
         ids, sets, decays and caveats, and the launch. `run` keeps the first values, `relaunched` knows the launch's.
         """
         now = {"run": asdict(run)} | {f"stage {stage.name}": asdict(stage) for stage in stages}
-        with self._file.transaction():
-            if not self._query("SELECT 1 FROM run"):
+        with self.transaction():
+            if not self.query("SELECT 1 FROM run"):
                 for entry in (run, *stages):
-                    self._file.append(entry)
+                    self.append(entry)
             held = {"run": asdict(self.run())} | {f"stage {stage.name}": asdict(stage) for stage in self.stages()}
         if list(held) != list(now):
             raise LedgerError(f"{self.path} has {', '.join(held)}; now there are {', '.join(now)}")
@@ -88,47 +76,47 @@ class Ledger:
                     raise LedgerError(
                         f"{self.path}: {what} was recorded with {differing}; use another run name for other values"
                     )
-        if run.conditions != self._file.entries(RunEntry)[-1].conditions:
-            with self._file.transaction():
-                self._file.append(replace(self.run(), conditions=run.conditions), once=True)
+        if run.conditions != self.entries(RunEntry)[-1].conditions:
+            with self.transaction():
+                self.append(replace(self.run(), conditions=run.conditions), once=True)
 
     def books(self, stage: str, landmarks: Iterable[Record] = ()) -> StageBooks:
         """The books for a stage's metrics.jsonl; raises LedgerError for a stage that was not recorded."""
-        return StageBooks(self._file, self._stage(stage), landmarks)
+        return StageBooks(self, self._stage(stage), landmarks)
 
     def record_scores(self, scores: Iterable[ScoreEntry]) -> None:
         """Records scores of checkpoints. Recording them again changes nothing.
 
         Raises LedgerError for a stage that was not recorded.
         """
-        with self._file.transaction():
+        with self.transaction():
             for score in scores:
                 self._stage(score.stage)
-                self._file.append(score, once=True)
+                self.append(score, once=True)
 
     # Read from the ledger.
 
     def run(self) -> RunEntry:
         """The run as it was first recorded; raises NothingRecorded if there is none yet."""
-        runs = self._file.entries(RunEntry)
+        runs = self.entries(RunEntry)
         if not runs:
             raise NothingRecorded(self.path)
         return runs[0]
 
     def relaunched(self) -> list[str]:
         """The conditions of the run's launch that changed when it resumed."""
-        first, *others = (run.conditions for run in self._file.entries(RunEntry))
+        first, *others = (run.conditions for run in self.entries(RunEntry))
         return sorted({key for other in others for key in first | other if first.get(key) != other.get(key)})
 
     def machines(self) -> list[tuple[str, int, str]]:
         """The device, the number of devices and the precision of all work, in order, also of reused work, which has the
         costs of the machine that did it."""
-        work = self._file.entries(WorkEntry)
+        work = self.entries(WorkEntry)
         return list(dict.fromkeys((row.device, row.num_devices, row.precision) for row in work))
 
     def stages(self) -> list[StageEntry]:
         """Every stage of the schedule, in order, each followed by its release if it has one."""
-        return self._file.entries(StageEntry)
+        return self.entries(StageEntry)
 
     def _stage(self, name: str) -> StageEntry:
         for stage in self.stages():
@@ -142,7 +130,7 @@ class Ledger:
         return attempts[-1].attempt if attempts else 0
 
     def _attempts(self, stage: str) -> list[AttemptEntry]:
-        return sorted(self._file.entries(AttemptEntry, stage), key=lambda attempt: attempt.attempt)
+        return sorted(self.entries(AttemptEntry, stage), key=lambda attempt: attempt.attempt)
 
     def finished(self, stage: str) -> bool:
         """Whether the last attempt of the stage reached its end, or the final evaluation and every step are booked."""
@@ -170,21 +158,17 @@ class Ledger:
         spoiled = {a.attempt for a in self.anomalies(stage) if a.action == "rollback"}
         resumed = [(later.resumed_from, before.attempt in spoiled) for before, later in pairwise(attempts)]
         after = {attempt.attempt: resumed[number:] for number, attempt in enumerate(attempts)}
-        rows = self._file.entries(WorkEntry, stage)
+        rows = self.entries(WorkEntry, stage)
         work = [split_by_resumes(row, later) if (later := after.get(row.attempt)) else row for row in rows]
-        if self._file.read_only:
+        if self.read_only:
             self._work[stage] = work
         return work
 
     def holds(self, other: "Ledger") -> bool:
         """Whether this ledger has every row of `other`, which may be an earlier copy of it."""
-        last = other._file.last_entry()
+        last = other.last_entry()
         same = [f"SELECT 1 FROM {table} WHERE entry = :entry AND sha256 = :sha256" for table in TABLES]
-        return not last[0] or bool(self._query(" UNION ALL ".join(same), entry=last[0], sha256=last[1]))
-
-    def copy_to(self, path: Path) -> None:
-        """Writes a copy of the ledger to the new file `path`, whole even if a runner appends to it meanwhile."""
-        self._file.copy_to(path)
+        return not last[0] or bool(self.query(" UNION ALL ".join(same), entry=last[0], sha256=last[1]))
 
     def evaluations(self, stage: str) -> list[EvaluationEntry]:
         """The stage's evaluations that still count, oldest first; the last one where a step was evaluated again."""
@@ -197,21 +181,21 @@ class Ledger:
         begins = {a.attempt: sum(spent[b.attempt] for b in attempts[:n]) - a.first_step for n, a in enumerate(attempts)}
         step_flops = self._stage(stage).step_flops.total
         latest = {}
-        for row in sorted(self._file.entries(EvaluationEntry, stage), key=_when):
+        for row in sorted(self.entries(EvaluationEntry, stage), key=_when):
             if row.step <= min(ends[row.attempt], default=row.step):
                 latest[row.step, row.point] = replace(row, flops=(begins[row.attempt] + row.step) * step_flops)
         evaluations = sorted(latest.values(), key=_when)
-        if self._file.read_only:
+        if self.read_only:
             self._evaluations[stage] = evaluations
         return evaluations
 
     def scores(self, stage: str) -> list[ScoreEntry]:
         """The scores of a stage's checkpoints, oldest first."""
-        return self._file.entries(ScoreEntry, stage)
+        return self.entries(ScoreEntry, stage)
 
     def anomalies(self, stage: str) -> list[AnomalyEntry]:
         """The stage's anomalies, in the order in which they occurred."""
-        return sorted(self._file.entries(AnomalyEntry, stage), key=lambda anomaly: (anomaly.attempt, anomaly.seconds))
+        return sorted(self.entries(AnomalyEntry, stage), key=lambda anomaly: (anomaly.attempt, anomaly.seconds))
 
     def rollbacks(self, stage: str) -> list[tuple[int, int]]:
         """The stage's rollbacks in their order: the first step and the number of steps whose data each skips."""

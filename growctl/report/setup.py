@@ -203,7 +203,7 @@ def _with_hidden(
 def _schedule(run: Path) -> str | None:
     path = RunPaths(run).schedule
     try:
-        text, data = path.read_text(encoding="utf-8"), read_yaml(path)
+        data, text = read_yaml(path), path.read_text(encoding="utf-8")
     except (OSError, UserError):
         return None
     clean = redacted_data(data)

@@ -7,7 +7,7 @@ from typing import Any
 
 from growctl.runs.directory import RunSet, short_name
 from growctl.runs.stages import StageStatus
-from growctl.runs.status import RunState, RunStatus
+from growctl.runs.status import RunState, RunStatus, StatusDocument
 from growctl.text.formatting import duration, short_count
 from growctl.text.section import Cell, CellTone, Column, Listing, Paragraph, Part, Section, Table, rows_of
 from stages.counted import counted, plural
@@ -68,14 +68,20 @@ def runs_section(runs: Sequence[RunStatus], ladders: Collection[str]) -> Section
     )
 
 
-def details_sections(runs: Sequence[RunStatus]) -> Iterator[Section]:
-    """Each ladder or named control in full; controls shown with their ladder get one line each below it."""
-    names = {run.name for run in runs}
-    for run in runs:
+def status_sections(document: StatusDocument, *, details: bool) -> list[Section]:
+    """One line for each run, or with `details` each ladder or lone control in full, and how to resume them."""
+    runs, names = document.runs, {run.name for run in document.runs}
+    sections = []
+    for run in runs if details else ():
         if run.control_of not in names:
-            yield _run_section(run)
+            sections.append(_run_section(run))
             if controls := [other for other in runs if other.control_of == run.name]:
-                yield runs_section(controls, [run.name])
+                sections.append(runs_section(controls, [run.name]))
+    if runs and not details:
+        sections.append(runs_section(runs, names))
+    last = [] if runs else [Paragraph(f"there are no runs in {document.runs_dir} yet")]
+    last += [Paragraph(f"dataset {name} is being prepared") for name in document.preparing]
+    return [*sections, Section("resume", "", (*_commands(runs), *last))]
 
 
 def _run_section(run: RunStatus) -> Section:
@@ -106,19 +112,17 @@ def _run_section(run: RunStatus) -> Section:
     return Section("run", f"{run.name}: {run.state}{_holder(run)}", (*parts, *_remarks(run, "")))
 
 
-def resume_section(runs: Sequence[RunStatus]) -> Section:
+def _commands(runs: Sequence[RunStatus]) -> Iterator[Listing]:
     """How to resume or train; a command for several runs is given once."""
     commands: dict[str, list[RunStatus]] = {}
     for run in runs:
         if run.resume_command:
             commands.setdefault(run.resume_command, []).append(run)
-    parts = []
     for command, stopped in commands.items():
         others = f" and {len(stopped) - 1} more" if len(stopped) > 1 else ""
         jobs = ", once none of its jobs is queued or running" if any(run.jobs for run in stopped) else ""
         verb = "train" if all(run.state == "not started" for run in stopped) else "resume"
-        parts.append(Listing(f"to {verb} {stopped[0].name}{others}{jobs}:", command, is_command=True))
-    return Section("resume", "", tuple(parts))
+        yield Listing(f"to {verb} {stopped[0].name}{others}{jobs}:", command, is_command=True)
 
 
 def _remarks(run: RunStatus, prefix: str) -> Iterator[Paragraph]:

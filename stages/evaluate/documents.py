@@ -7,7 +7,7 @@ document, as in training.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 
 import fsspec
@@ -66,10 +66,10 @@ class TokenStream:
         for text in (text for file in self.files for text in _documents(file) if not text.isspace() and text):
             self.num_documents += 1
             self.num_words += len(_WHITESPACE.findall(text)) + 1
-            parts = list(pieces(text)) if self._cuttable else [text]
-            for number, piece in enumerate(parts, 1):
+            parts = pieces(text) if self._cuttable else (text,)
+            for piece, following in pairwise(chain(parts, ("",))):
                 self.num_bytes += len(piece.encode())
-                yield piece, number == len(parts)
+                yield piece, not following
 
 
 def text_files(paths: Iterable[Path]) -> list[Path]:

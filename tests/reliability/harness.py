@@ -235,12 +235,12 @@ def check_books(run: KilledRun) -> None:
             index = ladder.index(stage.branch_of or stage.name)
             records = read_metrics(run.directory / f"stages/{index}-{stage.name}/metrics.jsonl")
             told = sorted({record["attempt"] for record in records})
-            attempts = ledger._query("SELECT * FROM attempt WHERE stage = :s ORDER BY attempt", s=stage.name)
+            attempts = ledger.query("SELECT * FROM attempt WHERE stage = :s ORDER BY attempt", s=stage.name)
             assert [row["attempt"] for row in attempts] == told
             assert [record["attempt"] for record in records] == sorted(record["attempt"] for record in records)
             done = 0
             for attempt in attempts:
-                work = ledger._query(
+                work = ledger.query(
                     "SELECT * FROM work WHERE stage = :s AND attempt = :a ORDER BY rowid",
                     s=stage.name,
                     a=attempt["attempt"],

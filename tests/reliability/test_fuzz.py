@@ -284,25 +284,6 @@ def test_an_override_is_accepted_or_rejected(folder: Path, key: str, value: str)
     assert schedule is None or schedule.stages
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first", "next_one"),
-    [
-        ("aaaaaaaa", "${{k{0}}}${{k{0}}}"),
-        ("[1, 2]", "{{a: '${{k{0}}}', b: '${{k{0}}}'}}"),
-        ("[1, 2]", "{{a: '${{oc.select:k{0},1}}', b: '${{oc.select:k{0}}}'}}"),
-        ("1", "${{oc.decode:'${{k{0}}}${{k{0}}}'}}"),
-        ("x" * 100_000, "${{k0}}" * 20),
-    ],
-)
-def test_exponentially_growing_interpolations_are_rejected(folder: Path, first: str, next_one: str) -> None:
-    path = folder / "s.yaml"
-    chain = "".join(f"k{number}: {next_one.format(number - 1)}\n" for number in range(1, 60))
-    path.write_text(f"{TEXT}k0: {first}\n{chain}")
-    with soon(), pytest.raises(ScheduleError, match=r"its interpolations expand to more than 10,000 values"):
-        load_schedule(str(path))
-
-
 # Checkpoints and datasets.
 
 FILE = b"what a parameter is"

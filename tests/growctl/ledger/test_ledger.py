@@ -261,7 +261,7 @@ def test_records_of_a_failed_sync_are_booked_by_the_next_one(ledger: Ledger, mon
     books = ledger.books("0-small")
     books.sync(records[:3])
     before = {table: rows(ledger, table) for table in TABLES}
-    append = ledger._file.append
+    append = ledger.append
 
     def full(entry: Any, **named: Any) -> None:
         append(entry, **named)
@@ -269,7 +269,7 @@ def test_records_of_a_failed_sync_are_booked_by_the_next_one(ledger: Ledger, mon
             raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ledger._file, "append", full)
+        patch.setattr(ledger, "append", full)
         with pytest.raises(OSError, match="full"):
             books.sync(records[3:])
     assert {table: rows(ledger, table) for table in TABLES} == before

@@ -185,8 +185,8 @@ def test_importing_the_ledger_and_the_report_imports_no_heavy_library() -> None:
 
 def test_a_full_disk_is_not_reported_as_a_broken_ledger(path: Path) -> None:
     with Ledger.open(path) as ledger:
-        [(pages,)] = ledger._query("PRAGMA page_count")
-        ledger._query(f"PRAGMA max_page_count = {pages}")
+        [(pages,)] = ledger.query("PRAGMA page_count")
+        ledger.query(f"PRAGMA max_page_count = {pages}")
         many = [replace(BASE, name=f"{'s' * 200}{number}") for number in range(100)]
         with pytest.raises(OSError, match="database or disk is full") as full:
             ledger.record_run(RUN, many)

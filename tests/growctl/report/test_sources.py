@@ -73,12 +73,12 @@ def test_runs_on_one_text_have_no_sources(tmp_path: Path) -> None:
 
 def test_booking_the_same_records_again_changes_nothing(mixed: Path) -> None:
     with Ledger.open(mixed / "quick/ledger.db") as opened:
-        before = opened._file.last_entry()
+        before = opened.last_entry()
         records = [
             {key: value for key, value in dict(row).items() if key not in ("entry", "sha256", "stage")}
             | {"event": "evaluation", "seconds": 1.0, "by_source": json.loads(row["by_source"])}
-            for row in opened._query("SELECT * FROM evaluation")
+            for row in opened.query("SELECT * FROM evaluation")
             if row["stage"] == "1-2m"
         ]
         opened.books("1-2m").sync(records)
-        assert opened._file.last_entry() == before
+        assert opened.last_entry() == before

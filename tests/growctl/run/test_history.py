@@ -191,8 +191,8 @@ def test_a_signal_while_rows_are_committed_stops_the_run_and_books_every_record_
     execution: Execution, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
     monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=4))
-    query = Interrupted(execution.ledger._file.query, call, lambda sql, **_: sql == "COMMIT")
-    monkeypatch.setattr(execution.ledger._file, "query", query)
+    query = Interrupted(execution.ledger.query, call, lambda sql, **_: sql == "COMMIT")
+    monkeypatch.setattr(execution.ledger, "query", query)
     with pytest.raises(Stopped):
         StageRun(execution, execution.plans[0]).finish()
     assert_all_is_booked(execution)
@@ -214,7 +214,7 @@ def assert_all_is_booked(execution: Execution) -> None:
     records = read_metrics(execution.stage(execution.plans[0]).metrics)
     total = execution.ledger.stage_cost("small").spent
     assert (total.steps, total.wall_seconds) == (records[-1]["step"], records[-1]["seconds"])
-    [[booked]] = execution.ledger._file.query("SELECT max(num_records) FROM work")
+    [[booked]] = execution.ledger.query("SELECT max(num_records) FROM work")
     assert booked == len(records)
 
 
@@ -230,7 +230,7 @@ def test_the_rows_of_a_stage_with_a_lost_start_do_not_depend_on_the_pieces_it_is
     second = line("start", attempt=2, step=5, resumed_from=5, num_devices=3) + line("train", attempt=2, step=7)
     stage.metrics.write_bytes(first + second)
     StageRun(execution, execution.plans[0]).finish()
-    rows = execution.ledger._file.query("SELECT attempt, first_step, last_step, device, num_devices FROM work")
+    rows = execution.ledger.query("SELECT attempt, first_step, last_step, device, num_devices FROM work")
     assert [tuple(row) for row in rows][:2] == [(1, 0, 5, "cpu", 3), (2, 5, 7, "cpu", 3)]
 
 

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.ledger import Ledger
-from growctl.runs.status import RunStatus, find_status
-from growctl.runs.status_sections import details_sections, resume_section, runs_section
+from growctl.runs.status import RunStatus, StatusDocument, find_status
+from growctl.runs.status_sections import status_sections
 from growctl.text.terminal import print_sections
 from model.flops import Flops
 from stages.checkpoint.files import write_file
@@ -126,10 +126,10 @@ def only(runs_dir: Path) -> RunStatus:
 
 def printed(runs_dir: Path, *names: str, width: int = 200) -> str:
     """What status prints, with most paragraphs on one line."""
-    found = find_status(runs_dir, names)
+    document = StatusDocument(runs_dir, (), tuple(find_status(runs_dir, names)))
     out = io.StringIO()
-    shown = details_sections(found) if names else [runs_section(found, [status.name for status in found])]
-    print_sections([*shown, resume_section(found)], Console(file=out, width=width, highlight=False))
+    console = Console(file=out, width=width, highlight=False)
+    print_sections(status_sections(document, details=bool(names)), console)
     return out.getvalue()
 
 
