@@ -143,8 +143,6 @@ def test_a_bug_is_written_to_the_runs_directory_of_the_command_line_or_of_the_en
 
 OTHER_ERRORS = {
     "Stopped",  # a signal; growctl.cli.app turns it into a message of its own
-    "_TimeIsUp",  # caught in the file that raises it, as is the next
-    "_TooMuch",
     "Problem",  # of doctor, which must start even if another package hides UserError's, as is the next
     "CommandFailed",
 }

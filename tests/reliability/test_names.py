@@ -278,7 +278,6 @@ def test_status_opens_no_path_from_hostile_names_in_a_ledger(tmp_path, stage, la
     (secret / "log.txt").write_text("WORLD INFO DICT\ngrowctl: a secret\n")
     (run / "stages" / "0-x").mkdir(parents=True)
     [status] = find_status(tmp_path / "runs", ["quick"])
-    assert f"{run}/ledger.db holds names that no run or stage can have" in status.notes
     assert "secret" not in repr(status)
 
 
@@ -288,4 +287,4 @@ def test_status_reports_hostile_names_in_a_runs_schedule(tmp_path):
     (run / "schedule.yaml").write_text(text)
     [status] = find_status(tmp_path / "runs", ["quick"])
     assert any("stages.0.name = 'x/../../../other': must match" in note for note in status.notes)
-    assert [stage.name for stage in status.stages] == ["small"]
+    assert [stage.name for stage in status.stages] == []

@@ -83,7 +83,7 @@ def test_what_another_machine_or_container_may_be_writing_stays_and_is_named(
     assert said[0].endswith("; remove it if that process has ended")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"process": "1"}'])
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"process": "one"}'])
 def test_a_mark_that_names_no_process_protects_its_directory(tmp_path: Path, text: str) -> None:
     staging = left(tmp_path / "new")
     (staging / WRITING_MARK).write_text(text)
