@@ -41,7 +41,7 @@ def report(
         typer.Option(
             "--interactive",
             help="Write interactive.html too: the same charts by plotly, with the figures of every point, zoom and a "
-            "choice of the horizontal axis. Needs pip install 'growctl\\[interactive]'.",
+            "plot for each horizontal axis. Needs pip install 'growctl\\[interactive]'.",
         ),
     ] = False,
     overlay: Annotated[

@@ -165,7 +165,7 @@ def _literal(text: str) -> str:
 
 
 def interactive_page(title: str, charts: Sequence[Chart]) -> str:
-    """One offline HTML file with the charts as plotly draws them: figures at each point, zoom, a choice of the x axis.
+    """One offline HTML file with the charts as plotly draws them: figures at each point, zoom, a plot for each x axis.
 
     Raises UserError if plotly is not installed.
     """
@@ -228,4 +228,6 @@ def _plotly(chart: Chart, axis: Axis) -> dict[str, Any]:
     rules = [(x, rule.label) for rule in chart.rules if axis.has_place(x := rule.x.get(axis.key))]
     x_axis, y_axis = ({"title": {"text": visible(one.label)}, "type": one.scale} for one in (axis, chart.y_axis))
     shapes = [line | {"x0": x, "x1": x, "label": {"text": visible(label), "textposition": "end"}} for x, label in rules]
-    return {"data": traces, "layout": {"xaxis": x_axis, "yaxis": y_axis, "shapes": shapes, "hovermode": "closest"}}
+    below = {"orientation": "h", "y": -0.2}  # beside the plot, it would cover it on a phone
+    layout = {"xaxis": x_axis, "yaxis": y_axis, "shapes": shapes, "hovermode": "closest", "legend": below}
+    return {"data": traces, "layout": layout | {"margin": {"l": 50, "r": 10, "t": 50}}}

@@ -83,7 +83,7 @@ def test_the_interactive_page_draws_every_chart_offline_and_shows_the_figures_of
     path = tmp_path / "interactive.html"
     path.write_text(interactive_page(f"Charts of {EVIL}", charts))
     page = open_page(path, width, scheme)
-    assert page.locator(".js-plotly-plot").count() == len(charts)
+    assert page.locator(".js-plotly-plot").count() == sum(len(chart.x_axes) for chart in charts)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.locator(".scatterlayer .point").last.hover(force=True)
     page.locator(".hoverlayer text").first.wait_for()
