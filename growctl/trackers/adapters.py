@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import yaml
 
+from growctl.runs_dir import RunPaths
+
 Status = Literal["finished", "interrupted", "failed"]
 """How growctl left the run: all that it was asked to train is trained, it was stopped, or training failed."""
 
@@ -236,7 +238,7 @@ class MLflow:
         params = [entities.Param(name, str(value)[: self.LONGEST_PARAM]) for name, value in _flat(run.schedule)]
         for first in range(0, len(params), self.MOST_PARAMS):
             client.log_batch(self.id, params=params[first : first + self.MOST_PARAMS])
-        client.log_text(self.id, schedule_yaml(run), "schedule.yaml")
+        client.log_text(self.id, schedule_yaml(run), RunPaths(store).schedule.name)
 
     def log(self, points: Sequence[TrackedPoint], row: int) -> None:
         """Writes each value once per axis, and the texts of events as tags."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from model.errors import UserError
+from stages.plain_yaml import read_yaml
 from tests.workers import REPOSITORY
 
 RUNS_CODE = {
@@ -23,8 +25,9 @@ NEEDS = {
 }
 """Calls that are harmless with a certain argument."""
 
-OWN_CODE = {"stages/huggingface/logits_program.py": 1}
-"""Files that may make so many of these calls: this one loads an export that growctl has just written."""
+OWN_CODE = {"stages/huggingface/logits_program.py": 1, "stages/plain_yaml.py": 1}
+"""Files that may make so many of these calls: one loads an export that growctl has just written, one parses YAML with
+OmegaConf's loader, which is a SafeLoader (`test_the_loader_of_schedules_builds_no_objects`)."""
 
 
 def dangerous_calls(source: str) -> Iterator[str]:
@@ -51,6 +54,12 @@ def test_no_call_opens_a_pickle_runs_text_or_starts_a_shell(package):
     for path in sources:
         calls = list(dangerous_calls(path.read_text()))
         assert len(calls) == OWN_CODE.get(str(path.relative_to(REPOSITORY)), 0), (path, calls)
+
+
+def test_the_loader_of_schedules_builds_no_objects(tmp_path):
+    (tmp_path / "a.yaml").write_text("a: !!python/object/apply:os.getcwd []")
+    with pytest.raises(UserError, match="could not determine a constructor"):
+        read_yaml(tmp_path / "a.yaml")
 
 
 @pytest.mark.parametrize(
