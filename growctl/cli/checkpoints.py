@@ -119,7 +119,7 @@ def expand(
     from model.config import num_parameters
     from model.errors import UserError
     from model.policy import grow_config
-    from stages.checkpoint.disk_full import require_space
+    from stages.checkpoint.disk_full import raise_when_full, require_space
     from stages.checkpoint.manifest import read_manifest
 
     policy = _policy(
@@ -143,7 +143,7 @@ def expand(
     require_space(output, PARAMETER_BYTES * (num_parameters(grown) - num_parameters(model)), again="")
     from stages.grow.expand import expand as expand_checkpoint  # imports torch, after the quick checks
 
-    with as_parameters(source, runs_dir, _tell, output) as parameters:
+    with as_parameters(source, runs_dir, _tell, output) as parameters, raise_when_full(output):
         with progress_bar("writing new tokens") as on_progress:
             settings = {**growth._asdict(), "policy": policy, "seed": seed, "on_progress": on_progress}
             written = expand_checkpoint(parameters, output, **settings)
@@ -177,11 +177,12 @@ def shrink(
     """
     from growctl.find_checkpoint import find_checkpoint
     from growctl.run.resume import as_parameters
+    from stages.checkpoint.disk_full import raise_when_full
     from stages.grow.expand import shrink as shrink_checkpoint
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)
     _check_new(output)
-    with as_parameters(source, runs_dir, _tell, output) as parameters:
+    with as_parameters(source, runs_dir, _tell, output) as parameters, raise_when_full(output):
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     if as_json:
         from growctl.cli.written import WrittenCheckpoint

@@ -53,7 +53,7 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="Choose among the k likeliest tokens.", min=1)] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(help="Choose among the likeliest tokens whose probabilities sum to this.", min=0, max=1),
+        typer.Option(help="Choose among the likeliest tokens whose probabilities sum to this, above 0.", min=0, max=1),
     ] = None,
     min_p: Annotated[
         float | None,

@@ -164,7 +164,7 @@ def _split_pieces(
             num_documents = sum(len(ends) for files in train for ends in _filled_ends(files))
             raise DataError(
                 f"the files for {name} have no tokens"
-                if validation
+                if validation or not num_documents
                 else f"--validation-fraction {validation_fraction} of {counted(num_documents, 'document')} leaves no"
                 f" tokens for {name}; choose another, or name files for validation with --validation"
             )

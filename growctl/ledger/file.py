@@ -37,7 +37,7 @@ from stages.checkpoint.directory import set_aside
 
 Entry = TypeVar("Entry")
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _APPLICATION_ID = 0x67726F77  # "grow": tells a ledger from any other SQLite file
 _BUSY_SECONDS = 60.0
 _COMPANIONS = ("-journal", "-wal", "-shm")
@@ -206,9 +206,11 @@ class LedgerFile:
     def entries(self, record: type[Entry], stage: str | None = None) -> list[Entry]:
         """The records of one type, oldest first: all of them, or those of a stage."""
         sql = f"SELECT * FROM {_NAMES[record]}" + (" WHERE stage = :stage" if stage else "")
-        return [
-            from_row(record, row) for row in self.query(f"{sql} ORDER BY entry", **{"stage": stage} if stage else {})
-        ]
+        rows = self.query(f"{sql} ORDER BY entry", **{"stage": stage} if stage else {})
+        try:
+            return [from_row(record, row) for row in rows]
+        except ValueError as error:
+            raise BrokenLedger(self.path, f"a row of its table {_NAMES[record]} cannot be read") from error
 
     def append(self, entry: Any, once: bool = False) -> None:
         """Appends a record; needs an open transaction. `once`: skips a key that exists."""
@@ -265,7 +267,7 @@ class LedgerFile:
         if application != _APPLICATION_ID:
             raise BrokenLedger(self.path, "this is not a growctl ledger")
         schema = {row[0] for row in self.query("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
-        if version > FORMAT_VERSION and schema != set(_SCHEMA):
+        if version != FORMAT_VERSION and schema != set(_SCHEMA):
             raise LedgerError(
                 f"{self.path}: written in format {version} by another version of growctl; this one reads format "
                 f"{FORMAT_VERSION}. Use the version that wrote it."

@@ -116,6 +116,7 @@ def _draw(chart: Chart, axis: Axis, title: str = "") -> Figure:
             axes.plot(xs, ys, "o", color=colour, ms=2.1, mew=0, markevery=[not is_end for is_end in are_ends])
     if any(chart.marks_on(series, axis) for series in chart.series):
         axes.set(xscale=axis.scale, yscale=chart.y_axis.scale)
+        axes.autoscale_view()
         axes.autoscale(False)
         _set_ticks(axes.xaxis, axes.get_xlim(), axis.is_log)
         _set_ticks(axes.yaxis, axes.get_ylim(), chart.y_axis.is_log)

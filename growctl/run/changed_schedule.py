@@ -65,7 +65,7 @@ def advice(reuses: bool, overrides: list[str], command: list[str]) -> str:
     if not reuses:
         promise = "Under another name it trains anew"
     else:
-        promise = "Under another name, what both schedules have in common is taken over, not trained again"
+        promise = "Under another name, stages that another run has trained in the same way are taken over"
         promise += f" ({overrides[0].partition('=')[0]} keeps the ramp as long as it was)" if overrides else ""
     return f"{promise}:\n  {shlex.join(command)}"
 

@@ -31,7 +31,7 @@ SEED = "seed"
 """The key of a schedule that --seeds sets."""
 
 LONGEST_NAME = 100
-"""The most characters of a run's name (RUN_NAME in growctl/ladder/checks.py)."""
+"""The most characters of a run's name (RUN_NAME in growctl/runs_dir.py)."""
 
 _LONGEST_VALUE = 32
 _DIGEST = 8

@@ -20,6 +20,8 @@ _WORDING = {
     "dict_type": "must be a block of keys",
     "list_type": "must be a list",
     "bool_type": "must be true or false",
+    "too_short": "must have at least one entry",
+    "invalid_key": "must be text",
 }
 """Our wording of pydantic's errors about Python types. The other types keep pydantic's: `must be greater than 0`."""
 
@@ -50,7 +52,9 @@ def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
 def problem_line(location: Sequence[Any], value: Any, allowed: str) -> str:
     """`dotted.path = value: what is allowed`, without the value if it is `...`."""
     path = dotted([key for key in location if key != "[key]"])
-    return f"{path}{'' if value is ... else f' = {shown(value)}'}{': ' if path else ''}{allowed}"
+    if not path:
+        return allowed
+    return f"{path}{'' if value is ... else f' = {shown(value)}'}: {allowed}"
 
 
 def several(lines: Sequence[str]) -> str:

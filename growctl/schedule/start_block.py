@@ -140,7 +140,7 @@ def describe_start(start: StartBlock, runs_dir: Path) -> BaseBlock:
 def _find(start: StartBlock, runs_dir: Path) -> Path:
     """The directory of the checkpoint that `start` names: whatever the commands that take a checkpoint would use.
 
-    A relative `start.checkpoint` is a name: `growctl.schedule.paths` has made paths absolute.
+    A relative `start.checkpoint` is a name: `growctl.schedule.compose` has made paths absolute.
     """
     if start.checkpoint is not None and Path(start.checkpoint).is_absolute():
         return find_checkpoint(start.checkpoint, runs_dir, tell=lambda line: None)

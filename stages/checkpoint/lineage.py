@@ -137,7 +137,7 @@ class SourceRecord(Strict):
     loss: Loss
     """Validation loss on it, nats per token."""
 
-    bits_per_byte: float
+    bits_per_byte: Loss
     num_tokens: Count
     """Validation tokens predicted."""
 

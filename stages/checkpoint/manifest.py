@@ -21,7 +21,7 @@ from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_ins
 from stages.spec import Offload
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class CheckpointError(UserError):

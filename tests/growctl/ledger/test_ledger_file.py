@@ -121,7 +121,7 @@ def test_another_format_is_rejected_with_the_fix(ledger: Ledger, path: Path) -> 
     connection.execute("CREATE TABLE something_new (x)")
     connection.execute("PRAGMA user_version = 3")
     connection.close()
-    with pytest.raises(LedgerError, match=r"format 3 by another version of growctl.*reads format 1"):
+    with pytest.raises(LedgerError, match=r"format 3 by another version of growctl.*reads format 2"):
         Ledger.open(path)
 
 

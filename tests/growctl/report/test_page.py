@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.report.chart import Axis, Chart, Mark, Rule, Series
+from growctl.report.drawing import FigureFormat, _draw, figure_file
 from growctl.report.page import render_page
 from growctl.text.section import Cell, Column, Listing, Paragraph, Rows, Section, Table, Tone
 from tests.growctl.report.parsed import ParsedPage
@@ -172,3 +173,14 @@ def test_what_stands_between_backticks_is_code_and_still_text() -> None:
     html = render_page("Title", [said])
     assert "<code>run &lt;b&gt;</code> it" in html
     assert "one ` backtick" in html
+
+
+@pytest.mark.parametrize("is_log", [True, False])
+def test_every_mark_lies_within_the_limits_of_its_chart_and_is_drawn_in_every_format(is_log: bool) -> None:
+    marks = (Mark({"flops": 1e9}, 3.0), Mark({"flops": 2e11}, 2.0, is_end=True))
+    axis, rules = Axis("flops", "FLOPs", is_log=is_log), (Rule({"flops": 1.5e9}, "a growth"),)
+    chart = Chart("a", "A", "", (axis,), Axis("loss", "loss"), (Series("one", marks, "ladder"),), rules)
+    [axes] = _draw(chart, axis).axes
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    assert all(left <= mark.x["flops"] <= right and bottom <= mark.y <= top for mark in marks)
+    assert all(figure_file(chart, kind) for kind in get_args(FigureFormat))

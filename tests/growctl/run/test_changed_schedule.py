@@ -13,7 +13,7 @@ from growctl.schedule.blocks import Schedule
 from tests.growctl.ladders import ladder
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
 
-TAKEN_OVER = "what both schedules have in common is taken over, not trained again"
+TAKEN_OVER = "stages that another run has trained in the same way are taken over"
 LAST = "  - {name: huge, attention_tokens: 24, ffn_tokens: 60, train_steps: 40}\ntraining:"
 FIRST = "stages:\n  - {name: first, attention_tokens: 4, ffn_tokens: 8, train_steps: 40}\n"
 

@@ -125,7 +125,7 @@ def test_a_changed_schedule_under_the_same_name_is_told_how_to_extend_the_run(fa
     _, err = run("run", schedule, "stages.1.train_steps=70", *LAUNCH, "--runs-dir", runs, expect=2)
     said = " ".join(err.split())
     assert "this schedule adds huge after its last stage, large" in said
-    assert "what both schedules have in common is taken over, not trained again" in said
+    assert "stages that another run has trained in the same way are taken over" in said
     given = " ".join(("stages.1.train_steps=70", *LAUNCH))
     assert f"growctl run {schedule} {given} stages.1.ramp_steps=12 --name tiny-2 --runs-dir {runs}" in said
 

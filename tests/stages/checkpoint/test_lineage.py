@@ -1,5 +1,6 @@
 """The history of a checkpoint: a chain of hashes over what determines its weights, with the cost up to each entry."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 
 from model.config import num_parameters
 from model.flops import Flops
-from stages.checkpoint.lineage import History, Lineage, TrainingCost, extended
+from stages.checkpoint.lineage import History, Lineage, SourceRecord, TrainingCost, TrainingRecord, extended
 from stages.checkpoint.manifest import CheckpointError, history_of, read_manifest, sealed_manifest
 from stages.grow.expand import expand, shrink
 from stages.stage_dir import MANIFEST_NAME
@@ -97,3 +98,13 @@ def test_a_history_whose_hash_was_replaced_is_refused_with_one_line(tmp_path: Pa
     (tmp_path / "one" / MANIFEST_NAME).write_text(forged.model_dump_json())
     with pytest.raises(CheckpointError, match=r"entry 1 of its history \(init\) does not match its hash$"):
         read_manifest(tmp_path / "one")
+
+
+def test_a_stage_that_ended_without_a_finite_loss_has_a_record_that_can_be_read_again() -> None:
+    nan = math.nan
+    source = SourceRecord(loss=nan, bits_per_byte=nan, num_tokens=1, trained_tokens=2, epochs=0.5)
+    record = TrainingRecord(losses=[(5, nan)], pending=[[nan]], validation_loss=nan, by_source={"a": source})
+    again = TrainingRecord.model_validate_json(record.model_dump_json())
+    assert again.by_source
+    assert math.isnan(again.by_source["a"].bits_per_byte)
+    assert again.last_loss is None

@@ -42,7 +42,7 @@ def test_a_file_is_not_a_checkpoint_and_a_missing_path_does_not_exist(tmp_path):
 def test_a_manifest_of_another_format_version_is_rejected(checkpoint):
     data = json.loads((checkpoint / "manifest.json").read_text())
     (checkpoint / "manifest.json").write_text(json.dumps(data | {"format_version": 99}))
-    with pytest.raises(CheckpointError, match="format version 99; this growctl reads 1"):
+    with pytest.raises(CheckpointError, match="format version 99; this growctl reads 2"):
         read_manifest(checkpoint)
 
 
@@ -77,12 +77,12 @@ def test_a_changed_digit_that_rounding_would_hide_is_detected(checkpoint):
         read_manifest(checkpoint)
 
 
-@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_manifest_without_a_seal_is_rejected_whatever_its_version(checkpoint, version):
     data = json.loads((checkpoint / "manifest.json").read_text())
     bare = {name: value for name, value in data.items() if name != "seal"}
     (checkpoint / "manifest.json").write_text(json.dumps(bare | {"format_version": version}))
-    with pytest.raises(CheckpointError, match="seal is missing" if version == 1 else f"format version {version}"):
+    with pytest.raises(CheckpointError, match="seal is missing" if version == 2 else f"format version {version}"):
         read_manifest(checkpoint)
 
 
