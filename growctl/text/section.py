@@ -133,8 +133,8 @@ class Section:
 
 def for_terminal(sections: Sequence[Section], *, details: bool = False) -> list[Section]:
     """`sections` without what only a page shows. Without `details`, only what belongs in the terminal."""
-    shown = (_shown(section, details) for section in sections if details or section.in_terminal)
-    return [section for section in shown if not all(_is_heading(part) for part in section.parts)]
+    pairs = ((section, _shown(section, details)) for section in sections if details or section.in_terminal)
+    return [shown for section, shown in pairs if not all(_is_aside(part, section) for part in shown.parts)]
 
 
 def _shown(section: Section, details: bool) -> Section:
@@ -148,5 +148,7 @@ def _shown(section: Section, details: bool) -> Section:
     return replace(section, parts=tuple(parts))
 
 
-def _is_heading(part: Part) -> bool:
-    return isinstance(part, Paragraph) and part.tone == "heading"
+def _is_aside(part: Part, section: Section) -> bool:
+    """Whether a part is a heading, or a note on charts that only a page shows."""
+    has_charts = any(isinstance(each, Drawn) for each in section.parts)
+    return isinstance(part, Paragraph) and (part.tone == "heading" or (part.tone == "note" and has_charts))
