@@ -278,9 +278,9 @@ def _test(
     return statistics.judge(tried, known, 0)
 
 
-def _measured(arm: Arm, currency: Currency) -> statistics.Arm | None:
+def _measured(arm: Arm, currency: Currency) -> statistics.MeasuredArm | None:
     cost = mean_cost(arm, currency)
-    return statistics.Arm(arm.name, cost, arm.losses) if cost and arm.losses else None
+    return statistics.MeasuredArm(arm.name, cost, arm.losses) if cost and arm.losses else None
 
 
 def mean_cost(arm: Arm, currency: Currency) -> float | None:

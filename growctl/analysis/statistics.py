@@ -29,7 +29,7 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
 @dataclass(frozen=True)
-class Arm:
+class MeasuredArm:
     """Runs that are alike in all but the seed."""
 
     name: str
@@ -91,7 +91,9 @@ def cost_at_loss(points: Sequence[tuple[float, float]], loss: float) -> CostAtLo
     return CostAtLoss(_exp(log_cost), kind)
 
 
-def judge(ladders: Sequence[Arm], curves: Sequence[Sequence[Arm]], which: int = 0, confidence: float = 0.95) -> Test:
+def judge(
+    ladders: Sequence[MeasuredArm], curves: Sequence[Sequence[MeasuredArm]], which: int = 0, confidence: float = 0.95
+) -> Test:
     """Compares `ladders[which]`, chosen as the best of `ladders`, with the best of `curves`.
 
     Won: at the ladder's cost every curve lies above the ladder's loss, by more than the noise between seeds and the
@@ -143,7 +145,7 @@ def judge(ladders: Sequence[Arm], curves: Sequence[Sequence[Arm]], which: int = 
     return Test(outcome, multiplier, best, seeds, detectable, detectable_multiplier, critical, degrees, deviation)
 
 
-def _order(arm: Arm) -> tuple[float, list[tuple[int, float]]]:
+def _order(arm: MeasuredArm) -> tuple[float, list[tuple[int, float]]]:
     return arm.cost, sorted(arm.losses.items())
 
 

@@ -13,7 +13,7 @@ from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, RunsD
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
-    from growctl.runs.verify import Target
+    from growctl.runs.verify import CheckedFile
     from stages.grow.comparison import Comparison
 
 Data = Annotated[
@@ -85,7 +85,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _integrity(paths: list[Path], as_json: bool) -> list["Target"]:
+def _integrity(paths: list[Path], as_json: bool) -> list["CheckedFile"]:
     """Re-reads everything at `paths` and returns the results; prints each at once unless `as_json`."""
     from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

@@ -16,7 +16,7 @@ MOST_INDEX = 2**62
 
 
 @dataclass(frozen=True)
-class Piece:
+class ShownPiece:
     """A part of a sample that belongs to one document."""
 
     document: int
@@ -42,7 +42,7 @@ class SampleEntry:
     position: int
     """Of its first token in the train split; of a mixture, in the source's."""
     num_tokens: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[ShownPiece, ...]
 
 
 def read_samples(dataset_dir: Path, samples: EndlessSamples, first_index: int, count: int = 1) -> Iterator[SampleEntry]:
@@ -58,14 +58,14 @@ def read_samples(dataset_dir: Path, samples: EndlessSamples, first_index: int, c
         for name, path in data_parts(dataset_dir)
     ]
 
-    def pieces(ends: DocumentEnds, num_tokens: int, ids: list[int], position: int) -> Iterator[Piece]:
+    def pieces(ends: DocumentEnds, num_tokens: int, ids: list[int], position: int) -> Iterator[ShownPiece]:
         """`ids`, which start at `position` of the stream, cut where documents end. Its end joins its start."""
         taken = 0
         while taken < len(ids):
             at = (position + taken) % num_tokens
             number, start, end = ends.document_at(at)
             part = ids[taken : taken + end - at]
-            yield Piece(
+            yield ShownPiece(
                 document=number,
                 first_token=at - start,
                 starts_document=at == start,
@@ -79,7 +79,7 @@ def read_samples(dataset_dir: Path, samples: EndlessSamples, first_index: int, c
         ids, parts = samples.batch(index, 1)[0].tolist(), samples.pieces(index)
         source, window = samples.turn(index)
         name, ends, num_tokens = sources[source]
-        cut: list[Piece] = []
+        cut: list[ShownPiece] = []
         place = 0
         for position, length in parts:
             cut += pieces(ends, num_tokens, ids[place : place + length], position)

@@ -1,1 +1,1 @@
-"""`growctl eval`: its settings, its tables, and its results in a run's ledger."""
+"""`eval`, `generate` and `inspect` as commands see them, and the model card of an export."""

@@ -1,1 +1,1 @@
-"""The stages of a schedule, computed from its text alone: sizes, steps, FLOPs, and worker specs."""
+"""What a schedule means: its stages, releases and controls, whether they fit together, and what they cost."""

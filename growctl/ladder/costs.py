@@ -48,7 +48,7 @@ class Measurements:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class PlannedCost:
     """The cost of a stage or a release, or a sum of such costs. A sum is None if one of its terms is unknown."""
 
     budget_tokens: int
@@ -75,7 +75,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageCost(Cost):
+class StageCost(PlannedCost):
     """A stage or a release, and what it will cost on its planned devices."""
 
     name: str
@@ -142,7 +142,7 @@ class RunCost:
     stages: tuple[StageCost, ...]
     """All stages, each followed by its release if it has one."""
 
-    total: Cost
+    total: PlannedCost
     """The sum over them."""
 
     schedule: Schedule
@@ -196,7 +196,7 @@ class Plan(RunCost):
     """The checkpoint that the ladder starts from; None for a new model."""
 
     controls: tuple[ControlCost, ...]
-    total_with_controls: Cost
+    total_with_controls: PlannedCost
     warnings: tuple[str, ...] = ()
     """Problems of the plan, one sentence each."""
 
@@ -230,11 +230,11 @@ class Plan(RunCost):
         return control.name.removeprefix(f"{self.name}-control-")
 
 
-def total_cost(costs: Sequence[Cost]) -> Cost:
+def total_cost(costs: Sequence[PlannedCost]) -> PlannedCost:
     """The sum of `costs`, which must not be empty."""
-    columns = {each.name: [getattr(cost, each.name) for cost in costs] for each in fields(Cost)}
+    columns = {each.name: [getattr(cost, each.name) for cost in costs] for each in fields(PlannedCost)}
     sums: dict[str, Any] = {name: None if None in values else reduce(add, values) for name, values in columns.items()}
-    return Cost(**sums)
+    return PlannedCost(**sums)
 
 
 def run_cost(

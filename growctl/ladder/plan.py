@@ -11,9 +11,9 @@ from rich.text import Text
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import (
     ControlCost,
-    Cost,
     Measurements,
     Plan,
+    PlannedCost,
     PlannedStart,
     RunCost,
     StageCost,
@@ -124,7 +124,7 @@ def _memories(run: RunCost) -> list[Memory]:
     return [stage.memory_bytes for stage in run.stages if stage.memory_bytes]
 
 
-def _of_total(value: Callable[[Cost], float | None]) -> Callable[[RunCost], float | None]:
+def _of_total(value: Callable[[PlannedCost], float | None]) -> Callable[[RunCost], float | None]:
     return lambda run: value(run.total)
 
 
@@ -140,7 +140,7 @@ def _memory_part(name: str) -> Callable[[StageCost], float | None]:
     return lambda stage: getattr(stage.memory_bytes, name, None)
 
 
-def _hours(cost: Cost) -> float | None:
+def _hours(cost: PlannedCost) -> float | None:
     return None if cost.device_seconds is None else cost.device_seconds / 3600
 
 

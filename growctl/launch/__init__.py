@@ -1,1 +1,1 @@
-"""Starting and stopping workers: on this machine, on the machines of a hostfile, in a SLURM job."""
+"""Starting and stopping workers here, on the machines of a hostfile and in SLURM jobs; executors of `prepare`."""

@@ -15,7 +15,7 @@ from growctl.analysis.results import Results, results
 from growctl.report.chart import Chart, FigureFormat
 from growctl.report.published import Published
 from growctl.report.sections import validation_warning
-from growctl.report.setup import Growth, growths, software
+from growctl.report.setup import GrowthEffect, growths, software
 from growctl.runs.runs import RunReport
 from growctl.runs_dir import ReportPaths, RunPaths, RunsPaths
 from growctl.text.documents import plain
@@ -28,7 +28,7 @@ from growctl.whole_file import replace_file
 class ReportedRun(RunReport):
     """A ladder or a control, as its ledger records it, and what its directory adds."""
 
-    growths: tuple[Growth, ...]
+    growths: tuple[GrowthEffect, ...]
     software: dict[str, tuple[str, ...]]
     """The versions of each package, and of Python, with which the ladder was started; empty if they are not known."""
     warnings: tuple[str, ...]

@@ -26,7 +26,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
 
 
-class Shape(Strict):
+class PublishedShape(Strict):
     """The shape of a model, from which growctl computes FLOPs: a Tokenformer if it has tokens, else a Transformer."""
 
     layers: PositiveInt
@@ -82,7 +82,7 @@ class Published(Strict):
     data: Text
     rows: Annotated[list[PublishedModel], Field(min_length=1)]
     context: PositiveInt | None = None
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, PublishedShape] = {}
     notes: list[Text] = []
 
     @model_validator(mode="after")

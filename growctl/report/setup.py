@@ -36,7 +36,7 @@ _WHY: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Growth:
+class GrowthEffect:
     """One growth, and what it did to the validation loss, beside what its stage has of it: losses and jump."""
 
     stage: str
@@ -53,7 +53,7 @@ class Growth:
     regained_after_flops: float | None
 
 
-def growths(run: RunReport) -> tuple[Growth, ...]:
+def growths(run: RunReport) -> tuple[GrowthEffect, ...]:
     """The growths between the stages of a run, and from its start checkpoint, that have happened."""
     sizes = [*([run.base.num_parameters] if run.base else []), *(stage.num_parameters for stage in run.stages)]
     paths = {name: stage.initial for _, name, stage in RunPaths(run.directory).stages_found()}
@@ -66,7 +66,7 @@ def growths(run: RunReport) -> tuple[Growth, ...]:
             record = read_manifest(paths.get(stage.name, Path())).lineage.growth
         highest, step = _recovery(stage, [point for point in run.points if point.stage == stage.name])
         happened.append(
-            Growth(
+            GrowthEffect(
                 stage=stage.name,
                 num_parameters_before=before,
                 record=record,
@@ -120,7 +120,7 @@ def growth_section(runs: Sequence[RunReport]) -> Section | None:
     return Section("growths", "What each growth did to the loss", (table,), in_terminal=False) if groups else None
 
 
-def _growth_row(growth: Growth, stage: StageReport) -> tuple[Cell, ...]:
+def _growth_row(growth: GrowthEffect, stage: StageReport) -> tuple[Cell, ...]:
     policy = growth_words(growth.record) if growth.record else ""
     sizes = f"{short_count(growth.num_parameters_before)} to {short_count(stage.num_parameters)}"
     new_layers = growth.record.new_layers if growth.record else 0

@@ -1,1 +1,1 @@
-"""One run from start to end: requests, attempts at stages, resuming, locks and signals."""
+"""Runs from start to end: requests, sets of runs, attempts at stages, resuming, reuse, the live screen."""

@@ -1,1 +1,1 @@
-"""Runs as their ledgers and metrics record them: reading them, finding them, and which of them share data."""
+"""What lies on disk: runs as their ledgers record them, status, checkpoints shown and verified, cleaning."""

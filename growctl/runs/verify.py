@@ -30,7 +30,7 @@ DATASETS = RunsPaths(Path()).datasets.name
 
 
 @dataclass(frozen=True)
-class Target:
+class CheckedFile:
     """A file or directory to check, and what the check found once it was done."""
 
     path: Path
@@ -65,14 +65,14 @@ class Target:
 class VerifyDocument:
     """What was verified."""
 
-    integrity: tuple[Target, ...] | None
+    integrity: tuple[CheckedFile, ...] | None
     """Every file or directory that was re-read; null without --integrity."""
 
     comparison: Comparison | None
     """null without NEW, and if --integrity found damage."""
 
 
-def find_targets(path: Path) -> list[Target]:
+def find_targets(path: Path) -> list[CheckedFile]:
     """The targets at `path`: a checkpoint, a dataset, a ledger, or everything below a run or runs directory.
 
     Raises UserError if there are none.
@@ -82,10 +82,14 @@ def find_targets(path: Path) -> list[Target]:
     if path.is_file():
         if path.suffix != ".db":
             raise UserError(f"{path} is not a checkpoint, dataset, {LEDGER}, run or runs directory")
-        return [Target(path, "ledger")]
+        return [CheckedFile(path, "ledger")]
     # A path that the user gives is always checked, even if its name marks it as set aside or unfinished.
     if (path / MANIFEST_NAME).is_file():
-        return [Target(path, "checkpoint")] if not _is_dataset(path) else [Target(path, "dataset"), *_sources(path)]
+        return (
+            [CheckedFile(path, "checkpoint")]
+            if not _is_dataset(path)
+            else [CheckedFile(path, "dataset"), *_sources(path)]
+        )
     if found := list(_below(path)):
         return found
     raise UserError(
@@ -93,7 +97,7 @@ def find_targets(path: Path) -> list[Target]:
     )
 
 
-def check(target: Target, on_bytes: OnBytes | None = None) -> Target:
+def check(target: CheckedFile, on_bytes: OnBytes | None = None) -> CheckedFile:
     """Reads all of `target` and checks its hashes; calls `on_bytes` with the bytes as they are read."""
     path, kind = target.path, target.kind
     try:
@@ -119,29 +123,29 @@ def check(target: Target, on_bytes: OnBytes | None = None) -> Target:
     return target
 
 
-def _whole(target: Target, sizes: list[int], num_sources: int = 0) -> Target:
+def _whole(target: CheckedFile, sizes: list[int], num_sources: int = 0) -> CheckedFile:
     return replace(target, whole=True, num_files=len(sizes), bytes=sum(sizes), num_sources=num_sources)
 
 
-def _below(folder: Path) -> Iterator[Target]:
+def _below(folder: Path) -> Iterator[CheckedFile]:
     """All targets below `folder`, by name; does not follow links."""
     run = RunPaths(folder)
     if run.schedule.is_file():
-        yield Target(run.schedule, "schedule")
+        yield CheckedFile(run.schedule, "schedule")
     if run.ledger.is_file() or _has_trained(run):
-        yield Target(run.ledger, "ledger")
+        yield CheckedFile(run.ledger, "ledger")
     for child in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
         if is_set_aside(child):
-            yield Target(child, "set aside")
+            yield CheckedFile(child, "set aside")
         elif is_unfinished(child):
-            yield Target(child, "unfinished")
+            yield CheckedFile(child, "unfinished")
         elif folder.name == DATASETS and child.name != CACHE_NAME:
-            yield Target(child, "dataset")
+            yield CheckedFile(child, "dataset")
             yield from (source for source in _sources(child) if source.path.parent.resolve() != folder.resolve())
         elif is_checkpoint_name(child.name):
-            yield Target(child, "checkpoint")
+            yield CheckedFile(child, "checkpoint")
         elif (child / MANIFEST_NAME).is_file():
-            yield Target(child, "dataset" if _is_dataset(child) else "checkpoint")
+            yield CheckedFile(child, "dataset" if _is_dataset(child) else "checkpoint")
         else:
             yield from _below(child)
 
@@ -156,10 +160,10 @@ def _is_dataset(directory: Path) -> bool:
     return directory.parent.name == DATASETS or has_tokens or bool(_entries(directory))
 
 
-def _sources(dataset: Path) -> list[Target]:
+def _sources(dataset: Path) -> list[CheckedFile]:
     """The datasets of a mixture that are there. Checking the mixture reports the others."""
     paths = (entry.dataset(dataset) for entry in _entries(dataset))
-    return [Target(path, "dataset") for path in paths if (path / MANIFEST_NAME).is_file()]
+    return [CheckedFile(path, "dataset") for path in paths if (path / MANIFEST_NAME).is_file()]
 
 
 def _entries(directory: Path) -> tuple[MixtureEntry, ...]:

@@ -1,1 +1,1 @@
-"""Loads a schedule from its YAML file and overrides, with an error message for every mistake."""
+"""From YAML and overrides to a validated schedule: composition, the schema of its blocks, errors."""

@@ -10,7 +10,7 @@ import scipy.stats
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from growctl.analysis.statistics import Arm, Design, cost_at_loss, critical_values, design_of, judge, t_quantile
+from growctl.analysis.statistics import Design, MeasuredArm, cost_at_loss, critical_values, design_of, judge, t_quantile
 
 DOCUMENTED = [(0.5, 3.3688), (1.0, 2.9118), (2.0, 2.6661)]
 NOISE = (0.011, -0.004, -0.007, 0.009, -0.006, 0.003, 0.001, -0.012, 0.008, 0.002, -0.001, 0.007)
@@ -24,7 +24,9 @@ def arms(points, noise=NOISE, seeds=(0, 1, 2), name="control"):
     found = []
     for i, (cost, loss) in enumerate(points):
         own = np.array([noise[(5 * i + 3 * k + i * k) % len(noise)] for k in range(len(seeds))])
-        found.append(Arm(f"{name} {cost}", cost, dict(zip(seeds, (loss + own - own.mean()).tolist(), strict=True))))
+        found.append(
+            MeasuredArm(f"{name} {cost}", cost, dict(zip(seeds, (loss + own - own.mean()).tolist(), strict=True)))
+        )
     return found
 
 
@@ -159,7 +161,7 @@ def test_removing_every_control_of_a_bad_seed_does_not_remove_its_ladder():
     saved = dict(zip((0, 1, 2), (2.845, 2.843, 2.97), strict=True))
     controls = arms(DOCUMENTED)
     without = [dataclasses.replace(a, losses={seed: a.losses[seed] for seed in (0, 1)}) for a in controls]
-    found = judge([Arm("ladder", 1.0, saved)], [without])
+    found = judge([MeasuredArm("ladder", 1.0, saved)], [without])
     assert found.outcome == "within the noise"
     assert found.multiplier.loss_difference == pytest.approx(
         np.mean(list(saved.values())) - np.mean(list(without[1].losses.values()))
@@ -254,9 +256,9 @@ def test_the_seed_that_spoils_the_result_stays_when_a_control_that_is_not_needed
     """Savings of about 1.20, 1.21 and, for seed 2, a loss: one control of that seed must not decide."""
     saved = dict(zip((0, 1, 2), (2.845, 2.843, 2.97), strict=True))
     controls = arms(DOCUMENTED, NOISE)
-    complete = judge([Arm("ladder", 1.0, saved)], [controls])
+    complete = judge([MeasuredArm("ladder", 1.0, saved)], [controls])
     half = dataclasses.replace(controls[0], losses={seed: controls[0].losses[seed] for seed in (0, 1)})
-    found = judge([Arm("ladder", 1.0, saved)], [[half, *controls[1:]]])
+    found = judge([MeasuredArm("ladder", 1.0, saved)], [[half, *controls[1:]]])
     assert complete.outcome == found.outcome == "within the noise"
     assert found.multiplier.loss_difference == pytest.approx(complete.multiplier.loss_difference)
 
@@ -283,7 +285,7 @@ def test_sides_without_common_seeds_still_compare():
 @pytest.mark.parametrize("bad", [{"cost": 0.0}, {"cost": math.inf}, {"losses": {}}, {"losses": {3: math.nan}}])
 def test_an_arm_without_a_usable_cost_or_loss_is_refused(bad):
     with pytest.raises(ValueError, match=r"some arm.*leave out what diverged"):
-        Arm(**{"name": "some arm", "cost": 1.0, "losses": {0: 3.0}, **bad})
+        MeasuredArm(**{"name": "some arm", "cost": 1.0, "losses": {0: 3.0}, **bad})
 
 
 # Properties of every verdict
@@ -410,7 +412,7 @@ def test_a_test_holds_where_seeds_are_missing(seeds, shared):
 def test_two_arms_are_compared_as_pairs():
     """With nothing to pool, the test is the paired t test."""
     one, other = {0: 3.0, 1: 3.02, 2: 2.97}, {0: 3.05, 1: 3.04, 2: 3.03}
-    found = judge([Arm("ladder", 1.0, one)], [[Arm("control", 1.0, other)]])
+    found = judge([MeasuredArm("ladder", 1.0, one)], [[MeasuredArm("control", 1.0, other)]])
     interval = scipy.stats.ttest_rel(list(one.values()), list(other.values())).confidence_interval(0.95)
     assert found.multiplier.loss_interval == pytest.approx((interval.low, interval.high))
     assert found.degrees == pytest.approx(2)

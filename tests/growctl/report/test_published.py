@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from growctl.cli.app import app
 from growctl.report.chart import Chart
 from growctl.report.documents import report_document
-from growctl.report.published import _FOLDER, Shape, load_overlay, overlay_names, published_series, section
+from growctl.report.published import _FOLDER, PublishedShape, load_overlay, overlay_names, published_series, section
 from growctl.report.sections import report_sections
 from growctl.runs.find import find_runs
 from growctl.text.documents import plain
@@ -52,7 +52,7 @@ def test_the_papers_table_is_copied_as_published() -> None:
 )
 def test_the_shapes_have_the_published_numbers_of_parameters(shape: str, millions: float) -> None:
     shapes = yaml.safe_load((_FOLDER / "paper-openwebtext.yaml").read_text())["shapes"]
-    config = Shape(**shapes[shape]).config()
+    config = PublishedShape(**shapes[shape]).config()
     assert num_parameters(config) / 1e6 == pytest.approx(millions, rel=1e-3)
 
 

@@ -9,7 +9,7 @@ import pytest
 from growctl.ladder.load import load_schedule
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import schedule_yaml
-from growctl.runs.verify import Target, check, find_targets
+from growctl.runs.verify import CheckedFile, check, find_targets
 from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.data.dataset import read_dataset_manifest
 from stages.data.remote import CACHE_NAME
@@ -35,7 +35,7 @@ def runs(tmp_path: Path) -> Path:
     return runs
 
 
-def found(path: Path) -> dict[str, Target]:
+def found(path: Path) -> dict[str, CheckedFile]:
     return {target.path.name: check(target) for target in find_targets(path)}
 
 
