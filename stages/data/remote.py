@@ -45,7 +45,9 @@ ALTERED_TRIES = 3
 """How often a file is fetched whose bytes do not have their hash: what lies at the URL is probably altered."""
 TEMPORARY = ".tmp"
 ABANDONED_SECONDS = 3600
-"""A temporary file that nobody has written to for so long belongs to a killed process."""
+"""On a file system without locks, a temporary file of that age belongs to a killed process."""
+ROOM_SECONDS = 60.0
+"""How long a shard waits for the room that others take which are being fetched. Then it exceeds the limit."""
 
 _PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS)
 _Fetched = TypeVar("_Fetched")
@@ -190,17 +192,33 @@ class ShardCache:
     def _store(self, file: DatasetFile, fetch: Callable[[DatasetFile, Path], None]) -> None:
         temporary = self.directory / f"{file.sha256}-{secrets.token_hex(4)}{TEMPORARY}"
         try:
-            with self._locked("all"):
-                self._make_room(self.limit_bytes - file.bytes)
-                with temporary.open("wb") as reserved:
-                    reserved.truncate(file.bytes)  # so that the next process counts it
-            fetch(file, temporary)
-            with self._locked("all"):
-                os.replace(temporary, self.path(file))
+            with self._reserved(temporary, file.bytes):
+                fetch(file, temporary)
+                with self._locked("all"):
+                    os.replace(temporary, self.path(file))
             status = self.path(file).stat()
             self._checked[file.sha256] = (status.st_ino, status.st_mtime_ns)
         finally:
             temporary.unlink(missing_ok=True)
+
+    @contextmanager
+    def _reserved(self, temporary: Path, num_bytes: int) -> Iterator[None]:
+        """Makes room for a shard and holds it by a locked file of that size, which other processes count.
+
+        Waits while what they are fetching leaves no room, at most ROOM_SECONDS.
+        """
+        give_up = time.monotonic() + ROOM_SECONDS
+        while True:
+            with self._locked("all"):
+                if self._make_room(self.limit_bytes - num_bytes) or time.monotonic() > give_up:
+                    reserved = temporary.open("wb")
+                    with suppress(OSError):
+                        fcntl.flock(reserved, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    reserved.truncate(num_bytes)
+                    break
+            time.sleep(FIRST_PAUSE_SECONDS)
+        with reserved:
+            yield
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
@@ -213,8 +231,9 @@ class ShardCache:
         finally:
             os.close(lock)
 
-    def _make_room(self, most_bytes: int) -> None:
-        """Removes the shards used least recently until `most_bytes` remain. Needs the lock of all."""
+    def _make_room(self, most_bytes: int) -> bool:
+        """Removes the shards used least recently until `most_bytes` remain; returns whether they do. Needs the lock of
+        all."""
         files = sorted(self._files())
         total = sum(size for _, size, _ in files)
         for _, size, path in files:
@@ -223,6 +242,7 @@ class ShardCache:
             if path.suffix != TEMPORARY:  # another process is writing it
                 path.unlink(missing_ok=True)
                 total -= size
+        return total <= most_bytes
 
     def _shrink(self) -> bool:
         """Removes half of the shards, after a write that found the disk full; returns whether there were any."""
@@ -241,10 +261,22 @@ class ShardCache:
         for path in self.directory.glob("[0-9a-f]*"):
             with suppress(FileNotFoundError):
                 status = path.stat()
-                if path.suffix == TEMPORARY and status.st_mtime < time.time() - ABANDONED_SECONDS:
+                if path.suffix == TEMPORARY and _is_abandoned(path, status.st_mtime):
                     path.unlink()
                     continue
                 yield status.st_atime_ns, status.st_size, path
+
+
+def _is_abandoned(temporary: Path, modified: float) -> bool:
+    """Whether nobody writes a temporary file any more: its lock is free or, without locks, it is old."""
+    with temporary.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return modified < time.time() - ABANDONED_SECONDS
+    return True
 
 
 class RemoteFiles:

@@ -1,8 +1,10 @@
 """The cache of shards: bounded, whole files only, least recently used first out, whatever is killed or full."""
 
 import errno
+import fcntl
 import hashlib
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -98,13 +100,45 @@ def test_what_killed_processes_left_neither_breaks_the_limit_nor_stays(tmp_path:
     cache = ShardCache(tmp_path, 4 * SIZE)
     torn = tmp_path / f"{shard(7).sha256}-0123{TEMPORARY}"
     torn.write_bytes(content_of(7)[:300])
-    for number in range(6):
-        get(cache, number)
-        assert cache.num_bytes() <= 4 * SIZE
-    assert torn.exists(), "perhaps a process is still writing it"
-    os.utime(torn, (0, torn.stat().st_mtime - 2 * ABANDONED_SECONDS))
+    with torn.open("rb") as written:
+        fcntl.flock(written, fcntl.LOCK_EX)
+        for number in range(6):
+            get(cache, number)
+            assert cache.num_bytes() <= 4 * SIZE
+        assert torn.exists(), "a process is still writing it"
     get(cache, 8)
     assert not torn.exists()
+
+
+def test_without_locks_only_an_old_file_counts_as_left_by_a_killed_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    cache, torn = ShardCache(tmp_path, 4 * SIZE), tmp_path / f"{shard(7).sha256}-0123{TEMPORARY}"
+    torn.write_bytes(content_of(7)[:300])
+    get(cache, 1)
+    assert torn.exists(), "perhaps a process is still writing it"
+    os.utime(torn, (0, torn.stat().st_mtime - 2 * ABANDONED_SECONDS))
+    get(cache, 2)
+    assert not torn.exists()
+
+
+def test_a_shard_waits_for_the_room_of_others_that_are_being_fetched(tmp_path: Path) -> None:
+    cache, sizes = ShardCache(tmp_path, 2 * SIZE), list[int]()
+
+    def fetch(file: DatasetFile, path: Path) -> None:
+        sizes.append(cache.num_bytes())
+        time.sleep(0.02)
+        Origin().fetch(file, path)
+        sizes.append(cache.num_bytes())
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda number: cache.get(shard(number), fetch, Path.read_bytes), range(6)))
+    assert len(sizes) == 12
+    assert max(sizes) <= 2 * SIZE
 
 
 @pytest.mark.parametrize("damage", [b"", content_of(3)[:-2], content_of(4)])
