@@ -156,6 +156,8 @@ class BrokenLedger(LedgerError):
 
 
 _ENCODER = json.JSONEncoder(default=repr)
+_CHECKED: set[bytes] = set()
+"""sha256 of the snapshots that this process has checked: a report opens a run's ledger several times."""
 
 
 class LedgerFile:
@@ -246,9 +248,14 @@ class LedgerFile:
         if not read_only and not self._tables():
             with self.transaction():
                 self._create()
+        content = hashlib.sha256(self._connection.serialize()).digest() if read_only else b""
+        if content in _CHECKED:
+            return
         self.query("BEGIN")  # so that no writer changes the file during the checks
         self._check()
         self.query("COMMIT")
+        if read_only:
+            _CHECKED.add(content)
 
     def _tables(self) -> set[str]:
         return {row[0] for row in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}

@@ -134,9 +134,11 @@ class Ledger(LedgerFile):
 
     def finished(self, stage: str) -> bool:
         """Whether the last attempt of the stage reached its end, or the final evaluation and every step are booked."""
-        last = self.last_attempt(stage)
-        if any(work.closed_by == "end" and work.attempt == last for work in self.work(stage)):
+        ended = "SELECT 1 FROM work WHERE stage = :stage AND closed_by = 'end' AND attempt = :last LIMIT 1"
+        if self.query(ended, stage=stage, last=self.last_attempt(stage)):
             return True
+        if not self.query("SELECT 1 FROM evaluation WHERE stage = :stage AND point = 'final' LIMIT 1", stage=stage):
+            return False
         steps = self.stage_cost(stage).trained.steps
         return any(e.point == "final" and e.step <= steps for e in self.evaluations(stage))
 
