@@ -291,7 +291,7 @@ def test_an_arm_without_a_usable_cost_or_loss_is_refused(bad):
 # Properties of every verdict
 
 
-def same(found, other, rel=1e-6):
+def assert_same(found, other, rel=1e-6):
     assert found.outcome == other.outcome
     ours, theirs = (
         [
@@ -333,14 +333,16 @@ def test_neither_a_shift_of_all_losses_nor_the_unit_of_cost_matters(noise, loss,
     found = judge([ladder(loss, 1.0, noise)], [arms(DOCUMENTED, noise)])
     shifted = [(cost * unit, loss + shift) for cost, loss in DOCUMENTED]
     assume(found.deviation > 1e-4 and all(abs(loss - measured) > 1e-4 for _, measured in DOCUMENTED))
-    same(judge([ladder(loss + shift, unit, noise)], [arms(shifted, noise)]), found, rel=1e-4)
+    assert_same(judge([ladder(loss + shift, unit, noise)], [arms(shifted, noise)]), found, rel=1e-4)
 
 
 @pytest.mark.slow
 @given(noises, losses_of_ladders, st.permutations(range(3)))
 def test_the_order_of_arms_does_not_matter(noise, loss, order):
     curve = arms(DOCUMENTED, noise)
-    same(judge([ladder(loss, 1.0, noise)], [[curve[i] for i in order]]), judge([ladder(loss, 1.0, noise)], [curve]))
+    assert_same(
+        judge([ladder(loss, 1.0, noise)], [[curve[i] for i in order]]), judge([ladder(loss, 1.0, noise)], [curve])
+    )
 
 
 @pytest.mark.slow

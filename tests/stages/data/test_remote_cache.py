@@ -77,10 +77,11 @@ def test_a_shard_that_another_user_stored_is_read(tmp_path: Path, monkeypatch: p
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    cache = ShardCache(tmp_path, 4 * SIZE)
-    get(cache, 1)
+    cache, origin = ShardCache(tmp_path, 4 * SIZE), Origin()
+    get(cache, 1, origin)
     monkeypatch.setattr(os, "utime", denied)
-    get(cache, 1)
+    get(cache, 1, origin)
+    assert origin.num_fetched == 1
 
 
 def test_threads_and_processes_fetch_a_shard_once_and_stay_within_the_limit(tmp_path: Path) -> None:
