@@ -1,1 +1,1 @@
-"""Trackers: TensorBoard, W&B, MLflow and trackio, fed with the records of a run by one process beside it."""
+"""Trackers: TensorBoard, W&B, MLflow and trackio, each fed with the records of a run by a process beside it."""

@@ -6,17 +6,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
-from growctl.ladder.stage_plans import StagePlan
+from growctl.ladder.stage_plans import StagePlan, paths_of
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
-from growctl.text.escaping import visible
-from growctl.trackers.adapters import KINDS, TrackedRun, where
+from growctl.trackers.adapters import ADAPTERS, TrackedRun
+from growctl.trackers.process import TrackedStage
 
 FINISH_SECONDS = 60.0
 """How long all trackers together may take to finish after the run. An MLflow store alone takes 10 s to be made."""
@@ -24,45 +25,41 @@ FINISH_SECONDS = 60.0
 STOPPED_SECONDS = 10.0
 """The same for a run that was stopped or has failed."""
 
-KILL_SECONDS = 5.0
-"""How much longer their process may take to end."""
-
 
 class Tracking:
-    """The trackers of a run, while growctl runs it. Does nothing for a run without trackers."""
+    """The trackers of a run, while growctl runs it: a process for each. Does nothing for a run without trackers."""
 
     def __init__(self, run: TrackedRun, schedule: Schedule, runs: RunsPaths, tell: Callable[[str], None]) -> None:
         """Starts nothing yet. `tell` takes what the user should know, also from another thread."""
         self._run, self._schedule, self._runs, self._tell = run, schedule, runs, tell
         self._paths = runs.run(run.name)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ending = False
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._watchers: list[threading.Thread] = []
 
     def __enter__(self) -> "Tracking":
-        """Starts the process of the trackers."""
-        stores = {name: self._runs.tracker_store(name) for name in self._schedule.trackers}
-        if not stores:
+        """Starts the processes of the trackers."""
+        names = self._schedule.trackers
+        if not names:
             return self
         self._paths.trackers_log.parent.mkdir(parents=True, exist_ok=True)
-        with self._paths.trackers_log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "growctl.trackers.process"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is growctl's to handle
-            )
-        trackers = [
-            {"name": name, "adapter": KINDS[name].adapter, "store": str(store.absolute())}
-            for name, store in stores.items()
-        ]
-        directory = str(self._paths.directory.absolute())
-        self._send({"run": asdict(self._run), "trackers": trackers, "directory": directory})
-        assert self._process.stdin
-        os.set_blocking(self._process.stdin.fileno(), False)  # a process that hangs must not stop the run
-        self._reader = threading.Thread(target=self._pass_on_warnings, daemon=True)
-        self._reader.start()
-        self._tell(f"trackers: {', '.join(where(name, store, os.environ) for name, store in stores.items())}")
+        for name in names:
+            adapter, store = ADAPTERS[name], self._runs.tracker_store(name).absolute()
+            with self._paths.trackers_log.open("ab") as log:
+                self._processes[name] = process = subprocess.Popen(
+                    [sys.executable, "-m", "growctl.trackers.process"],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,  # Ctrl-C is growctl's to handle
+                )
+            memory = str(self._paths.tracker_memory(name).absolute())
+            start = {"adapter": f"{adapter.__module__}:{adapter.__name__}", "store": str(store), "memory": memory}
+            self._send(process, start | {"run": asdict(self._run)})
+            assert process.stdin
+            os.set_blocking(process.stdin.fileno(), False)  # a process that hangs must not stop the run
+            self._watchers.append(threading.Thread(target=self._watch, args=(name, process), daemon=True))
+            self._watchers[-1].start()
+        self._tell(f"trackers: {', '.join(names)}, in {self._runs.tracker_store('')} unless your environment says else")
         return self
 
     def from_the_start(self, plan: StagePlan, plans: Sequence[StagePlan]) -> None:
@@ -70,36 +67,47 @@ class Tracking:
 
         `plans`: the plans of all stages, with the steps that the finished ones took.
         """
-        self._send({"stage": plan.name, "num_steps": [other.num_steps for other in plans]})
+        base = self._schedule.base
+        before = [other for other in plans if other.index < plan.index or other.name == plan.branch_of]
+        stage = TrackedStage(
+            name=plan.name,
+            index=plan.index,
+            metrics=str(paths_of(self._paths, plan).metrics.absolute()),
+            num_parameters=plan.num_parameters,
+            first_step=plan.first_step,
+            first_tokens=((base and base.tokens) or 0) + sum(other.budget_tokens for other in before),
+            first_flops=(self._schedule.base_flops or 0.0) + sum(other.flops.total for other in before),
+            tokens_per_step=plan.tokens_per_step,
+            step_flops=plan.step_flops.total,
+            prefix="release/" if plan.branch_of else "",
+        )
+        for process in self._processes.values():
+            self._send(process, {"stage": asdict(stage)})
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Ends the run in every tracker, and waits for them, within limits."""
-        if not self._process:
-            return
-        self._ending = True
         status = "finished" if kind is None else "failed" if issubclass(kind, Exception) else "interrupted"
-        seconds = FINISH_SECONDS if kind is None else STOPPED_SECONDS
-        self._send({"status": status, "seconds": seconds})
+        deadline = time.monotonic() + (FINISH_SECONDS if kind is None else STOPPED_SECONDS)
+        for process in self._processes.values():
+            self._send(process, {"status": status})
         try:
-            self._process.wait(seconds + KILL_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._tell(f"the trackers did not finish in time and were stopped; see {self._paths.trackers_log}")
+            for process in self._processes.values():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
         finally:  # also when a signal ends the wait
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-        self._reader.join(KILL_SECONDS)
+            for process in self._processes.values():
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+        for watcher in self._watchers:
+            watcher.join()
 
-    def _send(self, message: dict[str, Any]) -> None:
-        """Hands a message to the process, unless that is gone or does not read."""
-        if self._process and self._process.stdin:
-            with suppress(OSError):
-                os.write(self._process.stdin.fileno(), json.dumps(message).encode() + b"\n")
+    def _send(self, process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
+        """Hands a message to a process, unless that is gone or does not read."""
+        assert process.stdin
+        with suppress(OSError):
+            os.write(process.stdin.fileno(), json.dumps(message).encode() + b"\n")
 
-    def _pass_on_warnings(self) -> None:
-        assert self._process
-        assert self._process.stdout
-        for line in self._process.stdout:
-            self._tell(f"{visible(line.decode(errors='replace').strip())}; see {self._paths.trackers_log}")
-        if not self._ending:
-            self._tell(f"the trackers stopped; training goes on without them; see {self._paths.trackers_log}")
+    def _watch(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        if process.wait():
+            log = self._paths.trackers_log
+            self._tell(f"tracker {name} failed or took too long and was stopped; training does not need it; see {log}")

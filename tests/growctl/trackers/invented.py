@@ -14,8 +14,8 @@ from growctl.ladder.stage_plans import paths_of, plan_stages
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.trackers import tracking
-from growctl.trackers.adapters import KINDS, Kind, TrackedRun
-from growctl.trackers.process import serve
+from growctl.trackers.adapters import ADAPTERS, PACKAGES, TrackedRun
+from growctl.trackers.process import follow
 from growctl.trackers.tracking import Tracking
 from stages.metrics import MetricsWriter, Record
 from tests.growctl.schedules import changed, parse
@@ -23,18 +23,17 @@ from tests.workers import HANG_SECONDS, REPOSITORY
 
 
 class ProcessHere:
-    """Stands in for the process of the trackers: a thread of this process that serves the same pipes."""
+    """Stands in for the process of a tracker: a thread of this process that reads the same pipe."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         lines, stdin = os.pipe()
-        stdout, to_user = os.pipe()
-        self.stdin, self.stdout = os.fdopen(stdin, "wb", 0), os.fdopen(stdout, "rb")
-        self._thread = threading.Thread(target=self._serve, args=(lines, to_user), daemon=True)
+        self.stdin = os.fdopen(stdin, "wb", 0)
+        self._thread = threading.Thread(target=self._follow, args=(lines,), daemon=True)
         self._thread.start()
 
-    def _serve(self, lines: int, to_user: int) -> None:
-        with os.fdopen(lines, "rb") as messages, os.fdopen(to_user, "w", buffering=1) as warnings:
-            serve(messages, lambda text: print(text, file=warnings))
+    def _follow(self, lines: int) -> None:
+        with open(lines, "rb", buffering=0) as messages:
+            follow(messages)
 
     def poll(self) -> int | None:
         return None if self._thread.is_alive() else 0
@@ -47,12 +46,14 @@ class ProcessHere:
 
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trackers run in this process."""
-    monkeypatch.setattr(tracking, "subprocess", SimpleNamespace(Popen=ProcessHere, PIPE=None, TimeoutExpired=Exception))
+    stand_ins = SimpleNamespace(Popen=ProcessHere, PIPE=None, TimeoutExpired=Exception)
+    monkeypatch.setattr(tracking, "subprocess", stand_ins)
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, kind: type, tracker: str = "tensorboard") -> None:
     """Makes a tracker a stand-in of that class."""
-    monkeypatch.setitem(KINDS, tracker, Kind(f"{kind.__module__}:{kind.__name__}", ()))
+    monkeypatch.setitem(ADAPTERS, tracker, kind)
+    monkeypatch.setitem(PACKAGES, tracker, ())
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
 

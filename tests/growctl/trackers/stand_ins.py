@@ -21,27 +21,24 @@ class Noting:
         with self._file.open("a") as file:
             file.write(json.dumps(call) + "\n")
 
-    def log(self, points: Sequence[TrackedPoint], row: int) -> None:
-        for number, point in enumerate(points, row):
-            if point.event:
-                self._note("mark", point.stage, point.step, point.event, point.text, point.values)
-            else:
-                self._note("log", point.stage, point.step, point.tokens, point.flops, point.values, number)
+    def log(self, points: Sequence[TrackedPoint]) -> None:
+        for point in points:
+            self._note("log", point.stage, point.step, point.tokens, point.flops, point.values, point.row)
 
-    def finish(self, status: Status, figures: dict[str, float]) -> None:
-        self._note("finish", status, figures)
+    def finish(self, status: Status) -> None:
+        self._note("finish", status)
 
 
 class Raising(Noting):
     """A tracker that raises at its first value."""
 
-    def log(self, points: Sequence[TrackedPoint], row: int) -> None:
+    def log(self, points: Sequence[TrackedPoint]) -> None:
         raise ConnectionError("the server\x1b[2J is gone")
 
 
 class Hanging(Noting):
     """A tracker that never returns from its first value."""
 
-    def log(self, points: Sequence[TrackedPoint], row: int) -> None:
+    def log(self, points: Sequence[TrackedPoint]) -> None:
         while True:
             time.sleep(60)

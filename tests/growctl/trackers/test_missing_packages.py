@@ -43,7 +43,7 @@ def test_every_tracker_has_an_extra_of_its_name_with_its_packages() -> None:
     from tests.workers import REPOSITORY
 
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert tuple(adapters.KINDS) == TRACKERS
-    for name, kind in adapters.KINDS.items():
+    assert tuple(adapters.PACKAGES) == tuple(adapters.ADAPTERS) == TRACKERS
+    for name, packages in adapters.PACKAGES.items():
         needed = " ".join(extras[name])
-        assert all(package in needed for package in kind.packages), name
+        assert all(package in needed for package in packages), name

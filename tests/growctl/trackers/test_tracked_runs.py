@@ -25,15 +25,13 @@ def test_a_tracker_that_is_added_to_a_finished_run_gets_all_of_it(
     before = run_here(*arguments)[0]
     assert "trackers" not in before
     out, _ = run_here(*arguments, "trackers=[tensorboard]")
-    assert f"trackers: tensorboard in {runs}/.trackers/tensorboard" in out
+    assert f"trackers: tensorboard, in {runs}/.trackers unless" in out
     first, *logged, last = calls(runs)
     assert first[:4] == ["run", "tiny", "tiny", "ladder"]
-    assert last[:2] == ["finish", "finished"]
-    assert "table/large/cumulative_flops" in last[2]
+    assert last == ["finish", "finished"]
     for _, name, stage in RunPaths(runs / "tiny").stages_found():
         shown = [record for record in read_metrics(stage.metrics) if record["event"] in ("train", "evaluation")]
         assert len([call for call in logged if call[:2] == ["log", name]]) == len(shown)
-    assert [call[3] for call in logged if call[0] == "mark"] == ["growth"]
     run_here("report", "tiny", "--runs-dir", runs)
     rows = list(csv.DictReader((runs / "tiny/report/stages.csv").open()))
     ends = {call[1]: call[4] for call in logged if call[0] == "log"}
