@@ -1,5 +1,6 @@
 """Defines every file name in a runs directory, except those inside a stage (stages/stage_dir.py)."""
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class RunsPaths:
         return RunPaths(self.directory / name)
 
     def all_runs(self) -> list["RunPaths"]:
-        """Everything here that is a run, by name: it has a schedule or stages."""
+        """Everything here that is a run, by name."""
         found = map(RunPaths, sorted(self.directory.iterdir())) if self.directory.is_dir() else ()
         return [run for run in found if not run.directory.name.startswith(".") and run.exists()]
 
@@ -172,8 +173,8 @@ class RunPaths:
         return self.jobs_folder / "jobs.json"
 
     def exists(self) -> bool:
-        """Whether the directory holds a run: it has a schedule or stages."""
-        return self.schedule.is_file() or self.stages.is_dir()
+        """Whether the directory holds a run, or parts of one."""
+        return any(map(os.path.exists, (self.schedule, self.ledger, self.stages, self.lock)))
 
     def has_begun(self) -> bool:
         """Whether the run has started: it has a ledger or stages, not only a schedule."""

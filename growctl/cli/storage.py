@@ -17,7 +17,7 @@ def runs(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """List runs with their size on disk, their cost, and which files they share. Only reads files.
+    """List runs with their size on disk and their cost. Only reads files.
 
     Example: growctl runs
     """
@@ -61,8 +61,8 @@ def clean(
         print_sections([section(cleanup)], console)
     removed = None
     if cleanup.remove and (yes or (not as_json and _confirmed(console))):
-        with progress.status("") as status:
-            removed = remove(cleanup, lambda path: status.update(f"checking {path} before removing what it replaces"))
+        with progress.status("checking results and removing what they replace"):
+            removed = remove(cleanup)
     if as_json:
         print_document(replace(cleanup, removed=removed))
     elif removed:

@@ -14,9 +14,9 @@ from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
 from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set
-from growctl.runs.status import RunState, RunStatus, find_status, run_directories
+from growctl.runs.status import RunState, RunStatus, find_status
 from growctl.runs.status_sections import run_columns
-from growctl.runs_dir import RunPaths
+from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.text.formatting import scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure, rows_of
 from model.errors import Failure, UserError
@@ -162,7 +162,7 @@ def describe_set(requests: Sequence[LadderRequest], failures: Mapping[str, str])
     """The runs of a set as they are now, whether or not they have begun; `failures`: why runs failed, by name."""
     runs_dir, run_set = requests[0].runs_dir, requests[0].ladder.run_set
     assert run_set is not None, f"{requests[0].ladder.name} belongs to no set"
-    there = {directory.name for directory in run_directories(runs_dir)}
+    there = {run.directory.name for run in RunsPaths(runs_dir).all_runs()}
     names = [request.ladder.name for request in requests if request.ladder.name in there]
     begun = {run.name: run for run in find_status(runs_dir, names)} if names else {}
     runs = [

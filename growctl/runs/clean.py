@@ -7,16 +7,17 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 from growctl.runs.directory import RunError, own_schedule, short_name
 from growctl.runs.lock import hold, why_in_use
-from growctl.runs.status import being_prepared, run_directories
+from growctl.runs.status import being_prepared
 from growctl.runs.storage import DatasetUse, DiskUse, existing_runs
 from growctl.runs_dir import CONTROL_INFIX, RunPaths, RunsPaths
 from growctl.text.formatting import byte_count
@@ -27,7 +28,6 @@ from stages.checkpoint.manifest import (
     CheckpointError,
     Manifest,
     history_of,
-    manifest_hash,
     read_manifest,
     verify_checkpoint,
 )
@@ -39,7 +39,6 @@ from stages.data.remote import CACHE_NAME
 from stages.spec import TrainSpec
 from stages.stage_dir import (
     StagePaths,
-    converted_directory,
     is_set_aside,
     is_unfinished,
     preparation_lock,
@@ -61,6 +60,8 @@ _LEFTOVER = re.compile(r"\.(.+)\.(?:incomplete(?:-\d+-[0-9a-f]+)?|removed)")
 
 _START = re.compile(rb"^start:(?! *null *$)", re.MULTILINE)
 """A schedule's `start`, unless it is null."""
+
+_SET_ASIDE = "it was set aside; look at it, and remove it yourself"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,17 @@ class Removed:
     freed_bytes: int = 0
     skipped: list[Kept] = field(default_factory=list)
 
+    def remove(self, directory: Path) -> None:
+        """Removes a directory, hidden by one rename first."""
+        self.freed_bytes += DiskUse.of(directory).freed_bytes
+        hidden = directory
+        if not is_unfinished(directory):
+            hidden = removal_directory(directory)
+            os.rename(directory, hidden)
+            sync_path(directory.parent)
+        shutil.rmtree(hidden)
+        self.paths.append(directory)
+
 
 @dataclass(frozen=True)
 class Cleanup:
@@ -104,12 +116,8 @@ class Cleanup:
     runs_dir: Path
     remove: tuple[Removable, ...]
     """What can be removed, before anything was."""
-    bytes: int
-    """The size of all of them together. A file that several share counts once."""
     freed_bytes: int
-    """What removing them frees: the size of the files that nothing else shares."""
-    trunks: tuple[Removable, ...]
-    """Trunk checkpoints that are kept without --trunks."""
+    """What removing all of it frees: the size of the files that nothing else shares."""
     kept: tuple[Kept, ...]
     """What may look removable and is kept."""
     removed: Removed | None = None
@@ -122,25 +130,17 @@ def find_removable(runs_dir: Path, names: Sequence[str] = (), *, trunks: bool = 
     Without names: from all runs, and datasets that no run uses. `trunks`: trunk checkpoints too. Raises UserError for
     an unknown name, and if there is no `runs_dir`.
     """
-    runs = existing_runs(runs_dir, names)
-    needed = NeededCheckpoints.of(run_directories(runs_dir))
+    runs = [RunPaths(Path(run.directory)) for run in existing_runs(runs_dir, names)]
+    needed = NeededCheckpoints.of(RunsPaths(runs_dir).all_runs())
     entries: list[Removable | Kept] = []
-    for directory in (Path(run.directory) for run in runs):
-        why = why_in_use(directory)
-        entries += [Kept(directory, why)] if why else _in_idle_run(directory, needed)
+    for run in runs:
+        why = why_in_use(run.directory)
+        entries += [Kept(run.directory, why)] if why else _in_idle_run(run, needed, trunks)
     if not names:
         entries += _in_datasets(runs_dir)
-    removable = [entry for entry in entries if isinstance(entry, Removable)]
-    remove = tuple(item for item in removable if trunks or item.kind != "trunk")
-    use = DiskUse.of(*(item.path for item in remove))
-    return Cleanup(
-        runs_dir,
-        remove=remove,
-        bytes=use.bytes,
-        freed_bytes=use.freed_bytes,
-        trunks=tuple(item for item in removable if not trunks and item.kind == "trunk"),
-        kept=tuple(entry for entry in entries if isinstance(entry, Kept)),
-    )
+    remove = tuple(entry for entry in entries if isinstance(entry, Removable))
+    kept = tuple(entry for entry in entries if isinstance(entry, Kept))
+    return Cleanup(runs_dir, remove, DiskUse.of(*(item.path for item in remove)).freed_bytes, kept)
 
 
 @dataclass(frozen=True)
@@ -149,28 +149,27 @@ class NeededCheckpoints:
 
     bases: dict[str, str]
     """The running run that starts from a model, by the hash of the first entry in the model's history."""
-
     starts: dict[Path, str]
     """The run whose schedule starts from a checkpoint, by the checkpoint's directory."""
-
-    unknown: tuple[str, ...] = ()
+    unknown: list[str]
     """Runs that may need any checkpoint: their schedules cannot be read, or they are at work on their first one."""
 
     @classmethod
-    def of(cls, directories: Iterable[Path]) -> "NeededCheckpoints":
-        """What the runs in `directories` need."""
-        bases: dict[str, str] = {}
-        starts: dict[Path, str] = {}
-        unknown = []
-        for directory in directories:
+    def of(cls, runs: Iterable[RunPaths]) -> "NeededCheckpoints":
+        """What `runs` need."""
+        needed = cls({}, {}, [])
+        for run in runs:
+            name = run.directory.name
             try:
-                if why_in_use(directory):
-                    bases |= dict.fromkeys(_bases(directory), directory.name)
-                if start := _start(directory):
-                    starts[start] = directory.name
+                if why_in_use(run.directory):
+                    needed.bases.update(dict.fromkeys(_bases(run), name))
+                # Loading every schedule would take a while, and few have a start.
+                starts = run.schedule.is_file() and _START.search(run.schedule.read_bytes())
+                if starts and (base := own_schedule(run.schedule).base):
+                    needed.starts[Path(base.path).resolve()] = name
             except (UserError, OSError):
-                unknown.append(directory.name)
-        return cls(bases, starts, tuple(unknown))
+                needed.unknown.append(name)
+        return needed
 
     def why_needed(self, path: Path, checkpoint: Manifest) -> str | None:
         """Why a run may need the `checkpoint` in the directory `path`; None if none does."""
@@ -182,9 +181,8 @@ class NeededCheckpoints:
         return run and f"{run} is running and may reuse it: it starts from the same model"
 
 
-def _bases(directory: Path) -> set[str]:
+def _bases(run: RunPaths) -> set[str]:
     """The hashes of the models that a run starts from. Raises UserError if it has no checkpoint that says it yet."""
-    run = RunPaths(directory)
     base = own_schedule(run.schedule).base
     checkpoints = [path.parent for _, _, stage in run.stages_found() for path in stage.manifests()]
     bases = set()
@@ -192,104 +190,68 @@ def _bases(directory: Path) -> set[str]:
         with suppress(CheckpointError):
             bases.add(history_of(read_manifest(checkpoint))[0].hash)
     if not bases:
-        raise UserError(f"{directory} has no checkpoint yet")
+        raise UserError(f"{run.directory} has no checkpoint yet")
     return bases
 
 
-def _start(directory: Path) -> Path | None:
-    """The checkpoint that a run's schedule starts from, if any. Raises UserError if the schedule cannot be read."""
-    path = RunPaths(directory).schedule
-    # Loading every schedule would take a while, and few have a start.
-    if not path.is_file() or not _START.search(path.read_bytes()):
-        return None
-    base = own_schedule(path).base
-    return Path(base.path).resolve() if base else None
-
-
-def _in_idle_run(directory: Path, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
+def _in_idle_run(run: RunPaths, needed: NeededCheckpoints, trunks: bool) -> Iterator[Removable | Kept]:
     """What can be removed from a run that no other growctl uses."""
-    stages = [stage for _, _, stage in RunPaths(directory).stages_found()]
-    stages += [stage.release for stage in stages if stage.release.directory.is_dir()]
-    for stage in stages:
-        if not stage.directory.resolve().is_relative_to(directory.resolve()):
-            yield Kept(stage.directory, "it is a link out of the run, whose lock does not cover it")
-            continue
-        try:
-            yield from _in_stage(directory, stage, needed)
-        except OSError as error:
-            yield Kept(Path(error.filename or stage.directory), f"it cannot be read: {error.strerror}")
+    for _, _, stage in run.stages_found():
+        for part in (stage, stage.release):
+            if part.directory.is_dir():
+                yield from _in_stage(run, part, needed, trunks)
 
 
-def _in_stage(directory: Path, stage: StagePaths, needed: NeededCheckpoints) -> Iterator[Removable | Kept]:
-    place = str(stage.directory.relative_to(RunPaths(directory).stages))
-
+def _in_stage(run: RunPaths, stage: StagePaths, needed: NeededCheckpoints, trunks: bool) -> Iterator[Removable | Kept]:
     def removable(path: Path, kind: Kind, relies_on: Path | None = None) -> Removable:
-        return Removable(path, kind, directory.name, place, DiskUse.of(path).bytes, relies_on)
+        place = str(stage.directory.relative_to(run.stages))
+        return Removable(path, kind, run.directory.name, place, DiskUse.of(path).bytes, relies_on)
 
     leftovers = stage.leftovers()  # only the run's own processes write these, and the run is idle
     for path in sorted(stage.directory.iterdir()):
-        if is_unfinished(path) and _is_folder(path):
+        if is_unfinished(path):
             live = path not in leftovers and is_being_written(path)
             yield Kept(path, "a growctl is writing it") if live else removable(path, "leftover")
         elif is_set_aside(path):
-            yield Kept(path, "it was set aside; look at it, and remove it yourself")
+            yield Kept(path, _SET_ASIDE)
     final = _checked(stage.final) if stage.final.exists() else None
     if isinstance(final, Kept):
         yield final
-    finished = isinstance(final, Manifest)
-    for path in stage.conversions():
-        conversion = _checked(path)
-        source = stage.final if finished else _source(stage, path)
-        if isinstance(conversion, Kept):
-            yield conversion
-        elif source is None:
-            yield Kept(path, "there is no intact checkpoint to make it from again")
-        elif run := needed.starts.get(path.resolve()):
-            yield Kept(path, f"{run} starts from it")
-        else:
-            yield removable(path, "conversion", source)
-    if not finished:
+    if not isinstance(final, Manifest):
         return  # the stage resumes from its checkpoints
-    trunks = _trunk_steps(stage)
-    for step, path in stage.checkpoints().items():
+    trunk_steps, conversions = _trunk_steps(stage), stage.conversions()
+    for path in [*conversions, *stage.checkpoints().values()]:
         checkpoint = _checked(path)
         if isinstance(checkpoint, Kept):
             yield checkpoint
         elif why := needed.why_needed(path, checkpoint):
             yield Kept(path, why)
+        elif path in conversions:
+            yield removable(path, "conversion", stage.final)
+        elif checkpoint.step not in trunk_steps:
+            yield removable(path, "checkpoint", stage.final)
+        elif trunks:
+            yield removable(path, "trunk", stage.final)
         else:
-            yield removable(path, "trunk" if step in trunks else "checkpoint", stage.final)
+            yield Kept(path, "a finished ladder is extended from it; --trunks removes it too")
 
 
 def _checked(path: Path) -> Manifest | Kept:
     """The manifest of a complete checkpoint; Kept if it is broken, by the sizes of its files, or only a link."""
-    if not _is_folder(path):
-        return Kept(path, "it is not a directory of this stage")
+    if path.is_symlink():
+        return Kept(path, "it is a link")
     try:
         return verify_checkpoint(path, hashes=False)
     except CheckpointError as error:
         return Kept(path, f"{error}; look at it, and remove it yourself")
 
 
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
-
-
-def _source(stage: StagePaths, conversion: Path) -> Path | None:
-    """The complete engine checkpoint that `conversion` was made from; None if it is gone or broken."""
-    for path in stage.checkpoints().values():
-        if converted_directory(path) == conversion and isinstance(_checked(path), Manifest):
-            return path if read_manifest(conversion).lineage.parent == manifest_hash(path) else None
-    return None
-
-
-def _trunk_steps(stage: StagePaths) -> set[int]:
+def _trunk_steps(stage: StagePaths) -> set[int | None]:
     """The step of a stage right before its learning rate decays, if any; all its steps if that is unknown."""
     try:
-        step = TrainSpec.model_validate_json(stage.spec.read_bytes()).trunk_step
+        return {TrainSpec.model_validate_json(stage.spec.read_bytes()).trunk_step}
     except (OSError, ValueError):
-        return set(stage.checkpoints())
-    return set() if step is None else {step}
+        return {*stage.checkpoints()}
 
 
 def _in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:
@@ -300,15 +262,12 @@ def _in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:
         return
     use, at_work = DatasetUse.of(runs_dir), being_prepared(runs_dir)
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        name = _dataset_name(path)
-        if not _is_folder(path) or (path.name == name and name in use.runs):
+        if not path.is_dir() or path.is_symlink() or path.name == CACHE_NAME or path.name in use.runs:
             continue
-        if path.name == CACHE_NAME:
-            yield Kept(path, "it holds tokens that runs have read from URLs; remove it yourself while no run needs it")
-        elif name in at_work:
+        if _dataset_name(path) in at_work:
             yield Kept(path, "a growctl is preparing this dataset")
         elif is_set_aside(path):
-            yield Kept(path, "it was set aside; look at it, and remove it yourself")
+            yield Kept(path, _SET_ASIDE)
         elif is_unfinished(path):
             yield Removable(path, "leftover", None, None, DiskUse.of(path).bytes)
         elif use.unknown:
@@ -327,52 +286,45 @@ def _dataset_name(path: Path) -> str:
     return match[1] if match else path.name
 
 
-def remove(cleanup: Cleanup, on_check: Callable[[Path], None] = lambda path: None) -> Removed:
+def remove(cleanup: Cleanup) -> Removed:
     """Removes what `cleanup` lists, as far as it is still removable.
 
     Takes the lock of each run, looks again, and reads every checkpoint that makes another superfluous against its
-    hashes first: `on_check` is called with its path. Each directory is hidden by one rename before its files go, so
-    what a kill leaves is a leftover, never an incomplete checkpoint.
+    hashes first. Each directory is hidden by one rename before its files go, so what a kill leaves is a leftover, never
+    an incomplete checkpoint.
     """
-    uses = {item.path: DiskUse.of(item.path) for item in cleanup.remove}
     removed = Removed()
     for run, items in groupby(cleanup.remove, key=lambda item: item.run):
         if run is None:
             _remove_datasets(cleanup.runs_dir, items, removed)
         else:
-            _remove_from_run(cleanup.runs_dir / run, list(items), removed, on_check)
-    removed.freed_bytes = DiskUse.union(uses[path] for path in removed.paths).freed_bytes
+            _remove_from_run(RunsPaths(cleanup.runs_dir), run, list(items), removed)
     return removed
 
 
-def _remove_from_run(
-    directory: Path, items: list[Removable], removed: Removed, on_check: Callable[[Path], None]
-) -> None:
-    others = [path for path in run_directories(directory.parent) if path != directory]
+def _remove_from_run(runs: RunsPaths, name: str, items: list[Removable], removed: Removed) -> None:
+    run, others = runs.run(name), [other for other in runs.all_runs() if other.directory.name != name]
+    problem_of = cache(_problem)  # each result is read once, however many checkpoints it makes superfluous
     try:
-        if why := why_in_use(directory):
+        if why := why_in_use(run.directory):
             raise RunError(why)
-        with hold(directory):
-            still = set(_in_idle_run(directory, NeededCheckpoints.of(others)))
-            for relied_on, group in groupby(items, key=lambda item: item.relies_on):
-                problem = _problem(relied_on, on_check)
-                for item in group:
-                    if problem or item not in still:
-                        removed.skipped.append(Kept(item.path, problem or "it has changed since it was listed"))
-                    else:
-                        _remove(item.path)
-                        removed.paths.append(item.path)
+        with hold(run.directory):
+            still = set(_in_idle_run(run, NeededCheckpoints.of(others), trunks=True))
+            for item in items:
+                problem = problem_of(item.relies_on) if item in still else "it has changed since it was listed"
+                if problem:
+                    removed.skipped.append(Kept(item.path, problem))
+                else:
+                    removed.remove(item.path)
     except RunError as error:
-        removed.skipped += [Kept(item.path, str(error)) for item in items if item.path not in removed.paths]
+        removed.skipped += [Kept(item.path, str(error)) for item in items]
 
 
-def _problem(checkpoint: Path | None, on_check: Callable[[Path], None]) -> str | None:
+def _problem(checkpoint: Path | None) -> str | None:
     """What is wrong with the checkpoint that makes others superfluous; None if it is intact or there is none."""
-    if checkpoint is None:
-        return None
-    on_check(checkpoint)
     try:
-        verify_checkpoint(checkpoint)
+        if checkpoint:
+            verify_checkpoint(checkpoint)
     except CheckpointError as error:
         return f"it may still be needed: {error}"
     return None
@@ -387,8 +339,7 @@ def _remove_datasets(runs_dir: Path, items: Iterable[Removable], removed: Remove
             elif item.kind == "dataset" and (item.path.name in use.runs or use.unknown):
                 removed.skipped.append(Kept(item.path, "a run has started to use it since it was listed"))
             else:
-                _remove(item.path)
-                removed.paths.append(item.path)
+                removed.remove(item.path)
 
 
 @contextmanager
@@ -403,40 +354,20 @@ def _prepared_by_nobody(dataset: Path) -> Iterator[bool]:
         yield True
 
 
-def _remove(directory: Path) -> None:
-    """Removes a directory, hidden by one rename first."""
-    hidden = directory
-    if not is_unfinished(directory):
-        hidden = removal_directory(directory)
-        os.rename(directory, hidden)
-        sync_path(directory.parent)
-    shutil.rmtree(hidden)
-
-
 def section(cleanup: Cleanup) -> Section:
     """What would be removed and how much that frees, then what is kept and why."""
-    parts: list[Part] = []
+    parts: list[Part] = [Paragraph(f"there is nothing to remove in {cleanup.runs_dir}")]
     if cleanup.remove:
         ladders = {item.run for item in cleanup.remove}
-        rows, last = [], None
+        rows = []
         for (run, stage, kind), group in groupby(cleanup.remove, key=lambda item: (item.run, item.stage, item.kind)):
             items = list(group)
             name = short_name(run, run.partition(CONTROL_INFIX)[0] in ladders) if run else "all runs"
-            size = byte_count(DiskUse.of(*(item.path for item in items)).bytes)
-            rows.append([Cell("" if run == last else name), *map(Cell, (stage or "", _counted(kind, items), size))])
-            last = run
+            what = f"{len(items)} {_NOUNS[kind][len(items) != 1]}"
+            rows.append([*map(Cell, (name, stage or "", what, byte_count(sum(item.bytes for item in items))))])
         columns = [Column(text, is_number=text == "size") for text in ("run", "stage", "to remove", "size")]
-        shared = cleanup.bytes - cleanup.freed_bytes
-        rest = f"; {byte_count(shared)} more stay on disk, because other directories share them" if shared else ""
-        parts.append(Table.of("remove", columns, rows))
-        parts.append(Paragraph(f"this would free {byte_count(cleanup.freed_bytes)}{rest}", "strong"))
-    else:
-        parts.append(Paragraph(f"there is nothing to remove in {cleanup.runs_dir}"))
-    if cleanup.trunks:
-        many = _counted("trunk", cleanup.trunks)
-        size = byte_count(DiskUse.of(*(item.path for item in cleanup.trunks)).bytes)
-        what = "a finished ladder is extended from the checkpoint right before the learning rate decays"
-        parts.append(Paragraph(f"kept: {many} ({size}): {what}; --trunks removes them too"))
+        freed = Paragraph(f"this would free {byte_count(cleanup.freed_bytes)}", "strong")
+        parts = [Table.of("remove", columns, rows), freed]
     return Section("clean", "", (*parts, *_kept_parts(cleanup.kept)))
 
 
@@ -453,8 +384,3 @@ def _kept_parts(kept: Iterable[Kept]) -> Iterator[Paragraph]:
         first, *others = [item.path for item in group]
         more = f" and {len(others)} more" if others else ""
         yield Paragraph(f"kept: {first}{more}: {why.removeprefix(f'{first} ')}")
-
-
-def _counted(kind: Kind, items: Sequence[Removable]) -> str:
-    """Such as `2 converted checkpoints`."""
-    return f"{len(items)} {_NOUNS[kind][len(items) != 1]}"

@@ -4,7 +4,6 @@ Imports no torch and writes nothing. Files that cannot be read are reported in `
 """
 
 import json
-import os
 import shlex
 import socket
 import time
@@ -105,7 +104,7 @@ def find_status(runs_dir: Path, names: Sequence[str] = (), leave_out: Collection
     that were not started. Raises RunNotFoundError for an unknown name.
     """
     families: dict[str, list[RunStatus]] = {}
-    directories = run_directories(runs_dir)
+    directories = [run.directory for run in RunsPaths(runs_dir).all_runs()]
     ladders = {folder: d.name for d in directories for folder in renamed_controls(RunPaths(d)).values()}
     for directory in (directory for directory in directories if directory.name not in leave_out):
         try:
@@ -129,18 +128,6 @@ def find_status(runs_dir: Path, names: Sequence[str] = (), leave_out: Collection
     for name in names or runs:
         wanted |= {other.name: other for other in runs.values() if name in (other.name, other.control_of)}
     return list(wanted.values())
-
-
-def run_directories(runs_dir: Path) -> list[Path]:
-    """Directories in `runs_dir` that hold a run, or parts of one."""
-
-    def may_be_run(path: Path) -> bool:
-        run = RunPaths(path)
-        signs = (run.schedule, run.ledger, run.stages, run.lock)
-        return any(os.path.exists(sign) for sign in signs) or (path.is_dir() and not os.access(path, os.X_OK))
-
-    paths = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
-    return [path for path in paths if not path.name.startswith(".") and may_be_run(path)]
 
 
 def being_prepared(runs_dir: Path) -> list[str]:

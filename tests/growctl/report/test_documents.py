@@ -9,7 +9,6 @@ from growctl.cli.app import app
 from growctl.report.chart import Axis, Chart, Mark, Series
 from growctl.report.documents import report_folder, write_report
 from growctl.runs.find import find_runs
-from growctl.runs.status import run_directories
 from growctl.runs_dir import ReportPaths, RunsPaths
 from growctl.text.section import Cell, Column, Section, Table
 from tests.growctl.invented_runs import SMALL, FakeRun, control, ladder
@@ -48,9 +47,9 @@ def test_the_report_on_several_ladders_has_a_folder_of_its_own_that_is_no_run(tm
     two_ladders(tmp_path)
     assert folder(tmp_path) == Path(".reports/all")
     assert folder(tmp_path, "one", "two") == Path(".reports/one+two")
-    before = [run_directories(tmp_path), RunsPaths(tmp_path).all_runs(), len(find_runs(tmp_path))]
+    before = [RunsPaths(tmp_path).all_runs(), len(find_runs(tmp_path))]
     write_report(find_runs(tmp_path), SECTIONS, RunsPaths(tmp_path).report("all"))
-    assert [run_directories(tmp_path), RunsPaths(tmp_path).all_runs(), len(find_runs(tmp_path))] == before
+    assert [RunsPaths(tmp_path).all_runs(), len(find_runs(tmp_path))] == before
 
 
 def test_the_report_on_all_seeds_of_a_set_is_named_for_the_set_and_stays_there_when_a_seed_joins(

@@ -1,6 +1,5 @@
 """A cleaned run and a run that reuses its training, after real training."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -16,8 +15,6 @@ def test_a_run_that_reuses_a_cleaned_one_stays_intact_and_both_stay_finished(two
     run(*command, "--name", "reuser")
     steps = list((runs_dir / "tiny").glob("stages/*/step_*"))
     before = final_hashes(runs_dir / "tiny")
-    [share] = json.loads(run("runs", "--json", "--runs-dir", runs_dir)[0])["shares"]
-    assert (share["runs"], share["elsewhere"]) == (["reuser", "tiny"], False)
 
     out, _ = run("clean", "--trunks", "--yes", "--runs-dir", runs_dir)
 
