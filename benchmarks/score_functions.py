@@ -84,18 +84,14 @@ def measure(seed: int, directory: Path, num_sequences: int = NUM_SEQUENCES) -> l
             str(checkpoint), directory, tell, tokenizer=dataset / TOKENIZER_NAME, device="cpu"
         ) as opened:
             num_token_ids = opened.num_token_ids
-            facts = inspect_model(opened.model, tokens_ST, batch_size, _unnamed, num_token_ids=num_token_ids)
+            facts = inspect_model(opened.model, tokens_ST, batch_size, num_token_ids=num_token_ids)
         norms = training_norms(directory / run_names(seed)[scores])
         rows.append({"seed": seed, "kind": "checkpoint", "scores": scores, **row(facts), "training": norms})
     for scores, config in untrained(manifest.model).items():
         model = build_model(config, seed=manifest.seed)
-        facts = inspect_model(model, tokens_ST, batch_size, _unnamed, num_token_ids=num_token_ids)
+        facts = inspect_model(model, tokens_ST, batch_size, num_token_ids=num_token_ids)
         rows.append({"seed": seed, "kind": "untrained", "scores": scores, **row(facts), "training": None})
     return rows
-
-
-def _unnamed(sequence: int, position: int) -> tuple[str, str]:
-    return "", ""
 
 
 def untrained(grown: TokenformerConfig) -> dict[str, TokenformerConfig | TransformerConfig]:

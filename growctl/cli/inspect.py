@@ -47,7 +47,7 @@ def inspect(
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Look inside models on real text: gradients, activations, scores, and what each parameter token is used for.
+    """Look inside models on real text: gradients, activations, scores, and the use of parameter tokens.
 
     Several checkpoints are compared with each other.
 
@@ -57,12 +57,9 @@ def inspect(
     """
     from growctl.cli.evaluate import check_new_file
     from growctl.evaluate.inspection import inspect_checkpoints
-    from growctl.evaluate.inspection_tables import inspection_sections
     from growctl.evaluate.pretrained import tell
     from growctl.find_checkpoint import dataset_of, find_checkpoint
-    from growctl.text.console import Terminal
-    from growctl.text.documents import print_document
-    from growctl.text.terminal import print_sections
+    from growctl.text.terminal import print_result
     from model.errors import UserError
 
     if text and data is not None:
@@ -81,10 +78,7 @@ def inspect(
         tokenizer=tokenizer,
         device=device,
     )
-    if as_json:
-        print_document(document)
-    else:
-        print_sections(inspection_sections(document), Terminal())
+    print_result(document, document.sections(), as_json=as_json)
     if picture is not None:
         from growctl.evaluate.pictures import inspection_png
         from growctl.whole_file import replace_file

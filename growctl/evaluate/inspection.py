@@ -1,16 +1,20 @@
-"""`growctl inspect`: measures checkpoints on the same text. Slow modules are imported on use."""
+"""`growctl inspect`: measures checkpoints on the same text, and shows it. Slow modules are imported on use."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from growctl.evaluate.pretrained import open_pretrained
+from growctl.text.formatting import short_count
 from growctl.text.progress import progress_bar
+from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table
+from model.config import PATTENTIONS
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import Manifest, read_manifest
-from stages.inspect.facts import DEAD_BELOW, THRESHOLDS, Inspected
+from stages.counted import counted
+from stages.inspect.facts import DEAD_BELOW, Inspected, Layer
 from stages.stage_dir import TOKENIZER_NAME
 
 if TYPE_CHECKING:
@@ -18,11 +22,16 @@ if TYPE_CHECKING:
 
     from stages.checkpoint.pretrained import Pretrained
 
-NOTES = (
-    "Only compare like with like. Weights trained under one score function mean nothing under another, so no "
-    "checkpoint is run under a score function that it was not trained with.",
-    "Checkpoints may be compared with each other if they ran the same schedule but for the score function.",
+NOTE = (
+    "Compare checkpoints that ran the same schedule but for the score function. Weights trained under one score "
+    "function mean nothing under another, so no checkpoint runs under a score function that it was not trained with."
 )
+QUANTITIES: dict[str, Callable[[Layer], float | None]] = {
+    "gradient norm": lambda layer: layer.gradient.mean,
+    "gradient gain": lambda layer: layer.gradient_gain,
+    "kurtosis of the output": lambda layer: layer.output.kurtosis,
+}
+"""What is compared layer by layer, in tables and in the picture."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +52,33 @@ class InspectedCheckpoint(Inspected):
     name: str
     """As the user named it."""
 
+    @property
+    def scores_word(self) -> str:
+        """The score function as a word for people; `linear` for a Transformer."""
+        return (self.score_function or "linear").replace("l2_norm", "l2").replace("_", "-")
+
 
 @dataclass(frozen=True, kw_only=True)
 class InspectDocument:
     """What was measured in each checkpoint on the same text."""
 
     text: InspectedText
-    thresholds: tuple[float, ...] = THRESHOLDS
-    """The magnitudes that `below` in the scores of a layer counts with."""
-    dead_below: float = DEAD_BELOW
-    """A parameter token is dead if its largest contribution is below this share of its layer's output."""
-    notes: tuple[str, ...] = NOTES
-    """What the figures mean, one sentence each."""
     models: tuple[InspectedCheckpoint, ...]
+
+    def sections(self) -> list[Section]:
+        """The comparison of the models, then every layer and the generations of each. Models are numbered."""
+        text = self.text
+        batches = counted(text.num_sequences // text.batch_size, "batch", "batches")
+        windows = f"{counted(text.num_sequences, 'window')} of {counted(text.context, 'token')}"
+        size = Paragraph(f"{windows}, in {batches} of {text.batch_size}")
+        parts = (size, _models(self.models), *_comparisons(self.models), Paragraph(NOTE))
+        return [
+            Section("models", f"Models on {text.source}", parts),
+            *(
+                Section(f"model-{number}", f"{number}: {model.name}", tuple(_model_parts(model)))
+                for number, model in enumerate(self.models, 1)
+            ),
+        ]
 
 
 def inspect_checkpoints(
@@ -78,7 +101,6 @@ def inspect_checkpoints(
     """
     from stages.evaluate.documents import text_files
     from stages.inspect.measure import inspect_model
-    from stages.inspect.text import describe_places
 
     manifests = [read_manifest(path) for _, path in checkpoints]
     _check_tokenizers(checkpoints, manifests)
@@ -101,11 +123,9 @@ def inspect_checkpoints(
                     tokens_ST, batch_size = _read(opened, files, dataset, *size)
                     source = f"the validation split of {dataset.name}" if dataset else ", ".join(map(str, texts))
                     text = InspectedText(source, len(tokens_ST), size[1], batch_size)
-                    describe, num_ids = describe_places(tokens_ST, opened.tokenizer), opened.num_token_ids
+                    num_ids = opened.num_token_ids
                 try:
-                    inspected = inspect_model(
-                        opened.model, tokens_ST, text.batch_size, describe, on_batch, num_token_ids=num_ids
-                    )
+                    inspected = inspect_model(opened.model, tokens_ST, text.batch_size, on_batch, num_token_ids=num_ids)
                 except Failure as error:
                     raise Failure(f"{name}: {error}") from error
             models.append(InspectedCheckpoint(name=name, **vars(inspected)))
@@ -126,16 +146,11 @@ def _read(opened: "Pretrained", files: Sequence[Path], dataset: Path | None, *si
 
 def _check_tokenizers(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> None:
     """Raises UserError unless all checkpoints read the same ids: else losses are of different tokens."""
-    hashes: dict[str, str] = {}
+    first: dict[str, tuple[object, str]] = {}
     for (name, _), manifest in zip(checkpoints, manifests, strict=True):
-        if manifest.tokenizer_sha256 is not None:
-            hashes.setdefault(manifest.tokenizer_sha256, name)
-        if len(hashes) > 1:
-            raise UserError(f"{name} has another tokenizer than {next(iter(hashes.values()))}; inspect them one by one")
-        if (size := manifest.model.vocab_size) != (first := manifests[0].model.vocab_size):
-            raise UserError(
-                f"{name} has a vocabulary of {size}, but {checkpoints[0][0]} one of {first}; inspect them one by one"
-            )
+        for what, value in (("tokenizer", manifest.tokenizer_sha256), ("vocabulary", manifest.model.vocab_size)):
+            if value is not None and first.setdefault(what, (value, name))[0] != value:
+                raise UserError(f"{name} has another {what} than {first[what][1]}; inspect them one by one")
 
 
 def _shortest_context(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> int:
@@ -143,3 +158,86 @@ def _shortest_context(checkpoints: Sequence[tuple[str, Path]], manifests: Sequen
     if not contexts:
         raise UserError(f"{checkpoints[0][0]} does not say how long its training sequences were; give --context N")
     return min(contexts)
+
+
+def _table(key: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    columns = [Column(heading, heading not in ("model", "scores", "layer")) for heading in headings]
+    return Table.of(key, columns, [list(map(Cell, row)) for row in rows])
+
+
+def _models(models: Sequence[InspectedCheckpoint]) -> Table:
+    rows = []
+    for number, model in enumerate(models, 1):
+        kurtosis = [layer.output.kurtosis for layer in model.layers if layer.output.kurtosis is not None]
+        rows.append(
+            (
+                *(str(number), model.name, model.scores_word, short_count(model.num_parameters), f"{model.loss:.3f}"),
+                *(_number(model.gradient.mean), _percent(model.gradient.spread), _number(model.depth_ratio)),
+                _number(max(kurtosis, default=None)),
+            )
+        )
+    headings = ("", "model", "scores", "size", "loss", "gradient norm", "spread", "depth ratio", "kurtosis")
+    return _table("models", headings, rows)
+
+
+def _comparisons(models: Sequence[InspectedCheckpoint]) -> Iterator[Part]:
+    """Every quantity by kind of layer, averaged over the blocks, the models side by side."""
+    if len(models) == 1:
+        return
+    headings = ("layer", *(f"{number} {model.scores_word}" for number, model in enumerate(models, 1)))
+    for title, quantity in QUANTITIES.items():
+        rows = [(name, *(_number(_mean(model, name, quantity)) for model in models)) for name in PATTENTIONS]
+        yield Paragraph(title, "heading")
+        yield _table("layers", headings, rows)
+
+
+def _model_parts(model: InspectedCheckpoint) -> Iterator[Part]:
+    yield Paragraph(f"{model.family}, every layer", "heading")
+    rows = []
+    for layer in model.layers:
+        cells = [str(layer.block), layer.name, _number(layer.gradient.mean), _percent(layer.gradient.spread)]
+        cells += map(_number, (layer.gradient_gain, layer.output.rms, layer.output.kurtosis))
+        if scores := layer.scores:
+            effective = _percent(scores.effective_tokens / scores.num_tokens)
+            cells += [str(scores.num_tokens), effective, str(scores.num_dead)]
+        rows.append(cells)
+    headings = ["block", "layer", "gradient norm", "spread", "gain", "output RMS", "kurtosis"]
+    if model.score_function:
+        headings += ["tokens", "effective", "dead"]
+    yield _table("layers", headings, rows)
+    if model.score_function:
+        yield Paragraph("Use by generation (mean over layers)", "heading")
+        yield _generation_table(model)
+        what = f"contribution below {DEAD_BELOW:.0%} of the layer's output on the whole text"
+        yield Paragraph(f"{model.num_dead or 'no'} dead parameter tokens ({what})")
+
+
+def _generation_table(model: InspectedCheckpoint) -> Table:
+    uses = [(use, layer.scores) for layer in model.layers if layer.scores for use in layer.scores.generations]
+    uses.sort(key=lambda pair: pair[0].generation)
+    rows = []
+    for generation, group in groupby(uses, key=lambda pair: pair[0].generation):
+        pairs = list(group)
+        even = sum(use.num_tokens / scores.num_tokens for use, scores in pairs)
+        mass = sum(use.score_mass for use, _ in pairs)
+        contribution = sum(use.contribution for use, _ in pairs)
+        shares = (_percent(total / len(model.layers)) for total in (even, mass, contribution))
+        dead = sum(len(use.dead) for use, _ in pairs)
+        ramp = min(use.key_ramp for use, _ in pairs)
+        rows.append((str(generation), str(sum(use.num_tokens for use, _ in pairs)), *shares, str(dead), f"{ramp:g}"))
+    headings = ("generation", "tokens", "share of tokens", "score mass", "contribution", "dead", "key ramp")
+    return _table("generations", headings, rows)
+
+
+def _mean(model: InspectedCheckpoint, name: str, quantity: Callable[[Layer], float | None]) -> float | None:
+    layers = (quantity(layer) for layer in model.layers if layer.name == name)
+    values = [value for value in layers if value is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

@@ -8,18 +8,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from growctl.evaluate.evaluation import ContextsDocument, scaling_words
-from growctl.evaluate.inspection import InspectDocument, InspectedCheckpoint
+from growctl.evaluate.inspection import QUANTITIES, InspectDocument, InspectedCheckpoint
 from growctl.text.escaping import visible
 from stages.inspect.facts import Layer
 
 INK = "#30353d"
 _COLORS = {"l2_norm_gelu": "#0072b2", "gelu_l2_norm": "#009e73", "softmax": "#d55e00", "linear": "#7f7f7f"}
 _MARKERS = "osDvP*^X"
-_PANELS: dict[str, Callable[[Layer], float | None]] = {
-    "gradient norm of a layer": lambda layer: layer.gradient.mean,
-    "gradient gain through a layer": lambda layer: layer.gradient_gain,
-    "kurtosis of a layer's output": lambda layer: layer.output.kurtosis,
-}
 
 
 def contexts_png(document: ContextsDocument) -> bytes:
@@ -45,8 +40,8 @@ def contexts_png(document: ContextsDocument) -> bytes:
 def inspection_png(document: InspectDocument) -> bytes:
     """Gradients and activations by depth. Every dot is a layer, in the order of the forward pass."""
     figure = Figure(figsize=(15.0, 5.0), dpi=150, layout="constrained")
-    panels = figure.subplots(1, len(_PANELS))
-    for axes, (title, quantity) in zip(panels, _PANELS.items(), strict=True):
+    panels = figure.subplots(1, len(QUANTITIES))
+    for axes, (title, quantity) in zip(panels, QUANTITIES.items(), strict=True):
         for number, model in enumerate(document.models, 1):
             _draw_layers(axes, number, model, quantity)
         axes.set_yscale("log")

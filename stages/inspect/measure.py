@@ -23,7 +23,7 @@ from model.loss import linear_cross_entropy
 from model.parameter_names import TokensName, split_block
 from model.tokenformer import Tokenformer
 from stages.inspect.facts import GradientNorm, Inspected, Layer
-from stages.inspect.sums import Describe, GainSums, OutputSums, ScoreSums
+from stages.inspect.sums import GainSums, OutputSums, ScoreSums
 
 LINEAR_LAYERS = {
     "attention_input": ("query", "key", "value"),
@@ -37,8 +37,8 @@ are those of query, key and value, one after the other."""
 LayerKey = tuple[int, str]
 """A layer: its block's id, and its name."""
 
-Squares = dict[tuple[LayerKey | None, str, str], list[Tensor]]
-"""The squared norms of gradients, batch by batch, by layer (None outside the layers), kind and name of parameter."""
+Squares = dict[tuple[LayerKey | None, str], list[Tensor]]
+"""The squared norms of gradients, batch by batch, by layer (None outside the layers) and name of parameter."""
 
 
 class _Watch:
@@ -61,16 +61,15 @@ def inspect_model(
     model: LanguageModel,
     tokens_ST: Tensor,
     batch_size: int,
-    describe: Describe,
     on_batch: Callable[[], None] = lambda: None,
     *,
     num_token_ids: int | None = None,
 ) -> Inspected:
     """Measures `model` on the windows `tokens_ST`, (S, T + 1) int64, `batch_size` sequences at a time.
 
-    S must be a multiple of `batch_size`. `describe(sequence, position)` returns the text before a place and the data
-    token there. `on_batch` is called after every batch. The model's gradients are freed; its weights do not change.
-    The softmax is over the first `num_token_ids` rows of the embedding (default: all); the others are padding.
+    S must be a multiple of `batch_size`. `on_batch` is called after every batch. The model's gradients are freed; its
+    weights do not change. The softmax is over the first `num_token_ids` rows of the embedding (default: all); the
+    others are padding.
 
     Raises Failure if a loss or a gradient is not finite.
     """
@@ -92,7 +91,17 @@ def inspect_model(
             loss.backward()
             losses.append(loss.detach())
             on_batch()
-    layers = tuple(_layer(model, key, watch, squares, describe) for key, watch in watches.items())
+    layers = tuple(
+        Layer(
+            block=model.config.block_ids.index(key[0]),
+            name=key[1],
+            output=watch.output.distribution(),
+            gradient=_gradient_norm(norms for (layer, _), norms in squares.items() if layer == key),
+            gradient_gain=watch.gain.gain(),
+            scores=watch.scores.scores(watch.output.rms_norm) if watch.scores else None,
+        )
+        for key, watch in watches.items()
+    )
     norms = [layer.gradient.mean for layer in layers]
     inspected = Inspected(
         family=model.config.family,
@@ -109,46 +118,26 @@ def inspect_model(
     return inspected
 
 
-def _layer(model: LanguageModel, key: LayerKey, watch: _Watch, squares: Squares, describe: Describe) -> Layer:
-    kinds: dict[str, list[list[Tensor]]] = defaultdict(list)
-    for (layer, kind, _), norms in squares.items():
-        if layer == key:
-            kinds[kind].append(norms)
-    parameters = model.named_parameters()
-    return Layer(
-        block=model.config.block_ids.index(key[0]),
-        name=key[1],
-        num_parameters=sum(part.numel() for pair in parameters for layer, _, part in _parts(*pair) if layer == key),
-        output=watch.output.distribution(),
-        gradient=_gradient_norm(norms for parts in kinds.values() for norms in parts),
-        gradient_by_kind={kind: _gradient_norm(parts).mean for kind, parts in kinds.items()},
-        gradient_gain=watch.gain.gain(),
-        scores=watch.scores.scores(watch.output.rms_norm, describe) if watch.scores else None,
-    )
-
-
 def _gradient_norm(squares: Iterable[list[Tensor]]) -> GradientNorm:
     """The norm over batches, from the squared norms of all parts, batch by batch."""
     norms = torch.stack([torch.stack(part) for part in squares]).sum(dim=0).sqrt()
     mean = norms.mean().item()
     spread = norms.std(correction=1).item() / mean if len(norms) > 1 and mean else None
-    return GradientNorm(mean=mean, spread=spread, largest=norms.max().item())
+    return GradientNorm(mean=mean, spread=spread)
 
 
-def _parts(name: str, value: Tensor) -> Iterator[tuple[LayerKey | None, str, Tensor]]:
-    """(layer, kind of parameter, part) of the parameter `name`, or of its gradient."""
-    tokens = TokensName.parse(name)
-    if tokens:
-        yield (tokens.block, tokens.pattention), tokens.kind, value
+def _parts(name: str, gradient: Tensor) -> Iterator[tuple[LayerKey | None, Tensor]]:
+    """The layers that the parameter `name` is part of, each with its part of the gradient."""
+    if tokens := TokensName.parse(name):
+        yield (tokens.block, tokens.pattention), gradient
         return
     block, inside = split_block(name) or (0, "")
-    linear, _, kind = inside.partition(".")
-    if linear not in LINEAR_LAYERS:
-        yield None, name, value
+    layers = LINEAR_LAYERS.get(inside.partition(".")[0])
+    if layers is None:
+        yield None, gradient
         return
-    layers = LINEAR_LAYERS[linear]
-    for layer, part in zip(layers, value.chunk(len(layers)), strict=True):
-        yield (block, layer), kind, part
+    for layer, part in zip(layers, gradient.chunk(len(layers)), strict=True):
+        yield (block, layer), part
 
 
 def _watch_gradients(model: LanguageModel, squares: Squares) -> Iterator[RemovableHandle]:
@@ -156,8 +145,8 @@ def _watch_gradients(model: LanguageModel, squares: Squares) -> Iterator[Removab
 
     def measure(name: str, parameter: Tensor) -> None:
         assert parameter.grad is not None
-        for layer, kind, part in _parts(name, parameter.grad):
-            squares[layer, kind, name].append(torch.linalg.vector_norm(part).double().square())
+        for layer, part in _parts(name, parameter.grad):
+            squares[layer, name].append(torch.linalg.vector_norm(part).double().square())
         parameter.grad = None
 
     for name, parameter in model.named_parameters():

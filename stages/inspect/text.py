@@ -1,9 +1,9 @@
-"""The text of an inspection: windows of a validation split or of files, and the words around a place in it.
+"""The text of an inspection: windows of a validation split or of files.
 
 Shapes: S sequences, T sequence.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -17,9 +17,6 @@ from stages.counted import counted
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.windows import sliding_windows
-
-TOKENS_SHOWN = 12
-"""Data tokens shown before a place."""
 
 
 def dataset_windows(dataset: Path, num_sequences: int, context: int, batch_size: int) -> tuple[Tensor, int]:
@@ -62,14 +59,3 @@ def whole_batches(num_sequences: int, batch_size: int) -> tuple[int, int]:
     depends on its size. With less than one batch, all of them are one."""
     batch_size = min(num_sequences, batch_size)
     return num_sequences - num_sequences % batch_size, batch_size
-
-
-def describe_places(tokens_ST: Tensor, tokenizer: Tokenizer) -> Callable[[int, int], tuple[str, str]]:
-    """A function that returns the text before a place (sequence, position), and the data token there."""
-
-    def describe(sequence: int, position: int) -> tuple[str, str]:
-        *before, at = tokens_ST[sequence, max(0, position - TOKENS_SHOWN) : position + 1].tolist()
-        text, token = (tokenizer.decode(ids, skip_special_tokens=False) for ids in (before, [at]))
-        return text, token
-
-    return describe

@@ -28,7 +28,7 @@ def test_the_runs_of_two_seeds_have_different_names():
 
 def test_a_row_averages_over_the_blocks_and_counts_all_tokens():
     tokens_ST = torch.randint(31, (2, 7), generator=torch.Generator().manual_seed(0))
-    facts = inspect_model(build_model(small_config(), seed=0), tokens_ST, 1, lambda *_: ("", ""))
+    facts = inspect_model(build_model(small_config(), seed=0), tokens_ST, 1)
     found = row(facts)
     assert found["num_tokens"] == 2 * (4 * 5 + 10)
     assert list(found["gradient_norms"]) == list(PATTENTIONS)

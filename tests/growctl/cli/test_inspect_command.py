@@ -60,13 +60,6 @@ def test_every_checkpoint_is_measured(place, document):
         assert all((layer["scores"] is None) == (model["score_function"] is None) for layer in model["layers"])
 
 
-def test_contexts_are_text(document):
-    contexts = document["models"][0]["layers"][-1]["scores"]["most_used"][0]["contexts"]
-    assert len(contexts) == 3
-    for context in contexts:
-        assert context["before"] + context["at"] in WORDS * 20
-
-
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: Path) -> Callable[..., str]:
     """Runs `growctl inspect` in an empty folder on 80 columns; returns what it printed."""
@@ -92,24 +85,23 @@ def test_the_table_fits_80_columns_and_states_what_may_be_compared(place, call):
     for sentence in (
         "4 windows of 12 tokens, in 2 batches of 2",
         "Weights trained under one score function mean nothing under another",
-        "x its even share",
+        "Use by generation",
     ):
         assert sentence in words
 
 
-def test_dead_tokens_are_named(place, call, tmp_path):
+def test_dead_tokens_are_counted(place, call, tmp_path):
     shutil.copytree(place / "l2_norm_gelu", tmp_path / "dead")
     alter(tmp_path / "dead", "blocks.1.ffn.value_tokens.0", lambda value: value.index_fill(0, torch.tensor([3, 4]), 0))
     words = " ".join(call("dead", "--text", place / "text.txt").split())
     assert "2 dead parameter tokens" in words
-    assert "block 1 ffn, generation 0: 3-4" in words
     assert "no dead parameter tokens" in call(place / "l2_norm_gelu", "--text", place / "text.txt")
 
 
 def test_a_transformer_is_measured_without_scores_and_tokens(place, call):
     words = " ".join(call(place / "transformer", "--text", place / "text.txt").split())
     assert "transformer, every layer" in words
-    for absent in ("dead", "effective", "generation tokens", "even share"):
+    for absent in ("dead", "effective", "generation tokens"):
         assert absent not in words
 
 
@@ -118,7 +110,6 @@ def test_the_text_is_the_validation_data_with_its_tokenizer_unless_a_file_is_giv
     checkpoint = write_trained(tmp_path / "runs/final", dataset)
     told = json.loads(call(checkpoint, "--json"))
     assert told["text"]["source"] == f"the validation split of {dataset.name}"
-    assert told["models"][0]["layers"][0]["scores"]["most_used"][0]["contexts"]
     assert json.loads(call(checkpoint, "--data", dataset, "--json")) == told
 
 
@@ -173,7 +164,7 @@ def test_an_unusable_picture_is_reported_before_anything_is_measured(place, call
         ),
         (["l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
         (["unknown", "l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
-        (["l2_norm_gelu", "wider", "--text", "text.txt"], "wider has a vocabulary of 300, but l2_norm_gelu one of 261"),
+        (["l2_norm_gelu", "wider", "--text", "text.txt"], "wider has another vocabulary than l2_norm_gelu"),
         (["nowhere", "--text", "text.txt"], "nowhere is neither a path nor a run"),
         (["l2_norm_gelu", "--text", "text.txt", "--device", "tpu"], "--device 'tpu'"),
     ],

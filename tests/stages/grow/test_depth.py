@@ -130,7 +130,7 @@ def test_a_model_without_layers_is_verified_and_inspected(tmp_path, dataset):
     assert (found.largest_difference, found.old.block_rms, len(found.layers)) == (0, (), 3)
     assert compare(old, old, dataset, **TEXT).gradients == ()
     for path, num_layers in ((old, 0), (new, 3)):
-        facts = inspect_model(load_model(path), IDS, 2, lambda *place: ("", ""))
+        facts = inspect_model(load_model(path), IDS, 2)
         assert [layer.block for layer in facts.layers] == [i for i in range(num_layers) for _ in range(5)]
         assert facts.num_dead == num_layers * (4 + 6)  # they add nothing to the residual stream yet
         assert facts.depth_ratio is None
@@ -142,6 +142,6 @@ def test_an_inspection_names_layers_by_their_position(tmp_path):
     expand(tmp_path / "new", tmp_path / "newer", new_layers=3, layer_tokens=(7, 8), policy=INTERLEAVE)
     model = load_model(tmp_path / "newer")
     assert model.config.block_ids == (0, 3, 1, 4, 2, 5)
-    facts = inspect_model(model, IDS, 2, lambda *place: ("", ""))
+    facts = inspect_model(model, IDS, 2)
     sizes = {(layer.block, layer.scores.num_tokens) for layer in facts.layers if layer.name == "query"}
     assert sizes == {(0, 5), (1, 7), (2, 5), (3, 7), (4, 3), (5, 7)}

@@ -1,4 +1,4 @@
-"""The text of an inspection: whole windows, whole batches, and the words around a place."""
+"""The text of an inspection: whole windows and whole batches."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.errors import UserError
-from stages.inspect.text import describe_places, text_windows, whole_batches
+from stages.inspect.text import text_windows, whole_batches
 from tests.pretrained import byte_tokenizer
 
 END = 0
@@ -68,11 +68,3 @@ def test_text_that_is_not_utf8_is_rejected(file):
     file.write_bytes(b"abc\xff")
     with pytest.raises(UserError, match=r"text.txt is not UTF-8 text .*invalid start byte"):
         text_windows([file], byte_tokenizer(), END, 4, 10, 2)
-
-
-def test_a_place_is_described_by_the_text_before_it_and_the_token_there():
-    ids = byte_tokenizer().encode("one four five").ids
-    describe = describe_places(torch.tensor([[5] * len(ids), ids]), byte_tokenizer())
-    assert describe(1, 0) == ("", "o")
-    assert describe(1, 3) == ("one", " ")
-    assert describe(1, 5) == ("one f", "o")
