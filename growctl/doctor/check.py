@@ -4,13 +4,10 @@ Imports neither stages nor model: other packages of these names may hide growctl
 """
 
 import errno
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -22,14 +19,10 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 """No space is left, or none of the user's quota."""
 MORE_SPACE = "free some space, or store runs elsewhere with --runs-dir or GROWCTL_RUNS_DIR"
 
-COMMAND_SECONDS = 60.0
-"""Timeout of a command that a check runs; most take a tenth of a second."""
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 """The folder that contains growctl's packages, both in a checkout and installed."""
 
-PACKAGES = {"growctl": "cli", "stages": "train", "model": "config"}
-"""The packages that workers import, and a module of each."""
+PACKAGES = ("growctl", "stages", "model")
 
 
 @dataclass(frozen=True)
@@ -62,10 +55,6 @@ class Problem(Exception):
         self.level = level
 
 
-class CommandFailed(Exception):
-    """A command failed; the message is the line with the reason, in the form that Python and compilers print it."""
-
-
 def carried_out(name: str, check: Callable[[], str]) -> Check:
     """The result of `check`, which returns what is fine and raises Problem; any other error fails the check."""
     try:
@@ -78,58 +67,18 @@ def carried_out(name: str, check: Callable[[], str]) -> Check:
         return Check(name, "failed", f"{type(error).__name__}: {error}", fix)
 
 
-def run_command(
-    command: Sequence[str], environment: Mapping[str, str], text: str = "", seconds: float = COMMAND_SECONDS
-) -> str:
-    """The output of a command that reads `text`. Raises CommandFailed, OSError and subprocess.TimeoutExpired."""
-    result = subprocess.run(
-        command, env=environment, input=text, capture_output=True, text=True, timeout=seconds, check=False
-    )
-    if result.returncode:
-        lines = [line.strip() for line in (result.stderr or result.stdout).splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower()]
-        raise CommandFailed((errors or lines or [f"exit code {result.returncode}"])[-1])
-    return result.stdout
-
-
-_PLACES = """
-import importlib, importlib.util, json, os
-places = {}
-for name, module in %r.items():
-    spec = importlib.util.find_spec(name)
-    if spec is not None and spec.origin is None:
-        # A folder without __init__.py: it hides nothing, unless there is nothing else.
-        importlib.import_module(name)
-        inner = importlib.util.find_spec(f"{name}.{module}")
-        places[name] = os.path.dirname(inner.origin) if inner else list(spec.submodule_search_locations)[0]
-    else:
-        places[name] = spec and (spec.submodule_search_locations or [spec.origin])[0]
-print(json.dumps(places))
-"""
-"""Prints where Python would import each package from, without running the packages' code."""
-
-
 def check_imports() -> str:
-    """Checks where workers started here would import growctl's packages from, and where a plain `python -m` would."""
-    worker, others = _places(os.environ | {"PYTHONSAFEPATH": "1"})
+    """Checks that growctl's packages come from one folder, and not from other packages of the same names."""
+    specs = {name: find_spec(name) for name in PACKAGES}
+    others = [
+        spec.origin
+        for name, spec in specs.items()
+        if spec and spec.origin and Path(spec.origin).resolve().parent != ROOT / name
+    ]
     if others:
         fix = "move or rename it, or remove its folder from PYTHONPATH; if a package installed it, uninstall that"
-        raise Problem(f"workers would import {others} instead of growctl's own", fix)
-    if missing := [name for name, place in worker.items() if place is None]:
-        fix = f"install growctl into this Python: pip install -e {ROOT}"
-        raise Problem(f"workers would not find {', '.join(missing)}", fix)
-    _, others = _places(os.environ)
-    if others:
-        fix = "use the growctl command, which together with its workers ignores this directory; or move or rename it"
-        raise Problem(f"`python -m` in this directory would import {others} instead of growctl's own", fix, "warning")
-    return f"workers import {', '.join(worker)} from {ROOT}"
-
-
-def _places(environment: Mapping[str, str]) -> tuple[dict[str, str | None], str]:
-    """Where a Python with `environment` would import each package from, and those places that are not growctl's."""
-    places = json.loads(run_command([sys.executable, "-c", _PLACES % PACKAGES], environment))
-    others = [place for name, place in places.items() if place and os.path.realpath(place) != str(ROOT / name)]
-    return places, ", ".join(others)
+        raise Problem(f"Python would import {', '.join(others)} instead of growctl's own", fix)
+    return f"{', '.join(PACKAGES)} come from {ROOT}"
 
 
 def doctor_section(document: DoctorDocument) -> Section:

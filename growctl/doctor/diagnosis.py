@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from growctl.doctor import machine, software
-from growctl.doctor.check import Check, Problem, carried_out, run_command
+from growctl.doctor import machine
+from growctl.doctor.check import Check, Problem, carried_out
 from growctl.launch.devices import MOST_CPU_RANKS, gpus_possible, local_devices
 from growctl.launch.local import local_environment, local_launch
 from growctl.launch.machines import LaunchError
-from growctl.launch.slurm import PROGRAMS as SLURM_PROGRAMS
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers
 from stages.counted import counted
@@ -44,20 +43,13 @@ def diagnose(runs_dir: Path, devices: NumRanks, on_start: Callable[[str], None])
     on_start("torch and DeepSpeed")
     facts = machine_facts()
     checks: dict[str, Callable[[], str]] = {
-        "Python": software.python_version,
-        "torch": partial(software.torch_build, facts),
-        "DeepSpeed": partial(software.deepspeed_import, facts),
-        "packages": software.other_packages,
-        "C++ compiler": software.compiler,
+        "torch": partial(machine.torch_build, facts),
+        "DeepSpeed": partial(machine.deepspeed_import, facts),
+        "packages": machine.other_packages,
         "devices": partial(machine.devices, facts),
         "runs directory": partial(machine.runs_directory, runs_dir),
         "disk space": partial(machine.disk_space, runs_dir),
-        "disk speed": partial(machine.disk_speed, runs_dir),
-        "file system": partial(machine.file_system, runs_dir),
-        "open files": machine.open_files,
         "shared memory": partial(machine.shared_memory, facts),
-        "hostfile tools": partial(software.cluster_programs, "hostfile", ("pdsh", "ssh", "mpirun")),
-        "slurm tools": partial(software.cluster_programs, "slurm", SLURM_PROGRAMS),
         "all-reduce": partial(all_reduce, devices),
     }
     for name, check in checks.items():
@@ -68,9 +60,12 @@ def diagnose(runs_dir: Path, devices: NumRanks, on_start: Callable[[str], None])
 def machine_facts() -> MachineFacts | str:
     """The machine as a worker sees it, or the reason why a worker cannot start."""
     command = [sys.executable, "-m", "stages.probe.machine"]
+    environment = local_environment(1, gpus=gpus_possible())
     try:
-        output = run_command(command, local_environment(1, gpus=gpus_possible()), seconds=FACTS_SECONDS)
-        return MachineFacts.model_validate_json(output.splitlines()[-1])
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=FACTS_SECONDS)
+        if ended.returncode:
+            return (ended.stderr.strip() or f"exit code {ended.returncode}").splitlines()[-1]
+        return MachineFacts.model_validate_json(ended.stdout.splitlines()[-1])
     except Exception as error:  # as for any check
         return f"{type(error).__name__}: {error}"
 
