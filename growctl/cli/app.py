@@ -174,7 +174,7 @@ def run(
             run_schedule(request, screen)
         if until is not None:
             screen.message(f"Trained up to stage {until}. To train the rest, run the same command without --until.")
-        screen.verbatim(f"To see its cost and results: growctl report {ladder}{where}")
+        screen.message(f"To see its cost and results: growctl report {ladder}{where}")
 
 
 @app.command(rich_help_panel=TRAINING)

@@ -91,7 +91,7 @@ class RunDataset:
             # Rename only datasets in our own datasets directory: the ledger may name any path.
             ours = recorded.exists() and recorded.resolve().parent == self.runs.datasets.resolve() and not self.mixture
             aside = f"moved to {set_aside(recorded).name}, " if ours else ""
-            self.screen.verbatim(f"{error}; {aside}preparing it again")
+            self.screen.message(f"{error}; {aside}preparing it again")
         dataset = self.prepared()
         now = read_dataset_manifest(dataset).fingerprint
         if fingerprint not in (None, now):
@@ -114,7 +114,7 @@ class RunDataset:
         """Returns `dataset`; prints a message if it is too large to check the hashes of its files at every start."""
         manifest = read_dataset_manifest(dataset)
         if (num_bytes := sum(file.bytes for file in files_here(dataset, manifest))) > HASHED_BYTES:
-            self.screen.verbatim(
+            self.screen.message(
                 f"{dataset} has {byte_count(num_bytes)}: only the sizes of its files were checked; `growctl verify "
                 f"--integrity {dataset}` checks their hashes too"
             )

@@ -7,13 +7,9 @@ from growctl.ladder.stage_plans import StagePlan
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.launch_block import HardwareBlock, peak_flops
 from growctl.text.formatting import duration, scientific, short_count
-from model.config import TokenformerConfig
 from stages.counted import counted
 from stages.metrics import Record
 from stages.spec import progress_at
-
-SHOWN_WAIT = 0.05
-"""The share of waiting for data from which on it is shown."""
 
 
 class StageProgress:
@@ -25,14 +21,9 @@ class StageProgress:
         self.step = 0
         self.loss: float | None = None
         """Training loss, in nats per token."""
-        self.validation_loss: float | None = None
-        """That of the last evaluation; None also if it was not finite."""
-        self.validation_step: int | None = None
-        """The step of the last evaluation; None before the first."""
+        self.validation = ""
+        """The last validation loss, in words; empty before the first evaluation."""
         self.tokens_per_second: float | None = None
-        self.data_wait_share = 0.0
-        """The share of its steps' time that waited for data, since the log line before."""
-        self._logged_step = 0
         self._start: Record = {}
 
     def update(self, record: Record) -> None:
@@ -40,15 +31,11 @@ class StageProgress:
         self.step = int(record["step"])
         if record["event"] == "start":
             self._start = record
-            self._logged_step = self.step
         elif record["event"] == "train":
             self.loss = self.loss if record["loss"] is None else record["loss"]  # null: no update was made
             self.tokens_per_second = record["tokens_per_second"]
-            seconds = self.seconds_of(self.step - self._logged_step)
-            self.data_wait_share = min(1.0, record["data_wait_seconds"] / seconds) if seconds else 0.0
-            self._logged_step = self.step
         elif record["event"] == "evaluation":
-            self.validation_loss, self.validation_step = record["loss"], self.step
+            self.validation = "not finite" if record["loss"] is None else f"{record['loss']:.4f}"
 
     @property
     def is_active(self) -> bool:
@@ -68,14 +55,7 @@ class StageProgress:
 
     def seconds_of(self, num_steps: int) -> float | None:
         """Seconds that this many of its steps take at the last measured speed, without evaluations and saving."""
-        if not self.tokens_per_second:
-            return None
-        return num_steps * self.plan.tokens_per_step / self.tokens_per_second
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Seconds that the stage still needs for its steps."""
-        return self.seconds_of(self.num_steps - self.step)
+        return num_steps * self.plan.tokens_per_step / self.tokens_per_second if self.tokens_per_second else None
 
     def mfu(self, hardware: HardwareBlock) -> float | None:
         """Model FLOPs utilisation: the share of the devices' peak that training reaches; None without a known peak."""
@@ -86,44 +66,18 @@ class StageProgress:
 
     @property
     def ramp(self) -> float | None:
-        """The factor on the new tokens' keys at the last update, while it rises to 1; None before and after."""
-        is_tokenformer = isinstance(self.plan.model, TokenformerConfig)
-        return self._rising(self.plan.ramp_steps) if is_tokenformer else None
-
-    @property
-    def anneal(self) -> float | None:
-        """The share of its way that tau has come at the last update, while it moves; None before and after."""
-        return self._rising(self.plan.anneal_steps or 0)
-
-    def _rising(self, over_steps: int) -> float | None:
-        if self.state != "training" or self.step > over_steps or not over_steps:
-            return None
-        return progress_at(self.step - 1, over_steps)
-
-    @property
-    def validation_text(self) -> str:
-        """The last validation loss; empty before the first evaluation."""
-        if self.validation_step is None:
-            return ""
-        return "not finite" if self.validation_loss is None else f"{self.validation_loss:.4f}"
-
-    @property
-    def losses(self) -> str:
-        """The training and the validation loss, in words."""
-        training = "no training loss yet" if self.loss is None else f"training loss {self.loss:.4f}"
-        if self.validation_step is None:
-            return f"{training}, no validation loss yet"
-        return f"{training}, last validation loss {self.validation_text} (step {self.validation_step})"
+        """The share of its way that the growth's ramp, or tau, has come at the last update; None before and after."""
+        over_steps = self.plan.ramp_steps or self.plan.anneal_steps or 0
+        is_rising = self.state == "training" and self.step <= over_steps > 0
+        return progress_at(self.step - 1, over_steps) if is_rising else None
 
 
 class LadderProgress:
     """The progress of a ladder, or of a control: both are stages, some followed by a release."""
 
-    def __init__(self, name: str, control: str | None, plans: Sequence[StagePlan], schedule: Schedule | None) -> None:
-        """`control`: its kind, None for a ladder. `plans`: all stages, each followed by its release. `schedule`: None
-        if evaluations and hardware are not known."""
+    def __init__(self, name: str, plans: Sequence[StagePlan], schedule: Schedule | None) -> None:
+        """`plans`: all stages, each followed by its release. `schedule`: None if the hardware is not known."""
         self.name = name
-        self.kind = "control" if control else "ladder"
         self.stages = {plan.name: StageProgress(plan) for plan in plans}
         self.schedule = schedule
 
@@ -148,12 +102,6 @@ class LadderProgress:
         """Training FLOPs of all steps, done and planned."""
         return sum(stage.plan.step_flops.total * stage.num_steps for stage in self.stages.values())
 
-    def flops_so_far(self, stage: StageProgress) -> float:
-        """Training FLOPs of the model that `stage` has trained, from the first stage on: without other releases."""
-        before, _ = self._around(stage)
-        trunk = [part for part in before if not part.plan.branch_of]
-        return sum(part.plan.step_flops.total * part.step for part in (*trunk, stage))
-
     @property
     def seconds_left(self) -> float | None:
         """Seconds that all stages still need, at the last measured FLOPs per second; None before the first."""
@@ -165,71 +113,39 @@ class LadderProgress:
 
         Releases, and stages that do not grow, come before the growth.
         """
-        _, later = self._around(stage)
-        grown = next((part for part in later if part.plan.is_grown), None)
-        if grown is None:
-            return None
-        return grown.plan, sum(part.num_steps - part.step for part in (stage, *later[: later.index(grown)]))
+        parts, num_steps = list(self.stages.values()), 0
+        for part in parts[parts.index(stage) :]:
+            if part.plan.is_grown and part is not stage:
+                return part.plan, num_steps
+            num_steps += part.num_steps - part.step
+        return None
 
-    def facts(self, stage: StageProgress | None) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Iterator[tuple[str, str]]:
         """The facts of the run as (label, text), and of the stage that trains now, if one does."""
-        if stage:
-            yield "loss", self._losses(stage)
+        if stage := self.active:
+            training = "not logged yet" if stage.loss is None else f"{stage.loss:.4f}"
+            yield "loss", f"{training}, validation {stage.validation or 'not measured yet'}"
             yield "speed", self._speed(stage)
             if stage.ramp is not None:
-                until = stage.plan.ramp_steps + 1
-                yield "ramp", f"{stage.ramp:.2f}: the factor on the new tokens' keys, 1 from step {until} on"
-            if stage.anneal is not None:
-                yield "tau", f"{stage.anneal:.0%} of the way of tau (the factor on the scores) to sqrt(n)"
-        left = "not known yet" if self.seconds_left is None else f"{duration(self.seconds_left)} in the {self.kind}"
-        if stage and stage.seconds_left is not None:
-            left = f"{duration(stage.seconds_left)} in the stage, {left}"
-        if stage or self.seconds_left:
-            yield "time left", left
-        share = f" ({self.flops / self.all_flops:.0%})" if self.all_flops else ""
-        yield "compute", f"{scientific(self.flops)} of the {self.kind}'s {scientific(self.all_flops)} FLOPs{share}"
-        if stage and self.schedule and stage.step < stage.num_steps:
-            every = self.schedule.evaluation.every
-            step = min((stage.step // every + 1) * every, stage.num_steps)
-            yield "evaluation", f"next {_ahead(stage, step - stage.step)}, at step {step}"
+                yield "ramp", f"{stage.ramp:.2f}"
+        if self.seconds_left:
+            of_stage = stage.seconds_of(stage.num_steps - stage.step) if stage else None
+            in_stage = "" if of_stage is None else f"{duration(of_stage)} in the stage, "
+            yield "time left", f"{in_stage}{duration(self.seconds_left)} in all"
+        yield "compute", f"{scientific(self.flops)} of {scientific(self.all_flops)} FLOPs"
         if stage and (growth := self.steps_to_growth(stage)):
             plan, num_steps = growth
-            latest = " at the latest" if self.schedule and self.schedule.growth.when == "slope" else ""
-            yield "growth", f"next {_ahead(stage, num_steps)}{latest}, to {short_count(plan.num_parameters)} parameters"
+            yield "growth", f"in {counted(num_steps, 'step')}, to {short_count(plan.num_parameters)} parameters"
 
-    def line(self, stage: StageProgress) -> str:
-        """The same facts in one line, for a log, while `stage` trains."""
-        facts = (
-            text if label in ("loss", "speed", "compute") else f"{label} {text}" for label, text in self.facts(stage)
-        )
+    def line(self) -> str:
+        """The same facts in one line, for a log, while a stage trains."""
+        stage = self.active
+        assert stage is not None
+        facts = (text if label in ("speed", "compute") else f"{label} {text}" for label, text in self.facts())
         return f"stage {stage.plan.name} step {stage.step}/{stage.num_steps}: {', '.join(facts)}"
-
-    def _around(self, stage: StageProgress) -> tuple[list[StageProgress], list[StageProgress]]:
-        """The stages before and after `stage`."""
-        parts = list(self.stages.values())
-        index = parts.index(stage)
-        return parts[:index], parts[index + 1 :]
-
-    def _losses(self, stage: StageProgress) -> str:
-        """The losses of a stage; while it has none, those of the last stage before it that has any."""
-        before, _ = self._around(stage)
-        for part in (stage, *reversed(before)):
-            if part.loss is not None or part.validation_step is not None:
-                return part.losses if part is stage else f"{part.plan.name} ended with {part.losses}"
-        return stage.losses
 
     def _speed(self, stage: StageProgress) -> str:
         if not stage.tokens_per_second:
             return "not measured yet"
         mfu = stage.mfu(self.schedule.launch.hardware) if self.schedule else None
-        share = "MFU n/a (the device's peak is unknown)" if mfu is None else f"MFU {mfu:.1%} of the devices' peak"
-        is_waiting = stage.data_wait_share >= SHOWN_WAIT
-        waits = f", {stage.data_wait_share:.0%} of the time waits for data" if is_waiting else ""
-        return f"{short_count(stage.tokens_per_second)} tokens/s, {share}{waits}"
-
-
-def _ahead(stage: StageProgress, num_steps: int) -> str:
-    if not num_steps:
-        return "now"
-    seconds = stage.seconds_of(num_steps)
-    return f"in {counted(num_steps, 'step')}" + ("" if seconds is None else f" ({duration(seconds)})")
+        return f"{short_count(stage.tokens_per_second)} tokens/s, MFU {'n/a' if mfu is None else f'{mfu:.1%}'}"

@@ -7,12 +7,8 @@ over.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from growctl.run.screen import Screen
 from growctl.runs.stages import Segment, payers
@@ -21,7 +17,6 @@ from growctl.text.formatting import scientific
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, verify_checkpoint
-from stages.counted import counted
 from stages.metrics import MetricsWriter, Record, read_metrics
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths, converted_directory
@@ -44,18 +39,16 @@ class Candidate:
         """The steps of the stage that it stands in for."""
         return self.manifest.step
 
-    @property
-    def where(self) -> str:
-        """The directory of its stage or release within the run."""
-        directory = self.stage.directory
-        is_release = directory == StagePaths(directory.parent).release.directory
-        return f"{directory.parent.name}/{directory.name}" if is_release else directory.name
-
     def judged_like(self, spec: TrainSpec) -> bool:
         """Whether its losses were measured on the validation sequences of the stage of `spec`."""
         record, wanted = self.manifest.lineage.training, spec.evaluations
         plan = record.evaluations if record else None
         return plan is not None and (plan.sequences, plan.length) == (wanted.sequences, wanted.length)
+
+    def ends(self, spec: TrainSpec) -> bool:
+        """Whether it can be the `final/` of the stage of `spec`."""
+        is_whole = self.manifest.kind == "parameters" and self.steps == spec.num_steps
+        return is_whole and self.judged_like(spec)
 
     @property
     def flops(self) -> float:
@@ -69,21 +62,6 @@ class Candidate:
         *_, before, own = self.manifest.lineage.history
         return max(0.0, own.cost.device_seconds - before.cost.device_seconds)
 
-    @property
-    def steps_there(self) -> int:
-        """The steps that its own stage went on to train, if that is finished; else `steps`."""
-        try:
-            return max(self.steps, read_manifest(self.stage.final).step)
-        except CheckpointError:
-            return self.steps
-
-    @property
-    def ends_before_decay(self) -> bool:
-        """Whether it was saved right before the learning rate of its own stage decayed."""
-        with suppress(OSError, ValidationError):
-            return TrainSpec.model_validate_json(self.stage.spec.read_bytes()).trunk_step == self.steps
-        return False
-
 
 def reuse(spec: TrainSpec, training: TrainingHistory, own: int, sources: Sequence[Path], screen: Screen) -> bool:
     """Takes over the checkpoint that is furthest along the stage of `spec`, if any is beyond its `own` steps.
@@ -91,29 +69,18 @@ def reuse(spec: TrainSpec, training: TrainingHistory, own: int, sources: Sequenc
     Returns whether one was taken over. `training` is the stage's; the first of `sources` is the run's own runs
     directory.
     """
-    for candidate in find_further(training, own, sources, screen.verbatim):
+    for candidate in find_further(training, own, sources, screen.message):
         try:
-            take_over(candidate, spec, own, partial(screen.copying, spec.stage))
+            take_over(candidate, spec, own)
         except CheckpointError as error:
-            screen.verbatim(f"not reused: {error}")
+            screen.message(f"not reused: {error}")
         else:
-            screen.message(_announcement(candidate, spec, own))
+            whole = candidate.steps == spec.num_steps
+            steps = "whole" if whole else f"up to step {candidate.steps} of {spec.num_steps}"
+            saved = scientific(candidate.flops * (candidate.steps - own) / candidate.steps)
+            screen.message(f"stage {spec.stage}: reused {steps} from {candidate.directory}; saves {saved} FLOPs")
             return True
     return False
-
-
-def _announcement(candidate: Candidate, spec: TrainSpec, own: int) -> str:
-    """What is reused and what that saves, in one or two sentences."""
-    flops = candidate.flops / candidate.steps
-    which = "whole" if candidate.steps == spec.num_steps else f"up to step {candidate.steps} of {spec.num_steps}"
-    saved = scientific(flops * (candidate.steps - own))
-    said = f"stage {spec.stage}: reused {which} from {candidate.run} ({candidate.where}); saves {saved} FLOPs"
-    if lost := candidate.steps_there - candidate.steps:
-        what = f"its last {counted(lost, 'step')} ({scientific(flops * lost)} FLOPs)"
-        if candidate.ends_before_decay:
-            return f"{said}; only the decay of its learning rate is lost, {what}"
-        return f"{said}; {what} differ from this schedule and are not"
-    return said
 
 
 def find_further(
@@ -130,7 +97,12 @@ def find_further(
         for candidate in _candidates(runs_dirs)
         if candidate.steps > own_steps and training.leads_on_from(candidate.manifest)
     ]
-    candidates.sort(key=lambda one: (-one.steps, _effort(one, training), one.run, str(one.directory)))
+    candidates.sort(
+        key=lambda one: (
+            *(-one.steps, not one.ends(training.spec), one.manifest.kind == "parameters"),
+            *(one.run, str(one.directory)),
+        )
+    )
     for candidate in candidates:
         try:
             verify_checkpoint(candidate.directory)
@@ -140,34 +112,22 @@ def find_further(
             yield candidate
 
 
-def _effort(candidate: Candidate, training: TrainingHistory) -> int:
-    """What is left to do with a checkpoint: nothing, resume, or load its parameters; for sorting."""
-    if candidate.manifest.kind == "parameters":
-        return 0 if candidate.steps == training.spec.num_steps and candidate.judged_like(training.spec) else 2
-    return 1
-
-
-def take_over(candidate: Candidate, spec: TrainSpec, own_steps: int, on_file: Callable[[int, int], None]) -> Path:
+def take_over(candidate: Candidate, spec: TrainSpec, own_steps: int) -> Path:
     """Links `candidate` into the stage of `spec` and records where it comes from; returns its place there.
 
-    `own_steps` are the steps that the run has trained itself.
-
-    A checkpoint of the whole stage becomes `final/`, another one that the stage resumes from. Files on another file
-    system are copied. `on_file(done, total)` counts files. The record is written before the checkpoint appears, so a
-    checkpoint that was taken over always has one. Raises CheckpointError, and leaves nothing, if its files are removed
-    meanwhile.
+    `own_steps` are the steps that the run has trained itself. A checkpoint of the whole stage becomes `final/`, another
+    one that the stage resumes from. The record is written before the checkpoint appears, so a checkpoint that was taken
+    over always has one. Raises CheckpointError, and leaves nothing, if its files are removed meanwhile.
     """
     stage, manifest = StagePaths(Path(spec.directory)), candidate.manifest
-    step = stage.step(candidate.steps)
-    whole = manifest.kind == "parameters" and candidate.steps == spec.num_steps and candidate.judged_like(spec)
+    step, whole = stage.step(candidate.steps), candidate.ends(spec)
     target = stage.final if whole else step if manifest.kind == "engine" else converted_directory(step)
     with whole_directory(target) as staging:
-        for number, name in enumerate(manifest.files, 1):
+        for name in manifest.files:
             try:
                 link_or_copy(candidate.directory / name, staging / name)
             except FileNotFoundError as error:
                 raise CheckpointError(f"{candidate.directory} is gone: its run has removed it meanwhile") from error
-            on_file(number, len(manifest.files))
         _record(candidate, spec, own_steps, whole)
         finish_directory(target, manifest)
     return target

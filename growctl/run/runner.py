@@ -125,7 +125,7 @@ class Execution:
             StageRun(self, self.plans[index]).finish()
             done = steps_done(self.schedule, self.paths.directory)
             self.plans = plan_stages(self.schedule, done[: index + 1])
-            self.screen.planned_again(with_releases(self.schedule, self.plans))
+            self.screen.ladder.plan_again(with_releases(self.schedule, self.plans))
             if release := plan_release(self.schedule, self.plans[index]):
                 StageRun(self, release).finish()
 
@@ -152,7 +152,7 @@ class Execution:
             return Ledger.open(path)
         except BrokenLedger as error:
             aside = move_aside(path).name
-            self.screen.verbatim(f"{path} is broken: {error.why}; moved to {aside}, rebuilding it from metrics.jsonl")
+            self.screen.message(f"{path} is broken: {error.why}; moved to {aside}, rebuilding it from metrics.jsonl")
             return Ledger.open(path)
 
     def _record_run(self, ladder: RecordedLadder | None) -> None:
@@ -203,7 +203,7 @@ class StageRun:
                 self.screen.message(f"released {plan.branch_of}, a finished model: {stage.final}")
         clear_stage(stage.directory)
         self.screen.stage_finished(plan)
-        if written := write_new_samples(stage, self.schedule.samples.request(), self.screen.verbatim):
+        if written := write_new_samples(stage, self.schedule.samples.request(), self.screen.message):
             self.screen.sampled(plan, written)
 
     def _catch_up(self, attempt_over: bool = False) -> None:
@@ -237,7 +237,7 @@ class StageRun:
         while True:
             left_out = self.left_out()
             wanted = partial(trained_without, left_out)
-            resume = checkpoint_to_resume(self.paths.directory, world, self.screen.verbatim, wanted)
+            resume = checkpoint_to_resume(self.paths.directory, world, self.screen.message, wanted)
             failures = failures if resume == start else 0
             start = resume
             self._catch_up()  # a worker that outlived its runner may have written records since
@@ -258,7 +258,7 @@ class StageRun:
             if outcome.kind == "failed" or failures > launch.max_restarts:
                 often = f" ({failures} times in a row, with no checkpoint in between)" if failures > 1 else ""
                 raise RunFailed(f"{failed}{often}\nfull log: {self.paths.log}")
-            self.screen.verbatim(f"{failed}; restarting it ({failures} of {launch.max_restarts})")
+            self.screen.message(f"{failed}; restarting it ({failures} of {launch.max_restarts})")
             time.sleep(pause_after(failures))
 
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -374,7 +374,7 @@ class StageRun:
 
     def _whole(self, checkpoint: Path) -> bool:
         """Whether `checkpoint` exists and is intact; sets a broken one aside with a message."""
-        return whole_or_set_aside(checkpoint, self.screen.verbatim) is not None
+        return whole_or_set_aside(checkpoint, self.screen.message) is not None
 
 
 def run_entry(

@@ -52,13 +52,11 @@ class Start:
 
     def made_initial(self, plan: StagePlan, stage: StagePaths, dataset: DatasetManifest, screen: Screen) -> Path:
         """The first stage's `initial/`, written if it is missing. Raises RunFailed for one of another checkpoint."""
-        if not whole_or_set_aside(stage.initial, screen.verbatim):
+        if not whole_or_set_aside(stage.initial, screen.message):
             self.tell(dataset, screen.message)
             if plan.is_grown:
                 screen.growing(plan)
             self.write_initial(plan, stage)
-            if plan.is_grown:
-                screen.grown(plan, read_manifest(stage.initial))
         manifest = read_manifest(stage.initial)
         parents = (manifest_hash(stage.initial), manifest.lineage.parent)
         if self.base.manifest not in parents and self.base.kind != "engine":
@@ -151,10 +149,10 @@ def made_from_previous(schedule: Schedule, plan: StagePlan, previous: Path, init
 
     Raises RunFailed for one of another checkpoint.
     """
-    if not whole_or_set_aside(initial, screen.verbatim):
+    if not whole_or_set_aside(initial, screen.message):
         if plan.is_grown:
             screen.growing(plan)
-            screen.grown(plan, _grow(schedule, plan, previous, initial))
+            _grow(schedule, plan, previous, initial)
         else:
             link_checkpoint(previous, initial)
     histories = [history_of(read_manifest(checkpoint)) for checkpoint in (initial, previous)]

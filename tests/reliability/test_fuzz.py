@@ -432,7 +432,7 @@ def test_no_metrics_line_stops_a_run_or_a_command_that_reads_it(folder: Path, da
         ledger.record_run(RUN, [STAGE, GROWN])
         for record in records:
             screen.record(plan, record)
-        screen.progress(screen.stages[plan.name]) if screen.stages[plan.name].loss is not None else None
+        screen.progress() if screen.ladder.stages[plan.name].loss is not None else None
         for over in (False, True):
             ledger.books("0-small").sync(records, attempt_over=over)
         assert ledger.stage_cost("0-small").spent.wall_seconds >= 0.0

@@ -187,12 +187,12 @@ def test_the_screen_reports_anomalies_and_keeps_the_last_loss_if_a_record_has_no
     train = {"event": "train", "step": 10, "loss": None, "tokens_per_second": 5.0, "data_wait_seconds": 0.0}
     common = {"event": "anomaly", "step": 37, "value": 12.5, "threshold": 5.25, "first_step": 30, "num_steps": 7}
     screen.record(plan, train)
-    assert "stage large step 10/60: no training loss yet" in console.export_text()
+    assert "stage large step 10/60: loss not logged yet" in console.export_text()
     screen.record(plan, common | {"kind": "spike", "action": "rollback"})
     screen.record(plan, common | {"kind": "non_finite", "action": "stop", "value": None})
     screen.record(plan, train | {"loss": 3.5})
     screen.record(plan, train)
-    assert screen.stages[plan.name].loss == 3.5
+    assert screen.ladder.stages[plan.name].loss == 3.5
     evaluation = {"event": "evaluation", "point": "final", "step": 60, "bits_per_byte": 1100.0}
     screen.record(plan, evaluation | {"loss": 800.0, "perplexity": None})
     screen.record(plan, evaluation | {"loss": None, "perplexity": None, "bits_per_byte": None})

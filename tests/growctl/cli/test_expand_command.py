@@ -136,7 +136,7 @@ def test_layers_are_added_between_the_others_and_taken_off_again():
     said = expand("quick", "--add-layers", 2, "--depth", "interleave", "--add-tokens", 3, "--seed", 5)
     assert "final+3+2-layers: 2.45k -> " in said
     assert "(2 new layers; +3 tokens in Q, K, V and O, " in said
-    assert "of every old layer); the function is unchanged" in said
+    assert " in the FFN of every old layer); the function is unchanged" in said
     grown = read_manifest(STAGE.directory / "final+3+2-layers")
     before = read_manifest(STAGE.final)
     assert grown.model.num_layers == before.model.num_layers + 2

@@ -130,7 +130,7 @@ def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(
     assert parsed == lines
     assert len(booked) == len(lines)
     assert execution.ledger.stage_cost("small").spent.steps == attempts * events
-    assert execution.screen.stages["small"].step == events
+    assert execution.screen.ladder.stages["small"].step == events
 
 
 def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_words(
@@ -166,7 +166,7 @@ def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(
     execution.screen = Screen(Console())
     execution.screen.run_started("tiny", None, execution.plans)
     StageRun(execution, execution.plans[0]).finish()
-    shown = execution.screen.stages["small"]
+    shown = execution.screen.ladder.stages["small"]
     assert (shown.step, shown.state, shown.loss) == (3, "done", TRAIN["loss"])
     records: list[Record] = read_metrics(execution.stage(execution.plans[0]).metrics)
     assert execution.ledger.stage_cost("small").spent.wall_seconds == records[-1]["seconds"]

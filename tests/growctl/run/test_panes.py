@@ -80,21 +80,16 @@ def panes() -> Iterator[dict[tuple[str, int], Pane]]:
 WIDTHS = [width for width, _ in SIZES]
 FACTS = {
     "small": (
-        *("training loss 3.4568", "last validation loss 3.2110 (step 8)", "1.23M tokens/s", "MFU n/a"),
-        *("0.56: the factor on the new tokens' keys", "0s in the stage", "0s in the ladder"),
-        *("3.49e08 of the ladder's 1.44e09 FLOPs (24%)", "next in 21 steps (0s), at step 30"),
-        "next in 21 steps (0s), to 18.9k parameters",
+        *("3.4568, validation 3.2110", "1.23M tokens/s, MFU n/a", "0.56", "0s in the stage", "0s in all"),
+        *("3.49e08 of 1.44e09 FLOPs", "in 21 steps, to 18.9k parameters"),
     ),
     "big": (
-        *("training loss 3.4568", "last validation loss 3.2110 (step 1233)", "1.23M tokens/s", "MFU 21.3%"),
-        *("0.51: the factor on the new tokens' keys", "14h 0m in the stage", "2d 13h in the ladder"),
-        *("6.00e19 of the ladder's 4.33e20 FLOPs (14%)", "next in 266 steps (1m 53s), at step 1500"),
-        "next in 130,766 steps (15h 25m), to 293M parameters",
+        *("3.4568, validation 3.2110", "1.23M tokens/s, MFU 21.3%", "0.51", "14h 0m in the stage"),
+        *("2d 13h in all", "6.00e19 of 4.33e20 FLOPs", "in 130,766 steps, to 293M parameters"),
     ),
     "many": (
-        *("training loss 3.4568", "last validation loss 3.2110 (step 29)", "1.23M tokens/s", "MFU 5.3%"),
-        *("0s in the ladder", "2.00e10 of the ladder's 6.83e10 FLOPs (29%)", "next in 20 steps (0s), at step 50"),
-        "next in 20 steps (0s), to 58.8k parameters",
+        *("3.4568, validation 3.2110", "1.23M tokens/s, MFU 5.3%", "0s in all"),
+        *("2.00e10 of 6.83e10 FLOPs", "in 20 steps, to 58.8k parameters"),
     ),
 }
 
@@ -124,7 +119,7 @@ def test_no_name_heading_or_number_of_the_table_is_cut(
     assert list(done)[-1] in shown
     for line in rows[: len(shown)]:
         assert line.split()[0] not in known or re.search(r" \d+/\d+ ", line)
-        assert re.search(r" (done|waiting|\d+s|\d+[hm] \d+[ms]|(\d+ (earlier|later)))$", line) or "er" in line[-7:]
+        assert re.search(r" (done|waiting|training|(\d+ (earlier|later)))$", line) or "er" in line[-7:]
     assert max(map(len, pane.lines)) <= width
 
 
@@ -136,18 +131,12 @@ def test_a_run_of_more_stages_than_lines_shows_those_around_the_present_one_and_
     shown = len(re.findall(r"^stage-\d+ ", pane.text, re.MULTILINE))
     counted = [int(number) for number in re.findall(r"^(\d+) (?:earlier|later) *$", pane.text, re.MULTILINE)]
     assert shown + sum(counted) == 30
-    assert shown >= {80: 6, 100: 12, 200: 30}[width]
-    assert len(counted) == (2 if width < 200 else 0)
+    assert (shown, len(counted)) == (9, 2)
 
 
-def test_a_wider_terminal_shows_a_longer_bar_and_more_columns(panes: dict[tuple[str, int], Pane]) -> None:
+def test_a_wider_terminal_shows_a_longer_bar(panes: dict[tuple[str, int], Pane]) -> None:
     bars = [max(map(len, re.findall("[━─]+", panes["big", width].text))) for width in WIDTHS]
-    assert bars == sorted(set(bars))
-    columns = [
-        [name for name in ("size", "tokens/s ", "so far") if name in panes["big", width].text.partition("loss  ")[0]]
-        for width in WIDTHS
-    ]
-    assert [len(shown) for shown in columns] == sorted(len(shown) for shown in columns)
+    assert bars[0] < bars[-1]
 
 
 def luminance(number: int) -> float:

@@ -40,7 +40,7 @@ def test_a_text_that_a_model_wrote_is_printed_verbatim_below_its_heading(termina
 def test_a_command_to_copy_is_never_broken(terminal: bool) -> None:
     screen, got = screen_of(terminal=terminal)
     text = "To see its cost and results: growctl report small --runs-dir /data/of/a/long/path"
-    screen.verbatim(text)
+    screen.message(text)
     assert got.getvalue().endswith(f"{text}\n")
 
 
