@@ -35,7 +35,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models
 
 from benchmarks.machine import machine
-from growctl.data.importing import import_tokens
+from growctl.data.exchange import import_tokens
 from stages.corpus.token_files import TokenFiles, write_megatron
 from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
 from stages.data.mixture import MixtureStage
@@ -172,7 +172,7 @@ def import_megatron(folder: Path, tokens: npt.NDArray[Any]) -> Path:
     folder.mkdir()
     ends = np.minimum(np.arange(DOCUMENT_TOKENS, len(tokens) + DOCUMENT_TOKENS, DOCUMENT_TOKENS), len(tokens))
     prefix, tokenizer = folder / "tokens", folder / "tokenizer.json"
-    source = TokenFiles(prefix, (), tokens.dtype, Numbers.join([tokens]), lambda: iter([ends]))
+    source = TokenFiles(prefix, (), tokens.dtype, Numbers.join([tokens]), ends)
     write_megatron(prefix, source)
     byte_level = Tokenizer(models.BPE(vocab={str(number): number for number in range(VOCAB_SIZE)}, merges=[]))
     byte_level.decoder = decoders.ByteLevel()

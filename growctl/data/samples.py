@@ -1,14 +1,18 @@
-"""Training samples as they are read, cut where documents end, with their text."""
+"""A training sample as it is read, cut where documents end, with its text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from growctl.ladder.budgets import stage_positions
+from growctl.ladder.datasets import mixture_spans
+from growctl.ladder.stage_plans import plan_stages
+from growctl.schedule.blocks import Schedule, longest_context
 from model.errors import UserError
 from stages.corpus.tokenizer import open_tokenizer
-from stages.data.dataset import data_parts, read_dataset_manifest
+from stages.data.dataset import DatasetManifest, data_parts, read_dataset_manifest
 from stages.data.documents import DocumentEnds
-from stages.data.samples import EndlessSamples
+from stages.data.samples import EndlessSamples, open_samples
 from stages.stage_dir import TOKENIZER_NAME
 
 MOST_INDEX = 2**62
@@ -23,7 +27,6 @@ class ShownPiece:
     """The document's number in the split, counted from 0."""
     first_token: int
     """The first token of the piece, counted from 0 in its document."""
-    starts_document: bool
     ends_document: bool
     ids: tuple[int, ...]
     text: str
@@ -41,66 +44,60 @@ class SampleEntry:
     """Counted from 0; of a mixture, the source's."""
     position: int
     """Of its first token in the train split; of a mixture, in the source's."""
-    num_tokens: int
     pieces: tuple[ShownPiece, ...]
 
 
-def read_samples(dataset_dir: Path, samples: EndlessSamples, first_index: int, count: int = 1) -> Iterator[SampleEntry]:
-    """Samples `first_index` to `first_index + count` of those opened from `dataset_dir`, one at a time.
+def sample_of(schedule: Schedule, dataset: Path, manifest: DatasetManifest, index: int, runs_dir: Path) -> SampleEntry:
+    """The sample that `schedule` reads at `index`: a window of its longest context. Raises UserError beyond MOST_INDEX.
 
-    Raises UserError beyond MOST_INDEX, DataError if the dataset is damaged.
+    A stage that ends early, by its slope or after a rollback, makes a run read others than planned of a mixture.
     """
-    if first_index + count > MOST_INDEX:
-        raise UserError(f"sample {first_index}: samples are endless, but growctl counts them to 2**62 only")
+    begin = 0
+    if schedule.base is not None:
+        from growctl.run.start import Start  # slow
+
+        begin = Start(schedule, schedule.base, runs_dir).position(manifest)[0]
+    plans, longest = plan_stages(schedule), longest_context(schedule)
+    positions = stage_positions([plan.batch for plan in plans], [plan.num_steps for plan in plans], begin)
+    spans = mixture_spans(schedule, positions, schedule.base.mixture if schedule.base and begin else ())
+    data = schedule.data
+    samples = open_samples(dataset, longest, schedule.seed, spans, data.when_exhausted, data.packing)
+    return read_sample(dataset, samples, index)
+
+
+def read_sample(dataset_dir: Path, samples: EndlessSamples, index: int) -> SampleEntry:
+    """A sample of those opened from `dataset_dir`. Raises UserError beyond MOST_INDEX, DataError for damage."""
+    if index >= MOST_INDEX:
+        raise UserError(f"sample {index}: samples are endless, but growctl counts them to 2**62 only")
     tokenizer = open_tokenizer(dataset_dir / TOKENIZER_NAME)
-    sources = [
-        (name, DocumentEnds(path, "train"), read_dataset_manifest(path).splits["train"].num_tokens)
-        for name, path in data_parts(dataset_dir)
-    ]
-
-    def pieces(ends: DocumentEnds, num_tokens: int, ids: list[int], position: int) -> Iterator[ShownPiece]:
-        """`ids`, which start at `position` of the stream, cut where documents end. Its end joins its start."""
-        taken = 0
-        while taken < len(ids):
-            at = (position + taken) % num_tokens
-            number, start, end = ends.document_at(at)
-            part = ids[taken : taken + end - at]
-            yield ShownPiece(
-                document=number,
-                first_token=at - start,
-                starts_document=at == start,
-                ends_document=at + len(part) == end,
-                ids=tuple(part),
-                text=tokenizer.decode(part, skip_special_tokens=False),
-            )
-            taken += len(part)
-
-    for index in range(first_index, first_index + count):
-        ids, parts = samples.batch(index, 1)[0].tolist(), samples.pieces(index)
-        source, window = samples.turn(index)
-        name, ends, num_tokens = sources[source]
-        cut: list[ShownPiece] = []
-        place = 0
-        for position, length in parts:
-            cut += pieces(ends, num_tokens, ids[place : place + length], position)
-            place += length
-        epoch = window // samples.epoch_windows(source)
-        yield SampleEntry(index, name, epoch, parts[0][0], len(ids), tuple(cut))
+    source, window = samples.turn(index)
+    name, path = data_parts(dataset_dir)[source]
+    ends, num_tokens = DocumentEnds(path, "train"), read_dataset_manifest(path).splits["train"].num_tokens
+    ids, parts = samples.batch(index, 1)[0].tolist(), list(samples.pieces(index))
+    pieces: list[ShownPiece] = []
+    taken = 0
+    for position, length in parts:
+        stop = taken + length
+        while taken < stop:
+            number, start, end = ends.document_at(position % num_tokens)  # the stream's end joins its start
+            at = position % num_tokens
+            part = ids[taken : min(stop, taken + end - at)]
+            text = tokenizer.decode(part, skip_special_tokens=False)
+            pieces.append(ShownPiece(number, at - start, at + len(part) == end, tuple(part), text))
+            taken, position = taken + len(part), position + len(part)
+    return SampleEntry(index, name, window // samples.epoch_windows(source), parts[0][0], tuple(pieces))
 
 
-def sample_lines(sample: SampleEntry, with_ids: bool) -> Iterator[tuple[str, bool]]:
+def sample_lines(sample: SampleEntry) -> Iterator[tuple[str, bool]]:
     """A sample for people, in lines, each with whether it is text of the sample; the others describe it."""
     source = "" if sample.source is None else f" of {sample.source}"
     yield (
-        f"sample {sample.index:,}: epoch {sample.epoch + 1:,}{source}, {sample.num_tokens:,} tokens from token "
-        f"{sample.position:,} of {'train' if sample.source is None else 'its train split'}",
+        f"sample {sample.index:,}: epoch {sample.epoch + 1:,}{source}, from token {sample.position:,} of train",
         False,
     )
     for piece in sample.pieces:
-        start = "starts" if piece.starts_document else f"from its token {piece.first_token:,}"
+        start = f"from its token {piece.first_token:,}" if piece.first_token else "starts"
         yield f"--- document {piece.document:,} {start} ---", False
         yield piece.text, True
-        if with_ids:
-            yield f"ids: {' '.join(map(str, piece.ids))}", False
         if piece.ends_document:
             yield f"--- document {piece.document:,} ends ---", False

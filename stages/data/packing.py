@@ -20,7 +20,6 @@ import zlib
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from operator import mul
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -73,39 +72,6 @@ class PackedBlock(NamedTuple):
 
     num_pieces: Int64Array
     """The number of pieces of each window."""
-
-    num_cut: int
-    """Documents of T tokens or fewer that were cut."""
-
-
-@dataclass
-class Cuts:
-    """How many documents are cut where sequences end. Those of more tokens than a sequence are cut either way."""
-
-    sequence_length: int
-    num_longer: int = 0
-    """Documents of more than `sequence_length` tokens."""
-    concatenated: float = 0.0
-    """The shorter ones that are cut if the stream is cut every `sequence_length` tokens, on average over the places
-    where its first sequence begins: an epoch draws one."""
-    packed: int = 0
-    """The shorter ones that best-fit packing cuts."""
-
-    def counting(self, lengths: Iterable[Int64Array]) -> Iterator[Int64Array]:
-        """The `lengths` of documents, in parts, counted as they pass."""
-        for part in lengths:
-            shorter = part[part <= self.sequence_length]
-            self.num_longer += len(part) - len(shorter)
-            self.concatenated += float((shorter - 1).sum() / self.sequence_length)
-            yield part
-
-
-def count_cuts(lengths: Iterable[Int64Array], sequence_length: int) -> Cuts:
-    """Counts the documents of these lengths, which come in parts, that sequences cut."""
-    cuts = Cuts(sequence_length)
-    for block in pack(cuts.counting(lengths), sequence_length):
-        cuts.packed += block.num_cut
-    return cuts
 
 
 def pack(lengths: Iterable[Int64Array], length: int) -> Iterator[PackedBlock]:
@@ -162,7 +128,7 @@ def _packed(documents: Pieces, length: int) -> tuple[PackedBlock, Pieces]:
     kept, pool = windows < num_kept, short.at(windows >= num_kept)
     gaps = np.zeros(num_kept, np.int64)
     gaps[rank[rank < num_kept]] = length - used[rank < num_kept]
-    filled, filled_windows, num_cut = _fill(pool, gaps)
+    filled, filled_windows = _fill(pool, gaps)
     placed = filled_windows < num_kept
 
     kept_short = short.at(kept)
@@ -176,7 +142,6 @@ def _packed(documents: Pieces, length: int) -> tuple[PackedBlock, Pieces]:
         starts=np.concatenate([full_starts, starts]),
         lengths=np.concatenate([np.full(len(full_starts), length), lengths]),
         num_pieces=np.concatenate([np.ones(len(full_starts), np.int64), np.bincount(window, minlength=num_kept)]),
-        num_cut=num_cut,
     )
     return block, filled.at(~placed)
 
@@ -230,10 +195,10 @@ def _runs(lengths: Int64Array) -> tuple[list[int], list[int]]:
     return lengths[firsts].tolist(), np.diff(firsts, append=len(lengths)).tolist()
 
 
-def _fill(pool: Pieces, gaps: Int64Array) -> tuple[Pieces, Int64Array, int]:
+def _fill(pool: Pieces, gaps: Int64Array) -> tuple[Pieces, Int64Array]:
     """Lays the pieces of `pool`, one after another, into the `gaps` of windows, and cuts them where a gap ends.
 
-    Returns the parts, the window of each, `len(gaps)` for what remains, and how many whole documents were cut.
+    Returns the parts and the window of each, `len(gaps)` for what remains.
     """
     gap_ends, piece_ends = np.cumsum(gaps), np.cumsum(pool.lengths)
     edges = np.unique(np.concatenate([[0], gap_ends, piece_ends]))
@@ -242,7 +207,7 @@ def _fill(pool: Pieces, gaps: Int64Array) -> tuple[Pieces, Int64Array, int]:
     window = np.searchsorted(gap_ends, left, side="right")
     cut = np.bincount(piece, minlength=len(pool.starts)) > 1
     starts = pool.starts[piece] + left - (piece_ends - pool.lengths)[piece]
-    return Pieces(starts, parts, (pool.whole & ~cut)[piece]), window, int((pool.whole & cut).sum())
+    return Pieces(starts, parts, (pool.whole & ~cut)[piece]), window
 
 
 class PackingFacts(Strict):

@@ -1,8 +1,8 @@
 """`growctl data show` on a small prepared dataset: figures, samples and messages."""
 
 import json
+import math
 import shutil
-from dataclasses import replace
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -13,16 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from growctl.data.samples import read_samples
-from growctl.data.show import DataShowDocument, UsedIds, data_sections, describe
-from growctl.data.target import Target
+from growctl.data.samples import read_sample
+from growctl.data.show import PERCENTILES, count_lengths, data_section, show_dataset
 from growctl.text.console import Terminal
 from growctl.text.terminal import plain_lines, print_sections
 from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.prepare import prepare
 from stages.data.dataset import data_parts, read_dataset_manifest
-from stages.data.documents import DocumentEnds
-from stages.data.packing import count_cuts
 from stages.data.samples import MixedSamples, open_samples
 from stages.data.spec import DataSpec
 from stages.data.tokens import TokenSplit
@@ -78,7 +75,7 @@ def test_a_sample_shown_is_the_sample_that_training_reads(
     dataset: Path, index: int, sequence_length: int, seed: int, packing: Packing
 ) -> None:
     samples = open_samples(dataset, sequence_length, seed, packing=packing)
-    [sample] = read_samples(dataset, samples, index)
+    sample = read_sample(dataset, samples, index)
     [expected] = samples.batch(index, 1).tolist()
     assert [token for piece in sample.pieces for token in piece.ids] == expected
     end = read_dataset_manifest(dataset).end_of_text_id
@@ -89,19 +86,13 @@ def test_a_sample_shown_is_the_sample_that_training_reads(
     ).decode(expected, skip_special_tokens=False)
     assert all(before.ends_document for before, _ in pairwise(sample.pieces))
     if packing == "concatenate":
-        assert all(after.starts_document for _, after in pairwise(sample.pieces))
+        assert all(after.first_token == 0 for _, after in pairwise(sample.pieces))
 
 
-def test_a_schedule_that_packs_shows_its_packed_samples_and_what_packing_saves(folder: Path, dataset: Path) -> None:
-    out, _ = show(folder, "data.packing=best_fit", "--sample", 3, "--json")
-    [found] = json.loads(out)["samples"]
+def test_a_schedule_that_packs_shows_its_packed_samples(folder: Path, dataset: Path) -> None:
+    found = json.loads(show(folder, "data.packing=best_fit", "--sample", 3, "--json")[0])["sample"]
     expected = open_samples(dataset, 32, 5, packing="best_fit")[3].tolist()
     assert [token for piece in found["pieces"] for token in piece["ids"]] == expected
-    cuts = count_cuts(DocumentEnds(dataset, "train").lengths(), 32)
-    out, _ = run_here("data", "show", dataset, "--sequence-length", 32, "--plain")
-    words = " ".join(out.split())
-    assert f"data.packing: concatenate cuts {cuts.concatenated:,.0f}" in words
-    assert f"best_fit {cuts.packed:,} (" in words
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +112,7 @@ def test_a_sample_of_a_mixture_is_shown_with_its_source(mixture: Path, index: in
     weights = (MixtureSpan(first_window=0, weights={"docs": 1.0, "chants": 1.0}),) if spans else ()
     samples = open_samples(mixture, 32, 5, weights, "others", packing)
     assert isinstance(samples, MixedSamples)
-    [sample] = read_samples(mixture, samples, index)
+    sample = read_sample(mixture, samples, index)
     assert [token for piece in sample.pieces for token in piece.ids] == samples.batch(index, 1)[0].tolist()
     source, number = samples.turn(index)
     assert sample.source == samples.names[source]
@@ -130,18 +121,15 @@ def test_a_sample_of_a_mixture_is_shown_with_its_source(mixture: Path, index: in
     assert [piece.ends_document for piece in sample.pieces] == [piece.ids[-1] == end for piece in sample.pieces]
 
 
-def test_a_mixture_has_its_sources_and_the_sums_of_their_figures(mixture: Path) -> None:
-    document, parts = described(mixture), {name: described(path) for name, path in data_parts(mixture)}
-    assert document.sources == {name: part.manifest for name, part in parts.items()}
+def test_a_mixture_has_its_sources_and_the_sums_of_their_figures(mixture: Path, folder: Path) -> None:
+    document = show_dataset(str(mixture), [], folder / "runs", None)
+    assert document.sources == {name: read_dataset_manifest(path) for name, path in data_parts(mixture)}
     for name, split in document.manifest.splits.items():
-        splits = [part.manifest.splits[name] for part in parts.values()]
+        splits = [manifest.splits[name] for manifest in document.sources.values()]
         for key in ("num_tokens", "num_documents", "num_bytes"):
             assert getattr(split, key) == sum(getattr(each, key) for each in splits)
-        assert sum(each.num_documents for each in document.lengths[name].histogram) == split.num_documents
-    assert document.ids
-    assert document.ids.num_used >= max(part.ids.num_used for part in parts.values() if part.ids)
     out = StringIO()
-    print_sections(data_sections(document, with_bars=True), Terminal(file=out, width=80))
+    print_sections([data_section(document)], Terminal(file=out, width=80))
     assert "75.0%" in out.getvalue()
     assert "chants" in out.getvalue()
     assert all(len(line.rstrip()) <= 80 for line in out.getvalue().splitlines())
@@ -153,63 +141,36 @@ def test_a_mixture_cannot_be_exported_but_its_sources_can(mixture: Path, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_sample_prints_the_text_as_it_is_with_its_ids(folder: Path, dataset: Path) -> None:
-    [sample] = read_samples(dataset, open_samples(dataset, 32, 5), 123456)
-    lines = [f"sample 123,456: epoch {sample.epoch + 1:,}, 33 tokens from token {sample.position:,} of train"]
+def test_sample_prints_the_text_as_it_is(folder: Path, dataset: Path) -> None:
+    sample = read_sample(dataset, open_samples(dataset, 32, 5), 123456)
+    lines = [f"sample 123,456: epoch {sample.epoch + 1:,}, from token {sample.position:,} of train"]
     for piece in sample.pieces:
-        start = "starts" if piece.starts_document else f"from its token {piece.first_token}"
-        lines += [f"--- document {piece.document} {start} ---", piece.text, f"ids: {' '.join(map(str, piece.ids))}"]
+        start = f"from its token {piece.first_token}" if piece.first_token else "starts"
+        lines += [f"--- document {piece.document} {start} ---", piece.text]
         lines += [f"--- document {piece.document} ends ---"] if piece.ends_document else []
-    expected = "\n".join(lines) + "\n"
-    for options in ((), ("--plain",)):
-        assert show(folder, "--sample", 123456, "--ids", *options)[0] == expected
-    order = ("--sequence-length", 32, "--seed", 5)
-    assert run_here("data", "show", dataset, "--sample", 123456, "--ids", *order)[0] == expected
-
-
-def test_step_shows_the_batch_of_that_step(folder: Path, dataset: Path) -> None:
-    found = json.loads(show(folder, "--step", 12, "--json")[0])
-    ids = [[token for piece in sample["pieces"] for token in piece["ids"]] for sample in found["samples"]]
-    assert ids == open_samples(dataset, 32, 5).batch(11 * 4, 4).tolist()
-    assert [sample["index"] for sample in found["samples"]] == [44, 45, 46, 47]
-
-
-def test_step_shows_the_sequences_of_its_stages_batch_and_context(folder: Path, dataset: Path) -> None:
-    own = ("stages.0.sequence_length=8", "stages.0.batch_size=6")  # 10 steps: 15 windows of 32 tokens
-    for step, context, first, count in ((3, 8, 12, 6), (12, 32, 19, 4)):
-        found = json.loads(show(folder, *own, "--step", step, "--json")[0])
-        ids = [[token for piece in sample["pieces"] for token in piece["ids"]] for sample in found["samples"]]
-        assert ids == open_samples(dataset, context, 5, window_length=32).batch(first, count).tolist()
-    passes = [(each["sequence_length"], each["first_sample"], each["num_samples"]) for each in found["passes"]]
-    assert passes == [(8, 0, 60), (32, 15, 120)]
-    lines = show(folder, *own, "--plain")[0].splitlines()
-    assert [line.partition("epochs")[0] for line in lines if line.startswith(("small:", "large:"))] == [
-        "small: context 8; tokens 480; first sample 0; samples 60; ",
-        "large: context 32; tokens 3.84k; first sample 15; samples 120; ",
-    ]
-    assert "An epoch is one pass over train. Samples are sequences of the stage's context." in lines
-    assert "context" not in show(folder, "--plain")[0].partition("Epochs")[2]
+    assert show(folder, "--sample", 123456)[0] == "\n".join(lines) + "\n"
 
 
 def test_figures_are_those_of_the_tokens(folder: Path, dataset: Path) -> None:
     found, manifest = json.loads(show(folder, "--json")[0]), read_dataset_manifest(dataset)
+    shown = show(folder)[0]
     for name, split in manifest.splits.items():
         tokens = TokenSplit(dataset, name).read(0, split.num_tokens)
         lengths = np.diff(np.flatnonzero(tokens == manifest.end_of_text_id), prepend=-1)
         entry = found["manifest"]["splits"][name]
         assert (entry["num_tokens"], entry["num_documents"]) == (len(tokens), len(lengths))
         assert found["lengths"][name]["longest"] == max(lengths)
-        assert sum(each["num_tokens"] for each in found["lengths"][name]["histogram"]) == len(tokens)
-        if name == "train":
-            assert found["ids"]["num_used"] == len(set(tokens.tolist()))
-            windows = len(tokens) // 32
-    assert [(each["first_sample"], each["num_samples"]) for each in found["passes"]] == [(0, 40), (40, 120)]
-    assert [each["epochs_at_end"] for each in found["passes"]] == [40 / windows, 160 / windows]
+        assert f"{len(tokens):,}" in shown
     assert found["manifest"]["fingerprint"] == manifest.fingerprint
 
 
-def described(dataset: Path) -> DataShowDocument:
-    return describe(Target(dataset, read_dataset_manifest(dataset)), lambda done, total=1.0, what=None: None)
+@settings(max_examples=100)
+@given(st.lists(st.lists(st.integers(1, 20) | st.integers(1, 2**40), max_size=30), max_size=4).filter(any))
+def test_lengths_are_counted_exactly_whatever_the_parts(parts: list[list[int]]) -> None:
+    every = sorted(length for part in parts for length in part)
+    ranks = {name: max(0, math.ceil(percent * len(every) / 100) - 1) for name, percent in PERCENTILES.items()}
+    found = count_lengths(np.array(part, np.int64) for part in parts)
+    assert found == {"mean": sum(every) / len(every)} | {name: every[rank] for name, rank in ranks.items()}
 
 
 def test_records_that_were_skipped_are_counted_and_named(tmp_path: Path) -> None:
@@ -217,49 +178,15 @@ def test_records_that_were_skipped_are_counted_and_named(tmp_path: Path) -> None
     (tmp_path / "docs.jsonl").write_text("\n".join([*lines[:9], "no json", '{"text": null}', *lines[9:]]))
     spec = DataSpec(source=str(tmp_path), vocab_size=300, validation_fraction=0.3, on_bad_record="skip")
     dataset = prepare(spec, tmp_path / "datasets")
-    document = described(dataset)
-    out: list[str] = []
-    out += plain_lines(data_sections(document))
-    [line] = [line for line in out if line.startswith("Left out: ")]
+    section = data_section(show_dataset(str(dataset), [], tmp_path, None))
+    [line] = [line for line in plain_lines([section]) if line.startswith("Left out: ")]
     assert line.startswith(f"Left out: 2 bad records (1 not JSON, 1 null): {tmp_path}/docs.jsonl line 10 (not JSON)")
-
-
-def test_tables_fit_80_columns_with_a_bar_for_each_range_of_lengths(dataset: Path) -> None:
-    out, document = StringIO(), described(dataset)
-    print_sections(data_sections(document, with_bars=True), Terminal(file=out, width=80))
-    lines = out.getvalue().splitlines()
-    assert all(len(line.rstrip()) <= 80 for line in lines if str(dataset) not in line)
-    filled = [each for split in document.lengths.values() for each in split.histogram if each.num_documents]
-    assert len([line for line in lines if line.rstrip().endswith(("█", "▏"))]) == len(filled)
-
-
-@pytest.mark.slow
-def test_the_page_has_the_chart_and_no_bars(folder: Path, tmp_path: Path) -> None:
-    show(folder, "--output", tmp_path / "page")
-    page = (tmp_path / "page/data.html").read_text()
-    assert 'id="chart-document-lengths"' in page
-    assert "█" not in page
-    assert (tmp_path / "page/document-lengths.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_ids_beyond_the_models_rows_are_a_warning(dataset: Path) -> None:
-    document = replace(described(dataset), ids=UsedIds(280, 0.9, vocab_size=290, num_beyond=7, largest=299))
-    size, text = document.manifest.vocab_size, StringIO()
-    print("\n".join(plain_lines(data_sections(document))), file=text)
-    assert f"7 tokens of train have ids beyond the model's 290 rows: set model.vocab_size to {size}" in text.getvalue()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--step", 41), "--step 41: the stages of the schedule have steps 1 to 40"),
         (("--sample", 2**62), "samples are endless, but growctl counts them to 2**62 only"),
-        (("--sample", 1, "--step", 1), "--sample and --step: give one of them"),
-        (("--sample", 1, "--seed", 3), "--seed 3: the schedule has it; override it with seed=3"),
-        (("--seed", 3), "--seed 3: the schedule has it; override it with seed=3"),
-        (("--sequence-length", 8), "--sequence-length 8: the schedule has it; override it with training.seq"),
-        (("--ids",), "--ids: shows the ids of samples; give --sample or --step too"),
-        (("--output", __file__), f"--output {__file__}: is not a directory"),
         (("--sample", -1), "--sample"),
         (("data.vocab_size=299",), "to prepare it: growctl prepare "),
     ],
@@ -268,10 +195,9 @@ def test_bad_input_gets_one_message(folder: Path, options: tuple[object, ...], m
     assert message in show(folder, *options, expect=2)[1]
 
 
-def test_a_directory_needs_the_order_of_its_samples(dataset: Path, tmp_path: Path) -> None:
-    assert "give --sequence-length and --seed" in run_here("data", "show", dataset, "--sample", 3, expect=2)[1]
-    assert "--seed 3: is for --sample" in run_here("data", "show", dataset, "--seed", 3, expect=2)[1]
-    assert "a dataset has no steps" in run_here("data", "show", dataset, "--step", 3, expect=2)[1]
+def test_the_sample_of_a_directory_needs_a_schedule(dataset: Path, tmp_path: Path) -> None:
+    message = run_here("data", "show", dataset, "--sample", 3, expect=2)[1]
+    assert f"depends on a schedule; give one, with data.source={dataset}" in " ".join(message.split())
     assert "is not a dataset" in run_here("data", "show", tmp_path, expect=2)[1]
 
 

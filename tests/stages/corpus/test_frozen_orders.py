@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from growctl.data.export import export_megatron
-from growctl.data.importing import import_tokens
+from growctl.data.exchange import export_megatron, import_tokens
 from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.prepare import prepare
 from stages.data.dataset import read_dataset_manifest

@@ -5,7 +5,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,19 +20,15 @@ TOKENS = [token for text in TEXTS for token in text]
 
 
 def texts_of(files: TokenFiles) -> list[list[int]]:
-    ends = [0, *(end for part in files.ends() for end in part.tolist())]
-    return [files.tokens.read(start, end - start).tolist() for start, end in pairwise(ends)]
+    bounds = pairwise([0, *files.ends.tolist()])
+    return [files.tokens.read(start, end - start).tolist() for start, end in bounds]
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 1 << 20])
 @pytest.mark.parametrize("kind", CODES)
-def test_documents_are_read_exactly_in_every_type(
-    tmp_path: Path, kind: str, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stages.data.tokens.CHUNK", chunk)
+def test_documents_are_read_exactly_in_every_type(tmp_path: Path, kind: str) -> None:
     files = open_megatron(write_megatron_files(tmp_path / "corpus_text_document", DOCUMENTS, kind))
     assert texts_of(files) == TEXTS
-    assert np.concatenate(list(files.ends())).tolist() == [4, 4, 7, 7, 11]
+    assert files.ends.tolist() == [4, 4, 7, 7, 11]
     assert files.tokens.read(3, 5).tolist() == TOKENS[3:8]
     assert files.dtype.itemsize == struct.calcsize(kind)
 
@@ -67,7 +62,7 @@ def test_modes_of_text_are_accepted_and_others_rejected(tmp_path: Path) -> None:
     index.write_bytes(megatron_index([2, 1], [0, 1, 2], modes=[0, 0]))
     assert texts_of(open_megatron(prefix)) == [[1, 2], [3]]
     index.write_bytes(megatron_index([2, 1], [0, 1, 2], modes=[0, 1]))
-    with pytest.raises(DataError, match=r"images\.idx: sequence 1 is no text \(mode 1\)"):
+    with pytest.raises(DataError, match=r"images\.idx has sequences of images"):
         open_megatron(prefix)
 
 
@@ -75,14 +70,14 @@ SIZES, BOUNDS = [3, 1], [0, 1, 2]
 DAMAGED: dict[str, tuple[Any, str]] = {
     "magic": ({"magic": b"PK\x03\x04abcde"}, "must begin with MMIDIDX"),
     "old": ({"magic": b"TNTIDX\x00\x00\x01"}, "must begin with MMIDIDX"),
-    "version": ({"version": 2}, "has version 2 .* growctl reads version 1 with integers"),
-    "float": ({"code": 6}, "tokens of type 6; growctl reads"),
-    "type": ({"code": 9}, "tokens of type 9; growctl reads"),
-    "negative": ({"sizes": [5, -1]}, "sequence 1 does not begin where the one before it ends"),
-    "larger": ({"sizes": [3, 2]}, r"its sizes add up to 10 bytes, but its \.bin has 8"),
-    "smaller": ({"sizes": [3, 0]}, r"its sizes add up to 6 bytes, but its \.bin has 8"),
-    "pointer": ({"pointers": [0, 8]}, "sequence 1 does not begin"),
-    "outside": ({"pointers": [-6, 0]}, "sequence 0 does not begin"),
+    "version": ({"version": 2}, "must begin with MMIDIDX, version 1"),
+    "float": ({"code": 6}, "one of the types 1, 2, 3, 4, 5, 8"),
+    "type": ({"code": 9}, "one of the types 1, 2, 3, 4, 5, 8"),
+    "negative": ({"sizes": [5, -1]}, "sequences do not follow each other"),
+    "larger": ({"sizes": [3, 2]}, r"to the end of the \.bin, at 8 bytes"),
+    "smaller": ({"sizes": [3, 0]}, r"to the end of the \.bin, at 8 bytes"),
+    "pointer": ({"pointers": [0, 8]}, "sequences do not follow each other"),
+    "outside": ({"pointers": [-6, 0]}, "sequences do not follow each other"),
     "first": ({"bounds": [1, 1, 2]}, "its documents do not follow each other"),
     "none": ({"bounds": []}, "its documents do not follow each other"),
     "falls": ({"bounds": [0, 2, 1]}, "its documents do not follow each other"),
@@ -106,11 +101,11 @@ def test_truncated_files_and_counts_beyond_the_file_are_rejected(tmp_path: Path)
     (tmp_path / "bad.bin").write_bytes(bytes(8))
     for content in (index[:5], index[:30], index[:-1], index + b"\x00", index[:18] + b"\xff" * 16 + index[34:], b""):
         (tmp_path / "bad.idx").write_bytes(content)
-        with pytest.raises(DataError, match=r"bad\.idx (has .*truncated|is no whole index)"):
+        with pytest.raises(DataError, match=r"bad\.idx (has .*truncated|is no index)"):
             open_megatron(tmp_path / "bad")
     (tmp_path / "bad.idx").write_bytes(index)
     (tmp_path / "bad.bin").write_bytes(bytes(7))
-    with pytest.raises(DataError, match=r"bad\.bin or another part of it does not hold whole tokens"):
+    with pytest.raises(DataError, match=r"bad\.idx has .* and its \.bin 7, .* truncated"):
         open_megatron(tmp_path / "bad")
     (tmp_path / "bad.bin").unlink()
     with pytest.raises(DataError, match=r"bad\.bin does not exist, and there is no one set of parts"):

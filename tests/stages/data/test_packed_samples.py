@@ -10,7 +10,7 @@ import pytest
 from stages.data.documents import weighted_datasets
 from stages.data.errors import DataError
 from stages.data.mixture import MixtureStage
-from stages.data.packing import HEADER_BYTES, attended_tokens, count_cuts, known_packing, packing_facts, packing_file
+from stages.data.packing import HEADER_BYTES, attended_tokens, known_packing, packing_facts, packing_file
 from stages.data.samples import MixedSamples, TrainingSamples, open_samples
 from tests.stages.data.test_documents import write_dataset
 
@@ -97,21 +97,6 @@ def test_an_index_that_cannot_be_written_is_one_clear_error(dataset: Path, monke
     with pytest.raises(DataError, match=rf"data\.packing: .*packing-{LENGTH}\.index cannot be written: No space left"):
         TrainingSamples(dataset, LENGTH, seed=1, packing="best_fit")
     assert not list(dataset.glob(".packing*"))
-
-
-def test_documents_cut_are_counted_with_and_without_packing(dataset: Path) -> None:
-    lengths = np.concatenate(SHARDS)
-    cuts, short = count_cuts(map(np.array, SHARDS), LENGTH), lengths[lengths <= LENGTH]
-    assert (cuts.num_longer, cuts.concatenated) == (2, (short - 1).sum() / LENGTH)
-    samples = TrainingSamples(dataset, LENGTH, seed=1, packing="best_fit")
-    pieces = [piece for index in range(samples.num_windows) for piece in samples.pieces(index)]
-    ends = np.cumsum(lengths)
-    cut = [
-        end
-        for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
-        if length <= LENGTH and any(end - length < start < end for start, _ in pieces)
-    ]
-    assert cuts.packed == len(cut) < cuts.concatenated
 
 
 def test_attention_within_packed_documents_reaches_the_pieces_of_a_sample(dataset: Path) -> None:

@@ -72,8 +72,6 @@ def test_documents_that_fit_together_are_not_cut():
 
 def test_a_gap_is_filled_with_the_beginning_of_a_document_from_the_emptiest_window():
     assert windows_of([7, 7, 7], 8) == [[(0, 7), (14, 1)], [(7, 7), (15, 1)]]
-    [block] = pack([np.array([7, 7, 7])], 8)
-    assert block.num_cut == 1
 
 
 def test_a_document_longer_than_a_window_is_cut_into_windows_and_a_rest():

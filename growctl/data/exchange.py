@@ -1,4 +1,4 @@
-"""Makes a dataset of token files that another program wrote, without copying them where that can be avoided.
+"""Token files of other programs: datasets made of them, and datasets written as files for Megatron-LM and GPT-NeoX.
 
 A file whose tokens have the dataset's width becomes a shard as it is: a hard link, or a copy on another file system. If
 the last documents of a file are for validation, they are copied, and the manifest says how many tokens of the linked
@@ -7,7 +7,6 @@ file belong to train.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -18,10 +17,10 @@ from tokenizers import Tokenizer
 
 from model.errors import UserError
 from stages.checkpoint.directory import publish_directory, whole_directory
-from stages.checkpoint.disk_full import existing_path, raise_when_full, require_space
+from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_files, link_or_copy, sync_path, write_file
 from stages.corpus.tasks import OnProgress, Progress
-from stages.corpus.token_files import TokenFiles, open_token_files
+from stages.corpus.token_files import TokenFiles, open_token_files, write_megatron
 from stages.corpus.tokenizer import read_tokenizer
 from stages.counted import counted
 from stages.data.dataset import (
@@ -29,12 +28,15 @@ from stages.data.dataset import (
     DatasetFile,
     DatasetManifest,
     DatasetSplit,
+    check_dataset,
     dataset_fingerprint,
     dataset_manifest_bytes,
 )
+from stages.data.documents import DocumentEnds
 from stages.data.errors import DataError
+from stages.data.remote import remote_reading
 from stages.data.spec import SPLITS, DataSpec, SplitName
-from stages.data.tokens import Int64Array, chunks
+from stages.data.tokens import Int64Array, TokenSplit, chunks
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
 
@@ -47,7 +49,21 @@ class DataImportDocument:
     """The content of its manifest.json."""
 
     linked_files: tuple[Path, ...]
-    """Files that the dataset shares with their source as hard links, so that they take no space."""
+    """Its files that are hard links to those of the source, so that they take no space."""
+
+
+@dataclass(frozen=True)
+class DataExportDocument:
+    """A dataset that was written for another program."""
+
+    path: Path
+    to: Literal["megatron"]
+    dataset: Path
+    manifest: DatasetManifest
+    """The content of the dataset's manifest.json."""
+
+    prefixes: dict[SplitName, Path]
+    """By split, what Megatron's and GPT-NeoX's data paths take: the files' path without `.bin` and `.idx`."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +74,10 @@ class Piece:
     start: int
     stop: int
 
-    def ends(self) -> Iterator[Int64Array]:
-        """Where its documents end, in parts, without those that have no tokens."""
-        for part in _filled_ends(self.files):
-            if len(ends := part[(part > self.start) & (part <= self.stop)]):
-                yield ends
-
-    def is_linkable(self, token_bytes: int) -> bool:
-        """Whether its files can be shards as they are."""
-        return self.start == 0 and self.files.dtype.itemsize == token_bytes
+    def ends(self) -> Int64Array:
+        """Where its documents end, without those that have no tokens."""
+        ends = _filled_ends(self.files)
+        return ends[(ends > self.start) & (ends <= self.stop)]
 
 
 def import_tokens(
@@ -96,25 +107,24 @@ def import_tokens(
     train, held_out = ([files for path in paths for files in open_token_files(path)] for paths in (sources, validation))
     splits = _split_pieces(train, held_out, validation_fraction)
     pieces = [piece for split in SPLITS for piece in splits[split]]
-    token_bytes = _token_bytes(pieces, vocab_size)
-    require_space(output, sum(_new_bytes(piece, token_bytes, output) for piece in pieces), "")
     advance = progress.meter("reading tokens", sum(piece.stop - piece.start for piece in pieces)).advance
     counts = {
         split: [_examine(piece, loaded, vocab_size, end_of_text_id, advance) for piece in splits[split]]
         for split in SPLITS
     }
     progress.say("writing the dataset")
+    token_bytes = _token_bytes(pieces, vocab_size)
     with raise_when_full(output), whole_directory(output) as staging:
         tokenizer_sha256 = write_file(staging / TOKENIZER_NAME, tokenizer.read_bytes()).sha256
         described = {}
         for split in SPLITS:
-            sums = np.sum(counts[split], axis=0).tolist()
+            num_bytes, num_documents, num_unended, num_inner = np.sum(counts[split], axis=0).tolist()
             described[split] = DatasetSplit(
                 num_tokens=sum(piece.stop - piece.start for piece in splits[split]),
-                num_bytes=sums[0],
-                num_documents=sums[1],
-                num_unended_documents=sums[2],
-                num_inner_ends=sums[3],
+                num_bytes=num_bytes,
+                num_documents=num_documents,
+                num_unended_documents=num_unended,
+                num_inner_ends=num_inner,
                 files=_write_files(staging, split, splits[split], token_bytes),
             )
         num_documents = sum(split.num_documents for split in described.values())
@@ -136,11 +146,8 @@ def import_tokens(
         )
         write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
         publish_directory(output)
-    paths = dict.fromkeys(path for piece in pieces for path in piece.files.paths)
-    shards = [shard for split in SPLITS for shard in (output / split).glob("*.ds")]
-    with suppress(OSError):
-        return DataImportDocument(output, manifest, tuple(p for p in paths if any(map(p.samefile, shards))))
-    return DataImportDocument(output, manifest, ())
+    shards = sorted(output.glob("*/*.ds"))
+    return DataImportDocument(output, manifest, tuple(path for path in shards if path.stat().st_nlink > 1))
 
 
 def _split_pieces(
@@ -152,42 +159,30 @@ def _split_pieces(
     paths = [path.resolve() for files in (*train, *validation) for path in files.paths]
     if twice := [path for path in paths if paths.count(path) > 1]:
         raise DataError(f"{twice[0]} is given twice; name each file once, for training or for validation")
-    cuts = [len(files.tokens) if validation else _cut(files, validation_fraction) for files in train]
-    pieces = {
-        "train": [Piece(files, 0, cut) for files, cut in zip(train, cuts, strict=True)],
-        "validation": [Piece(files, cut, len(files.tokens)) for files, cut in zip(train, cuts, strict=True)]
-        + [Piece(files, 0, len(files.tokens)) for files in validation],
+    pieces: dict[SplitName, list[Piece]] = {
+        "train": [],
+        "validation": [Piece(files, 0, len(files.tokens)) for files in validation],
     }
+    for files in train:
+        ends = _filled_ends(files)
+        left = len(ends) - (0 if validation else round(len(ends) * validation_fraction))
+        cut = int(ends[left - 1]) if left else 0
+        pieces["train"].append(Piece(files, 0, cut))
+        pieces["validation"].append(Piece(files, cut, len(files.tokens)))
     splits = {name: [piece for piece in pieces[name] if piece.start < piece.stop] for name in SPLITS}
     for name in SPLITS:
         if not splits[name]:
-            num_documents = sum(len(ends) for files in train for ends in _filled_ends(files))
+            num_documents = sum(len(_filled_ends(files)) for files in train)
             raise DataError(
-                f"the files for {name} have no tokens"
-                if validation or not num_documents
-                else f"--validation-fraction {validation_fraction} of {counted(num_documents, 'document')} leaves no"
-                f" tokens for {name}; choose another, or name files for validation with --validation"
+                f"--validation-fraction {validation_fraction} of {counted(num_documents, 'document')} leaves no tokens"
+                f" for {name}; choose another, or name other files"
             )
     return splits
 
 
-def _cut(files: TokenFiles, validation_fraction: float) -> int:
-    """The token at which the last documents begin that are a share `validation_fraction` of those with tokens."""
-    total = sum(map(len, _filled_ends(files)))
-    left = total - round(total * validation_fraction)
-    for ends in _filled_ends(files):
-        if 0 < left <= len(ends):
-            return int(ends[left - 1])
-        left -= len(ends)
-    return 0
-
-
-def _filled_ends(files: TokenFiles) -> Iterator[Int64Array]:
-    """Where the documents that have tokens end, in parts."""
-    before = 0
-    for ends in files.ends():
-        yield ends[np.diff(ends, prepend=before) > 0]
-        before = int(ends[-1])
+def _filled_ends(files: TokenFiles) -> Int64Array:
+    """Where the documents that have tokens end."""
+    return files.ends[np.diff(files.ends, prepend=0) > 0]
 
 
 def _token_bytes(pieces: Sequence[Piece], vocab_size: int) -> Literal[2, 4]:
@@ -198,15 +193,6 @@ def _token_bytes(pieces: Sequence[Piece], vocab_size: int) -> Literal[2, 4]:
     return 2 if vocab_size <= 2**16 else 4
 
 
-def _new_bytes(piece: Piece, token_bytes: int, output: Path) -> int:
-    """About the bytes that a piece takes on the disk of `output`."""
-    index = 8 * sum(map(len, piece.ends()))
-    if not piece.is_linkable(token_bytes):
-        return index + (piece.stop - piece.start) * token_bytes
-    disk = existing_path(output.parent).stat().st_dev
-    return index + sum(status.st_size for path in piece.files.paths if (status := path.stat()).st_dev != disk)
-
-
 def _examine(
     piece: Piece, tokenizer: Tokenizer, vocab_size: int, end_of_text_id: int, on_tokens: Callable[[int], None]
 ) -> tuple[int, int, int, int]:
@@ -215,29 +201,26 @@ def _examine(
     Returns the UTF-8 bytes of the text, the number of documents, of those that do not end in the end of text, and of
     ends of text before the end of their document.
     """
-    lengths, tokens, at = _bytes_by_token(tokenizer, vocab_size), piece.files.tokens, piece.start
-    num_bytes = num_documents = num_unended = num_ends = 0
-    for ends in piece.ends():
-        begin = at
-        for start, stop in chunks(int(ends[-1]), begin):
-            ids = tokens.read(start, stop - start)
-            wrong = (ids < 0) | (ids >= vocab_size)
-            if wrong.any():
-                position = int(wrong.argmax())
-                raise DataError(
-                    f"{piece.files.name}: token {start + position:,} is {ids[position]:,}, but the tokenizer's ids go"
-                    f" from 0 to {vocab_size - 1:,}; give the tokenizer that wrote these files with --tokenizer"
-                )
-            num_bytes += 0 if lengths is None else int(lengths[ids].sum())
-            num_ends += int(np.count_nonzero(ids == end_of_text_id))
-            first, last = np.searchsorted(ends, [start, stop], side="right")
-            num_unended += int(np.count_nonzero(ids[ends[first:last] - 1 - start] != end_of_text_id))
-            on_tokens(stop - start)
-        if lengths is None:
-            for start, stop in pairwise([begin, *ends.tolist()]):
-                num_bytes += len(tokenizer.decode(tokens.read(start, stop - start).tolist()).encode())
-        num_documents, at = num_documents + len(ends), int(ends[-1])
-    return num_bytes, num_documents, num_unended, num_ends - (num_documents - num_unended)
+    lengths, tokens, ends = _bytes_by_token(tokenizer, vocab_size), piece.files.tokens, piece.ends()
+    num_bytes = num_unended = num_ends = 0
+    for start, stop in chunks(piece.stop, piece.start):
+        ids = tokens.read(start, stop - start)
+        wrong = (ids < 0) | (ids >= vocab_size)
+        if wrong.any():
+            position = int(wrong.argmax())
+            raise DataError(
+                f"{piece.files.name}: token {start + position:,} is {ids[position]:,}, but the tokenizer's ids go"
+                f" from 0 to {vocab_size - 1:,}; give the tokenizer that wrote these files with --tokenizer"
+            )
+        num_bytes += 0 if lengths is None else int(lengths[ids].sum())
+        num_ends += int(np.count_nonzero(ids == end_of_text_id))
+        first, last = np.searchsorted(ends, [start, stop], side="right")
+        num_unended += int(np.count_nonzero(ids[ends[first:last] - 1 - start] != end_of_text_id))
+        on_tokens(stop - start)
+    if lengths is None:
+        for start, stop in pairwise([piece.start, *ends.tolist()]):
+            num_bytes += len(tokenizer.decode(tokens.read(start, stop - start).tolist()).encode())
+    return num_bytes, len(ends), num_unended, num_ends - (len(ends) - num_unended)
 
 
 def _bytes_by_token(tokenizer: Tokenizer, vocab_size: int) -> Int64Array | None:
@@ -259,22 +242,22 @@ def _write_files(staging: Path, split: SplitName, pieces: Sequence[Piece], token
     (staging / split).mkdir()
     lengths: dict[str, int | None] = {}
     """By file, the tokens of a shard that belong to the split; None for all."""
-    for piece in pieces:
-        for start, stop, path in _shards(piece, token_bytes):
-            name = f"{split}/{sum(name.endswith('.ds') for name in lengths):05d}.ds"
-            if path:
-                link_or_copy(path.resolve(), staging / name)  # os.link would link a symbolic link itself
-            else:
-                with (staging / name).open("wb") as file:
-                    for first, last in chunks(stop, start):
-                        file.write(piece.files.tokens.read(first, last - first).astype(f"<u{token_bytes}").tobytes())
-                sync_path(staging / name)
-            whole = (staging / name).stat().st_size == (stop - start) * token_bytes
-            lengths[name] = None if whole else stop - start
-            inside = [ends[(ends > start) & (ends <= stop)] - start for ends in piece.ends()]
-            if sum(map(len, inside)):
-                write_file(staging / f"{name}.index", b"".join(ends.astype("<u8").tobytes() for ends in inside))
-                lengths[f"{name}.index"] = None
+    shards = ((piece, *shard) for piece in pieces for shard in _shards(piece, token_bytes))
+    for number, (piece, start, stop, path) in enumerate(shards):
+        name = f"{split}/{number:05d}.ds"
+        if path:
+            link_or_copy(path.resolve(), staging / name)  # os.link would link a symbolic link itself
+        else:
+            with (staging / name).open("wb") as file:
+                for first, last in chunks(stop, start):
+                    file.write(piece.files.tokens.read(first, last - first).astype(f"<u{token_bytes}").tobytes())
+            sync_path(staging / name)
+        whole = (staging / name).stat().st_size == (stop - start) * token_bytes
+        lengths[name] = None if whole else stop - start
+        ends = piece.ends()
+        if len(inside := ends[(ends > start) & (ends <= stop)] - start):
+            write_file(staging / f"{name}.index", inside.astype("<u8").tobytes())
+            lengths[f"{name}.index"] = None
     hashes = hash_files(staging / name for name in lengths)
     return tuple(
         DatasetFile(name=name, bytes=(staging / name).stat().st_size, sha256=sha256, num_tokens=length)
@@ -284,7 +267,7 @@ def _write_files(staging: Path, split: SplitName, pieces: Sequence[Piece], token
 
 def _shards(piece: Piece, token_bytes: int) -> Iterator[tuple[int, int, Path | None]]:
     """The first token and the end of each shard of a piece, and the file that it is; None if it must be copied."""
-    if not piece.is_linkable(token_bytes):
+    if piece.start or piece.files.dtype.itemsize != token_bytes:
         yield piece.start, piece.stop, None
         return
     start = 0
@@ -293,3 +276,33 @@ def _shards(piece: Piece, token_bytes: int) -> Iterator[tuple[int, int, Path | N
         if (length := min(stored, piece.stop - start)) > 0:
             yield start, start + length, path
         start += stored
+
+
+def export_megatron(dataset: Path, output: Path, on_progress: OnProgress | None = None) -> DataExportDocument:
+    """Writes the splits of `dataset`, a .bin and a .idx each, and its tokenizer into the new directory `output`.
+
+    Raises DataError if the dataset is damaged, CheckpointError if `output` exists, DiskFull if it does not fit. Nothing
+    incomplete remains.
+    """
+    progress = Progress(None, on_progress)
+    manifest = check_dataset(dataset, progress.say)
+    if manifest.sources:
+        paths = ", ".join(str(source.dataset(dataset)) for source in manifest.sources)
+        raise DataError(f"{dataset} is a mixture, which has no tokens of its own; export its sources: {paths}")
+    if reading := remote_reading(dataset):
+        raise DataError(
+            f"the tokens of {dataset} lie at {reading.url}, and an export needs them on disk; download that dataset and"
+            " give its directory"
+        )
+    advance = progress.meter("writing tokens", sum(split.num_tokens for split in manifest.splits.values())).advance
+    names: dict[SplitName, str] = {split: f"{split}_text_document" for split in SPLITS}  # as Megatron's tool does
+    with raise_when_full(output), whole_directory(output) as staging:
+        write_file(staging / TOKENIZER_NAME, (dataset / TOKENIZER_NAME).read_bytes())
+        for split, name in names.items():
+            ends = np.cumsum(np.concatenate(list(DocumentEnds(dataset, split).lengths())))
+            dtype = np.dtype(f"<u{manifest.token_bytes}")
+            source = TokenFiles(dataset / split, (), dtype, TokenSplit(dataset, split).numbers, ends)
+            write_megatron(staging / name, source, advance)
+        publish_directory(output)
+    prefixes = {split: output / name for split, name in names.items()}
+    return DataExportDocument(output, "megatron", dataset, manifest, prefixes)
