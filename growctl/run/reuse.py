@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from growctl.run.screen import Screen
-from growctl.runs.stages import Segment, payers
 from growctl.runs_dir import RunsPaths
 from growctl.text.formatting import scientific
 from stages.checkpoint.directory import finish_directory, whole_directory
@@ -175,6 +174,35 @@ def _record(candidate: Candidate, spec: TrainSpec, own: int, whole: bool) -> Non
         writer.write("end", candidate.steps, 0.0)
     writer.sync()
     writer.close()
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps of a stage that one run paid for."""
+
+    first_step: int
+    last_step: float
+    """Infinite while the run that trains them goes on."""
+
+    paid_by: str
+
+
+def payers(records: Sequence[Record], run: str) -> list[Segment]:
+    """Who paid for which steps of the stage that wrote `records`: `run` itself, or the runs that it reused."""
+    segments: list[Segment] = []
+    attempt, step = 0, 0
+    for record in records:
+        if record["event"] not in ("start", "reused"):
+            continue
+        if record["attempt"] != attempt:
+            attempt, step = record["attempt"], record["resumed_from"] or 0
+            segments = [
+                Segment(s.first_step, min(s.last_step, step), s.paid_by) for s in segments if s.first_step < step
+            ]
+        last = record["step"] if record["event"] == "reused" else math.inf
+        segments.append(Segment(step, last, record["run"] if record["event"] == "reused" else run))
+        step = record["step"]
+    return segments
 
 
 def kept_evaluations(records: Sequence[Record]) -> list[Record]:

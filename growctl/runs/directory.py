@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from growctl.ladder.controls import ControlPlan
 from growctl.ladder.load import ScheduleError, load_resolved
 from growctl.ledger.entries import RunEntry
@@ -61,17 +63,17 @@ class RunSet:
     """What sets the run apart: the swept keys of the schedule, dotted, with its values."""
 
     def __str__(self) -> str:
-        values = ", ".join(f"{key}={_text(value)}" for key, value in self.overrides.items())
+        values = ", ".join(f"{key}={value}" for key, value in self.overrides.items())
         return f"{self.group} ({values})" if values else self.group
 
 
 def read_run_set(run: RunPaths) -> RunSet | None:
     """The set that a ladder has recorded; None for a run of its own. Raises UserError if the file is damaged."""
-    try:
-        return RunSet(**json.loads(run.run_set.read_bytes()))
-    except (FileNotFoundError, NotADirectoryError):
+    if not run.run_set.is_file():
         return None
-    except (ValueError, TypeError, RecursionError) as error:
+    try:
+        return TypeAdapter(RunSet).validate_json(run.run_set.read_bytes())
+    except ValueError as error:
         raise UserError(
             f"{run.run_set}, which names the set of runs that this run belongs to, cannot be read: {error}; restore "
             "it, or remove it: then this is a run of its own"
@@ -81,10 +83,6 @@ def read_run_set(run: RunPaths) -> RunSet | None:
 def write_run_set(run: RunPaths, run_set: RunSet) -> None:
     """Records the set that a ladder belongs to in its directory, which exists."""
     write_file(run.run_set, (json.dumps(asdict(run_set), indent=1) + "\n").encode())
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def short_name(run: str, is_below: bool) -> str:
@@ -108,34 +106,22 @@ def in_their_folders(planned: Sequence[ControlPlan], ladder: RunPaths) -> list[C
 def renamed_controls(ladder: RunPaths) -> dict[str, str]:
     """The folders of the controls of a renamed ladder, by the part of their first names after CONTROL_INFIX.
 
-    Empty for a ladder that still has its first name, and for a copy beside its original, which the controls belong to.
+    Of several that do the same, that which the ladder itself trained. Empty for a ladder that still has its first name,
+    and for a copy beside its original, which the controls belong to.
     """
-    return {part: folders[0] for part, folders in _found_controls(ladder).items()}
-
-
-def further_controls(ladder: RunPaths) -> dict[str, str]:
-    """The folders of controls that are not among `renamed_controls`, because another does the same: that one's folder.
-
-    Once the original of a copied ladder is gone, the copy has its own controls and the original's.
-    """
-    return {other: first for first, *others in _found_controls(ladder).values() for other in others}
-
-
-def _found_controls(ladder: RunPaths) -> dict[str, list[str]]:
-    """The folders of `renamed_controls`, several if several do the same: first those that the ladder itself trained."""
     entry, runs = _entry(ladder), RunsPaths(ladder.directory.parent)
     if entry is None or entry.control or entry.name == ladder.directory.name:
         return {}
     original = _entry(runs.run(entry.name))
     if original and original.run_id == entry.run_id:
         return {}
-    found: dict[str, list[tuple[bool, bool, str]]] = {}
+    found: dict[str, list[tuple[bool, str]]] = {}
     for run in runs.runs_with_ledgers():
         control = _entry(run)
         if control and control.control and control.ladder_id == entry.run_id:
-            place = (control.control_of != ladder.directory.name, control.control_of != entry.name, run.directory.name)
+            place = (control.control_of != ladder.directory.name, run.directory.name)
             found.setdefault(control.name.removeprefix(f"{control.control_of}{CONTROL_INFIX}"), []).append(place)
-    return {part: [folder for *_, folder in sorted(places)] for part, places in found.items()}
+    return {part: min(places)[1] for part, places in found.items()}
 
 
 def _entry(run: RunPaths) -> RunEntry | None:

@@ -48,24 +48,14 @@ def hold(directory: Path) -> Iterator[None]:
 
 
 def find_holder(directory: Path) -> Holder | None:
-    """The process that holds a run directory; None if no process does. Takes a shared lock for an instant to find out.
-
-    Raises OSError if the lock cannot be checked.
-    """
-    path = directory / LOCK
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in HELD:
-                return read_holder(path)
-            if error.errno not in NO_LOCKS:
-                raise
-            holder = read_holder(directory / LOCK_STAND_IN)
-            return None if not (directory / LOCK_STAND_IN).exists() or holder.gone else holder
-    return None
+    """The process that holds a run directory; None if no process does. Raises OSError if the lock cannot be checked."""
+    try:
+        return read_holder(directory / LOCK) if is_held(directory / LOCK) else None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    holder = read_holder(directory / LOCK_STAND_IN)
+    return None if not (directory / LOCK_STAND_IN).exists() or holder.gone else holder
 
 
 def is_held(lock: Path) -> bool:
@@ -75,7 +65,9 @@ def is_held(lock: Path) -> bool:
     with lock.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno not in HELD:
+                raise
             return True
     return False
 
@@ -86,12 +78,9 @@ def why_in_use(directory: Path) -> str | None:
     A process on another machine counts unless it recorded a clean exit, because its lock may not be visible here.
     """
     lock = RunPaths(directory).lock
-    try:
-        if holder := find_holder(directory):
-            return f"it is in use by another growctl ({holder})"
-    except OSError as error:
-        return f"{lock} cannot be checked: {error.strerror}"
-    last = read_holder(lock) if lock.is_file() else Holder()
+    if holder := find_holder(directory):
+        return f"it is in use by another growctl ({holder})"
+    last = read_holder(lock)
     if last.host not in (None, socket.gethostname()):
         return f"it may be in use by another growctl ({last}): {lock} has no clean exit; clean it on that machine"
     return None

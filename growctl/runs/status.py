@@ -3,15 +3,14 @@
 Imports no torch and writes nothing. Files that cannot be read are reported in `notes`; they raise no error.
 """
 
-import json
 import shlex
-import socket
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import TypeAdapter
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import ScheduleError, folder_name_error, load_resolved
@@ -19,27 +18,16 @@ from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run, plan_stage
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
-from growctl.runs.directory import (
-    RunSet,
-    further_controls,
-    in_their_folders,
-    read_run_set,
-    renamed_controls,
-    steps_done,
-)
+from growctl.runs.directory import RunSet, in_their_folders, read_run_set, renamed_controls, steps_done
 from growctl.runs.find import RunNotFoundError
 from growctl.runs.lock import find_holder, is_held
 from growctl.runs.runs import ControlToCome, RunReport
-from growctl.runs.stages import StageStatus, in_utc, modified, read_stage
+from growctl.runs.stages import StageStatus, in_utc, read_stage
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.text.suggestion import nearest
 from model.errors import UserError
-from stages.process.holder import Holder, read_holder
 from stages.stage_dir import StagePaths
-
-FRESH_SECONDS = 60.0
-"""A run whose files changed less than this many seconds ago may be running where its lock cannot be seen from here."""
 
 _Part = tuple[str, StagePaths, StagePlan | None]
 """A stage or release: its name, its files, and its plan if the schedule can be read."""
@@ -67,8 +55,6 @@ class RunStatus:
     """Process id of the growctl that holds the run's lock."""
     host: str | None = None
     """The machine that the process runs on, if the lock file names it."""
-    here: bool | None = None
-    """Whether the process runs on this machine."""
     since: str | None = None
     """When the process took the lock: ISO 8601, in UTC."""
     reason: str | None = None
@@ -104,20 +90,18 @@ def find_status(runs_dir: Path, names: Sequence[str] = (), leave_out: Collection
     that were not started. Raises RunNotFoundError for an unknown name.
     """
     families: dict[str, list[RunStatus]] = {}
-    directories = [run.directory for run in RunsPaths(runs_dir).all_runs()]
-    ladders = {folder: d.name for d in directories for folder in renamed_controls(RunPaths(d)).values()}
-    for directory in (directory for directory in directories if directory.name not in leave_out):
+    found = RunsPaths(runs_dir).all_runs()
+    ladders = {folder: run.directory.name for run in found for folder in renamed_controls(run).values()}
+    for paths in (paths for paths in found if paths.directory.name not in leave_out):
+        name = paths.directory.name
         try:
-            run, planned = _read_run(directory)
+            run, planned = _read_run(paths)
         except (OSError, UserError) as error:
-            run, planned = RunStatus(directory.name, "unreadable", str(directory), notes=(str(error),)), []
-        further = further_controls(RunPaths(directory)).items()
-        notes = [f"{other} is not among its controls: {own} is the same control, of this run" for other, own in further]
-        run = replace(run, notes=(*run.notes, *notes))
-        if run.name in ladders:
-            run = replace(run, control_of=ladders[run.name])
-        family = families.setdefault(run.control_of or run.name, [])
-        family += [run, *(control for control in planned if Path(control.directory) not in directories)]
+            run, planned = RunStatus(name, "unreadable", str(paths.directory), notes=(str(error),)), []
+        if name in ladders:
+            run = replace(run, control_of=ladders[name])
+        family = families.setdefault(run.control_of or name, [])
+        family += [run, *(control for control in planned if not RunPaths(Path(control.directory)).exists())]
     runs: dict[str, RunStatus] = {}
     for _, family in sorted(families.items()):
         runs |= {run.name: run for run in _completed(family, runs_dir)}
@@ -135,24 +119,18 @@ def being_prepared(runs_dir: Path) -> list[str]:
     return [name for name, lock in RunsPaths(runs_dir).dataset_locks().items() if is_held(lock)]
 
 
-def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
-    """The run in `directory`, even if its files are damaged, and the controls that its schedule generates."""
-    notes: list[str] = []
-    paths = RunPaths(directory)
+def _read_run(paths: RunPaths) -> tuple[RunStatus, list[RunStatus]]:
+    """A run, even if its files are damaged, and the controls that its schedule generates."""
+    directory, notes = paths.directory, list[str]()
     if paths.imported.exists():
         return _imported(paths), []
-    holder = held_since = None
-    try:
-        holder = find_holder(directory)
-        held_since = paths.lock.stat().st_mtime if holder else None  # the lock file outlives the lock
-    except OSError as error:
-        notes.append(f"{paths.lock}: cannot check whether a growctl holds the run: {error.strerror}")
+    holder = find_holder(directory)
+    held_since = paths.lock.stat().st_mtime if holder else None  # the lock file outlives the lock
     schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
     queued = paths.jobs.exists() and not paths.has_begun()
     entry, ended = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
+    parts, stages = _parts(paths, schedule), list[StageStatus]()
     damaged = bool(notes)
-    stages: list[StageStatus] = []
-    parts = _parts(paths, schedule)
     for name, stage_paths, plan in parts:
         reached = all(stage.state == "done" for stage in stages)
         since = held_since if reached else None
@@ -170,9 +148,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     notes += missing
     if paths.no_controls.exists():
         notes.append(f"{CONTROLS_LEFT_OUT}; `growctl run` with --controls trains them")
-    if state in ("stopped", "failed"):
-        notes += _changed_a_moment_ago(stages, read_holder(paths.lock))
-    of_ladder = directory.with_name(ladder) if kind else directory
+    of_ladder = RunPaths(directory.with_name(ladder) if kind else directory)
     run_set = _run_set(entry, of_ladder)
     run = RunStatus(
         name=directory.name,
@@ -185,7 +161,6 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
         overrides=run_set.overrides if run_set else {},
         process=holder.process if holder else None,
         host=holder.host if holder else None,
-        here=holder.host == socket.gethostname() if holder else None,
         since=in_utc(held_since),
         reason=failed.reason if failed else None,
         jobs=_jobs(of_ladder, directory.name, notes),
@@ -197,8 +172,7 @@ def _read_run(directory: Path) -> tuple[RunStatus, list[RunStatus]]:
     try:
         return run, _planned_controls(run, schedule)
     except UserError as error:
-        note = f"its controls cannot be planned: {error}"
-        return replace(run, notes=(*run.notes, note)), []
+        return replace(run, notes=(*run.notes, f"its controls cannot be planned: {error}")), []
 
 
 def _missing_files(
@@ -206,9 +180,6 @@ def _missing_files(
 ) -> Iterator[str]:
     """A note for each file of the run that must be there and is not; `ended`: the stages whose end is recorded."""
     again = "if this is a copy, copy the run again"
-    if ended and not run.stages.is_dir():
-        yield f"{run.stages} is missing: {again}"
-        return
     for (name, paths, _), stage in zip(parts, stages, strict=True):
         if name in ended and not paths.final.exists():
             yield (
@@ -224,45 +195,12 @@ def _lacks_records(stage: StageStatus) -> bool:
     return stage.state == "done" and not (stage.directory and StagePaths(Path(stage.directory)).metrics.exists())
 
 
-def _changed_a_moment_ago(stages: Sequence[StageStatus], last: Holder) -> list[str]:
-    """A warning if the run's files changed a moment ago although no process holds the run.
-
-    There is no warning if the `last` holder exited cleanly, or ran on this machine, where its lock would be seen.
-    """
-    directories = [StagePaths(Path(stage.directory)) for stage in stages if stage.directory]
-    times = [modified(path) for stage in directories for path in (stage.metrics, stage.log)]
-    age = time.time() - max((moment for moment in times if moment), default=0.0)
-    if abs(age) > FRESH_SECONDS or last == Holder() or last.host == socket.gethostname():
-        return []
-    return [
-        f"its files changed {max(0, round(age))} s ago; it may be running on another machine whose lock cannot be seen "
-        "here"
-    ]
-
-
 def _imported(paths: RunPaths) -> RunStatus:
     """A run of which only the ledger is here."""
     with Ledger.open(paths.ledger, read_only=True) as ledger:
-        entry = ledger.run()
-        stages = [(stage, ledger.stage_cost(stage.name), ledger.finished(stage.name)) for stage in ledger.stages()]
+        run = ledger.run()
     return RunStatus(
-        name=paths.directory.name,
-        state="imported",
-        directory=str(paths.directory),
-        schedule=entry.schedule,
-        control=entry.control,
-        control_of=entry.control_of,
-        stages=tuple(
-            StageStatus(
-                stage.name,
-                "done" if is_finished else "stopped" if cost.spent.wall_seconds else "waiting",
-                num_parameters=stage.num_parameters,
-                step=cost.model.steps,
-                num_steps=cost.model.steps if is_finished else stage.num_steps,
-                branch_of=stage.branch_of,
-            )
-            for stage, cost, is_finished in stages
-        ),
+        *(paths.directory.name, "imported", str(paths.directory), run.schedule, run.control, run.control_of),
         notes=(IMPORTED,),
     )
 
@@ -272,7 +210,8 @@ def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
 
     Raises UserError if one cannot be planned.
     """
-    if RunPaths(Path(ladder.directory)).no_controls.exists():
+    run = RunPaths(Path(ladder.directory))
+    if run.no_controls.exists():
         return []
     done = [stage.step for stage in ladder.stages if stage.state == "done" and not stage.branch_of]
     planned = plan_controls(schedule.model_copy(update={"name": ladder.name}), done)
@@ -280,26 +219,24 @@ def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
         RunStatus(
             name=control.name,
             state="not started",
-            directory=str(Path(ladder.directory).with_name(control.name)),
+            directory=str(run.directory.with_name(control.name)),
             schedule=ladder.schedule,
             control=control.kind,
             control_of=ladder.name,
             group=ladder.group,
             overrides=ladder.overrides,
-            jobs=_jobs(Path(ladder.directory), control.name, []),
+            jobs=_jobs(run, control.name, []),
             stages=tuple(
                 StageStatus(plan.name, "waiting", num_parameters=plan.num_parameters, num_steps=plan.num_steps)
                 for plan in plan_stages(control.schedule)
             ),
         )
-        for control in in_their_folders(planned, RunPaths(Path(ladder.directory)))
+        for control in in_their_folders(planned, run)
     ]
 
 
 def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
     """A ladder and its controls, each unfinished one with the command that resumes it, which is always the ladder's."""
-    if all(run.state == "imported" for run in family):
-        return family
     ladder = RunsPaths(runs_dir).run(family[0].control_of or family[0].name)
     command = ["growctl", "run", str(ladder.schedule)]
     if runs_dir != Path("runs"):
@@ -333,15 +270,13 @@ def _why_not_resumed(family: Sequence[RunStatus], ladder: RunPaths) -> str | Non
 
 def _parts(run: RunPaths, schedule: Schedule | None) -> list[_Part]:
     """The stages and releases of a run, from its schedule, or else those that have a directory."""
-    if schedule is not None:
-        cut = schedule.growth.when == "slope"  # what a stage did not use of a shared budget is left to the next
-        plans = plan_run(schedule, steps_done(schedule, run.directory) if cut else ())
-        return [(plan.name, paths_of(run, plan), plan) for plan in plans]
-    parts: list[_Part] = []
-    for _, name, paths in run.stages_found():
-        releases = [(f"{name}/release", paths.release, None)] if paths.release.directory.is_dir() else []
-        parts += [(name, paths, None), *releases]
-    return parts
+    if schedule is None:
+        found = [(name, stage) for _, name, stage in run.stages_found()]
+        parts = [part for name, stage in found for part in ((name, stage), (f"{name}/release", stage.release))]
+        return [(name, paths, None) for name, paths in parts if paths.directory.is_dir()]
+    cut = schedule.growth.when == "slope"  # what a stage did not use of a shared budget is left to the next
+    plans = plan_run(schedule, steps_done(schedule, run.directory) if cut else ())
+    return [(plan.name, paths_of(run, plan), plan) for plan in plans]
 
 
 def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
@@ -375,41 +310,36 @@ def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntr
     return None, set()
 
 
-def _run_set(entry: RunEntry | None, ladder: Path) -> RunSet | None:
+def _run_set(entry: RunEntry | None, ladder: RunPaths) -> RunSet | None:
     """The set that a run belongs to: from its ledger, else from the directory of its ladder."""
     if entry and entry.group is not None:
         return RunSet(entry.group, entry.overrides)
     with suppress(UserError, OSError):  # whoever resumes the run is told
-        return read_run_set(RunPaths(ladder))
+        return read_run_set(ladder)
     return None
 
 
-def _jobs(ladder: Path, name: str, notes: list[str]) -> dict[str, str]:
+def _jobs(ladder: RunPaths, name: str, notes: list[str]) -> dict[str, str]:
     """The jobs of the run `name`: {job name: id}. The ladder's directory records them for its controls too."""
-    path = RunPaths(ladder).jobs
     try:
-        ids = json.loads(path.read_bytes())
-        return {job: str(number) for job, number in ids.items() if job == name or job.startswith(f"{name}.")}
+        ids = TypeAdapter(dict[str, str]).validate_json(ladder.jobs.read_bytes())
+        return {job: number for job, number in ids.items() if job == name or job.startswith(f"{name}.")}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        notes.append(f"{path} cannot be read: {error}")
+    except (OSError, ValueError) as error:
+        notes.append(f"{ladder.jobs} cannot be read: {error}")
         return {}
 
 
 def with_controls_to_come(runs: Sequence[RunReport], runs_dir: Path) -> list[RunReport]:
     """`runs` of `runs_dir`, each ladder with the controls that its schedule asks for and that are not finished."""
     # The state of other runs says nothing about controls to come. There may be hundreds, and each takes a while.
-    needed = {run.name for run in runs if not (run.finished if run.control else _begins_no_controls(run))}
-    others = {paths.directory.name for paths in RunsPaths(runs_dir).runs_with_ledgers()} - needed
+    over = {run.name for run in runs if (run.finished if run.control else RunPaths(run.directory).no_controls.exists())}
+    others = {paths.directory.name for paths in RunsPaths(runs_dir).runs_with_ledgers()} - {run.name for run in runs}
     waiting: dict[str, list[ControlToCome]] = {}
-    for run in find_status(runs_dir, leave_out=others):
+    for run in find_status(runs_dir, leave_out=others | over):
         if run.control and run.control_of and run.state not in ("finished", "imported"):
             sizes = [stage.num_parameters for stage in run.stages if not stage.branch_of]
             control = ControlToCome(run.name, run.control, sizes[-1] if sizes else None, run.state)
             waiting.setdefault(run.control_of, []).append(control)
     return [replace(run, controls_to_come=tuple(waiting.get(run.name, ()))) for run in runs]
-
-
-def _begins_no_controls(ladder: RunReport) -> bool:
-    return RunPaths(ladder.directory).no_controls.exists()

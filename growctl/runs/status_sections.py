@@ -10,7 +10,7 @@ from growctl.runs.stages import StageStatus
 from growctl.runs.status import RunState, RunStatus, StatusDocument
 from growctl.text.formatting import duration, short_count
 from growctl.text.section import Cell, CellTone, Column, Listing, Paragraph, Part, Section, Table, rows_of
-from stages.counted import counted, plural
+from stages.counted import plural
 
 MANY_STEPS = 10_000
 
@@ -49,23 +49,14 @@ def runs_section(runs: Sequence[RunStatus], ladders: Collection[str]) -> Section
         Column("validation loss", cell=lambda run: _loss(run.current and run.current.validation_loss)),
         Column("left", cell=lambda run: Cell(_left(run.current) if run.state == "running" else "")),
     )
-    sets: dict[str, list[str]] = {}
+    sets: dict[str, Counter[str]] = {}
     for run in runs:
         if run.group and run.control is None:
-            sets.setdefault(run.group, []).append(run.state)
-    counts = {
-        group: ", ".join(f"{number} {state}" for state, number in Counter(states).items())
-        for group, states in sets.items()
-    }
-    return Section(
-        "runs",
-        "",
-        (
-            Table.of("runs", columns, rows_of(columns, runs)),
-            *(Paragraph(f"set {group}, {counted(len(sets[group]), 'run')}: {counts[group]}") for group in sets),
-            *(remark for run in runs for remark in _remarks(run, f"{run.name}: ")),
-        ),
-    )
+            sets.setdefault(run.group, Counter())[run.state] += 1
+    counts = {group: ", ".join(f"{number} {state}" for state, number in sets[group].items()) for group in sets}
+    remarks = [remark for run in runs for remark in _remarks(run, f"{run.name}: ")]
+    of_sets = [Paragraph(f"set {group}: {states}") for group, states in counts.items()]
+    return Section("runs", "", (Table.of("runs", columns, rows_of(columns, runs)), *of_sets, *remarks))
 
 
 def status_sections(document: StatusDocument, *, details: bool) -> list[Section]:
@@ -87,8 +78,7 @@ def status_sections(document: StatusDocument, *, details: bool) -> list[Section]
 def _run_section(run: RunStatus) -> Section:
     """One run in full: every stage with its progress, checkpoint and devices."""
     what = f"control ({run.control}) of {run.control_of}" if run.control else "ladder"
-    trunk = [stage for stage in run.stages if not stage.branch_of]
-    sizes = " -> ".join(short_count(stage.num_parameters) for stage in trunk if stage.num_parameters)
+    sizes = [short_count(s.num_parameters) for s in run.stages if s.num_parameters and not s.branch_of]
     run_set = f", of the set {RunSet(run.group, run.overrides)}" if run.group else ""
     columns = (
         Column("stage", is_number=False, cell=lambda stage: Cell(stage.name)),
@@ -96,7 +86,7 @@ def _run_section(run: RunStatus) -> Section:
         Column("steps", cell=lambda stage: Cell(_steps(stage))),
         Column("training loss", cell=lambda stage: _loss(stage.training_loss)),
         Column("validation loss", cell=lambda stage: _loss(stage.validation_loss)),
-        Column("tokens/s", cell=lambda stage: Cell(_speed(stage))),
+        Column("tokens/s", cell=lambda s: Cell(short_count(s.tokens_per_second) if s.tokens_per_second else "")),
         Column("left", cell=lambda stage: Cell(_left(stage))),
     )
     places = (
@@ -105,8 +95,8 @@ def _run_section(run: RunStatus) -> Section:
         Column("last checkpoint", is_number=False, cell=lambda stage: Cell(_saved(stage))),
         Column("device", is_number=False, cell=lambda stage: Cell(stage.device or "")),
     )
-    table = Table.of("stages", columns, rows_of(columns, run.stages))
-    parts: list[Part] = [Paragraph(f"{what} {sizes}{run_set}"), table]
+    parts: list[Part] = [Paragraph(f"{what} {' -> '.join(sizes)}{run_set}")]
+    parts.append(Table.of("stages", columns, rows_of(columns, run.stages)))
     if begun := [stage for stage in run.stages if stage.attempts or stage.checkpoint]:
         parts.append(Table.of("checkpoints", places, rows_of(places, begun)))
     return Section("run", f"{run.name}: {run.state}{_holder(run)}", (*parts, *_remarks(run, "")))
@@ -126,20 +116,13 @@ def _commands(runs: Sequence[RunStatus]) -> Iterator[Listing]:
 
 
 def _remarks(run: RunStatus, prefix: str) -> Iterator[Paragraph]:
-    """Why the run failed, its jobs, what it reused, and its notes."""
+    """Why the run failed, its jobs, and its notes."""
     if run.reason:
         yield Paragraph(f"{prefix}failed: {run.reason}", "warning")
     if run.jobs and run.state != "finished":
         jobs = ", ".join(f"{number} ({name})" for name, number in run.jobs.items())
-        their = plural(len(run.jobs), "its", "their")
-        asks = f"check {their} state with: squeue --jobs={','.join(run.jobs.values())}"
+        asks = f"squeue --jobs={','.join(run.jobs.values())} shows where they stand"
         yield Paragraph(f"{prefix}SLURM {plural(len(run.jobs), 'job')} {jobs}; {asks}")
-    reused: dict[str, list[str]] = {}
-    for stage in run.stages:
-        for payer, steps in stage.reused_steps.items():
-            reused.setdefault(payer, []).append(f"{stage.name} {steps}/{stage.num_steps or '?'}")
-    for payer, parts in reused.items():
-        yield Paragraph(f"{prefix}reused from {payer}: {', '.join(parts)} steps")
     for note in run.notes:
         yield Paragraph(prefix + note, "warning")
 
@@ -147,10 +130,8 @@ def _remarks(run: RunStatus, prefix: str) -> Iterator[Paragraph]:
 def _place(run: RunStatus) -> str:
     """The current stage and its position, such as `1-164k 2/3`."""
     stage, num_stages = run.current, len(run.stages)
-    if stage is None:
-        return ""
-    if num_stages == 1:
-        return stage.name
+    if stage is None or num_stages == 1:
+        return stage.name if stage else ""
     if run.state == "finished":
         return f"{num_stages}/{num_stages}"
     return f"{stage.name} {run.stages.index(stage) + 1}/{num_stages}"
@@ -161,25 +142,18 @@ def _steps(stage: StageStatus | None, brief: bool = False) -> str:
     if stage is None:
         return ""
     count = short_count if brief and max(stage.step, stage.num_steps or 0) >= MANY_STEPS else str
-    return f"{count(stage.step)}/{count(stage.num_steps) if stage.num_steps is not None else '?'}"
+    return f"{count(stage.step)}/{'?' if stage.num_steps is None else count(stage.num_steps)}"
 
 
 def _loss(loss: float | None) -> Cell:
     return Cell("" if loss is None else f"{loss:.4f}", loss)
 
 
-def _speed(stage: StageStatus) -> str:
-    measured = stage.tokens_per_second if stage.state not in ("starting", "growing") else None
-    return short_count(measured) if measured else ""
-
-
 def _left(stage: StageStatus | None) -> str:
     """The time left, or the state of a stage that does not train yet."""
-    if stage is None:
-        return ""
-    if stage.seconds_left is not None:
+    if stage and stage.seconds_left is not None:
         return duration(stage.seconds_left)
-    return stage.state if stage.state in ("starting", "growing") else ""
+    return stage.state if stage and stage.state in ("starting", "growing") else ""
 
 
 def _saved(stage: StageStatus) -> str:
@@ -190,12 +164,11 @@ def _holder(run: RunStatus) -> str:
     """The process that holds the run, since when, and when its workers last wrote a record."""
     if run.since is None:
         return ""
-    elsewhere = f" on {run.host}" if run.host else " on another machine or in another container"
-    where = "" if run.here else elsewhere
-    process = f"process {run.process}{where}" if run.process else f"a process{where}"
-    stage = run.current
-    word = f", last record {_ago(stage.last_record_at)}" if stage and stage.last_record_at else ""
-    return f" since {datetime.fromisoformat(run.since).astimezone():%Y-%m-%d %H:%M} ({process}{word})"
+    process = f"process {run.process}" if run.process else "a process"
+    where = f" on {run.host}" if run.host else ""
+    last = run.current and run.current.last_record_at
+    word = f", last record {_ago(last)}" if last else ""
+    return f" since {datetime.fromisoformat(run.since).astimezone():%Y-%m-%d %H:%M} ({process}{where}{word})"
 
 
 def _ago(moment: str | None) -> str:

@@ -76,7 +76,7 @@ def test_the_report_reads_the_state_of_no_run_that_says_nothing_of_controls_to_c
     found = [run for run in find_runs(runs) if run.name == "tiny"]
     read: list[str] = []
     inner = status_runs._read_run
-    monkeypatch.setattr(status_runs, "_read_run", lambda directory: (read.append(directory.name), inner(directory))[1])
+    monkeypatch.setattr(status_runs, "_read_run", lambda run: (read.append(run.directory.name), inner(run))[1])
     assert len(with_controls_to_come(found, runs)[0].controls_to_come) == 2
     assert read == ["tiny"]
     request(runs.parent, False).record_choices()

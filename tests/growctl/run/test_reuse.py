@@ -14,10 +14,9 @@ from rich.console import Console
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import reuse_sources
 from growctl.run.resume import newest_own
-from growctl.run.reuse import Candidate, find_further, kept_evaluations, reuse, take_over
+from growctl.run.reuse import Candidate, Segment, find_further, kept_evaluations, payers, reuse, take_over
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
-from growctl.runs.stages import Segment, payers
 from growctl.runs_dir import RunsPaths
 from model.flops import Flops
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord

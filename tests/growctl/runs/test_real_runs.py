@@ -3,6 +3,7 @@
 import json
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 
@@ -22,7 +23,7 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     process = start_growctl("run", schedule, "stages.1.train_steps=150", "--runs-dir", runs_dir)
     wait_until(reached(runs_dir / "tiny/stages/1-large/metrics.jsonl", "train", 15), process)
     status = only(runs_dir)
-    assert (status.state, status.process, status.here) == ("running", process.pid, True)
+    assert (status.state, status.process, status.host) == ("running", process.pid, socket.gethostname())
     small, large = status.stages
     assert (small.state, small.step, small.num_steps, small.checkpoint) == ("done", 30, 30, "final")
     assert (large.state, large.num_steps, large.attempts) == ("training", 150, 1)
@@ -31,7 +32,7 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     assert large.seconds_left == pytest.approx((150 - large.step) * 256 / large.tokens_per_second)
     assert large.device.startswith("1 x CPU")
     assert status.resume_command is None
-    assert f"process {process.pid}, last record" in printed(runs_dir, "tiny")
+    assert f"process {process.pid} on {socket.gethostname()}, last record" in printed(runs_dir, "tiny")
 
     with held(workers_of(runs_dir), runs_dir / "tiny/stages/1-large"):
         process.send_signal(signal.SIGTERM)

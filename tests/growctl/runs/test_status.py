@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import socket
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,33 +76,6 @@ def test_a_resumed_stage_shows_the_step_of_its_last_attempt(tmp_path):
     made.trains("0-small", 15, attempt=2, resumed_from=10)
     [small, _] = only(tmp_path).stages
     assert (small.step, small.attempts, small.state) == (15, 2, "stopped")
-
-
-def takes_over(made: HandMade, stage: str, run: str, step: int, resumed_from: int = 0, attempt: int = 1) -> None:
-    device = {"device": "CPU X", "num_devices": 2, "precision": "fp32", "device_seconds": 1.0}
-    record = {"run": run, "checkpoint": "there", "resumed_from": resumed_from} | device
-    made.says(stage, ("reused", step, record), attempt=attempt)
-
-
-def test_the_runs_that_paid_for_reused_steps_are_named_with_the_steps_that_still_count(tmp_path):
-    made = HandMade(tmp_path)
-    takes_over(made, "0-small", "first", 20)
-    takes_over(made, "0-small", "other", 30)
-    made.saves("0-small", "final", 30)
-    takes_over(made, "1-large", "other", 40)
-    made.trains("1-large", 50, attempt=2, resumed_from=15)  # the checkpoint at step 40 was broken
-    small, large = only(tmp_path).stages
-    assert (small.reused_steps, large.reused_steps) == ({"first": 20, "other": 10}, {"other": 15})
-    lines = [line.strip() for line in printed(tmp_path).splitlines()]
-    assert "tiny: reused from first: small 20/30 steps" in lines
-    assert "tiny: reused from other: small 10/30, large 15/60 steps" in lines
-    assert "  reused from other: small 10/30, large 15/60 steps" in printed(tmp_path, "tiny").splitlines()
-
-
-def test_a_run_without_reused_steps_has_no_line_about_them(tmp_path):
-    HandMade(tmp_path).finishes("0-small", 30)
-    assert "reused from" not in printed(tmp_path)
-    assert "reused from" not in printed(tmp_path, "tiny")
 
 
 def test_a_stage_is_starting_or_growing_until_its_workers_write_a_record(tmp_path):
@@ -226,15 +198,15 @@ def test_a_control_without_its_ladder_is_shown_under_its_own_name(tmp_path):
     )
 
 
-def test_processes_on_this_machine_and_on_another_are_distinguished(tmp_path):
+def test_the_process_that_holds_a_run_and_its_machine_are_named(tmp_path):
     made = HandMade(tmp_path)
     made.trains("0-small", 10)
     with made.hold():
-        assert (only(tmp_path).process, only(tmp_path).here) == (os.getpid(), True)
-        (made.directory / ".lock").write_text('{"process": 999999999}')
+        assert (only(tmp_path).process, only(tmp_path).host) == (os.getpid(), socket.gethostname())
+        (made.directory / ".lock").write_text('{"process": 999999999, "host": "node-9"}')
         status = only(tmp_path)
-        assert (status.state, status.process, status.here) == ("running", 999999999, False)
-        assert "process 999999999 on another machine" in printed(tmp_path, "tiny")
+        assert (status.state, status.process, status.host) == ("running", 999999999, "node-9")
+        assert "process 999999999 on node-9" in printed(tmp_path, "tiny")
         (made.directory / ".lock").write_text("")
         assert (only(tmp_path).state, only(tmp_path).process) == ("running", None)
     assert (only(tmp_path).state, only(tmp_path).since) == ("stopped", None)
@@ -245,32 +217,6 @@ def test_status_leaves_no_lock_behind(tmp_path):
     only(tmp_path)
     with (made.directory / ".lock").open("a+") as lock:
         assert fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB) is None  # else it raises BlockingIOError
-
-
-def test_recently_changed_files_of_a_run_without_a_holder_give_a_warning(tmp_path):
-    made = HandMade(tmp_path)
-    made.trains("0-small", 10)
-    lock = made.directory / ".lock"
-    lock.write_text('{"process": 7, "host": "node-9"}')
-    assert only(tmp_path).notes == ()
-    os.utime(made.stage("0-small") / "metrics.jsonl")
-    assert "it may be running on another machine" in only(tmp_path).notes[0]
-    for host, process in ((socket.gethostname(), 999999999), (None, None)):
-        lock.write_text(json.dumps({"process": process, "host": host} if process else ""))
-        assert only(tmp_path).notes == (), "its process is gone, or left in peace"
-    lock.write_text('{"process": 7, "host": "node-9"}')
-    assert "it may be running on another machine" in only(tmp_path).notes[0]
-    os.utime(made.stage("0-small") / "metrics.jsonl", (time.time() + 3600,) * 2)
-    assert only(tmp_path).notes == (), "the clock was put back"
-
-
-def test_the_machine_of_the_holder_is_named(tmp_path):
-    made = HandMade(tmp_path)
-    made.trains("0-small", 10)
-    with made.hold():
-        (made.directory / ".lock").write_text('{"process": 999999999, "host": "node-9"}')
-        assert (only(tmp_path).process, only(tmp_path).host, only(tmp_path).here) == (999999999, "node-9", False)
-        assert "process 999999999 on node-9" in printed(tmp_path, "tiny")
 
 
 @pytest.mark.parametrize(
