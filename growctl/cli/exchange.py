@@ -117,9 +117,6 @@ def export(
         Literal["bin", "safetensors"] | None,
         typer.Option("--format", help="official: how weights are stored (default: bin).", show_default=False),
     ] = None,
-    keep_generations: Annotated[
-        bool, typer.Option("--keep-generations", help="huggingface: leave each generation in tensors of its own.")
-    ] = False,
     dtype: Annotated[
         Literal["float32", "bfloat16"] | None,
         typer.Option(help="huggingface: precision of the weights (default: float32).", show_default=False),
@@ -157,7 +154,6 @@ def export(
 
     options: dict[str, dict[str, Any]] = {
         "huggingface": {
-            "--keep-generations": keep_generations,
             "--dtype": dtype,
             "--max-shard-size": max_shard_size,
             "--tokenizer": tokenizer,
@@ -187,7 +183,6 @@ def export(
             pretrained,
             output,
             card=partial(model_card, read_facts(pretrained.directory, runs_dir, pretrained.manifest)),
-            keep_generations=keep_generations,
             dtype=dtype or "float32",
             max_shard_bytes=max_shard_bytes,
             context_length=context_length,

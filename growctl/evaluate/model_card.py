@@ -6,103 +6,102 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from growctl.evaluate.record import place_of
 from growctl.runs.show import CheckpointFacts, cost_rows, fact_rows, generation_rows, lineage_lines, source_rows
-from growctl.runs_dir import RunPaths
 from stages.corpus.location import LOCAL_SCHEMES
 from stages.huggingface.record import HuggingFaceExport
-
-LEVELS_IN_RUN = 3
-"""RUN/stages/0-stage/final: how far a run's directory is above a checkpoint in it; one more for a release."""
 
 NOT_OF_THE_MODEL = ("dataset", "tokenizer", "files")
 """Rows of `growctl show` that the card leaves out, or shows elsewhere."""
 
+_CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- {tag}
+- growctl
+---
+
+# {name}
+
+{about} Trained and exported by growctl.
+
+## Use
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+path = {path}  # this folder, or its name on the Hub
+tokenizer = AutoTokenizer.from_pretrained(path{trust})
+model = AutoModelForCausalLM.from_pretrained(path{trust})
+inputs = tokenizer("Once upon a time", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
+```
+
+Needs Transformers 5.19 or newer. Training sequences had {context_length:,} tokens.
+
+## Model
+
+{model}
+
+## Lineage
+
+{lineage}
+
+## Training cost
+
+{cost}
+
+## Training data
+
+{data}
+
+## Results
+
+{results}
+
+## License
+
+Not chosen yet. Name one here, and as `license:` in the metadata at the top of this file.
+"""
+_TRANSFORMER = "A Transformer language model in the architecture GPT-NeoX."
+_TOKENFORMER = (
+    "A [Tokenformer](https://arxiv.org/abs/2410.23168): a language model that grows by adding parameter tokens. "
+    "`modeling_tokenformer.py` in this folder holds the architecture. PEFT adapts parameter tokens through "
+    "`target_parameters`, by names such as `ffn.key_tokens`."
+)
+
 
 def model_card(facts: CheckpointFacts, export: HuggingFaceExport) -> str:
     """The README.md of an export, in Markdown: what is known of the checkpoint, its training and its run."""
-    of_sources = source_rows(facts)
-    rows = [row for row in fact_rows(facts) if row[0] not in NOT_OF_THE_MODEL and row not in of_sources]
+    of_sources, own_code = source_rows(facts), export.needs_trust_remote_code
+    model = [row for row in fact_rows(facts) if row[0] not in NOT_OF_THE_MODEL and row not in of_sources]
+    model += [
+        ("class", export.architecture),
+        ("stored as", f"{export.dtype}, {export.weight_bytes:,} bytes in {export.num_weight_files} file(s)"),
+        ("compared with the checkpoint", str(export.check)),
+    ]
     data = [
         *([("source", public_source(facts.text.source))] if facts.text.source else []),
         *of_sources,
         ("fingerprint of its tokens", facts.dataset_fingerprint or "unknown"),
         ("sha256 of its tokenizer.json", facts.tokenizer_sha256 or "unknown"),
     ]
-    paragraphs = [
-        _METADATA.format("tokenformer" if export.needs_trust_remote_code else "gpt_neox"),
-        f"# {_plain(export.path.absolute().name)}",
-        _TOKENFORMER if export.needs_trust_remote_code else _TRANSFORMER,
-        "## Use",
-        *_use(facts, export),
-        "## Model",
-        _table([("", ""), *rows, *_stored(export)]),
-        *([_table(generation_rows(facts))] if facts.generations else []),
-        "## Lineage",
-        "\n".join(f"{number}. {_plain(line)}" for number, line in enumerate(lineage_lines(facts), 1)),
-        "## Training cost",
-        _table([("", ""), *cost_rows(facts)]),
-        "## Training data",
-        _table([("", ""), *data]),
-        "## Results",
-        *_results(facts.path),
-        "## License",
-        "Not chosen yet. Name one here, and as `license:` in the metadata at the top of this file.",
-    ]
-    return "\n\n".join(paragraphs) + "\n"
-
-
-_METADATA = """---
-library_name: transformers
-pipeline_tag: text-generation
-tags:
-- {}
-- growctl
----"""
-_TRANSFORMER = "A Transformer language model in the architecture GPT-NeoX, trained and exported by growctl."
-_TOKENFORMER = (
-    "A [Tokenformer](https://arxiv.org/abs/2410.23168): a language model that grows by adding parameter tokens. "
-    "Trained and exported by growctl. The architecture is not part of Transformers; `modeling_tokenformer.py` in this "
-    "folder holds it."
-)
-
-
-def _use(facts: CheckpointFacts, export: HuggingFaceExport) -> Iterator[str]:
-    trust = ", trust_remote_code=True" if export.needs_trust_remote_code else ""
-    yield f"""```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-path = {json.dumps(export.path.absolute().name, ensure_ascii=False)}  # this folder, or its name on the Hub
-tokenizer = AutoTokenizer.from_pretrained(path{trust})
-model = AutoModelForCausalLM.from_pretrained(path{trust})
-inputs = tokenizer("Once upon a time", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
-```"""
-    yield f"Needs Transformers 5.19 or newer. Training sequences had {export.context_length:,} tokens."
-    if export.end_of_text is None:
-        yield (
-            "No token marks the end of a text: generation goes on up to `max_new_tokens`, and the tokenizer has no "
-            "token to pad batches with."
-        )
-    rows: int = facts.model["vocab_size"]
-    if num_padding_rows := rows - min(rows, facts.text.tokenizer_vocab_size or rows):
-        yield (
-            f"The embedding has {num_padding_rows:,} rows that no token has. `generation_config.json` suppresses "
-            "their ids. Programs that do not read `suppress_tokens` must leave them out themselves."
-        )
-    if export.needs_trust_remote_code:
-        tokens = "`ffn.key_tokens_0` (of generation 0)" if export.keeps_generations else "`ffn.key_tokens`"
-        yield (
-            f"Parameter tokens are raw parameters. PEFT adapts them through `target_parameters`, by names such as "
-            f"{tokens}."
-        )
-
-
-def _stored(export: HuggingFaceExport) -> Iterator[tuple[str, str]]:
-    yield "class", export.architecture
-    yield "stored as", f"{export.dtype}, {export.weight_bytes:,} bytes in {export.num_weight_files} file(s)"
-    if export.needs_trust_remote_code:
-        yield "generations", "kept apart" if export.keeps_generations else "joined, with their factors multiplied in"
-    yield "compared with the checkpoint", str(export.check)
+    generations = [_table(generation_rows(facts))] if facts.generations else []
+    name = export.path.absolute().name
+    return _CARD.format(
+        tag="tokenformer" if own_code else "gpt_neox",
+        name=_plain(name),
+        about=_TOKENFORMER if own_code else _TRANSFORMER,
+        path=json.dumps(name, ensure_ascii=False),
+        trust=", trust_remote_code=True" if own_code else "",
+        context_length=export.context_length,
+        model="\n\n".join([_table([("", ""), *model]), *generations]),
+        lineage="\n".join(f"{number}. {_plain(line)}" for number, line in enumerate(lineage_lines(facts), 1)),
+        cost=_table([("", ""), *cost_rows(facts)]),
+        data=_table([("", ""), *data]),
+        results="\n\n".join(_results(facts.path)),
+    )
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -119,18 +118,14 @@ def _plain(text: str) -> str:
 
 def public_source(source: str) -> str:
     """A `data.source` as a card may show it to anyone: of local paths the last part, of URLs no user or query."""
-    return "::".join(_public_part(part) for part in source.split("::"))
 
+    def public(part: str) -> str:
+        scheme, separator, rest = part.partition("://")
+        if not separator or scheme in LOCAL_SCHEMES:
+            return Path(rest or scheme).name or "a local folder"
+        return re.sub(r"(?<=//)[^/]*@|[?#].*", "", part)
 
-def _public_part(part: str) -> str:
-    scheme, separator, rest = part.partition("://")
-    if not separator or scheme in LOCAL_SCHEMES:
-        name = Path(rest or scheme).name
-        return name if name not in ("", "..") else "a local folder"
-    if scheme in ("http", "https"):
-        rest = re.split("[?#]", rest)[0]
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    return "::".join(map(public, source.split("::")))
 
 
 def _results(checkpoint: Path) -> Iterator[str]:
@@ -139,14 +134,11 @@ def _results(checkpoint: Path) -> Iterator[str]:
     from growctl.ledger.file import LedgerError
     from growctl.runs.find import find_runs
 
-    above = checkpoint.resolve().parents[LEVELS_IN_RUN - 1 : LEVELS_IN_RUN + 1]
-    run = next((folder for folder in above if RunPaths(folder).ledger.is_file()), None)
-    headlines = []
-    if run is not None:
+    place, headlines = place_of(checkpoint), []
+    if place is not None:
+        run = place.run.directory
         with suppress(LedgerError):
-            headlines = [
-                headline for headline in results(find_runs(run.parent, [run.name])).headlines if headline.opponent
-            ]
+            headlines = [line for line in results(find_runs(run.parent, [run.name])).headlines if line.opponent]
     if not headlines:
         yield "No report: the checkpoint was exported from outside its run."
     for headline in headlines:

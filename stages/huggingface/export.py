@@ -4,7 +4,6 @@ A Tokenformer brings its own code (stages/huggingface/code). A Transformer basel
 Transformers knows.
 """
 
-import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,6 +14,7 @@ import safetensors.torch
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from model.errors import UserError
 from model.language_model import LanguageModel
@@ -24,8 +24,8 @@ from stages.checkpoint.directory import check_new, publish_directory, whole_dire
 from stages.checkpoint.disk_full import raise_when_full, require_space
 from stages.checkpoint.files import write_file
 from stages.checkpoint.pretrained import Pretrained
-from stages.huggingface import code, neox_layout, tokenformer_layout
-from stages.huggingface.lazy_tensor import LazyTensor
+from stages.huggingface import code
+from stages.huggingface.layouts import neox_settings, neox_tensors, tokenformer_settings, tokenformer_tensors
 from stages.huggingface.record import ExportDtype, ExportedFile, HuggingFaceExport, LogitsCheck
 from stages.huggingface.same_logits import check_logits
 
@@ -40,7 +40,6 @@ def export_huggingface(
     directory: Path,
     *,
     card: Callable[[HuggingFaceExport], str],
-    keep_generations: bool = False,
     dtype: ExportDtype = "float32",
     max_shard_bytes: int = 5 * 10**9,
     context_length: int | None = None,
@@ -49,11 +48,10 @@ def export_huggingface(
     """Writes `pretrained`, whose model is float32, as the new folder `directory`, with the README.md that `card` gives.
 
     `context_length` stands in for one that the checkpoint does not record. With `check`, and if Transformers is
-    installed, it must compute the model's logits.
+    installed, it must compute the model's logits from the float32 weights, before they are rounded to `dtype`.
 
-    Raises UserError if `directory` exists, the model cannot be exported, or there is no context length or one that
-    contradicts the checkpoint's; DiskFull if there is no space; ExportDiffers if the check fails. Nothing is left
-    behind then.
+    Raises UserError if `directory` exists, the model cannot be exported, or there is no context length; DiskFull if
+    there is no space; ExportDiffers if the check fails. Nothing is left behind then.
     """
     if not pretrained.model.config.num_layers:
         raise UserError(f"{pretrained.directory} has no layers, and an export to Hugging Face needs at least one")
@@ -62,23 +60,31 @@ def export_huggingface(
             f"{pretrained.directory} attends within documents only (data.document_mask), which an export to Hugging "
             "Face cannot hold: behind an end of text, Transformers would compute other logits"
         )
-    length = _context_length(pretrained, context_length)
+    length = pretrained.text.context_length or context_length
+    if length is None:
+        raise UserError(
+            f"{pretrained.directory} does not record the length of its training sequences; give it with "
+            "--context-length N"
+        )
     check_new(directory)
-    settings, tensors = _layout(pretrained.model, keep_generations)
-    num_bytes = sum(torch.Size(tensor.shape).numel() for tensor in tensors.values()) * DTYPES[dtype].itemsize
-    require_space(directory, num_bytes, again="")
+    settings, tensors = _layout(pretrained.model)
+    num_values = sum(tensor.numel() for tensor in tensors.values())
+    require_space(directory, torch.float32.itemsize * num_values, again="")
     own_code = "auto_map" in settings
-    config = _common(pretrained, length, dtype) | settings
-    texts = {"config.json": _as_json(config)} | _text_files(pretrained, length)
+    texts = {"config.json": _as_json(_common(pretrained, length, dtype) | settings)} | _text_files(pretrained, length)
     if own_code:
         texts |= {name: (Path(code.__path__[0]) / name).read_text() for name in CODE}
     with raise_when_full(directory), whole_directory(directory) as staging:
-        files = _write_weights(staging, tensors, DTYPES[dtype], max_shard_bytes)
-        files |= {name: _write(staging / name, text.encode()) for name, text in texts.items()}
+        files = {name: _write(staging / name, text.encode()) for name, text in texts.items()}
+        weights = _write_weights(staging, tensors, torch.float32, max_shard_bytes)
+        logits_check = LogitsCheck(not_checked="--no-check")
         if check:
-            logits_check = _checked(pretrained, staging, dtype, keep_generations, length)
-        else:
-            logits_check = LogitsCheck(not_checked="--no-check")
+            logits_check = check_logits(staging, pretrained.model, pretrained.num_token_ids, length)
+        if dtype != "float32":
+            for name in weights:
+                (staging / name).unlink()
+            weights = _write_weights(staging, tensors, DTYPES[dtype], max_shard_bytes)
+        files |= weights
         export = HuggingFaceExport(
             path=directory,
             checkpoint=pretrained.directory,
@@ -87,9 +93,8 @@ def export_huggingface(
             dtype=dtype,
             context_length=length,
             end_of_text=pretrained.text.end_of_text,
-            keeps_generations=own_code and keep_generations,
             files=files,
-            weight_bytes=num_bytes,
+            weight_bytes=num_values * DTYPES[dtype].itemsize,
             check=logits_check,
         )
         readme = _write(staging / "README.md", card(export).encode())
@@ -97,34 +102,12 @@ def export_huggingface(
     return replace(export, files=dict(sorted({**files, "README.md": readme}.items())))
 
 
-def _context_length(pretrained: Pretrained, given: int | None) -> int:
-    """The length that the checkpoint records, else the one `given`. Raises UserError for neither, or for two."""
-    recorded = pretrained.text.context_length
-    length = recorded or given
-    if length is None:
-        raise UserError(
-            f"{pretrained.directory} does not record the length of its training sequences; give it with "
-            "--context-length N"
-        )
-    if given not in (None, length):
-        raise UserError(
-            f"--context-length {given}: {pretrained.directory} records training sequences of {recorded} tokens; leave "
-            "the option out"
-        )
-    return length
-
-
-def _layout(model: LanguageModel, keep_generations: bool) -> tuple[dict[str, Any], dict[str, LazyTensor]]:
+def _layout(model: LanguageModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The architecture's settings, and the tensors."""
     if isinstance(model, Tokenformer):
-        return (
-            tokenformer_layout.settings(model.config, keep_generations=keep_generations),
-            tokenformer_layout.tensors(model, keep_generations=keep_generations),
-        )
+        return tokenformer_settings(model.config), tokenformer_tensors(model)
     assert isinstance(model, Transformer)
-    if keep_generations:
-        raise UserError("--keep-generations is for a tokenformer; a transformer has no generations")
-    return neox_layout.settings(model.config), neox_layout.tensors(model)
+    return neox_settings(model.config), neox_tensors(model)
 
 
 def _common(pretrained: Pretrained, context_length: int, dtype: ExportDtype) -> dict[str, Any]:
@@ -191,7 +174,7 @@ def _write(path: Path, content: bytes) -> ExportedFile:
 
 
 def _write_weights(
-    directory: Path, tensors: Mapping[str, LazyTensor], dtype: torch.dtype, max_shard_bytes: int
+    directory: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, max_shard_bytes: int
 ) -> dict[str, ExportedFile]:
     """Writes `tensors` in `dtype`, as one safetensors file or as several with the index that Transformers reads.
 
@@ -201,23 +184,9 @@ def _write_weights(
     split = split_torch_state_dict_into_shards(planned, max_shard_size=max_shard_bytes)
     files = {}
     for file, names in split.filename_to_tensors.items():
-        values = {name: tensors[name].value().detach().to("cpu", dtype).contiguous() for name in names}
+        values = {name: tensors[name].detach().to("cpu", dtype).contiguous() for name in names}
         files[file] = _write(directory / file, safetensors.torch.save(values, metadata={"format": "pt"}))
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         files[INDEX_NAME] = _write(directory / INDEX_NAME, json.dumps(index, indent=2).encode())
     return files
-
-
-def _checked(
-    pretrained: Pretrained, directory: Path, dtype: ExportDtype, keep_generations: bool, context_length: int
-) -> LogitsCheck:
-    """Compares the export with the model or, if it was rounded, with a model of the rounded parameters."""
-    model = pretrained.model
-    if dtype != "float32":
-        model = copy.deepcopy(model)
-        if isinstance(model, Tokenformer):
-            tokenformer_layout.round_like_export(model, DTYPES[dtype], keep_generations=keep_generations)
-        else:
-            model = model.to(DTYPES[dtype]).float()
-    return check_logits(directory, model, pretrained.num_token_ids, context_length)

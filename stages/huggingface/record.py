@@ -53,8 +53,6 @@ class HuggingFaceExport:
     context_length: int
     end_of_text: str | None
     """The token that ends generated text and pads batches."""
-    keeps_generations: bool
-    """Whether each generation has its own tensors; False for a Transformer."""
     files: dict[str, ExportedFile]
     weight_bytes: int
     """The size of all weights."""

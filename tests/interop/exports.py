@@ -32,7 +32,7 @@ def small_models() -> dict[str, TokenformerConfig | TransformerConfig]:
 def write_export(directory: Path, name: str, *, end_of_text: bool = True) -> Path:
     """Writes the export of the model `name` and, beside it, token ids with the logits that our model gives them.
 
-    The grown model keeps its generations apart, and comes with a tokenizer that adds a token to each text.
+    The grown model comes with a tokenizer that adds a token to each text.
     Without `end_of_text`, the checkpoint has none.
     """
     tokenizer = adding_tokenizer() if name == "grown" else None
@@ -44,9 +44,7 @@ def write_export(directory: Path, name: str, *, end_of_text: bool = True) -> Pat
     _learn(pretrained)
     folder = directory / name
     facts = read_facts(pretrained.directory, directory, pretrained.manifest)
-    export_huggingface(
-        pretrained, folder, card=partial(model_card, facts), keep_generations=name == "grown", check=False
-    )
+    export_huggingface(pretrained, folder, card=partial(model_card, facts), check=False)
     ids = torch.randint(1, pretrained.num_token_ids, (2, 32), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         save_file({"input_ids": ids, "logits": pretrained.model(ids)}, f"{folder}.reference.safetensors")

@@ -26,14 +26,9 @@ class TokenformerConfig(PreTrainedConfig):
     """How a Pattention turns scores into factors: `l2_norm_gelu`, `gelu_l2_norm` or `softmax`."""
 
     pattentions: Any = None
-    """A list: for each layer, what its Pattentions `query`, `key`, `value`, `projection` and `ffn` consist of.
-
-    `groups`, in the order of the parameter tokens, are those that are normalised together: `num_tokens`, and `tau`, the
-    scale of their factors. tau is never computed from the number of tokens.
-
-    `generations` is null if one matrix holds all keys and another all values. Otherwise each generation of parameter
-    tokens has its own: `number`, `num_tokens`, `key_ramp` (the factor on its keys) and `value_share` (the factor on its
-    values).
+    """A list: for each layer, the groups of parameter tokens of its Pattentions `query`, `key`, `value`, `projection`
+    and `ffn`. The tokens of a group are normalised together: `num_tokens`, and `tau`, the scale of their factors, which
+    is never computed from the number of tokens.
 
     None: 576 tokens in each, and 2304 in the FFN, as in the published model of 124M parameters.
     """
@@ -63,5 +58,5 @@ class TokenformerConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
 
-def _published(num_tokens: int) -> dict[str, Any]:
-    return {"groups": [{"num_tokens": num_tokens, "tau": num_tokens**0.5}], "generations": None}
+def _published(num_tokens: int) -> list[dict[str, Any]]:
+    return [{"num_tokens": num_tokens, "tau": num_tokens**0.5}]

@@ -3,6 +3,7 @@
 Shapes: B batch, T sequence, D model width, H heads, E head width, N parameter tokens, R rotated dimensions of a head.
 """
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,12 +17,18 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.gpt_neox.modeling_gpt_neox import eager_attention_forward
 from transformers.utils import can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_tokenformer import TokenformerConfig
 
 NORM_FLOOR = 1e-30
 """A row of scores with a norm below this has factors of zero."""
+
+CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
+"""What Transformers calls the cache: `cache` from 5.24 on."""
 
 Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, (B, T, R) each, in at least float32."""
@@ -48,40 +55,21 @@ def _at_least_float32(tensor: Tensor) -> torch.dtype:
 
 
 class TokenformerPattention(nn.Module):
-    """Attention of data tokens over parameter tokens: theta(X K^T) V.
+    """Attention of data tokens over parameter tokens: theta(X K^T) V, with keys and values of shape (N, D)."""
 
-    The keys and values are the parameters `key_tokens` and `value_tokens`, (N, D) each or, if the generations are kept
-    apart, `key_tokens_0`, `key_tokens_1` and so on.
-    """
-
-    def __init__(self, config: TokenformerConfig, layout: dict[str, Any]) -> None:
+    def __init__(self, config: TokenformerConfig, groups: list[dict[str, Any]]) -> None:
         super().__init__()
         self.score_function = config.score_function
-        self.sizes = [group["num_tokens"] for group in layout["groups"]]
-        self.taus = [group["tau"] for group in layout["groups"]]
-        generations = layout["generations"]
-        if generations is None:
-            parts = [("", sum(self.sizes), 1.0, 1.0)]
-        else:
-            parts = [(f"_{g['number']}", g["num_tokens"], g["key_ramp"], g["value_share"]) for g in generations]
-        self.keys = [(f"key_tokens{suffix}", ramp) for suffix, _, ramp, _ in parts]
-        self.values = [(f"value_tokens{suffix}", share) for suffix, _, _, share in parts]
-        for suffix, num_tokens, _, _ in parts:
-            for kind in ("key_tokens", "value_tokens"):
-                self.register_parameter(kind + suffix, nn.Parameter(torch.empty(num_tokens, config.hidden_size)))
+        self.sizes = [group["num_tokens"] for group in groups]
+        self.taus = [group["tau"] for group in groups]
+        self.key_tokens = nn.Parameter(torch.empty(sum(self.sizes), config.hidden_size))
+        self.value_tokens = nn.Parameter(torch.empty(sum(self.sizes), config.hidden_size))
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """(B, T, D) in, (B, T, D) out."""
-        keys, values = (self._joined(parts).split(self.sizes) for parts in (self.keys, self.values))
-        outputs = [
-            score_factors(hidden_states @ key.mT, tau, self.score_function) @ value
-            for key, value, tau in zip(keys, values, self.taus, strict=True)
-        ]
+        parts = zip(self.key_tokens.split(self.sizes), self.value_tokens.split(self.sizes), self.taus, strict=True)
+        outputs = [score_factors(hidden_states @ key.mT, tau, self.score_function) @ value for key, value, tau in parts]
         return sum(outputs[1:], start=outputs[0])
-
-    def _joined(self, parts: list[tuple[str, float]]) -> Tensor:
-        scaled = [getattr(self, name) if scale == 1 else getattr(self, name) * scale for name, scale in parts]
-        return scaled[0] if len(scaled) == 1 else torch.cat(scaled)
 
 
 class TokenformerAttention(nn.Module):
@@ -105,7 +93,7 @@ class TokenformerAttention(nn.Module):
         hidden_states: Tensor,
         position_embeddings: Rotation,
         attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """The output (B, T, D), and the attention weights where the implementation returns them."""
@@ -114,32 +102,13 @@ class TokenformerAttention(nn.Module):
             pattention(hidden_states).view(shape).transpose(1, 2) for pattention in (self.query, self.key, self.value)
         )
         query, key = rotate(query, position_embeddings), rotate(key, position_embeddings)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, self.layer_idx)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
         attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
         output, weights = attend(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **kwargs)
         return self.projection(output.reshape(*hidden_states.shape[:-1], -1).contiguous()), weights
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """Attention operator by operator, (B, T, H, E), with its weights (B, H, T, T)."""
-    weights = query @ key.transpose(2, 3) * scaling
-    if attention_mask is not None:
-        weights = weights + attention_mask
-    weights = torch.softmax(weights, dim=-1, dtype=torch.float32).to(query.dtype)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 def rotation(config: TokenformerConfig, position_ids: Tensor, like: Tensor) -> Rotation:
@@ -183,11 +152,10 @@ class TokenformerBlock(GradientCheckpointingLayer):
         self.attention = TokenformerAttention(config, layer_idx)
         self.ffn = TokenformerPattention(config, config.pattentions[layer_idx]["ffn"])
 
-    def forward(self, hidden_states: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        """The output (B, T, D), and the attention weights where the implementation returns them."""
-        attended, weights = self.attention(self._norm(hidden_states), **kwargs)
-        hidden_states = hidden_states + attended
-        return hidden_states + self.ffn(self._norm(hidden_states)), weights
+    def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
+        """(B, T, D) in, (B, T, D) out."""
+        hidden_states = hidden_states + self.attention(self._norm(hidden_states), **kwargs)[0]
+        return hidden_states + self.ffn(self._norm(hidden_states))
 
     def _norm(self, hidden_states: Tensor) -> Tensor:
         return nn.functional.layer_norm(hidden_states, hidden_states.shape[-1:], eps=self.layer_norm_eps)
@@ -200,12 +168,13 @@ class TokenformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["TokenformerBlock"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["cache", "past_key_values"]
     _supports_flash_attn = True
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+    _can_record_outputs = {"hidden_states": TokenformerBlock, "attentions": TokenformerAttention}
 
     def _init_weights(self, module: nn.Module) -> None:
         """Draws parameter tokens as the published code does. They are raw parameters, which Transformers skips."""
@@ -228,67 +197,50 @@ class TokenformerModel(TokenformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    @can_return_tuple
+    @merge_with_config_defaults
+    @capture_outputs
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """The final hidden states (B, T, D). With `use_cache`, they follow on the positions in `past_key_values`."""
+        """The final hidden states (B, T, D). With `use_cache`, they follow on the positions in the cache."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
-        use_cache = self.config.use_cache if use_cache is None else use_cache
-        if self.gradient_checkpointing and self.training:
-            use_cache = False
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
+        cache = past_key_values if cache is None else cache
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
         if position_ids is None:
-            seen = past_key_values.get_seq_length() if past_key_values is not None else 0
+            seen = cache.get_seq_length() if cache is not None else 0
             position_ids = (torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device) + seen).unsqueeze(0)
         causal_mask = create_causal_mask(
             config=self.config,
             inputs_embeds=inputs_embeds,
             attention_mask=attention_mask,
-            past_key_values=past_key_values,
             position_ids=position_ids,
+            **{CACHE: cache},
         )
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        if output_attentions is None:
-            output_attentions = self.config.output_attentions
         hidden_states = inputs_embeds
         position_embeddings = rotation(self.config, position_ids, like=hidden_states)
-        all_hidden_states, all_weights = [hidden_states], []
         for layer in self.layers:
-            hidden_states, weights = layer(
+            hidden_states = layer(
                 hidden_states,
                 position_embeddings=position_embeddings,
                 attention_mask=causal_mask,
-                past_key_values=past_key_values,
+                cache=cache,
                 position_ids=position_ids,
                 **kwargs,
             )
-            if output_hidden_states:
-                all_hidden_states.append(hidden_states)
-            if output_attentions:
-                all_weights.append(weights)
-        hidden_states = self.norm(hidden_states)
-        all_hidden_states[-1] = hidden_states
-        return BaseModelOutputWithPast(
-            last_hidden_state=hidden_states,
-            past_key_values=past_key_values if use_cache else None,
-            hidden_states=tuple(all_hidden_states) if output_hidden_states else None,
-            attentions=tuple(all_weights) if output_attentions else None,
-        )
+        returned = {CACHE: cache} if use_cache else {}
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), **returned)
 
 
 class TokenformerForCausalLM(TokenformerPreTrainedModel, GenerationMixin):
@@ -310,6 +262,7 @@ class TokenformerForCausalLM(TokenformerPreTrainedModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -324,7 +277,7 @@ class TokenformerForCausalLM(TokenformerPreTrainedModel, GenerationMixin):
             input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=past_key_values,
+            cache=past_key_values if cache is None else cache,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
             **kwargs,
@@ -334,13 +287,8 @@ class TokenformerForCausalLM(TokenformerPreTrainedModel, GenerationMixin):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        rest = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **rest)
 
 
 TokenformerConfig.register_for_auto_class()

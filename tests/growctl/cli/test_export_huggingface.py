@@ -43,10 +43,10 @@ def test_an_export_says_what_it_wrote_and_how_to_load_it(checkpoint, tmp_path):
 
 
 def test_an_export_as_json_lists_files_and_the_check(checkpoint, tmp_path):
-    options = ("--dtype", "bfloat16", "--max-shard-size", "4KB", "--keep-generations", "--no-check", "--json")
+    options = ("--dtype", "bfloat16", "--max-shard-size", "4KB", "--no-check", "--json")
     out, _ = run_here("export", checkpoint, tmp_path / "out", "--to", "huggingface", *options)
     told = json.loads(out)
-    assert (told["dtype"], told["keeps_generations"], told["context_length"]) == ("bfloat16", True, 32)
+    assert (told["dtype"], told["context_length"]) == ("bfloat16", 32)
     assert told["check"] == {
         "transformers": None,
         "largest_difference": None,

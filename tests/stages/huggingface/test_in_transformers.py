@@ -10,7 +10,7 @@ import torch
 from model.initialization import build_model
 from model.policy import grow_config
 from model.tokenformer import Tokenformer
-from stages.huggingface import tokenformer_layout
+from stages.huggingface.layouts import tokenformer_settings, tokenformer_tensors
 from tests.interop.exports import small_models, write_export
 from tests.pretrained import text_config
 from tests.stages.huggingface.test_export import COPIES, OWN_NORM, half_ramped
@@ -93,10 +93,9 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("keep_generations", [False, True], ids=["joined", "kept"])
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)], ids=["32", "64"])
-def test_the_modeling_code_computes_the_same_logits(behaviours, name, keep_generations, dtype, tolerance):
+def test_the_modeling_code_computes_the_same_logits(behaviours, name, dtype, tolerance):
     from stages.huggingface.code.configuration_tokenformer import TokenformerConfig
     from stages.huggingface.code.modeling_tokenformer import TokenformerForCausalLM
 
@@ -117,14 +116,10 @@ def test_the_modeling_code_computes_the_same_logits(behaviours, name, keep_gener
                 "rope_theta": config.rotary_base,
                 "partial_rotary_factor": config.rotary_fraction,
             },
-            **tokenformer_layout.settings(config, keep_generations=keep_generations),
+            **tokenformer_settings(config),
         )
     ).to(dtype)
-    tensors = {
-        name: tensor.value()
-        for name, tensor in tokenformer_layout.tensors(ours, keep_generations=keep_generations).items()
-    }
-    missing = theirs.load_state_dict(tensors, strict=False)
+    missing = theirs.load_state_dict(tokenformer_tensors(ours), strict=False)
     assert missing == (["lm_head.weight"], [])
     ids = torch.randint(261, (2, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
