@@ -194,7 +194,7 @@ def shrink(
 
 
 def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_json: AsJson = False) -> None:
-    """Show where a checkpoint comes from: its lineage, its sizes by generation, its cost and its files.
+    """Show where a checkpoint comes from: its lineage, its sizes by generation and its cost.
 
     Only reads manifests. `growctl verify --integrity` also reads the tensors.
 
@@ -204,7 +204,7 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
     from growctl.runs.show import read_facts, section
     from growctl.text.terminal import print_result
 
-    facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell), runs_dir)
+    facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell))
     print_result(facts, [section(facts)], as_json=as_json)
 
 

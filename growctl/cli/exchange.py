@@ -182,7 +182,7 @@ def export(
         written = export_huggingface(
             pretrained,
             output,
-            card=partial(model_card, read_facts(pretrained.directory, runs_dir, pretrained.manifest)),
+            card=partial(model_card, read_facts(pretrained.directory, pretrained.manifest)),
             dtype=dtype or "float32",
             max_shard_bytes=max_shard_bytes,
             context_length=context_length,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from growctl.evaluate.record import place_of
-from growctl.runs.show import CheckpointFacts, cost_rows, fact_rows, generation_rows, lineage_lines, source_rows
+from growctl.runs.show import CheckpointFacts, cost_rows, fact_rows, generation_rows, lineage_rows, source_rows
 from stages.corpus.location import LOCAL_SCHEMES
 from stages.huggingface.record import HuggingFaceExport
 
@@ -97,7 +97,7 @@ def model_card(facts: CheckpointFacts, export: HuggingFaceExport) -> str:
         trust=", trust_remote_code=True" if own_code else "",
         context_length=export.context_length,
         model="\n\n".join([_table([("", ""), *model]), *generations]),
-        lineage="\n".join(f"{number}. {_plain(line)}" for number, line in enumerate(lineage_lines(facts), 1)),
+        lineage="\n".join(f"{number}. {_plain(': '.join(row))}" for number, row in enumerate(lineage_rows(facts), 1)),
         cost=_table([("", ""), *cost_rows(facts)]),
         data=_table([("", ""), *data]),
         results="\n\n".join(_results(facts.path)),

@@ -1,6 +1,6 @@
-"""What `growctl show` says of a checkpoint: sizes by generation, lineage, cost and shared files.
+"""What `growctl show` says of a checkpoint: sizes by generation, lineage and cost.
 
-Reads manifests and the file system's link counts, never a tensor. Imports no torch.
+Reads manifests, never a tensor. Imports no torch.
 """
 
 import math
@@ -11,17 +11,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from growctl.runs_dir import RunsPaths
 from growctl.text.formatting import byte_count, duration, policy_words, scientific, short_count
 from growctl.text.section import Cell, Column, Facts, Paragraph, Part, Section, Table
 from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig, num_parameters, parameter_shapes
 from model.parameter_names import TokensName
-from model.policy import is_published, one_if_equal
+from model.policy import one_if_equal
 from model.precision import Precision
 from stages.checkpoint.lineage import HistoryEntry, Lineage, SourceRecord, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, TextFacts, read_manifest
 from stages.counted import counted, plural
-from stages.stage_dir import MANIFEST_NAME
 
 MOST_NATS = 700.0
 """The loss above which exp(loss) is more than a float can hold."""
@@ -45,18 +43,6 @@ class GenerationFacts:
 
 
 @dataclass(frozen=True)
-class FilesFacts:
-    """The files of a checkpoint."""
-
-    num_files: int
-    bytes: int
-    shared_with: dict[Path, int]
-    """How many of the files each other checkpoint holds too, as hard links: {its path: files}."""
-    shared_elsewhere: int
-    """How many have links only in places that were not searched."""
-
-
-@dataclass(frozen=True)
 class CheckpointFacts:
     """A checkpoint: its sizes, where it comes from, what it cost. Unknown values are null."""
 
@@ -66,8 +52,6 @@ class CheckpointFacts:
     step: int
     """Optimizer steps done in the stage that wrote it; 0 if it was just expanded or imported."""
     num_layers: int
-    is_published: bool | None
-    """Whether every layer is the published formula; None for a Transformer."""
     model: dict[str, Any]
     """The model's settings, as in its manifest, without the layers; its keys depend on `family`."""
     num_parameters: int
@@ -88,19 +72,18 @@ class CheckpointFacts:
     seed: int
     dataset_fingerprint: str | None
     tokenizer_sha256: str | None
-    flops: float | None
-    """Training FLOPs of `cost`, all parts together."""
     cost: TrainingCost | None
     """What it cost, from the first step of its first ancestor on, without repeated work."""
     lineage: Lineage
-    files: FilesFacts
+    num_files: int
+    bytes: int
+    """The size of its files."""
 
 
-def read_facts(checkpoint: Path, runs_dir: Path, manifest: Manifest | None = None) -> CheckpointFacts:
-    """The facts about a checkpoint; searches its own folder, its runs directory and `runs_dir` for shared files.
+def read_facts(checkpoint: Path, manifest: Manifest | None = None) -> CheckpointFacts:
+    """The facts about a checkpoint. `manifest`: a changed one, to describe instead of the checkpoint's own.
 
-    `manifest`: a changed one, to describe instead of the checkpoint's own. Raises CheckpointError if that is missing or
-    damaged.
+    Raises CheckpointError if the checkpoint's manifest is missing or damaged.
     """
     manifest = manifest or read_manifest(checkpoint)
     model, lineage = manifest.model, manifest.lineage
@@ -112,7 +95,6 @@ def read_facts(checkpoint: Path, runs_dir: Path, manifest: Manifest | None = Non
         kind=manifest.kind,
         step=manifest.step,
         num_layers=model.num_layers,
-        is_published=is_published(model) if isinstance(model, TokenformerConfig) else None,
         model=model.model_dump(mode="json", exclude={"blocks", "num_layers"}),
         num_parameters=size,
         other_parameters=size - sum(generation.num_parameters for generation in generations),
@@ -125,10 +107,10 @@ def read_facts(checkpoint: Path, runs_dir: Path, manifest: Manifest | None = Non
         seed=manifest.seed,
         dataset_fingerprint=manifest.dataset_fingerprint,
         tokenizer_sha256=manifest.tokenizer_sha256,
-        flops=lineage.cost.flops.total if lineage.cost else None,
         cost=lineage.cost,
         lineage=lineage,
-        files=_files(checkpoint, manifest, runs_dir),
+        num_files=len(manifest.files),
+        bytes=manifest.num_bytes,
     )
 
 
@@ -162,43 +144,6 @@ def _tokens(pattention: PattentionConfig, number: int) -> int:
     return sum(generation.num_tokens for generation in pattention.generations if generation.number == number)
 
 
-def _files(checkpoint: Path, manifest: Manifest, runs_dir: Path) -> FilesFacts:
-    """The checkpoint's files, and the other checkpoints that hold some of them under the same names as hard links."""
-    inodes = {name: inode for name in manifest.files if (inode := _inode(checkpoint / name, least_links=2))}
-    shared_with: dict[Path, int] = {}
-    seen: set[str] = set()
-    for other in _others(checkpoint, runs_dir) if inodes else []:
-        same = {name for name, inode in inodes.items() if _inode(other / name) == inode}
-        if same:
-            shared_with[other] = len(same)
-            seen |= same
-    return FilesFacts(len(manifest.files), manifest.num_bytes, shared_with, len(inodes.keys() - seen))
-
-
-def _inode(path: Path, least_links: int = 1) -> tuple[int, int] | None:
-    """What identifies the file at `path`; None if it cannot be read or has too few links."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino) if status.st_nlink >= least_links else None
-
-
-def _others(checkpoint: Path, runs_dir: Path) -> list[Path]:
-    """The other checkpoints in the checkpoint's folder, in its runs directory, and in `runs_dir`."""
-    own, here = checkpoint.resolve(), Path.cwd()
-    beside = [path.parent for path in sorted(own.parent.glob(f"*/{MANIFEST_NAME}"))]
-    in_runs = [
-        manifest.parent
-        for folder in dict.fromkeys([*own.parents[3:4], runs_dir.resolve()])
-        for run in RunsPaths(folder).all_runs()
-        for _, _, stage in run.stages_found()
-        for manifest in stage.manifests()
-    ]
-    others = [path for path in dict.fromkeys([*beside, *in_runs]) if path != own]
-    return [path.relative_to(here) if path.is_relative_to(here) else path for path in others]
-
-
 def section(facts: CheckpointFacts) -> Section:
     """The facts about a checkpoint for people."""
     parts: list[Part] = [Facts((*fact_rows(facts), *cost_rows(facts)))]
@@ -207,14 +152,7 @@ def section(facts: CheckpointFacts) -> Section:
         columns = [Column(heading, is_number=number > 0) for number, heading in enumerate(header)]
         parts.append(Table.of("generations", columns, [list(map(Cell, row)) for row in rows]))
     parts.append(Paragraph("lineage, oldest first", "heading"))
-    history = facts.lineage.history
-    parts.append(Facts(tuple(lineage_rows(facts))) if history else Paragraph(_unrecorded(facts.lineage)))
-    parts += [
-        Paragraph(f"shares {count} of its {facts.files.num_files} files with {path}")
-        for path, count in facts.files.shared_with.items()
-    ]
-    if facts.files.shared_elsewhere:
-        parts.append(Paragraph(f"{facts.files.shared_elsewhere} of its files are also linked from elsewhere"))
+    parts.append(Facts(tuple(lineage_rows(facts))))
     return Section("checkpoint", str(facts.path), tuple(parts))
 
 
@@ -226,8 +164,6 @@ def fact_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
         "model": f"{model['family']}, {counted(facts.num_layers, 'layer')}, width {model['hidden_size']}, "
         f"{counted(model['num_heads'], 'head')}, vocabulary {model['vocab_size']:,}",
     }
-    if facts.is_published is not None:
-        rows["formula"] = _formula(facts)
     if (loss := facts.validation_loss) is not None:
         perplexity = f"{math.exp(loss):.4g}" if loss < MOST_NATS else "too large to show"
         rows["validation"] = f"{loss:.5g} nats per token, perplexity {perplexity}"
@@ -238,7 +174,7 @@ def fact_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
     if facts.text.context_length is not None:
         rows["context"] = counted(facts.text.context_length, "token")
     kind = "one file per parameter" if facts.kind == "parameters" else "an engine checkpoint, to resume its stage"
-    rows["files"] = f"{facts.files.num_files} ({byte_count(facts.files.bytes)}), {kind}"
+    rows["files"] = f"{facts.num_files} ({byte_count(facts.bytes)}), {kind}"
     return list(rows.items())
 
 
@@ -248,16 +184,6 @@ def source_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
         (f"source {name}", f"read {source.epochs:.3g} times, validation loss {source.loss:.5g} nats per token")
         for name, source in facts.by_source.items()
     ]
-
-
-def _formula(facts: CheckpointFacts) -> str:
-    if facts.is_published:
-        return "the published one: every ramp is finished, and tau is sqrt(n)"
-    unfinished = [generation for generation in facts.generations if generation.key_ramp < 1]
-    if unfinished:
-        ramps = ", ".join(f"{generation.key_ramp:.3g} of generation {generation.number}" for generation in unfinished)
-        return f"not yet the published one: the ramp is {ramps}, and ends at 1; tau follows it"
-    return "not the published one: tau is not that of the number of tokens, or generations have their own"
 
 
 def cost_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
@@ -308,18 +234,12 @@ def _token_range(generation: GenerationFacts, pattentions: Sequence[str], layers
 
 def lineage_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
     """Each operation of the history, oldest first: its name, and what it did with the size, cost and place after it."""
-    history = facts.lineage.history
-    return [(entry.operation, _step_words(before, entry)) for before, entry in pairwise((None, *history)) if entry]
-
-
-def lineage_lines(facts: CheckpointFacts) -> list[str]:
-    """The history as plain lines, one for each operation."""
-    return [f"{operation}: {words}" for operation, words in lineage_rows(facts)] or [_unrecorded(facts.lineage)]
-
-
-def _unrecorded(lineage: Lineage) -> str:
-    parent = f" from a checkpoint with the manifest {_short(lineage.parent)}" if lineage.parent else ""
-    return f"{lineage.operation}{parent}; what came before is not recorded"
+    lineage, pairs = facts.lineage, pairwise((None, *facts.lineage.history))
+    rows: list[tuple[str, str]] = [(entry.operation, _step_words(before, entry)) for before, entry in pairs if entry]
+    if rows:
+        return rows
+    parent = f"from a checkpoint with the manifest {_short(lineage.parent)}; " if lineage.parent else ""
+    return [(lineage.operation, f"{parent}what came before is not recorded")]
 
 
 def _step_words(before: HistoryEntry | None, entry: HistoryEntry) -> str:

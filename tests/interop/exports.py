@@ -43,7 +43,7 @@ def write_export(directory: Path, name: str, *, end_of_text: bool = True) -> Pat
         pretrained = pretrained._replace(manifest=pretrained.manifest.model_copy(update={"text": text}))
     _learn(pretrained)
     folder = directory / name
-    facts = read_facts(pretrained.directory, directory, pretrained.manifest)
+    facts = read_facts(pretrained.directory, pretrained.manifest)
     export_huggingface(pretrained, folder, card=partial(model_card, facts), check=False)
     ids = torch.randint(1, pretrained.num_token_ids, (2, 32), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

@@ -364,7 +364,7 @@ def test_a_checkpoint_is_shown_or_rejected(folder: Path, data: st.DataObject) ->
     (folder / "manifest.json").write_bytes(damaged_json(data, good))
 
     def shown() -> None:
-        facts = read_facts(folder, folder.parent)
+        facts = read_facts(folder)
         print_sections([section(facts)], Terminal(file=io.StringIO(), width=80))
         assert_follows_schema(plain(facts), "show")
 

@@ -28,7 +28,7 @@ EXPORT = HuggingFaceExport(
 @pytest.fixture
 def facts(tmp_path: Path) -> CheckpointFacts:
     write_pretrained(tmp_path / "final")
-    return read_facts(tmp_path / "final", tmp_path)
+    return read_facts(tmp_path / "final")
 
 
 def test_the_metadata_is_yaml_and_leaves_the_license_to_the_user(facts):

@@ -124,20 +124,17 @@ def test_a_copy_of_a_dataset_is_recognised_anywhere(runs, tmp_path):
     assert found(tmp_path / "copy")["copy"].bytes == read_dataset_manifest(tmp_path / "copy").num_file_bytes
 
 
-def test_a_mixture_is_checked_with_its_sources_each_once(runs, tmp_path):
+def test_a_mixture_is_checked_with_its_sources(runs, tmp_path):
     elsewhere = write_dataset(tmp_path / "elsewhere", [40], [20])
     sources = [Ingredient("a", runs / ".datasets/text-0123", 1.0), Ingredient("b", elsewhere, 1.0)]
     mixture = write_mixture(sources, runs / ".datasets")
-    names = ["elsewhere", mixture.name, "text-0123"]
-    assert sorted(target.path.name for target in find_targets(runs / ".datasets")) == names
-    assert sorted(target.path.name for target in find_targets(mixture)) == names
-    assert found(mixture)[mixture.name].line() == f"{mixture}: OK, a mixture of 2 datasets"
+    assert sorted(found(runs / ".datasets")) == [mixture.name, "text-0123"]
+    whole = found(mixture)[mixture.name]
+    assert (whole.whole, whole.bytes > found(runs / ".datasets/text-0123")["text-0123"].bytes) == (True, True)
     (elsewhere / "train/00000.ds").write_bytes(b"x" * 160)
-    broken = [result for result in found(mixture).values() if not result.whole]
-    assert [result.path.name for result in broken] == ["elsewhere"]
+    assert f"{elsewhere} is damaged" in found(runs)[mixture.name].line()
     shutil.rmtree(elsewhere)
-    [missing] = [result for result in found(runs).values() if result.whole is False and result.kind == "dataset"]
-    assert missing.problem
-    assert f"{mixture}: its source 'b' cannot be used: {elsewhere} is not a dataset" in missing.problem
-    shutil.copytree(mixture, tmp_path / "copies/mixture")
-    assert check(find_targets(tmp_path / "copies/mixture")[0]).kind == "dataset"
+    problem = f"{mixture}: its source 'b' cannot be used: {elsewhere} is not a dataset"
+    assert problem in found(mixture)[mixture.name].line()
+    shutil.copytree(mixture, tmp_path / mixture.name)
+    assert find_targets(tmp_path / mixture.name)[0].kind == "dataset"
