@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -43,14 +43,6 @@ def import_official(
             help="The model's tokenizer.json, which the checkpoint then holds.", metavar="FILE", show_default=False
         ),
     ] = None,
-    vocab_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Without --tokenizer: the number of its ids. Embedding rows from there on are padding.",
-            min=1,
-            show_default=False,
-        ),
-    ] = None,
     end_of_text: Annotated[
         str | None,
         typer.Option(
@@ -78,12 +70,9 @@ def import_official(
             config,
             output,
             tokenizer=tokenizer,
-            vocab_size=vocab_size,
             end_of_text=end_of_text,
             on_progress=on_progress,
         )
-    text, imported = manifest.text, manifest.lineage.imported
-    assert imported
     if as_json:
         from growctl.cli.written import WrittenCheckpoint
 
@@ -91,16 +80,13 @@ def import_official(
         return
     from model.config import num_parameters
 
-    rows = manifest.model.vocab_size
+    text, rows = manifest.text, manifest.model.vocab_size
     padding = rows - (text.tokenizer_vocab_size or rows)
     say(
         f"{output}: {short_count(num_parameters(manifest.model))} parameters, vocabulary {rows:,}"
         + (f" ({counted(padding, 'row')} of padding)" if padding else "")
         + (f", context {text.context_length:,}" if text.context_length else "")
     )
-    if imported.ignored_settings:
-        named = ", ".join(f"{key}: {value}" for key, value in imported.ignored_settings.items())
-        say(f"ignored, as the official Tokenformer layers ignore it: {named}")
 
 
 def export(
@@ -113,10 +99,6 @@ def export(
             "TokenFormer code."
         ),
     ],
-    file_format: Annotated[
-        Literal["bin", "safetensors"] | None,
-        typer.Option("--format", help="official: how weights are stored (default: bin).", show_default=False),
-    ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16"] | None,
         typer.Option(help="huggingface: precision of the weights (default: float32).", show_default=False),
@@ -152,25 +134,21 @@ def export(
     from model.errors import UserError
     from stages.counted import counted
 
-    options: dict[str, dict[str, Any]] = {
-        "huggingface": {
-            "--dtype": dtype,
-            "--max-shard-size": max_shard_size,
-            "--tokenizer": tokenizer,
-            "--context-length": context_length,
-            "--no-check": no_check,
-        },
-        "official": {"--format": file_format},
+    of_huggingface = {
+        "--dtype": dtype,
+        "--max-shard-size": max_shard_size,
+        "--tokenizer": tokenizer,
+        "--context-length": context_length,
+        "--no-check": no_check,
     }
-    for layout, given in options.items():
-        for option, value in given.items():
-            if layout != to and value:
-                raise UserError(f"{option} is for --to {layout}; leave it out with --to {to}")
+    for option, value in of_huggingface.items():
+        if to == "official" and value:
+            raise UserError(f"{option} is for --to huggingface; leave it out with --to official")
     from stages.checkpoint.directory import check_new
 
     check_new(output)
     if to == "official":
-        _export_official(checkpoint, output, file_format or "bin", runs_dir, as_json)
+        _export_official(checkpoint, output, runs_dir, as_json)
         return
     max_shard_bytes = _size(max_shard_size or "5GB")
     from growctl.evaluate.model_card import model_card
@@ -212,9 +190,7 @@ def _size(text: str) -> int:
     return size
 
 
-def _export_official(
-    checkpoint: str, output: Path, file_format: Literal["bin", "safetensors"], runs_dir: Path, as_json: bool
-) -> None:
+def _export_official(checkpoint: str, output: Path, runs_dir: Path, as_json: bool) -> None:
     from growctl.cli.written import OfficialDocument
     from growctl.evaluate.pretrained import tell
     from growctl.find_checkpoint import find_checkpoint
@@ -224,7 +200,7 @@ def _export_official(
 
     source = find_checkpoint(checkpoint, runs_dir, tell)
     with as_parameters(source, runs_dir, tell) as parameters, progress_bar("reading parameters") as on_progress:
-        files = export_official(parameters, output, file_format=file_format, on_progress=on_progress)
+        files = export_official(parameters, output, on_progress=on_progress)
     if as_json:
         entries = {name: ExportedFile(entry.bytes, entry.sha256) for name, entry in files.items()}
         print_document(OfficialDocument(path=output, checkpoint=source, files=entries))

@@ -227,8 +227,6 @@ class ImportRecord(Strict):
     dtype: str | None = None
     """Of its values; None if there are several."""
 
-    ignored_settings: dict[str, Any] = {}
-
 
 class Lineage(Strict):
     """Where a checkpoint comes from."""

@@ -3,12 +3,9 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
-import safetensors.torch
 import torch
 import yaml
-from safetensors import SafetensorError
 from torch import Tensor
 
 from model.config import PattentionConfig, TokenformerConfig, TransformerConfig, num_parameters, published_tau
@@ -19,13 +16,10 @@ from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.checkpoint.parameters import read_parameter
-from stages.official.files import DTYPES
 from stages.official.layout import official_names, official_settings
 from stages.stage_dir import TOKENIZER_NAME
 
-FileFormat = Literal["bin", "safetensors"]
-
-WEIGHTS: dict[FileFormat, str] = {"bin": "pytorch_model.bin", "safetensors": "model.safetensors"}
+WEIGHTS_NAME = "pytorch_model.bin"
 SETTINGS_NAME = "official.yml"
 
 SLOTS = {"query": "qkv", "key": "qkv", "value": "qkv", "projection": "proj", "ffn": "ffn"}
@@ -38,11 +32,7 @@ _HEADER = """\
 
 
 def export_official(
-    source: Path,
-    output: Path,
-    *,
-    file_format: FileFormat = "bin",
-    on_progress: Callable[[int, int], None] | None = None,
+    source: Path, output: Path, *, on_progress: Callable[[int, int], None] | None = None
 ) -> dict[str, FileEntry]:
     """Writes the directory `output`: the model of the checkpoint `source` as one file of weights in the official
     layout, `official.yml`, and the tokenizer if the checkpoint has one. Returns the files.
@@ -73,7 +63,8 @@ def export_official(
                 state[official] = _merged(source, manifest, config, name).to(dtype)
                 if on_progress:
                     on_progress(len(state), len(names))
-            _save(state, staging / WEIGHTS[file_format])
+            with (staging / WEIGHTS_NAME).open("wb") as file:
+                torch.save(state, file)
             write_file(staging / SETTINGS_NAME, _settings(manifest, config).encode())
             if TOKENIZER_NAME in manifest.files:
                 _copy_tokenizer(source, manifest, staging)
@@ -147,7 +138,8 @@ def _merged(source: Path, manifest: Manifest, config: TokenformerConfig, name: s
 def _dtype(manifest: Manifest) -> torch.dtype:
     """The type of the values that `manifest` was imported with, if there was one; float32 otherwise."""
     imported = manifest.lineage.imported
-    return DTYPES[(imported and imported.layout == "official" and imported.dtype) or "float32"]
+    dtype: torch.dtype = getattr(torch, (imported and imported.layout == "official" and imported.dtype) or "float32")
+    return dtype
 
 
 def _copy_tokenizer(source: Path, manifest: Manifest, folder: Path) -> None:
@@ -155,18 +147,6 @@ def _copy_tokenizer(source: Path, manifest: Manifest, folder: Path) -> None:
     copied = write_file(folder / TOKENIZER_NAME, (source / TOKENIZER_NAME).read_bytes())
     if copied.sha256 != manifest.files[TOKENIZER_NAME].sha256:
         raise CheckpointError(f"{source} is broken: {TOKENIZER_NAME} does not have the hash in the manifest")
-
-
-def _save(state: dict[str, Tensor], path: Path) -> None:
-    """Writes `state` to `path`. Raises OSError or RuntimeError if that fails."""
-    if path.suffix == ".bin":
-        with path.open("wb") as file:
-            torch.save(state, file)
-        return
-    try:
-        safetensors.torch.save_file(state, path, metadata={"format": "pt"})
-    except SafetensorError as error:
-        raise RuntimeError(str(error)) from error
 
 
 def _settings(manifest: Manifest, config: TokenformerConfig) -> str:

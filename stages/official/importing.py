@@ -1,8 +1,18 @@
-"""Imports an official checkpoint: every tensor is checked, and written as a `parameters` checkpoint, one at a time."""
+"""Imports an official checkpoint: every tensor is checked, and written as a `parameters` checkpoint, one at a time.
 
+Weights are `.bin`, `.safetensors`, or shards as DeepSpeed's zero_to_fp32.py writes. They are memory-mapped, so that
+opening a model reads only its tables of contents. Pickles are read with `weights_only`, which runs no code.
+"""
+
+import json
+import pickle
+import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -15,9 +25,22 @@ from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts, his
 from stages.checkpoint.parameters import write_parameters
 from stages.checkpoint.pretrained import num_token_ids, parse_tokenizer, text_facts
 from stages.counted import counted
-from stages.official.files import DTYPES, open_weights
 from stages.official.layout import OFFICIAL_EMBEDDING, official_names, problem_of, read_settings, rotary_buffers
 from stages.stage_dir import TOKENIZER_NAME
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+"""The types of values that growctl imports, all of which float32 holds exactly."""
+
+INDEX_SUFFIX = ".index.json"
+MODEL_FILES = tuple(
+    name + suffix for name in ("pytorch_model.bin", "model.safetensors") for suffix in ("", INDEX_SUFFIX)
+)
+"""What zero_to_fp32.py writes without and with --safe_serialization; a larger model's shards have an index."""
+
+_MERGE = (
+    "DeepSpeed's own shards must be merged into float32 weights first, by the script that DeepSpeed puts beside them: "
+    "python CHECKPOINTS/zero_to_fp32.py CHECKPOINTS MERGED"
+)
 
 
 def import_official(
@@ -26,16 +49,14 @@ def import_official(
     output: Path,
     *,
     tokenizer: Path | None = None,
-    vocab_size: int | None = None,
     end_of_text: str | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
     """Writes `output`, the official model of `weights` and its NeoX YAML `settings`, and returns its manifest.
 
-    `weights` is what `open_weights` opens. The embedding may have more rows than the tokenizer has ids; `tokenizer`, a
-    tokenizer.json that the checkpoint then holds, or `vocab_size` says how many rows have an id. `end_of_text` names
-    the token between documents (default: `<|endoftext|>` if the tokenizer has it). The checkpoint has no moments.
-    `on_progress(done, total)` counts parameters.
+    `weights` is what `open_weights` opens. The embedding may have more rows than `tokenizer`, a tokenizer.json that the
+    checkpoint then holds, has ids. `end_of_text` names the token between documents (default: `<|endoftext|>` if the
+    tokenizer has it). The checkpoint has no moments. `on_progress(done, total)` counts parameters.
 
     Raises CheckpointError if a tensor is missing, unknown, misshapen, not finite or not a floating-point number, if the
     settings or the tokenizer do not fit, or if `output` exists; DiskFull if there is no space. Partial output is
@@ -46,16 +67,12 @@ def import_official(
         raise CheckpointError(f"{weights} is not an official checkpoint: it has no {OFFICIAL_EMBEDDING} with rows")
     rows = len(state[OFFICIAL_EMBEDDING])
     described = read_settings(settings)
-    # before a configuration of so many layers is built
-    num_layers = len({name.split(".")[1] for name in state if ".attention." in name or ".mlp." in name})
-    if num_layers != described.num_layers:
-        raise CheckpointError(f"{weights} has {num_layers} layers; num_layers in {settings} is {described.num_layers}")
     try:
         config = described.model(rows)
     except ValueError as error:
         raise CheckpointError(f"{settings} does not describe a model: {problem_of(error)}") from error
     _check_tensors(state, config, weights, settings)
-    document, facts = _text(tokenizer, vocab_size, end_of_text, rows, described.context_length)
+    document, facts = _text(tokenizer, end_of_text, rows, described.context_length)
     names = official_names(config)
     dtypes = {_name(state[official].dtype) for official in names.values()}
     num_bytes, total = 4 * num_parameters(config), len(names)
@@ -77,9 +94,61 @@ def import_official(
                 layout="official",
                 weights=weights.name,
                 dtype=dtypes.pop() if len(dtypes) == 1 else None,
-                ignored_settings=described.ignored,
             )
             return finish_directory(output, _manifest(config, files, facts, imported))
+
+
+def open_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors at `path`, memory-mapped: a file, or a directory with one file or an index of shards.
+
+    Raises CheckpointError with one line that says what growctl reads, and how to get it.
+    """
+    if not path.is_dir():
+        return _open_file(path)
+    present = [path / name for name in MODEL_FILES if (path / name).is_file()]
+    if len(present) != 1:
+        names = ", ".join(file.name for file in present) or "none of them"
+        raise CheckpointError(f"{path} must hold one of {', '.join(MODEL_FILES)}, but has {names}. {_MERGE}")
+    return _open_shards(present[0]) if present[0].name.endswith(INDEX_SUFFIX) else _open_file(present[0])
+
+
+def _open_shards(index: Path) -> dict[str, Tensor]:
+    """The tensors of all shards beside `index` that it lists."""
+    try:
+        shards = {Path(shard).name for shard in json.loads(index.read_text())["weight_map"].values()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{index} is not an index of shards: it has no weight_map of names and files") from error
+    return {name: tensor for shard in sorted(shards) for name, tensor in _open_file(index.parent / shard).items()}
+
+
+def _open_file(path: Path) -> dict[str, Tensor]:
+    try:
+        state = _read(path)
+    except pickle.UnpicklingError as error:
+        # torch's own message goes on to explain how to load such a file anyway.
+        raise CheckpointError(
+            f"{path} is not a plain state dict of tensors; growctl loads nothing else, because it could run code"
+        ) from error
+    except Exception as error:  # a damaged pickle can raise anything
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{path} cannot be opened: {reason}") from error
+    if not isinstance(state, dict) or not all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
+    ):
+        raise CheckpointError(f"{path} does not consist of named tensors. {_MERGE}")
+    return state
+
+
+def _read(path: Path) -> Any:
+    """What the file at `path` holds, memory-mapped where its format allows that."""
+    with path.open("rb") as file:
+        if file.read(100).startswith(b"version https://git-lfs"):
+            raise ValueError("it is a Git-LFS pointer, not the file itself; run `git lfs pull` in its repository")
+    if path.suffix == ".safetensors":
+        return safetensors.torch.load_file(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about types of storage that a damaged file names
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
 
 
 def _manifest(
@@ -118,19 +187,20 @@ def _check_tensors(state: dict[str, Tensor], config: TokenformerConfig, weights:
         tensor = state[name]
         if tuple(tensor.shape) != shape:
             raise CheckpointError(f"{weights}: {name} has shape {list(tensor.shape)}, not {list(shape)}")
-        if tensor.dtype not in DTYPES.values() or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.device.type != "cpu":
             raise CheckpointError(
-                f"{weights}: {name} must be an ordinary tensor of {', '.join(DTYPES)}, not of {_name(tensor.dtype)}"
+                f"{weights}: {name} must be an ordinary tensor of {', '.join(map(_name, DTYPES))}, not of "
+                f"{_name(tensor.dtype)}"
             )
 
 
 def _check_frequencies(frequencies: Tensor, config: TokenformerConfig, name: str, settings: Path) -> None:
     """Checks a buffer of rotary frequencies, which GPT-NeoX rounds to the precision of the training."""
-    width = config.rotary_width
-    expected = config.rotary_base ** (-torch.arange(0, width, 2, dtype=torch.float64) / max(width, 1))
-    fits = frequencies.shape == expected.shape and frequencies.is_floating_point()
-    rounded = [expected.to(dtype).float() for dtype in DTYPES.values()]
-    if not fits or not any(torch.allclose(frequencies.float(), values, rtol=1e-5, atol=0) for values in rounded):
+    exponents = torch.arange(0, config.rotary_width, 2, dtype=torch.float64) / max(config.rotary_width, 1)
+    rounded = [(config.rotary_base**-exponents).to(dtype) for dtype in DTYPES]
+    if frequencies.shape != exponents.shape or not any(
+        torch.allclose(frequencies.double(), values.double(), rtol=1e-5, atol=0) for values in rounded
+    ):
         raise CheckpointError(
             f"{name} does not hold the frequencies of rotary_pct {config.rotary_fraction:g} and rotary_emb_base "
             f"{config.rotary_base:g} in {settings}"
@@ -138,12 +208,10 @@ def _check_frequencies(frequencies: Tensor, config: TokenformerConfig, name: str
 
 
 def _text(
-    tokenizer: Path | None, vocab_size: int | None, end_of_text: str | None, rows: int, context_length: int | None
+    tokenizer: Path | None, end_of_text: str | None, rows: int, context_length: int | None
 ) -> tuple[bytes | None, TextFacts]:
     """The tokenizer's document, serialised as in a dataset, and what the checkpoint records of its text."""
-    facts = TextFacts(context_length=context_length, end_of_text=end_of_text, tokenizer_vocab_size=vocab_size)
-    if vocab_size is not None and (tokenizer or vocab_size > rows):
-        raise CheckpointError(f"--vocab-size {vocab_size}: goes without --tokenizer, and up to {rows:,}, the embedding")
+    facts = TextFacts(context_length=context_length, end_of_text=end_of_text)
     if tokenizer is None:
         if end_of_text is not None:
             raise CheckpointError(f"--end-of-text {end_of_text!r} needs --tokenizer, in which growctl looks up its id")

@@ -27,27 +27,24 @@ _PATTENTIONS = {
     "ffn": "mlp",
 }
 
-IGNORED_BY_OFFICIAL_LAYERS: dict[str, Any] = {
+OFFICIAL_CODE: dict[str, Any] = {
+    "pipe_parallel_size": 1,
     "gpt_j_residual": False,
-    "gpt_j_tied": False,
     "use_bias_in_attn_linear": False,
-    "use_qk_layernorm": False,
-    "num_kv_heads": None,
-    "mlp_type": "regular",
-    "activation": "gelu",
-    "apply_query_key_layer_scaling": False,
-    "attention_softmax_in_fp32": False,
+    "output_layer_parallelism": "column",
+    "hidden_dropout": 0,
+    "attention_dropout": 0,
 }
-"""Settings that change the function of GPT-NeoX's Transformer layers, with the value that changes nothing. The official
-Tokenformer layer reads none of them: it always adds both residuals, has no biases, GELU as score function only, and
-flash attention of all heads scaled by 1/sqrt(head width)."""
+"""What the official code needs in addition to build a model. Its Tokenformer layers always add both residuals, have no
+biases and GELU as score function, and attend with all heads, scaled by 1/sqrt(head width); they read no setting of
+GPT-NeoX's that says otherwise."""
 
 
 class OfficialSettings(BaseModel):
     """The settings of a NeoX-style YAML that describe a model. Those that change the function of an official
     Tokenformer layer allow only what growctl computes; GPT-NeoX's default is the first where it is not allowed."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     num_layers: PositiveInt
     hidden_size: PositiveInt
@@ -65,7 +62,7 @@ class OfficialSettings(BaseModel):
     """Required: without it, GPT-NeoX takes `norm`."""
     norm_activation_type: ScoreFunction = "l2_norm_gelu"
     rotary_pct: float = 1.0
-    rotary_emb_base: float = 10000
+    rotary_emb_base: int | float = 10000
     layernorm_epsilon: float = 1e-5
     no_weight_tying: Literal[False] = False
     use_mup: Literal[False] = False
@@ -91,12 +88,6 @@ class OfficialSettings(BaseModel):
     def context_length(self) -> int | None:
         """The length that the official rotary embedding accepts at most; it was trained on that length."""
         return self.seq_length or self.max_position_embeddings
-
-    @property
-    def ignored(self) -> dict[str, Any]:
-        """Settings of the file that ask for something, but not of a Tokenformer layer."""
-        extra = self.model_extra or {}
-        return {key: extra[key] for key, none in IGNORED_BY_OFFICIAL_LAYERS.items() if extra.get(key, none) != none}
 
     def model(self, vocab_size: int) -> TokenformerConfig:
         """The model, whose embedding GPT-NeoX pads to `vocab_size` rows. Raises ValueError if there is no such one."""
@@ -156,38 +147,29 @@ def official_settings(
     config: TokenformerConfig, context_length: int | None, tokenizer_vocab_size: int
 ) -> dict[str, Any]:
     """The settings with which the official code builds `config`, whose layers all have the same numbers of tokens."""
-    block, rows = config.blocks[0], config.vocab_size
-    pads_as_usual = rows % 128 == 0 and rows - tokenizer_vocab_size < 128
-    base = config.rotary_base
-    positions = (
-        {"pos_emb": "rotary", "rotary_pct": config.rotary_fraction} if config.rotary_width else {"pos_emb": "none"}
+    block, rows, base = config.blocks[0], config.vocab_size, config.rotary_base
+    described = OfficialSettings(
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        num_attention_heads=config.num_heads,
+        qkv_slot_num=block.query.num_tokens,
+        proj_slot_num=block.projection.num_tokens,
+        ffn_slot_num=block.ffn.num_tokens,
+        seq_length=context_length,
+        max_position_embeddings=context_length,
+        pos_emb="rotary" if config.rotary_width else "none",
+        norm="layernorm_nonparam",
+        final_norm="layernorm",
+        norm_activation_type=config.score_function,
+        rotary_pct=config.rotary_fraction,
+        rotary_emb_base=int(base) if base == int(base) else base,
+        layernorm_epsilon=config.norm_epsilon,
+        attention_config=[[["tokenformer"], config.num_layers]],
     )
-    length = {"seq_length": context_length, "max_position_embeddings": context_length} if context_length else {}
-    return {
-        "pipe_parallel_size": 1,
-        "model_parallel_size": 1,
-        "num_layers": config.num_layers,
-        "hidden_size": config.hidden_size,
-        "num_attention_heads": config.num_heads,
-        "qkv_slot_num": block.query.num_tokens,
-        "proj_slot_num": block.projection.num_tokens,
-        "ffn_slot_num": block.ffn.num_tokens,
-        **length,
-        **positions,
-        "rotary_emb_base": int(base) if base == int(base) else base,
-        "no_weight_tying": False,
-        "norm": "layernorm_nonparam",
-        "final_norm": "layernorm",
-        "layernorm_epsilon": config.norm_epsilon,
-        "gpt_j_residual": False,
-        "use_bias_in_attn_linear": False,
-        "output_layer_parallelism": "column",
-        "attention_config": [[["tokenformer"], config.num_layers]],
-        "norm_activation_type": config.score_function,
-        "hidden_dropout": 0,
-        "attention_dropout": 0,
-        "make_vocab_size_divisible_by": 128 if pads_as_usual else rows,
-    }
+    unset = {"transformer_increase_dim", "use_mup", "soft_prompt_tuning"}
+    pads_as_usual = rows % 128 == 0 and rows - tokenizer_vocab_size < 128
+    padding = {"make_vocab_size_divisible_by": 128 if pads_as_usual else rows}
+    return described.model_dump(exclude_none=True, exclude=unset) | OFFICIAL_CODE | padding
 
 
 def official_names(config: TokenformerConfig) -> dict[str, str]:

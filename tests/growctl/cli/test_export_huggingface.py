@@ -116,7 +116,6 @@ def test_a_tokenizer_and_a_context_length_can_be_given(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--to", "huggingface", "--format", "bin"), "--format is for --to official; leave it out"),
         (("--to", "official", "--dtype", "bfloat16"), "--dtype is for --to huggingface; leave it out"),
         (("--to", "huggingface", "--max-shard-size", "big"), "--max-shard-size 'big': must be a size: 40GiB"),
         (("--to", "huggingface", "--max-shard-size", "0"), "--max-shard-size '0': must be more than 0 bytes"),

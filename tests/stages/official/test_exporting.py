@@ -15,8 +15,7 @@ from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.grow.expand import expand
 from stages.official.exporting import export_official
-from stages.official.files import open_weights
-from stages.official.importing import import_official
+from stages.official.importing import import_official, open_weights
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 from tests.stages.checkpoints import small_config, write_checkpoint
 from tests.stages.official_checkpoints import official_state, write_official
@@ -59,12 +58,10 @@ def refusal(folder: Path, source: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["model.bin", "model.safetensors"])
-@pytest.mark.parametrize("file_format", ["bin", "safetensors"])
-def test_import_and_export_give_the_same_tensors_byte_for_byte(tmp_path, name, file_format):
+def test_import_and_export_give_the_same_tensors_byte_for_byte(tmp_path, name):
     import_official(*write_official(tmp_path, name=name), tmp_path / "imported")
-    files = export_official(tmp_path / "imported", tmp_path / "out", file_format=file_format)
-    weights = "pytorch_model.bin" if file_format == "bin" else "model.safetensors"
-    assert set(files) == {weights, "official.yml"} == {path.name for path in (tmp_path / "out").iterdir()}
+    files = export_official(tmp_path / "imported", tmp_path / "out")
+    assert set(files) == {"pytorch_model.bin", "official.yml"} == {path.name for path in (tmp_path / "out").iterdir()}
     exported, original = open_weights(tmp_path / "out"), official_state()
     assert set(exported) == set(original)
     for key, tensor in original.items():
@@ -72,12 +69,11 @@ def test_import_and_export_give_the_same_tensors_byte_for_byte(tmp_path, name, f
         assert exported[key].numpy().tobytes() == tensor.numpy().tobytes(), key
 
 
-@pytest.mark.parametrize("file_format", ["bin", "safetensors"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_an_import_of_half_precision_comes_back_byte_for_byte_in_that_precision(tmp_path, dtype, file_format):
+def test_an_import_of_half_precision_comes_back_byte_for_byte_in_that_precision(tmp_path, dtype):
     state = {key: tensor.to(dtype) for key, tensor in official_state().items()}
     import_official(*write_official(tmp_path, state), tmp_path / "imported")
-    export_official(tmp_path / "imported", tmp_path / "out", file_format=file_format)
+    export_official(tmp_path / "imported", tmp_path / "out")
     exported = open_weights(tmp_path / "out")
     assert set(exported) == set(state)
     for key, tensor in state.items():

@@ -29,7 +29,7 @@ def test_the_configuration_matches_the_yaml_of_each_reference_model(shared, name
     assert config.rotary_fraction == 0.25
     assert config.score_function == SCORE_FUNCTIONS[name]
     assert (config.hidden_size, config.num_heads, config.vocab_size) == (64, 4, 128)
-    assert (settings.context_length, settings.ignored) == (32, {})
+    assert settings.context_length == 32
 
 
 def test_settings_that_change_the_function_are_honoured(tmp_path):
@@ -94,11 +94,10 @@ def test_a_setting_that_excludes_nothing_is_accepted(tmp_path, changes):
     assert model_of(tmp_path, **changes) == published()
 
 
-def test_settings_that_official_tokenformer_layers_do_not_read_are_accepted_and_named(tmp_path):
+def test_settings_that_official_tokenformer_layers_do_not_read_are_accepted(tmp_path):
     asked = {"gpt_j_residual": True, "use_bias_in_attn_linear": True, "mlp_type": "llama", "num_kv_heads": 1}
     settings = described(tmp_path, **asked, gpt_j_tied=False, train_iters=143000, data_path="./data/pile")
     assert settings.model(264) == published()
-    assert settings.ignored == asked
 
 
 @pytest.mark.parametrize(
@@ -144,4 +143,4 @@ def test_written_settings_describe_the_same_model_and_pad_to_its_rows(
     path = tmp_path / "written.yml"
     path.write_text(yaml.safe_dump(written))
     settings = read_settings(path)
-    assert (settings.model(vocab_size), settings.context_length, settings.ignored) == (config, 16, {})
+    assert (settings.model(vocab_size), settings.context_length) == (config, 16)
