@@ -326,9 +326,6 @@ class TrainSpec(Strict):
     hang_seconds: PositiveFloat = 1800.0
     """A rank that makes no progress for this long writes its stack traces."""
 
-    save_request: str | None = None
-    """The file with which the runner asks the workers to save and exit; null: it never does."""
-
     made_in: str | None = None
     """The run and the stage, for people who later look at a checkpoint."""
 

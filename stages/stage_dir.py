@@ -134,14 +134,6 @@ class StagePaths:
         matches = [(_STACK_FILE.fullmatch(path.name), path) for path in self.stacks.iterdir()]
         return {int(match[2]): path for match, path in matches if match and int(match[1]) == attempt}
 
-    def save_request(self, attempt: int) -> Path:
-        """The file with which the runner asks the workers of an attempt to save and exit."""
-        return self.directory / f".save_request.{attempt}"
-
-    def save_requests(self) -> list[Path]:
-        """The save requests of all attempts that left one behind."""
-        return list(self.directory.glob(".save_request.*"))
-
     def lifeline(self, attempt: int) -> Path:
         """The lifeline of an attempt: workers on other machines stop when the runner no longer keeps it alive."""
         return self.directory / f".lifeline.{attempt}"

@@ -14,7 +14,7 @@ from tests.workers import REPOSITORY
 OWNERS = {"growctl/runs_dir.py", "stages/stage_dir.py"}
 FILES = r"log\.txt|metrics\.jsonl|spec\.json|schedule\.yaml|ledger\.db|jobs\.json|manifest\.json|environment\.json"
 REPORT = r"report\.html|compute-against-perplexity\.png|stages\.csv"
-HIDDEN = r"\.run_id|\.bugs|\.keys|\.datasets|\.lock|\.lock\.held|\.(save_request|lifeline)(\..*)?"
+HIDDEN = r"\.run_id|\.bugs|\.keys|\.datasets|\.lock|\.lock\.held|\.lifeline(\..*)?"
 SPELLED = re.compile(rf"(.*/)?({FILES}|{REPORT}|{HIDDEN})|\.?(step|converted)_(\*.*|\d+)?|broken-|stages/.*\*.*")
 """A text that is nothing but one of these names, or a pattern of them; messages have more words."""
 
@@ -67,7 +67,7 @@ def test_no_file_but_the_owners_spells_a_name_under_a_runs_directory(floor: str)
         'f"step_{step:08d}"',
         'directory.glob("step_*")',
         'folder.glob("stages/*/metrics.jsonl")',
-        'directory / f".save_request.{attempt}"',
+        'directory / f".lifeline.{attempt}"',
         'runs_dir / ".datasets"',
         'name.startswith("broken-")',
         'directory.joinpath("final")',

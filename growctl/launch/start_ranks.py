@@ -3,7 +3,8 @@
     python -m growctl.launch.start_ranks NUM_RANKS PORT PYTHON-ARGUMENT...
 
 torchrun and DeepSpeed's launcher do the same, but import torch before they start the ranks (1.3 s at each start), and
-wait half a minute for ranks that do not respond. This process ignores signals; the ranks handle their own.
+wait half a minute for ranks that do not respond. This process ignores signals, which the ranks handle themselves; but
+it passes SIGUSR1, with which the runner asks for a checkpoint, to the first rank.
 """
 
 import os
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from stages.process.lifeline import ENDED, STDIN, VARIABLE
@@ -34,6 +36,7 @@ def main() -> NoReturn:
         signal.signal(number, lambda number, frame: None)  # not SIG_IGN, which the ranks would inherit
     print(f"{STARTED} {num_ranks} of python {' '.join(arguments)}", flush=True)
     ranks = [start_rank(rank, int(num_ranks), port, arguments) for rank in range(int(num_ranks))]
+    signal.signal(signal.SIGUSR1, lambda number, frame: _signal(ranks[0], number))
     if os.environ.get(VARIABLE) == STDIN:
         threading.Thread(target=_end_with_stdin, args=(ranks,), daemon=True).start()
     code = see_end(ranks)
@@ -91,11 +94,13 @@ def _end_with_stdin(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
         pass
     time.sleep(PATIENCE_SECONDS)
     for process in ranks:
-        try:
-            os.kill(process.pid, signal.SIGKILL)
-        except ProcessLookupError:  # it has ended already
-            continue
+        _signal(process, signal.SIGKILL)
     os._exit(ENDED)
+
+
+def _signal(rank: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError):  # it has ended already
+        os.kill(rank.pid, number)
 
 
 if __name__ == "__main__":

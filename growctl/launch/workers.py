@@ -50,6 +50,13 @@ class Workers:
             self._lifeline.beat()
         return self._process.poll() is None
 
+    def ask_to_save(self) -> None:
+        """Asks the workers, once they have begun, to save and exit."""
+        if self._lifeline:
+            self._lifeline.ask_to_save()
+        else:
+            self._process.send_signal(signal.SIGUSR1)
+
     def wait(self, seconds: float | None = None) -> int:
         """Waits for workers on this machine and returns their exit code.
 

@@ -21,7 +21,6 @@ from growctl.ledger.books import LANDMARKS
 from growctl.run import signals
 from growctl.text.formatting import duration
 from stages.metrics import MetricsReader, Record, read_events
-from stages.process.save_request import RequestFile
 from stages.process.watchdog import Stalls
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
@@ -119,7 +118,6 @@ class Attempt:
         stage = StagePaths(Path(spec.directory))
         self._log = stage.log
         self._history = history
-        self._request = RequestFile(Path(spec.save_request)) if spec.save_request else None
         self._stalls = Stalls(stage.directory, spec.attempt, spec.hang_seconds)
         self._last_look = time.monotonic()
         self._log_start = self._log_read = 0
@@ -134,16 +132,12 @@ class Attempt:
         directly.
         """
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
-        if self._request:
-            self._request.start()
         try:
             with signals.noted() as stop, Workers(self._launch, self._log) as workers:
                 hung = self._follow(workers, stop)
                 if hung:
                     workers.kill()
         finally:
-            if self._request:
-                self._request.end()
             where = self._stalls.described()
             self._stalls.tidy()
             self._read()
@@ -172,10 +166,10 @@ class Attempt:
             if not running:
                 return False
             if stop.number is not None and deadline is None:
-                if not (self._request and self._begun):
+                if not self._begun:
                     return False  # there is nothing to save yet
                 deadline = time.monotonic() + self._grace
-                self._request.make()
+                workers.ask_to_save()
                 self._tell("stopping: the workers save first; send the signal again to stop at once")
             if deadline is not None and time.monotonic() >= deadline:
                 self._tell(f"the workers have not saved within {duration(self._grace)}; stopping them")

@@ -314,7 +314,6 @@ class StageRun:
             left_out=left_out,
             made_in=f"{self.execution.request.name}/{plan.name}",
             micro_batch_size=self.execution.micro_batch_size(plan),
-            save_request=str(self.paths.save_request(attempt).absolute()),
             launched_at=time.time(),
         )
 

@@ -49,8 +49,6 @@ def clear_stage(stage_directory: Path) -> None:
     """Removes everything that dead attempts may have left in a complete stage, except non-empty stack files."""
     clear_leftovers(stage_directory)
     stage = StagePaths(stage_directory)
-    for request in stage.save_requests():
-        request.unlink(missing_ok=True)
     stacks = stage.stacks
     for empty in (path for path in stacks.glob("*.txt") if not path.stat().st_size):
         empty.unlink(missing_ok=True)

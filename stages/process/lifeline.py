@@ -1,13 +1,18 @@
-"""Lifelines, which end the workers when their runner dies, on any machine.
+"""What a runner tells its workers while they run, on any machine: save and exit, or end because the runner has ended.
 
 Imports no torch.
 
 The variable GROWCTL_LIFELINE in a worker's environment chooses the kind of lifeline; without it, a worker has none.
 
-- `stdin`: a pipe whose other end only the runner holds. For workers on the runner's own machine.
-- a path: a file on a file system that all machines share. The runner rewrites it every few seconds and removes it to
-  end the workers. A worker that fails removes it too, to end the others. No clocks are compared: a worker measures
-  with its own clock how long the content has not changed. Remote shells and MPI provide no reliable standard input.
+- `stdin`: a pipe whose other end only the runner holds. For workers on the runner's own machine, which the runner asks
+  to save with SIGUSR1.
+- a path: a file on a file system that all machines share. The runner rewrites it every few seconds, adds `save` to ask
+  the workers to save and exit, and removes it to end them. A worker that fails removes it too, to end the others. No
+  clocks are compared: a worker measures with its own clock how long the content has not changed. Remote shells and MPI
+  provide no reliable standard input.
+
+A cluster may also signal the workers directly. A request needs to reach only one rank: the training loop passes it to
+all ranks at the same step (stages/train/worker.py).
 """
 
 import os
@@ -23,7 +28,7 @@ STDIN = "stdin"
 BEAT_SECONDS = 10.0
 """The runner rewrites the file this often."""
 
-LOOK_SECONDS = 3.0
+LOOK_SECONDS = 1.0
 """A worker reads the file this often."""
 
 PATIENCE_SECONDS = 300.0
@@ -31,6 +36,12 @@ PATIENCE_SECONDS = 300.0
 
 ENDED = 143
 """Exit code of a worker whose runner is gone."""
+
+SAVE_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_SAVE = "save"
+
+save_requested = threading.Event()
+"""Set once this process was asked to save and exit. A request cannot be withdrawn."""
 
 
 class Lifeline:
@@ -40,6 +51,7 @@ class Lifeline:
         self._path = path
         self._beats = 0
         self._last = 0.0
+        self._request = ""
 
     def start(self) -> None:
         """Creates the file and removes those of earlier attempts in the same directory, which ends their workers."""
@@ -56,13 +68,24 @@ class Lifeline:
         self._beats += 1
         try:
             with self._path.open("r+") as file:
-                file.write(str(self._beats))
+                file.write(f"{self._beats}{self._request}")
         except FileNotFoundError:
             return
+
+    def ask_to_save(self) -> None:
+        """Asks the workers to save and exit."""
+        self._request, self._last = f" {_SAVE}", 0.0
+        self.beat()
 
     def end(self) -> None:
         """Removes the file, which ends the workers."""
         self._path.unlink(missing_ok=True)
+
+
+def listen_for_save_requests() -> None:
+    """From now on, signals ask this process to save and exit. Call it in the main thread."""
+    for number in SAVE_SIGNALS:
+        signal.signal(number, lambda number, frame: save_requested.set())
 
 
 def end_with_runner() -> None:
@@ -100,7 +123,8 @@ def watch(
 ) -> int:
     """Waits until this process must end and returns its exit code: 1 if the file is gone, 143 if it stopped changing.
 
-    A read error (a file server may be unreachable for a moment) counts as unchanged content.
+    Sets `save_requested` once the file says so. A read error (a file server may be unreachable for a moment) counts as
+    unchanged content.
     """
     seen, since = "", clock()
     while True:
@@ -110,6 +134,8 @@ def watch(
             return 1
         except OSError:
             content = seen
+        if content.endswith(_SAVE):
+            save_requested.set()
         if content != seen:
             seen, since = content, clock()
         elif clock() - since >= patience:

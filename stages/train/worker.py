@@ -51,7 +51,7 @@ from stages.engine.memory import engine_checkpoint_bytes, muon_elements, paramet
 from stages.engine.moments import takes_norm_of_updates
 from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter
-from stages.process.save_request import SaveRequest
+from stages.process.lifeline import listen_for_save_requests, save_requested
 from stages.process.watchdog import Watchdog
 from stages.spec import TrainSpec, progress_at
 from stages.stage_dir import TOKENIZER_NAME, StagePaths
@@ -89,7 +89,7 @@ class Worker:
         self.pending = PendingLosses(device)
         self.guard = Guard(spec)
         self.look_every = 1
-        self.request = SaveRequest(Path(spec.save_request) if spec.save_request and self.rank == 0 else None)
+        listen_for_save_requests()
         self.watchdog = Watchdog(self.paths.stack_file(spec.attempt, self.rank), spec.hang_seconds)
         self.history = TrainingHistory(spec, self.data.manifest.fingerprint, self.precision)
         self.meter = UsageMeter(device)
@@ -164,7 +164,7 @@ class Worker:
 
     def asked_to_leave(self) -> bool:
         """Whether any rank was asked to save and exit. Collective: all ranks get the answer at the same step."""
-        asked = torch.tensor(float(self.request.made), device=self.device)
+        asked = torch.tensor(float(save_requested.is_set()), device=self.device)
         dist.all_reduce(asked, dist.ReduceOp.MAX)
         return bool(asked.item())
 

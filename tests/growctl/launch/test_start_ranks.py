@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,16 +104,19 @@ def test_if_several_ranks_fail_the_one_ended_by_a_signal_gives_the_exit_code(sta
     assert gone(tmp_path, 3)
 
 
-def test_signals_are_left_to_the_ranks(start, tmp_path):
+def test_signals_are_left_to_the_ranks_and_a_request_to_save_reaches_the_first(start, tmp_path):
     process = start(
-        1, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); os.write(1, b'ready' + bytes([10])); stay()"
+        1,
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'asked' + bytes([10])))\n"
+        "os.write(1, b'ready' + bytes([10])); stay()",
     )
     assert process.stdout
     assert process.stdout.readline().startswith(STARTED)
     assert process.stdout.readline() == "ready\n"
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         process.send_signal(number)
-    time.sleep(0.3)
+    assert process.stdout.readline() == "asked\n"
     assert process.poll() is None
     os.kill(int((tmp_path / "pid-0").read_text()), signal.SIGTERM)
     process.communicate(timeout=HANG_SECONDS)

@@ -22,9 +22,8 @@ from tests.workers import HANG_SECONDS, REPOSITORY
 WORKER = """
 import os, signal, sys, time
 from pathlib import Path
-from stages.process.lifeline import end_with_runner
+from stages.process.lifeline import end_with_runner, listen_for_save_requests, save_requested
 from stages.metrics import MetricsWriter
-from stages.process.save_request import SaveRequest
 from stages.process.watchdog import Watchdog
 from stages.stage_dir import StagePaths
 
@@ -32,13 +31,13 @@ stage, rank = Path(sys.argv[1]), 0
 metrics = MetricsWriter(stage / "metrics.jsonl", 1)
 end_with_runner()
 watchdog = Watchdog(StagePaths(stage).stack_file(1, rank), {hang_seconds})
-request = SaveRequest(stage / ".save_request.1")
+listen_for_save_requests()
 
 def start():
     metrics.write("start", 0, 0.0, **{start_values})
 
 def train_until_asked():
-    while not request.made:
+    while not save_requested.is_set():
         watchdog.beat()
         time.sleep(0.01)
 
@@ -73,7 +72,6 @@ class Stage:
         spec = small_spec(
             small_config(),
             directory=str(self.directory),
-            save_request=str(self.directory / ".save_request.1"),
             hang_seconds=hang_seconds,
         )
         command = [
@@ -83,7 +81,7 @@ class Stage:
             str(self.directory),
         ]
         alive = StagePaths(self.directory).lifeline(1) if elsewhere else None
-        environment = {"PYTHONPATH": str(REPOSITORY)} | ({} if alive else {"GROWCTL_LIFELINE": "stdin"})
+        environment = {"PYTHONPATH": str(REPOSITORY), "GROWCTL_LIFELINE": str(alive or "stdin")}
         launch = Launch(command, environment, lifeline=alive)
         history = StageHistory(self.directory / "metrics.jsonl").read_to_the_end()
         return Attempt(spec, launch, history, grace, self.records.extend, self.said.append).run()
@@ -159,10 +157,13 @@ def test_workers_that_get_the_same_signal_twice_still_save(signals, stage, told)
     assert [record["event"] for record in stage.records] == ["start", "saved"]
 
 
-def test_a_worker_exits_at_once_on_a_later_second_signal(stage):
-    told_again = "start(); request._first_signal = time.monotonic() - 6; os.kill(os.getpid(), signal.SIGTERM); save()"
-    assert "ended by signal 15" in stage.attempt(told_again).reason
-    assert [record["event"] for record in stage.records] == ["start"]
+@pytest.mark.slow
+def test_workers_on_other_machines_are_asked_to_save_through_their_lifeline(signals, stage):
+    stage.signal_when("start", signal.SIGTERM)
+    with pytest.raises(stop_signals.Stopped):
+        stage.attempt("start(); train_until_asked(); save()", elsewhere=True)
+    assert [record["event"] for record in stage.records] == ["start", "saved"]
+    assert {path.name for path in stage.directory.iterdir()} == {"metrics.jsonl", "log.txt"}
 
 
 def test_workers_that_die_count_as_crashed_and_reported_errors_as_failed(stage):

@@ -5,6 +5,7 @@ import fcntl
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -169,11 +170,25 @@ def held(workers: list[int], stage: Path) -> Iterator[None]:
         os.kill(pid, signal.SIGSTOP)
     try:
         yield
-        wait_for(lambda: any(path.read_text() == "save" for path in stage.glob(".save_request.*")))
+        wait_for(lambda: any(map(_has_pending_signal, workers)) or any(map(_asks_to_save, stage.glob(".lifeline.*"))))
         time.sleep(1)
     finally:
-        for pid in workers:
+        ranks = [pid for pid in workers if not _has_pending_signal(pid)]
+        if launcher := set(workers) - set(ranks):
+            os.kill(launcher.pop(), signal.SIGCONT)
+            wait_for(lambda: any(map(_has_pending_signal, ranks)))  # it passes the signal to the first rank
+        for pid in ranks:
             os.kill(pid, signal.SIGCONT)
+
+
+def _has_pending_signal(pid: int) -> bool:
+    """Whether a held process has yet to handle the signal with which the runner asks local workers to save."""
+    pending = re.search(r"ShdPnd:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(pending and int(pending[1], 16) >> signal.SIGUSR1 - 1 & 1)
+
+
+def _asks_to_save(lifeline: Path) -> bool:
+    return lifeline.read_text().endswith("save")
 
 
 def reached(metrics: Path, event: str, step: int) -> Callable[[], bool]:

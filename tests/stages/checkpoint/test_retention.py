@@ -101,7 +101,6 @@ def test_a_death_during_removal_leaves_no_incomplete_checkpoint(tmp_path, monkey
 def test_clearing_a_complete_stage_removes_leftovers_but_keeps_non_empty_stack_files(tmp_path):
     for name in (".step_00000005.incomplete/engine", ".step_00000002.removed", ".converted_00000004.incomplete"):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / ".save_request.3").touch()
     stalled, quiet = (tmp_path / "stacks" / f"attempt-{number}-rank-0.txt" for number in (1, 2))
     stalled.parent.mkdir()
     stalled.write_text("Timeout (0:30:00)!\n")
