@@ -3,8 +3,6 @@
 Imports nothing of growctl's, and no torch.
 """
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
 MANIFEST_NAME = "manifest.json"
@@ -24,31 +22,37 @@ _CONVERTED = "converted_"
 _SET_ASIDE = "broken-"
 _INCOMPLETE = ".incomplete"
 _REMOVED = ".removed"
-_STACK_FILE = re.compile(r"attempt-(\d+)-rank-(\d+)\.txt")
 
 
-@dataclass(frozen=True)
 class StagePaths:
     """The paths of everything in a stage's directory."""
 
-    directory: Path
-
-    # Checkpoints.
-
-    @property
-    def initial(self) -> Path:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.initial = directory / "initial"
         """The checkpoint that the stage starts from, expanded if it grows. The first stage of a new model has none."""
-        return self.directory / "initial"
-
-    @property
-    def converted_start(self) -> Path:
+        self.converted_start = directory / "start"
         """An engine checkpoint that the run starts from, converted; removed once it is expanded to `initial/`."""
-        return self.directory / "start"
-
-    @property
-    def final(self) -> Path:
+        self.final = directory / "final"
         """The stage's result."""
-        return self.directory / "final"
+
+        # Files that runner and workers exchange, and files for people to read.
+        self.spec = directory / "spec.json"
+        """The TrainSpec of the last attempt's workers."""
+        self.metrics = directory / "metrics.jsonl"
+        """The events that the workers report (stages/metrics.py)."""
+        self.samples = directory / "samples.json"
+        """The texts that the finished stage's model wrote (stages/generate/text_samples.py)."""
+        self.scores = directory / "scores.jsonl"
+        """What `growctl eval` found on the stage's checkpoints (growctl/ledger/lines.py)."""
+        self.log = directory / "log.txt"
+        """The output of the workers."""
+        self.stacks = directory / "stacks"
+        """The directory of stack traces, one file per rank, that show where a rank hangs."""
+        self.hostfile = directory / "hostfile"
+        """The hosts of this stage, for DeepSpeed's runner."""
+        self.environment = directory / "environment.json"
+        """The environment of the workers on other machines."""
 
     @property
     def release(self) -> "StagePaths":
@@ -91,62 +95,17 @@ class StagePaths:
         """The names of the complete checkpoints, sorted."""
         return [path.parent.name for path in self.manifests() if is_checkpoint_name(path.parent.name)]
 
-    # Files that runner and workers exchange, and files for people to read.
-
-    @property
-    def spec(self) -> Path:
-        """The TrainSpec of the last attempt's workers."""
-        return self.directory / "spec.json"
-
-    @property
-    def metrics(self) -> Path:
-        """The events that the workers report (stages/metrics.py)."""
-        return self.directory / "metrics.jsonl"
-
-    @property
-    def samples(self) -> Path:
-        """The texts that the finished stage's model wrote (stages/generate/text_samples.py)."""
-        return self.directory / "samples.json"
-
-    @property
-    def scores(self) -> Path:
-        """What `growctl eval` found on the stage's checkpoints (growctl/ledger/lines.py)."""
-        return self.directory / "scores.jsonl"
-
-    @property
-    def log(self) -> Path:
-        """The output of the workers."""
-        return self.directory / "log.txt"
-
-    @property
-    def stacks(self) -> Path:
-        """The directory of stack traces, one file per rank, that show where a rank hangs."""
-        return self.directory / "stacks"
-
     def stack_file(self, attempt: int, rank: int) -> Path:
         """The file for the stack traces of a rank."""
         return self.stacks / f"attempt-{attempt}-rank-{rank}.txt"
 
     def stack_files(self, attempt: int) -> dict[int, Path]:
         """The existing stack files of an attempt, by rank."""
-        if not self.stacks.is_dir():
-            return {}
-        matches = [(_STACK_FILE.fullmatch(path.name), path) for path in self.stacks.iterdir()]
-        return {int(match[2]): path for match, path in matches if match and int(match[1]) == attempt}
+        return {int(path.stem.rpartition("-")[2]): path for path in self.stacks.glob(f"attempt-{attempt}-rank-*.txt")}
 
     def lifeline(self, attempt: int) -> Path:
-        """The lifeline of an attempt: workers on other machines stop when the runner no longer keeps it alive."""
+        """The file that keeps an attempt's workers on other machines alive (stages/process/lifeline.py)."""
         return self.directory / f".lifeline.{attempt}"
-
-    @property
-    def hostfile(self) -> Path:
-        """The hosts of this stage, for DeepSpeed's runner."""
-        return self.directory / "hostfile"
-
-    @property
-    def environment(self) -> Path:
-        """The environment of the workers on other machines."""
-        return self.directory / "environment.json"
 
 
 def is_checkpoint_name(name: str) -> bool:

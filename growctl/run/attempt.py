@@ -21,7 +21,7 @@ from growctl.ledger.books import LANDMARKS
 from growctl.run import signals
 from growctl.text.formatting import duration
 from stages.metrics import MetricsReader, Record, read_events
-from stages.process.watchdog import Stalls
+from stages.process.watchdog import Stalls, remove_empty_stacks
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
 
@@ -116,7 +116,7 @@ class Attempt:
         self._on_records = on_records
         self._tell = tell
         stage = StagePaths(Path(spec.directory))
-        self._log = stage.log
+        self._log, self._stacks = stage.log, stage.stacks
         self._history = history
         self._stalls = Stalls(stage.directory, spec.attempt, spec.hang_seconds)
         self._last_look = time.monotonic()
@@ -139,7 +139,7 @@ class Attempt:
                     workers.kill()
         finally:
             where = self._stalls.described()
-            self._stalls.tidy()
+            remove_empty_stacks(self._stacks)
             self._read()
         if self._saved:  # the cluster signalled the workers directly
             raise signals.Stopped(signal.SIGTERM)

@@ -7,12 +7,10 @@ the next process on the same machine replaces it if the process that wrote it is
 
 import errno
 import fcntl
-import json
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from growctl.runs.directory import RunError
@@ -39,7 +37,7 @@ def hold(directory: Path) -> Iterator[None]:
                 yield
             return
         lock.truncate(0)
-        lock.write(json.dumps(asdict(Holder.me())))
+        lock.write(Holder.me().model_dump_json())
         lock.flush()
         try:
             yield
@@ -102,7 +100,7 @@ def _stand_in(directory: Path) -> Iterator[None]:
                 ) from None
             _clear(path, holder)
     with os.fdopen(descriptor, "w") as file:
-        json.dump(asdict(Holder.me()), file)
+        file.write(Holder.me().model_dump_json())
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from stages.checkpoint.manifest import verify_checkpoint
+from stages.process.watchdog import remove_empty_stacks
 from stages.stage_dir import StagePaths, removal_directory
 
 
@@ -48,9 +49,4 @@ def clear_leftovers(stage_directory: Path) -> None:
 def clear_stage(stage_directory: Path) -> None:
     """Removes everything that dead attempts may have left in a complete stage, except non-empty stack files."""
     clear_leftovers(stage_directory)
-    stage = StagePaths(stage_directory)
-    stacks = stage.stacks
-    for empty in (path for path in stacks.glob("*.txt") if not path.stat().st_size):
-        empty.unlink(missing_ok=True)
-    if stacks.is_dir() and not any(stacks.iterdir()):
-        stacks.rmdir()
+    remove_empty_stacks(StagePaths(stage_directory).stacks)

@@ -7,13 +7,11 @@ shared disks they may hold on one machine only.
 """
 
 import errno
-import json
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 
 from stages.checkpoint.files import write_file
@@ -28,7 +26,7 @@ def create_marked(staging: Path, mode: int = 0o777) -> Path:
     directory = staging.with_name(f"{staging.name}-{secrets.token_hex(4)}")
     directory.mkdir(mode, parents=True)
     try:
-        write_file(directory / WRITING_MARK, json.dumps(asdict(Holder.me())).encode())
+        write_file(directory / WRITING_MARK, Holder.me().model_dump_json().encode())
     except OSError:
         shutil.rmtree(directory, ignore_errors=True)
         raise

@@ -10,24 +10,18 @@ on another machine cannot be seen from here.
 import os
 import socket
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_PID_NAMESPACE = Path("/proc/self/ns/pid")
+from model.strict import Strict
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(Strict):
     """The process that holds or held a file or directory, as it describes itself there. Unknown values are None."""
 
     process: int | None = None
     host: str | None = None
-    since: str | None = None
-    """ISO 8601, in UTC."""
+    since: datetime | None = None
     process_start: int | None = None
     """When the process started, in clock ticks since boot."""
     boot: str | None = None
@@ -37,22 +31,27 @@ class Holder:
     @classmethod
     def me(cls) -> "Holder":
         """This process."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        started = _start_if_running(os.getpid())
-        return cls(os.getpid(), socket.gethostname(), now, started, _boot(), _pid_namespace())
+        return cls(
+            process=os.getpid(),
+            host=socket.gethostname(),
+            since=datetime.now(UTC).replace(microsecond=0),
+            process_start=_start_if_running(os.getpid()),
+            boot=_boot(),
+            pid_namespace=_pid_namespace(),
+        )
 
     @classmethod
     def parse(cls, document: bytes) -> "Holder":
         """The holder that the content of a file names; all its fields are None if the content is empty or damaged."""
         try:
-            return TypeAdapter(cls).validate_json(document)
+            return cls.model_validate_json(document)
         except ValueError:
             return cls()
 
     @property
     def is_me(self) -> bool:
         """Whether this is the process that asks."""
-        return replace(self, since=None) == replace(Holder.me(), since=None)
+        return self == self.me().model_copy(update={"since": self.since})
 
     @property
     def is_here(self) -> bool:
@@ -64,16 +63,12 @@ class Holder:
         """Whether the process ran here and has ended. False if that is not certain."""
         if not self.is_here or self.process is None or self.process_start is None:
             return False
-        if self.boot != _boot():
-            return True
-        started = _start_if_running(self.process)
-        return started != self.process_start and not (started is None and _is_hidden(self.process))
+        return self.boot != _boot() or _start_if_running(self.process) != self.process_start
 
     def __str__(self) -> str:
-        if self.process is None:
+        if self.process is None or self.since is None:
             return "an unknown process"
-        where = f" on {self.host}" if self.host else ""
-        return f"process {self.process}{where}" + (f" since {_local(self.since)}" if self.since else "")
+        return f"process {self.process} on {self.host} since {self.since.astimezone():%Y-%m-%d %H:%M}"
 
 
 def read_holder(path: Path) -> Holder:
@@ -94,32 +89,11 @@ def _start_if_running(process: int) -> int | None:
     return None if state in "ZX" else int(fields[18])  # Z: killed, and its parent has not noticed
 
 
-def _is_hidden(process: int) -> bool:
-    """Whether there is a process that only its user can see: /proc may hide the processes of other users."""
-    try:
-        os.kill(process, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        pass
-    return False
-
-
-def _boot() -> str | None:
-    with suppress(OSError):
-        return _BOOT_ID.read_text().strip()
-    return None
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _pid_namespace() -> str | None:
-    with suppress(OSError):
-        return os.readlink(_PID_NAMESPACE)
+    with suppress(OSError):  # some sandboxes hide it
+        return os.readlink("/proc/self/ns/pid")
     return None
-
-
-def _local(moment: str | None) -> str:
-    """A time in the local time zone, to the minute; the text unchanged if it is not a time."""
-    try:
-        return f"{datetime.fromisoformat(moment or '').astimezone():%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError):
-        return str(moment)

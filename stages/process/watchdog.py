@@ -13,6 +13,8 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from stages.counted import plural
@@ -52,8 +54,7 @@ class Stalls:
 
     def __init__(self, stage: Path, attempt: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`seconds` is the ranks' period; the runner waits 1.5 times as long."""
-        self._paths = StagePaths(stage)
-        self._attempt = attempt
+        self._files = partial(StagePaths(stage).stack_files, attempt)
         self._patience = 1.5 * seconds
         self._clock = clock
         self._renewed: dict[int, tuple[float, float]] = {}
@@ -62,10 +63,7 @@ class Stalls:
         """Whether a rank has written its stacks, or has not renewed its file for too long."""
         now = self._clock()
         for rank, path in self._files().items():
-            try:
-                status = path.stat()
-            except OSError:
-                continue
+            status = path.stat()
             if status.st_size:
                 return True
             renewed, since = self._renewed.get(rank, (None, now))
@@ -79,26 +77,20 @@ class Stalls:
         """Where each rank is in the code, in words."""
         places: dict[str, list[str]] = {}
         for rank, path in sorted(self._files().items()):
-            try:
-                place = _place(path.read_text(errors="replace"))
-            except OSError as error:
-                place = error.strerror or "cannot be read"
-            places.setdefault(place, []).append(str(rank))
+            places.setdefault(_place(path.read_text(errors="replace")), []).append(str(rank))
         return "; ".join(
             f"{plural(len(ranks), 'rank')} {', '.join(ranks[:8])}{' ...' if len(ranks) > 8 else ''}: {place}"
             for place, ranks in places.items()
         )
 
-    def tidy(self) -> None:
-        """Removes the files without stacks."""
-        for path in self._files().values():
-            if path.stat().st_size == 0:
-                path.unlink(missing_ok=True)
-        if self._paths.stacks.is_dir() and not any(self._paths.stacks.iterdir()):
-            self._paths.stacks.rmdir()
 
-    def _files(self) -> dict[int, Path]:
-        return self._paths.stack_files(self._attempt)
+def remove_empty_stacks(stacks: Path) -> None:
+    """Removes the files without stack traces, and their directory once it is empty."""
+    for path in stacks.glob("*.txt"):
+        if path.stat().st_size == 0:
+            path.unlink()
+    with suppress(OSError):
+        stacks.rmdir()
 
 
 def _place(stacks: str) -> str:

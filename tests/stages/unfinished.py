@@ -1,7 +1,5 @@
 """Directories as a process that was killed while it wrote them leaves them."""
 
-import json
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from stages.process.holder import Holder
@@ -12,9 +10,9 @@ def left(directory: Path, **changes: str) -> Path:
     """The staging directory of `directory`, half written. `changes`: what its mark says otherwise of the process."""
     me = Holder.me()
     assert me.process_start is not None
-    dead = replace(me, process_start=me.process_start - 1, **changes)  # type: ignore[arg-type]
+    dead = me.model_copy(update={"process_start": me.process_start - 1, **changes})
     staging = staging_directory(directory)
     (staging / "parameters").mkdir(parents=True)
     (staging / "parameters/half").touch()
-    (staging / WRITING_MARK).write_text(json.dumps(asdict(dead)))
+    (staging / WRITING_MARK).write_text(dead.model_dump_json())
     return staging

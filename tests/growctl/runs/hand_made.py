@@ -4,7 +4,6 @@ import fcntl
 import io
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ class HandMade:
         self.directory = runs_dir / name
         self.directory.mkdir(parents=True)
         (self.directory / "schedule.yaml").write_text(f"name: {name}\n{text}")
-        (self.directory / ".lock").write_text(json.dumps(asdict(Holder.me())))
+        (self.directory / ".lock").write_text(Holder.me().model_dump_json())
         ladder = name.partition("-control-")[0]
         entry = RunEntry(
             name, "tiny.yaml", control, ladder if control else None, 3, "data", "f00d", ladder_id=ladder_id
