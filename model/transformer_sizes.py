@@ -1,11 +1,10 @@
-"""The sizes that each Transformer growth operator allows, and when to stack.
+"""The sizes that each Transformer growth operator allows.
 
 Imports no torch, so that plans start fast.
 
 `model.transformer_growth` has the operators themselves, with references.
 """
 
-import math
 from typing import Literal, get_args
 
 from model.config import TransformerConfig
@@ -56,19 +55,3 @@ def check_transformer_growth(old: TransformerConfig, new: TransformerConfig, ope
     if not fits:
         asked = ", ".join(f"{size} {getattr(new, size)}" for size in sizes)
         raise UserError(f"{operator} cannot grow to {asked}; it can grow to {allowed}")
-
-
-def stack_tokens(num_parameters: float, flops: float) -> float:
-    """The data tokens d to train the small model on before `stack`: log10 d = 0.88 log10 N + 163.27 / log10 C - 5.74.
-
-    N is `num_parameters`, of the stacked model; C is `flops`, the whole budget. The formula is from Du et al. 2024
-    (arXiv 2405.15319, growth timing), who stack 4 times. It reproduces their table with C = 6 N D, where D is the data
-    tokens of a run that trains only the stacked size. It was fitted to large runs: d falls as C rises, so for a toy
-    budget it returns more tokens than the budget can pay for (N = 1e7 and C = 1e15: 2e11 tokens, 12,000 times the
-    budget).
-
-    Raises UserError unless N is above 0 and C above 10.
-    """
-    if num_parameters <= 0 or flops <= 10:
-        raise UserError(f"num_parameters is {num_parameters} and flops is {flops}; they must be above 0 and above 10")
-    return 10.0 ** (0.88 * math.log10(num_parameters) + 163.27 / math.log10(flops) - 5.74)

@@ -236,7 +236,7 @@ def prepare(
 
     Example: growctl prepare quickstart
     """
-    from growctl.ladder.datasets import dataset_warnings, prepared_sizes
+    from growctl.ladder.datasets import dataset_warnings, known_sizes
     from growctl.ladder.load import load_schedule
     from growctl.launch.prepare import execute_on
     from growctl.run.screen import make_screen
@@ -260,7 +260,7 @@ def prepare(
             execute=execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen.message),
         )
     manifest = read_dataset_manifest(path)
-    warnings += dataset_warnings(loaded, prepared_sizes(loaded.data, runs_dir))
+    warnings += dataset_warnings(loaded, known_sizes(loaded.data, runs_dir))
     if as_json:
         from growctl.run.dataset import PrepareDocument
         from growctl.text.documents import print_document

@@ -99,9 +99,9 @@ def validate(
 
     Example: growctl validate quickstart stages.0.train_tokens=200k
     """
-    from growctl.ladder.brief import CheckedSchedule, ValidateDocument, checked
-    from growctl.ladder.datasets import dataset_warnings, prepared_sizes
+    from growctl.ladder.datasets import dataset_warnings, known_sizes
     from growctl.ladder.load import ScheduleError, check_text, load_schedule
+    from growctl.ladder.plan import CheckedSchedule, ValidateDocument
     from growctl.launch.resolve import planned_crowding
     from growctl.text.documents import print_document
     from growctl.trackers.adapters import missing_package
@@ -114,8 +114,8 @@ def validate(
             check_text(loaded, file, runs_dir)
             if missing := missing_package(loaded.trackers):
                 raise ScheduleError(f"{file}: {missing}")
-            further = (*dataset_warnings(loaded, prepared_sizes(loaded.data, runs_dir)), *planned_crowding(loaded))
-            results.append(checked(file, loaded, further))
+            further = (*dataset_warnings(loaded, known_sizes(loaded.data, runs_dir)), *planned_crowding(loaded))
+            results.append(CheckedSchedule.of(file, loaded, further))
         except ScheduleError as error:
             results.append(CheckedSchedule(file, valid=False, message=str(error)))
     if as_json:

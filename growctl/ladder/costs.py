@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
-from pathlib import Path
 from typing import Any
 
-from growctl.ladder.datasets import DatasetSizes, MixturePart, exhausted, mixture_parts, source_sizes
+from growctl.ladder.datasets import DatasetSizes, MixturePart, mixture_parts
 from growctl.ladder.stage_plans import StagePlan, plan_run
 from growctl.launch.devices import Devices
 from growctl.schedule.blocks import Schedule, evaluation_length
@@ -29,6 +28,12 @@ from stages.probe.records import MeasuredSteps
 
 HEADROOM = 0.1
 """Share of a device's memory that the plan leaves free for the CUDA context, NCCL's buffers and fragmentation."""
+
+_OF_A_PLAN = (
+    *("name", "branch_of", "budget_tokens", "recomputed_flops"),
+    *("num_parameters", "num_embedding_parameters", "num_steps"),
+)
+"""Fields that a `StageCost` takes from its plan as they are."""
 
 MeasuredSize = tuple[TokenformerConfig | TransformerConfig, int, int]
 """A model, its micro-batch size and its context. `plan --measure` times each once."""
@@ -100,13 +105,7 @@ class StageCost(PlannedCost):
 
     epochs: float | None
     """Passes over the training data from the run's start to the stage's end; of a mixture, over the source that is read
-    most often. None before the dataset is prepared."""
-
-    token_share: float | None
-    """Its share of the training tokens of all stages of its run; None for a release."""
-
-    flops_share: float | None
-    """Its share of the FLOPs of all stages of its run; None for a release."""
+    most often. None if the size of the data is not known."""
 
     num_devices: int
     memory_bytes: Memory | None
@@ -148,13 +147,15 @@ class RunCost:
     schedule: Schedule
     """Not in documents."""
 
-    used_up: str | None
-    """Why the sources of a mixture do not last, as far as their sizes are known; None if they do. Not in documents."""
-
     @property
     def trunk(self) -> tuple[StageCost, ...]:
         """The stages without the releases."""
         return tuple(stage for stage in self.stages if stage.branch_of is None)
+
+    @property
+    def largest(self) -> StageCost:
+        """The last stage or its release."""
+        return self.stages[-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +167,7 @@ class ControlCost(RunCost):
 
 @dataclass(frozen=True)
 class PlannedStart:
-    """The checkpoint that the first stage starts from."""
+    """The checkpoint that the first stage starts from. What is not known of it is None."""
 
     checkpoint: str
     """Its path."""
@@ -175,14 +176,14 @@ class PlannedStart:
     """sha256 of its manifest.json."""
 
     run: str | None
-    """The run and the stage that trained it; None if they are not known."""
+    """The run and the stage that trained it."""
 
     num_parameters: int
     trained_tokens: int | None
-    """Data tokens that it was trained on; None if they are not known."""
+    """Data tokens that it was trained on."""
 
     flops: float | None
-    """Training FLOPs that it cost; None if they are not known."""
+    """Training FLOPs that it cost."""
 
     grows: bool
     """Whether the first stage grows it before it trains."""
@@ -205,15 +206,7 @@ class Plan(RunCost):
 
     # What follows is not in documents.
     devices: Devices
-    device_memory_bytes: int | None
-    """Memory of one device; None if unknown."""
-
-    training_tokens: int | None
-    """Training tokens in the dataset; None if unknown."""
-
-    dataset: DatasetSizes | None
-    """The sizes of the prepared dataset; None without one."""
-
+    sizes: DatasetSizes
     missing: str | None
     """Why the text or the tokenizer is not on this machine; None if it is there, not local, or not looked for."""
 
@@ -224,6 +217,11 @@ class Plan(RunCost):
     def runs(self) -> tuple[RunCost, ...]:
         """The ladder and its controls."""
         return self, *self.controls
+
+    @property
+    def device_memory_bytes(self) -> int | None:
+        """Memory of one device; None if unknown."""
+        return device_memory(self.schedule, self.devices)
 
     def short_name(self, control: RunCost) -> str:
         """A control's name without the ladder's name in front."""
@@ -238,36 +236,22 @@ def total_cost(costs: Sequence[PlannedCost]) -> PlannedCost:
 
 
 def run_cost(
-    name: str,
-    schedule: Schedule,
-    devices: Devices,
-    *,
-    training_tokens: int | None,
-    runs_dir: Path | None,
-    measurements: Measurements | None,
+    name: str, schedule: Schedule, devices: Devices, sizes: DatasetSizes, measurements: Measurements | None
 ) -> dict[str, Any]:
     """The fields of a `RunCost` for a ladder or a control that trains on `devices`.
 
-    `training_tokens` are those of the dataset. With `measurements`, all times come from them; a size that they lack
-    has no time.
+    With `measurements`, all times come from them; a size that they lack has no time.
     """
-    sizes, _ = source_sizes(schedule.data, runs_dir)
-    mixture = tuple(mixture_parts(schedule, sizes))
-    plans = plan_run(schedule)
-    trunk = [plan for plan in plans if plan.branch_of is None]
+    mixture = list(mixture_parts(schedule, sizes.sources))
     stages = []
-    for plan in plans:
+    for plan in plan_run(schedule):
         parts = tuple(part for part in mixture if part.stage == plan.name)
-        epochs = _epochs(plan, parts, training_tokens)
-        stages.append(_stage_cost(schedule, plan, trunk, devices, parts, epochs, measurements))
-    used_up = exhausted(schedule, sizes)
-    return {
-        "name": name,
-        "stages": tuple(stages),
-        "total": total_cost(stages),
-        "schedule": schedule,
-        "used_up": used_up,
-    }
+        epochs: list[float | None] = [part.epochs for part in parts]
+        if not parts and sizes.training_tokens:
+            epochs = [(plan.first_token + plan.budget_tokens) / sizes.training_tokens]
+        passes = None if None in epochs else max((each for each in epochs if each is not None), default=None)
+        stages.append(_stage_cost(schedule, plan, devices, parts, passes, measurements))
+    return {"name": name, "stages": tuple(stages), "total": total_cost(stages), "schedule": schedule}
 
 
 def device_memory(schedule: Schedule, devices: Devices) -> int | None:
@@ -330,7 +314,6 @@ def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Preci
 def _stage_cost(
     schedule: Schedule,
     plan: StagePlan,
-    trunk: Sequence[StagePlan],
     devices: Devices,
     mixture: tuple[MixturePart, ...],
     epochs: float | None,
@@ -340,40 +323,30 @@ def _stage_cost(
     peak_flops, price = hardware.peak_flops(precision), hardware.price_per_device_hour
     num_devices = stage_devices(schedule, plan.index, devices.per_machine)
     micro, largest = _micro_batches(schedule, plan, num_devices, devices)
-    steps = measurements.steps if measurements else {}
-    measured = steps.get((plan.model, micro or 0, plan.batch.sequence_length))
+    batch_size, sequence_length = plan.batch
+    measured = measurements.steps.get((plan.model, micro or 0, sequence_length)) if measurements else None
     seconds = None
     if measured and micro:
-        num_micro_batches = max(1, plan.batch.batch_size // (micro * num_devices))
-        seconds = plan.num_steps * measured.step_seconds(num_micro_batches)
+        seconds = plan.num_steps * measured.step_seconds(max(1, batch_size // (micro * num_devices)))
     elif measurements is None and peak_flops is not None and hardware.mfu is not None:
         # launch.hardware.mfu is what training achieves without recomputation, so recomputed FLOPs take time too.
         seconds = (plan.flops.total + plan.recomputed_flops) / (num_devices * peak_flops * hardware.mfu)
     device_seconds = None if seconds is None else seconds * num_devices
     base_tokens = (schedule.base.tokens or 0) if schedule.base else 0
-    token_share, flops_share = (None, None) if plan.branch_of else plan.shares_of(trunk)
     return StageCost(
-        budget_tokens=plan.budget_tokens,
+        **{name: getattr(plan, name) for name in _OF_A_PLAN},
         flops=plan.flops.total,
         flops_by_part=plan.flops,
-        recomputed_flops=plan.recomputed_flops,
         wall_seconds=seconds,
         device_seconds=device_seconds,
         money=None if device_seconds is None or price is None else device_seconds / 3600 * price,
         checkpoint_bytes=stage_checkpoint_bytes(schedule, plan, precision),
-        name=plan.name,
-        branch_of=plan.branch_of,
         num_layers=plan.model.num_layers,
-        num_parameters=plan.num_parameters,
-        num_embedding_parameters=plan.num_embedding_parameters,
-        num_steps=plan.num_steps,
-        batch_size=plan.batch.batch_size,
-        sequence_length=plan.batch.sequence_length,
+        batch_size=batch_size,
+        sequence_length=sequence_length,
         learning_rate_scale=plan.learning_rate.scale,
         tokens_per_parameter=(base_tokens + plan.first_token + plan.budget_tokens) / plan.num_parameters,
         epochs=epochs,
-        token_share=token_share,
-        flops_share=flops_share,
         num_devices=num_devices,
         memory_bytes=stage_memory(schedule, plan, num_devices, devices).of(micro) if micro else None,
         micro_batch_size=micro,
@@ -384,14 +357,6 @@ def _stage_cost(
         measured=measured,
         plan=plan,
     )
-
-
-def _epochs(plan: StagePlan, mixture: Sequence[MixturePart], training_tokens: int | None) -> float | None:
-    """As `StageCost.epochs`, of what the run reads of a `mixture`, or else of the dataset."""
-    if mixture:
-        epochs = [part.epochs for part in mixture]
-        return max((each for each in epochs if each is not None), default=None) if None not in epochs else None
-    return (plan.first_token + plan.budget_tokens) / training_tokens if training_tokens else None
 
 
 def _micro_batches(

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from growctl.ladder.checks import check_combinations, check_controls
-from growctl.ladder.datasets import exhausted_run, source_sizes
+from growctl.ladder.datasets import exhausted, known_sizes
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule, contexts
 from growctl.schedule.data_block import DataBlock
@@ -181,8 +181,8 @@ def check_text(schedule: Schedule, label: str, runs_dir: Path) -> None:
     """
     if missing := missing_data(schedule.data, RunsPaths(runs_dir).datasets):
         raise ScheduleError(f"{label}: {missing}")
-    sizes, counted = source_sizes(schedule.data, runs_dir)
-    if counted and (used_up := exhausted_run(schedule, sizes)):
+    sizes = known_sizes(schedule.data, runs_dir)
+    if sizes.is_prepared and (used_up := exhausted(schedule, sizes.sources, with_controls=True)):
         raise ScheduleError(f"{label}: {used_up}")
 
 

@@ -1,7 +1,8 @@
-"""`growctl plan`: what a schedule will cost, and the tables that show it."""
+"""`growctl plan`: what a schedule will cost, and the tables that show it; and what `growctl validate` says of it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,24 +16,21 @@ from growctl.ladder.costs import (
     Plan,
     PlannedCost,
     PlannedStart,
-    RunCost,
-    StageCost,
-    device_memory,
     run_cost,
     total_cost,
 )
-from growctl.ladder.datasets import prepared_sizes
+from growctl.ladder.datasets import known_sizes
 from growctl.ladder.sizes import is_grown, stage_model
-from growctl.ladder.warnings import plan_notes, plan_warnings
+from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.warnings import plan_notes, plan_warnings, schedule_warnings
 from growctl.launch.resolve import planned_devices
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.sources import missing_source_text
 from growctl.text.formatting import byte_count, duration, scientific, short_count
-from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
+from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure, rows_of
 from growctl.text.terminal import print_sections
 from model.config import num_parameters
 from stages.counted import counted
-from stages.engine.memory import Memory
 
 
 def make_plan(schedule: Schedule, runs_dir: Path | None = None, measurements: Measurements | None = None) -> Plan:
@@ -41,23 +39,12 @@ def make_plan(schedule: Schedule, runs_dir: Path | None = None, measurements: Me
     Looks for the text, and in `runs_dir` for its prepared dataset; without `runs_dir` it looks at no files. With
     `measurements`, all times come from them; a size that they lack has no time.
     """
-    dataset = prepared_sizes(schedule.data, runs_dir)
-    training_tokens = dataset.training_tokens if dataset else schedule.data.approximate_tokens
-    devices = planned_devices(schedule)
-
-    def fields(name: str, planned: Schedule) -> dict[str, Any]:
-        return run_cost(
-            name,
-            planned,
-            devices,
-            training_tokens=training_tokens,
-            runs_dir=runs_dir,
-            measurements=measurements,
-        )
-
-    ladder = fields(schedule.name or "", schedule)
+    of_all = (planned_devices(schedule), known_sizes(schedule.data, runs_dir), measurements)
+    devices, sizes, _ = of_all
+    ladder = run_cost(schedule.name or "", schedule, *of_all)
     controls = tuple(
-        ControlCost(kind=control.kind, **fields(control.name, control.schedule)) for control in plan_controls(schedule)
+        ControlCost(kind=control.kind, **run_cost(control.name, control.schedule, *of_all))
+        for control in plan_controls(schedule)
     )
     plan = Plan(
         **ladder,
@@ -65,9 +52,7 @@ def make_plan(schedule: Schedule, runs_dir: Path | None = None, measurements: Me
         controls=controls,
         total_with_controls=total_cost([ladder["total"], *(control.total for control in controls)]),
         devices=devices,
-        device_memory_bytes=device_memory(schedule, devices),
-        training_tokens=training_tokens,
-        dataset=dataset,
+        sizes=sizes,
         missing=missing_source_text(schedule.data) if runs_dir else None,
         measurements=measurements,
     )
@@ -110,22 +95,11 @@ class _Figure(NamedTuple):
     """A column of figures."""
 
     heading: str
-    value: Callable[[Any], float | None]
-    shown: str | Callable[[float], str]
+    path: str
+    """The dotted path of the figure in a `StageCost` or `RunCost`."""
+    shown: str | Callable[[float], str] = "{:,}"
     drop: int = 0
     """The order in which a narrow terminal drops it, as in `Column`."""
-
-    in_total: bool = False
-    varying: bool = False
-    """Whether it is left out where all rows are alike."""
-
-
-def _memories(run: RunCost) -> list[Memory]:
-    return [stage.memory_bytes for stage in run.stages if stage.memory_bytes]
-
-
-def _of_total(value: Callable[[PlannedCost], float | None]) -> Callable[[RunCost], float | None]:
-    return lambda run: value(run.total)
 
 
 def _amount(value: float) -> str:
@@ -136,101 +110,93 @@ def _ratio(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 1 else f"{value:.2g}"
 
 
-def _memory_part(name: str) -> Callable[[StageCost], float | None]:
-    return lambda stage: getattr(stage.memory_bytes, name, None)
-
-
-def _hours(cost: PlannedCost) -> float | None:
-    return None if cost.device_seconds is None else cost.device_seconds / 3600
-
+_IF_DIFFERENT = ("layers", "batch", "context", "rate")
+"""Columns that are left out where all rows are alike."""
 
 _SIZES = (
-    _Figure("layers", lambda stage: stage.num_layers, "{}", varying=True),
-    _Figure("parameters", lambda stage: stage.num_parameters, short_count),
-    _Figure("embedding", lambda stage: stage.num_embedding_parameters, short_count, 1),
-    _Figure("tokens", lambda cost: cost.budget_tokens, short_count, in_total=True),
-    _Figure("batch", lambda stage: stage.batch_size, "{:,}", varying=True),
-    _Figure("context", lambda stage: stage.sequence_length, "{:,}", varying=True),
-    _Figure("tokens/step", lambda stage: stage.batch_size * stage.sequence_length, short_count, 6, varying=True),
-    _Figure("rate", lambda stage: stage.learning_rate_scale, "x {:.3g}", 7, varying=True),
-    _Figure("tokens/p", lambda stage: stage.tokens_per_parameter, _ratio),
-    _Figure("epochs", lambda stage: stage.epochs, _ratio),
-    _Figure("FLOPs", lambda cost: cost.flops, scientific, in_total=True),
-    _Figure("by parameters", lambda cost: cost.flops_by_part.parameters / cost.flops, "{:.0%}", 4, in_total=True),
-    _Figure("by attention", lambda cost: cost.flops_by_part.attention / cost.flops, "{:.0%}", 3, in_total=True),
-    _Figure("by head", lambda cost: cost.flops_by_part.head / cost.flops, "{:.0%}", 2, in_total=True),
-    _Figure("recomputed", lambda cost: cost.recomputed_flops / cost.flops or None, "+{:.0%}", 5, in_total=True),
+    _Figure("layers", "num_layers"),
+    _Figure("parameters", "num_parameters", short_count),
+    _Figure("embedding", "num_embedding_parameters", short_count, 1),
+    _Figure("tokens", "budget_tokens", short_count),
+    _Figure("batch", "batch_size"),
+    _Figure("context", "sequence_length"),
+    _Figure("rate", "learning_rate_scale", "x {:.3g}", 3),
+    _Figure("tokens/p", "tokens_per_parameter", _ratio),
+    _Figure("epochs", "epochs", _ratio),
+    _Figure("FLOPs", "flops", scientific),
+    _Figure("recomputed", "recomputed_flops", scientific, 2),
 )
 
 _MEMORY = (
-    _Figure("micro-batch", lambda stage: stage.micro_batch_size, "{}"),
-    _Figure("largest", lambda stage: stage.largest_micro_batch_size, lambda size: f"{size}" if size else "none", 1),
-    *(
-        _Figure(part, _memory_part(part), byte_count, drop)
-        for part, drop in (("parameters", 6), ("gradients", 5), ("optimizer", 4), ("activations", 3), ("temporary", 2))
-    ),
-    _Figure("total", _memory_part("total"), byte_count),
-    _Figure(
-        "measured",
-        lambda stage: stage.measured and stage.measured.memory and stage.measured.memory.peak_bytes,
-        byte_count,
-    ),
+    _Figure("micro-batch", "micro_batch_size"),
+    _Figure("largest", "largest_micro_batch_size", lambda size: f"{size}" if size else "none", 1),
+    _Figure("parameters", "memory_bytes.parameters", byte_count, 6),
+    _Figure("gradients", "memory_bytes.gradients", byte_count, 5),
+    _Figure("optimizer", "memory_bytes.optimizer", byte_count, 4),
+    _Figure("activations", "memory_bytes.activations", byte_count, 3),
+    _Figure("temporary", "memory_bytes.temporary", byte_count, 2),
+    _Figure("total", "memory_bytes.total", byte_count),
+    _Figure("host", "memory_bytes.host", byte_count),
+    _Figure("measured", "measured.memory.peak_bytes", byte_count),
 )
 
 _SPENT = (
-    _Figure("time", lambda cost: cost.wall_seconds, duration, in_total=True),
-    _Figure("device-hours", _hours, _amount, 5, in_total=True),
-    _Figure("money", lambda cost: cost.money, _amount, in_total=True),
-    _Figure("checkpoints", lambda cost: cost.checkpoint_bytes, byte_count, 2, in_total=True),
+    _Figure("time", "wall_seconds", duration),
+    _Figure("device-hours", "device_seconds", lambda seconds: _amount(seconds / 3600), 5),
+    _Figure("money", "money", _amount),
+    _Figure("checkpoints", "checkpoint_bytes", byte_count, 2),
 )
 
 _TIMES = (
-    _Figure("devices", lambda stage: stage.num_devices, "{}"),
-    _Figure("steps", lambda stage: stage.num_steps, "{:,}", 4),
-    _Figure("tokens/s", lambda stage: stage.tokens_per_second, short_count, 1),
-    _Figure("MFU", lambda stage: stage.mfu, "{:.1%}", 3),
+    _Figure("devices", "num_devices"),
+    _Figure("steps", "num_steps", "{:,}", 4),
+    _Figure("tokens/s", "tokens_per_second", short_count, 1),
+    _Figure("MFU", "mfu", "{:.1%}", 3),
     *_SPENT,
 )
 
 _CONTROLS = (
-    _Figure("parameters", lambda run: run.stages[-1].num_parameters, short_count, 7),
-    _Figure("tokens", lambda run: run.total.budget_tokens, short_count, in_total=True),
-    _Figure("tokens/p", lambda run: run.stages[-1].tokens_per_parameter, _ratio, 4),
-    _Figure("epochs", lambda run: run.stages[-1].epochs, _ratio, 2),
-    _Figure("FLOPs", lambda run: run.total.flops, scientific, in_total=True),
-    _Figure(
-        "memory", lambda run: max((m.total for s in run.stages if (m := s.memory_bytes)), default=None), byte_count, 5
-    ),
-    _Figure("micro-batch", lambda run: run.stages[-1].micro_batch_size, "{}", 3),
-    *(spent._replace(value=_of_total(spent.value), drop=6) for spent in _SPENT),
+    _Figure("parameters", "largest.num_parameters", short_count, 5),
+    _Figure("tokens", "total.budget_tokens", short_count),
+    _Figure("tokens/p", "largest.tokens_per_parameter", _ratio, 3),
+    _Figure("epochs", "largest.epochs", _ratio, 1),
+    _Figure("FLOPs", "total.flops", scientific),
+    _Figure("memory", "largest.memory_bytes.total", byte_count, 4),
+    _Figure("micro-batch", "largest.micro_batch_size", "{:,}", 2),
+    *(spent._replace(path=f"total.{spent.path}", drop=6) for spent in _SPENT),
 )
 
 
-def _table(key: str, figures: Sequence[_Figure], rows: Mapping[str, Any], total: tuple[str, Any]) -> Table:
+def _value(record: Any, path: str) -> Any:
+    return reduce(lambda found, name: getattr(found, name, None), path.split("."), record)
+
+
+def _table(key: str, figures: Sequence[_Figure], rows: Mapping[str, Any], total: tuple[str, Any] = ("", None)) -> Table:
     """A table without the columns that have no known value. `total`: the name of a row of sums, or "", and the sums."""
-    columns, cells = [], [[Cell(name)] for name in rows]
+    columns, cells = [Column(key, is_number=False)], [[Cell(name)] for name in rows]
     last = [Cell(total[0])]
     for each in figures:
-        column = [figure(each.value(row), each.shown) for row in rows.values()]
-        alike = all(cell.text == column[0].text for cell in column)
-        if all(cell.value is None for cell in column) or (each.varying and alike):
+        column = [figure(_value(row, each.path), each.shown) for row in rows.values()]
+        alike = len({cell.text for cell in column}) == 1
+        if not any(cell.value for cell in column) or (alike and each.heading in _IF_DIFFERENT):
             continue
         columns.append(Column(each.heading, drop=each.drop))
         for row, cell in zip(cells, column, strict=True):
             row.append(cell)
-        last.append(figure(each.value(total[1]), each.shown) if each.in_total else Cell(""))
-    return Table.of(key, [Column(key, is_number=False), *columns], [*cells, *([last] if total[0] else [])])
+        is_summed = each.path.removeprefix("total.") in PlannedCost.__dataclass_fields__
+        last.append(figure(_value(total[1], each.path), each.shown) if is_summed else Cell(""))
+    return Table.of(key, columns, [*cells, *([last] if total[0] else [])])
 
 
 def plan_sections(plan: Plan) -> list[Section]:
     """The plan as sections: sizes and compute, memory per device, time and money, controls, warnings and notes."""
     trunk, stages = {stage.name: stage for stage in plan.trunk}, {stage.name: stage for stage in plan.stages}
     total = ("total" if len(stages) > 1 else "", plan.total)
-    sizes = _table("stage", _SIZES, stages, total)
-    sections = [Section("sizes", "Sizes and compute", (sizes, *(Paragraph(line, "note") for line in _legend(plan))))]
+    legend = Paragraph("tokens/p: training tokens so far per parameter. time: training steps only.", "note")
+    sections = [Section("sizes", "Sizes and compute", (_table("stage", _SIZES, stages, total), legend))]
     if any(stage.mixture for stage in plan.stages):
         sections.append(Section("mixture", "Tokens and epochs by source", (_mixture(plan),)))
-    sections.append(Section("memory", _memory_title(plan), (_table("stage", _MEMORY, trunk, ("", None)),)))
+    sections.append(Section("memory", _memory_title(plan), (_table("stage", _MEMORY, trunk),)))
     sections.append(Section("time", _time_title(plan), (_table("stage", _TIMES, stages, total),)))
     if plan.controls:
         controls = {plan.short_name(control): control for control in plan.controls}
@@ -254,39 +220,16 @@ def print_plan(plan: Plan, console: Console) -> None:
     print_sections(plan_sections(plan), console)
 
 
-def _legend(plan: Plan) -> Iterator[str]:
-    """What the columns mean; also what a narrow terminal has no column for."""
-    total, shares = plan.total, [(stage.token_share, stage.flops_share) for stage in plan.trunk]
-    yield (
-        "tokens/p: training tokens so far per parameter. by parameters, by attention, by head: shares in the FLOPs. "
-        "rate: factor on the learning rate. time: training steps only."
-    )
-    if again := total.recomputed_flops:
-        yield (
-            f"recomputed: {scientific(again)} FLOPs (+{again / total.flops:.0%}) by activation checkpointing, no part "
-            "of the training FLOPs."
-        )
-    if len(shares) > 1:
-        tokens, flops = (" + ".join(f"{share:.0%}" for share in column) for column in zip(*shares, strict=True))
-        yield f"shares of the stages: {tokens} of the ladder's tokens, {flops} of its FLOPs."
-
-
 def _mixture(plan: Plan) -> Table:
-    columns = [Column("stage", is_number=False), Column("source", is_number=False)]
-    columns += [Column("share", drop=1), Column("tokens"), Column("epochs")]
-    rows = [
-        [
-            Cell(part.stage),
-            Cell(part.source),
-            figure(part.share, "{:.1%}"),
-            figure(part.budget_tokens, short_count),
-            figure(part.epochs, _ratio),
-        ]
-        for stage in plan.stages
-        for part in stage.mixture
-        if part.budget_tokens
+    columns = [
+        Column("stage", is_number=False, cell=lambda part: Cell(part.stage)),
+        Column("source", is_number=False, cell=lambda part: Cell(part.source)),
+        Column("share", drop=1, cell=lambda part: figure(part.share, "{:.1%}")),
+        Column("tokens", cell=lambda part: figure(part.budget_tokens, short_count)),
+        Column("epochs", cell=lambda part: figure(part.epochs, _ratio)),
     ]
-    return Table.of("sources", columns, rows)
+    parts = (part for stage in plan.stages for part in stage.mixture if part.budget_tokens)
+    return Table.of("sources", columns, rows_of(columns, parts))
 
 
 def _memory_title(plan: Plan) -> str:
@@ -307,3 +250,53 @@ def _time_title(plan: Plan) -> str:
         return "Devices and disk"
     again = " without recomputation" if plan.total.recomputed_flops else ""
     return f"{what}, at an MFU of {hardware.mfu:.0%}{again}"
+
+
+@dataclass(frozen=True)
+class StageBrief:
+    """The size and the budget of a stage."""
+
+    name: str
+    num_parameters: int
+    budget_tokens: int
+
+
+@dataclass(frozen=True)
+class CheckedSchedule:
+    """A schedule that was checked."""
+
+    file: str
+    """The file or the name, as the user gave it."""
+
+    valid: bool
+    message: str | None = None
+    """What is wrong; null if it is valid."""
+
+    name: str | None = None
+    """The schedule's name; null if it is invalid."""
+
+    stages: tuple[StageBrief, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Warnings about its controls, its steps, its prepared dataset and ranks, one sentence or two each."""
+
+    @classmethod
+    def of(cls, file: str, schedule: Schedule, further: Sequence[str] = ()) -> "CheckedSchedule":
+        """The valid schedule in `file`, with `further` warnings."""
+        stages = tuple(StageBrief(plan.name, plan.num_parameters, plan.budget_tokens) for plan in plan_stages(schedule))
+        warnings = (*schedule_warnings(schedule), *further)
+        return cls(file, valid=True, name=schedule.name, stages=stages, warnings=warnings)
+
+    def line(self) -> str:
+        """A valid schedule, on one line."""
+        stages = [
+            f"{stage.name} ({short_count(stage.num_parameters)}, {short_count(stage.budget_tokens)} tokens)"
+            for stage in self.stages
+        ]
+        return f"{self.name}, {counted(len(stages), 'stage')}: {' -> '.join(stages)}"
+
+
+@dataclass(frozen=True)
+class ValidateDocument:
+    """The schedules that were checked, in the order in which they were given."""
+
+    schedules: tuple[CheckedSchedule, ...]

@@ -111,11 +111,6 @@ class StagePlan:
         """Training FLOPs of the stage."""
         return self.step_flops * self.num_steps
 
-    def shares_of(self, ladder: Sequence["StagePlan"]) -> tuple[float, float]:
-        """The share of the stage in the training tokens of all stages of `ladder`, and in their FLOPs."""
-        tokens, flops = sum(plan.budget_tokens for plan in ladder), sum(plan.flops.total for plan in ladder)
-        return self.budget_tokens / tokens, self.flops.total / flops
-
     @property
     def recomputed_flops(self) -> float:
         """FLOPs of the stage that activation checkpointing adds to `flops`, for the hardware alone."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from growctl.ladder.datasets import dataset_warnings, exhausted_run, prepared_sizes, sizes_in
+from growctl.ladder.datasets import dataset_warnings, exhausted, known_sizes, sizes_in
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
@@ -76,7 +76,7 @@ class RunDataset:
 
     def _check_lasts(self, dataset: Path, manifest: DatasetManifest) -> None:
         """Raises RunError if a source of a mixture may not be read as often as the run needs."""
-        if used_up := exhausted_run(self.schedule, sizes_in(manifest, dataset), self.with_controls):
+        if used_up := exhausted(self.schedule, sizes_in(manifest, dataset), self.with_controls):
             raise RunError(used_up)
 
     def _whole(self, recorded: Path, fingerprint: str | None, directory: Path) -> Path:
@@ -151,7 +151,7 @@ class RunDataset:
         open_samples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         self._check_lasts(dataset, manifest)
         EvaluationWindows(dataset, "validation", length)
-        for warning in dataset_warnings(self.schedule, prepared_sizes(self.schedule.data, self.runs.directory)):
+        for warning in dataset_warnings(self.schedule, known_sizes(self.schedule.data, self.runs.directory)):
             self.screen.message(f"warning: {warning}")
         return self._told_of_size(dataset)
 
@@ -173,8 +173,6 @@ class RecordedLadder:
 
     directory: Path
     entry: RunEntry
-    last_size: int
-    """Number of parameters of its last stage."""
 
     @classmethod
     def read(cls, directory: Path) -> "RecordedLadder":
@@ -185,7 +183,7 @@ class RecordedLadder:
                 f"{path}: there is no ledger here. A control trains on its ladder's data; run the ladder first"
             )
         with Ledger.open(path, read_only=True) as ledger:
-            return cls(directory, ledger.run(), ledger.stages()[-1].num_parameters)
+            return cls(directory, ledger.run())
 
     def check_control(self, directory: Path) -> None:
         """Raises RunError if the control in `directory` was started on other data than the ladder."""

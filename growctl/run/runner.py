@@ -387,7 +387,7 @@ def run_entry(
     """The run. `dataset` is the path, `manifest` that of the dataset; `ladder` is that of a control."""
     schedule, caveats = request.schedule, []
     if ladder and request.control:
-        caveats = control_caveats(request.control, schedule, ladder.last_size, ladder.entry.base_flops)
+        caveats = control_caveats(schedule, ladder.entry.base_flops)
     return RunEntry(
         name=request.name,
         schedule=request.label,

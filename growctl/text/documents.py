@@ -43,7 +43,7 @@ COMMANDS = {
     "shrink": "growctl.cli.written:WrittenCheckpoint",
     "status": "growctl.runs.status:StatusDocument",
     "sweep": "growctl.run.sets:SweepDocument",
-    "validate": "growctl.ladder.brief:ValidateDocument",
+    "validate": "growctl.ladder.plan:ValidateDocument",
     "verify": "growctl.runs.verify:VerifyDocument",
 }
 """What commands print with --json: {command, with - for spaces: its type as MODULE:NAME}."""
@@ -55,8 +55,8 @@ NOT_IN_DOCUMENTS = {
     "AnomalyEntry": ("stage",),  # a report names it beside
     "RunReport": ("directory", "points", "precisions"),
     "StageCost": ("plan",),
-    "RunCost": ("schedule", "used_up"),
-    "Plan": ("devices", "device_memory_bytes", "training_tokens", "dataset", "missing", "measurements"),
+    "RunCost": ("schedule",),
+    "Plan": ("devices", "sizes", "missing", "measurements"),
 }
 """Fields that belong in no document, by the name of their class: paths of this machine, and what other files hold."""
 

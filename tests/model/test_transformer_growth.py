@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from model.config import TransformerConfig, parameter_shapes
 from model.initialization import build_model
 from model.transformer_growth import grow_transformer
-from model.transformer_sizes import PRESERVING, check_transformer_growth, stack_tokens
+from model.transformer_sizes import PRESERVING, check_transformer_growth
 
 BASE = TransformerConfig(vocab_size=23, hidden_size=16, num_heads=2, num_layers=2, ffn_size=12)
 GROWN = {
@@ -269,21 +269,6 @@ def test_unknown_operators_and_invalid_noise_are_rejected():
     for operator in ("stack", "identity-blocks"):
         with pytest.raises(ValueError, match=f"it must be 0 for {operator}, which copies whole blocks"):
             grow_transformer(BASE, sized(num_layers=4), operator, NOTHING_TO_READ.__getitem__, noise=0.1)
-
-
-@pytest.mark.parametrize(
-    ("num_parameters", "train_tokens", "expected"),
-    [(8e9, 15e12, 6.58e9), (7e9, 2e12, 11.11e9), (13e9, 2e12, 15.84e9), (70e9, 2e12, 42.48e9)],
-)
-def test_stack_tokens_match_the_published_table(num_parameters, train_tokens, expected):
-    assert stack_tokens(num_parameters, 6 * num_parameters * train_tokens) == pytest.approx(expected, rel=1e-3)
-
-
-def test_stack_tokens_follow_the_formula_and_need_a_budget():
-    assert stack_tokens(1e10, 1e20) == pytest.approx(10**11.2235)  # 0.88 x 10 + 163.27 / 20 - 5.74
-    for num_parameters, flops in [(0, 1e20), (1e9, 10)]:
-        with pytest.raises(ValueError, match="they must be above 0 and above 10"):
-            stack_tokens(num_parameters, flops)
 
 
 def test_sizes_are_checked_without_torch():

@@ -131,7 +131,7 @@ def scheduled(
     run = recorded(RunRequest(name, schedule, "s.yaml", run_set=run_set), None)
     for index, final in enumerate(finals):
         run.train(index, final, start=finals[index - 1] or 4.0)
-    ladder = RecordedLadder(run.path.parent, run.entry, run.stages[-1].num_parameters)
+    ladder = RecordedLadder(run.path.parent, run.entry)
     for plan in plan_controls(schedule):
         flops = sum(stage.flops.total for stage in plan_run(plan.schedule))
         if loss := control(plan.name, flops):

@@ -72,7 +72,7 @@ def test_settings_that_need_more_steps_than_a_stage_has_are_warnings(tmp_path: P
     path = file_of(tmp_path, TEXT.replace("warmup_steps: 2", "warmup_steps: 2000"))
     out, err = run_here("validate", path)
     assert out.startswith(f"{path}: ")
-    assert f"{path}: warning: The ladder trains 36 steps, no more than " in err
+    assert f"{path}: warning: The ladder trains 36 steps, of which " in err
 
 
 IDENTITY = """

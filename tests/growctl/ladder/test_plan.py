@@ -69,10 +69,6 @@ def test_the_json_plan_has_stages_controls_and_totals_that_add_up(hardware: dict
         assert (stage["wall_seconds"] is None) == (not hardware)
         assert stage["measured"] is None
     assert [stage["name"] for stage in plan["stages"]] == ["stage-0", "stage-1", "stage-2"]
-    assert [stage["token_share"] for stage in plan["stages"]] == [0.2, 0.3, 0.5]
-    assert [stage["flops_share"] for stage in plan["stages"]] == [
-        pytest.approx(stage["flops"] / plan["total"]["flops"]) for stage in plan["stages"]
-    ]
     assert [(control["kind"], control["name"]) for control in plan["controls"]] == [
         ("transformer-scratch", "s-control-transformer-scratch-0.5x"),
         ("transformer-scratch", "s-control-transformer-scratch"),
@@ -138,7 +134,7 @@ def test_a_shipped_plan_fits_its_terminal_and_cuts_nothing(
 def test_a_plan_without_unknowns_shows_every_column_in_120_columns() -> None:
     text = printed(load_schedule("pile_1.4b", [*CLUSTER, "data.approximate_tokens=300B"]), 120)
     assert [" ".join(words) for words in headings(text)] == [
-        "stage parameters embedding tokens tokens/p epochs FLOPs parameters attention head",
+        "stage parameters embedding tokens tokens/p epochs FLOPs",
         "stage micro-batch largest parameters gradients optimizer activations temporary total",
         "stage devices steps tokens/s MFU time device-hours money checkpoints",
     ]
@@ -156,12 +152,8 @@ def test_what_is_recomputed_has_a_column_of_its_own_beside_the_models_flops() ->
     )
     assert "recomputed" not in without
     assert headings(text)[0][-1] == "recomputed"
-    assert cells(text, "stage-0")[-1].startswith("+")
     assert "ZeRO-1, 2 blocks recomputed at a time" in text
     assert "Time, at an MFU of 40% without recomputation" in text
-    narrow = " ".join(printed(ladder(launch={"activation_checkpointing": "blocks"}), width=50).split())
-    assert "FLOPs (+" in narrow
-    assert "by activation checkpointing, no part of the training FLOPs" in narrow
 
 
 def test_unknown_columns_are_hidden_and_a_hint_names_the_missing_keys() -> None:
@@ -178,12 +170,6 @@ def test_a_single_stage_without_controls_has_no_totals_and_no_controls_table() -
     text = printed(ladder((20,)))
     assert not [line for line in text.splitlines() if line.startswith("total ")]
     assert "Controls" not in text
-
-
-def test_the_plan_of_a_ladder_shows_the_shares_of_its_stages_in_tokens_and_flops() -> None:
-    text = " ".join(printed(ladder(releases="all")).split())
-    assert "shares of the stages: 20% + 30% + 50% of the ladder's tokens, 16% + 29% + 56% of its FLOPs." in text
-    assert "shares of the stages" not in printed(ladder((20,)))
 
 
 def test_the_largest_numbers_and_longest_names_fit() -> None:
@@ -204,13 +190,12 @@ def test_the_largest_numbers_and_longest_names_fit() -> None:
 def test_tokens_are_counted_from_the_start_of_the_ladder_and_flops_by_stage() -> None:
     plans = plan_stages(ladder())
     row = cells(printed(ladder()), "stage-2")
-    name, parameters, embedding, tokens, per_parameter, flops, *shares = row
+    name, parameters, embedding, tokens, per_parameter, flops = row
     assert (name, tokens) == ("stage-2", "6.4k")
     assert parameters == f"{plans[2].num_parameters / 1e3:.3g}k"
     assert embedding == "9.6k"
     assert float(per_parameter) == pytest.approx(100 * TOKENS_PER_STEP / plans[2].num_parameters, abs=0.05)
     assert float(flops) == pytest.approx(plans[2].flops.total, rel=5e-3)
-    assert sum(float(share.rstrip("%")) for share in shares) == pytest.approx(100, abs=1)
     total = cells(printed(ladder()), "total")
     assert total[1] == "12.8k"
     assert float(total[2]) == pytest.approx(total_flops(plans).total, rel=5e-3)
@@ -220,7 +205,7 @@ def test_warnings_and_notes_come_last_and_differ_visibly() -> None:
     text = printed(ladder(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 3}))
     remarks = " ".join(text.partition("Warnings and notes")[2].split())
     assert remarks.startswith("warning: ")
-    assert "falls by less than 3e-12" in remarks
+    assert "before its budget" in remarks
 
 
 def test_batch_context_and_rate_have_columns_where_stages_differ() -> None:
@@ -230,6 +215,6 @@ def test_batch_context_and_rate_have_columns_where_stages_differ() -> None:
         text = printed(ladder((20, 20), stages=stages, learning_rate={"peak": 1e-3} | rate), 140)
         return set(headings(text)[0])
 
-    assert not {"batch", "context", "tokens/step", "rate"} & shown({}, {})
+    assert not {"batch", "context", "rate"} & shown({}, {})
     assert {"batch", "context"} == shown({"sequence_length": 8}, {}) & {"batch", "context", "rate"}
     assert "rate" in shown({"batch_size": 4}, {}, batch_scaling="linear")

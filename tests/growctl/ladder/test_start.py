@@ -11,7 +11,7 @@ from growctl.ladder.load import ScheduleError, load_resolved, load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.ladder.warnings import schedule_caveats
+from growctl.ladder.warnings import schedule_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.run.start import Start
 from growctl.schedule.blocks import Schedule
@@ -275,7 +275,7 @@ def test_controls_count_the_base_and_those_that_grow_start_from_it(base: Path) -
 
     for control, budget in ((scratch, 1), (twice, 2), (jump, 1), (official, 1)):
         assert abs(flops(control) - budget * whole) <= plan_stages(control)[-1].step_flops.total
-    assert not [caveat for caveat in schedule_caveats(loaded) if "start checkpoint" in caveat]
+    assert not [caveat for caveat in schedule_warnings(loaded) if "start checkpoint" in caveat]
 
 
 @pytest.mark.parametrize("cost", [None, TrainingCost(complete=False)])
@@ -285,15 +285,15 @@ def test_an_unknown_cost_of_the_base_is_a_caveat_unless_the_schedule_gives_it(
     base = write_base(tmp_path / "base", cost=cost)
     loaded = started(base)
     assert loaded.base_flops is None
-    assert all("whose cost is not known" in caveat for caveat in schedule_caveats(loaded))
-    assert len(schedule_caveats(loaded)) == 3
+    assert all("whose cost is not known" in caveat for caveat in schedule_warnings(loaded))
+    assert len(schedule_warnings(loaded)) == 3
     start = make_plan(loaded).start
     assert start is not None
     assert (start.checkpoint, start.num_parameters, start.grows) == (str(base), 12736, False)
     assert (start.run, start.trained_tokens, start.flops) == (None, None, None)
     given = started(base, "start.flops=1e20")
     assert given.base_flops == 1e20
-    assert not [caveat for caveat in schedule_caveats(given) if "start checkpoint" in caveat]
+    assert not [caveat for caveat in schedule_warnings(given) if "start checkpoint" in caveat]
 
 
 def test_official_growth_of_one_stage_needs_a_base_that_grows(base: Path) -> None:

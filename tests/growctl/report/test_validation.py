@@ -64,49 +64,22 @@ def test_a_large_validation_set_and_one_of_unknown_size_give_no_warning(
 
 
 @pytest.mark.parametrize(
-    ("num_documents", "num_tokens", "fraction", "said"),
+    ("num_documents", "num_tokens", "max_sequences", "said"),
     [
-        (50, 100_000, 0.03, None),
-        (
-            49,
-            100_000,
-            0.03,
-            "Validation has 49 documents with 100,000 tokens, and an evaluation reads 100,000",
-        ),
-        (50, 99_999, 0.03, "with fewer than 50 documents or 100,000 tokens, a difference of 0.05 nats"),
-        (1, 1, 0.03, "Validation has 1 document with 1 token, "),
-        (21, 117_162, 0.03, "Set data.validation_fraction to 0.09 instead of 0.03, or use more text."),
-        (5, 1_000_000, 0.05, "Use more text, or a larger data.validation_fraction."),
+        (50, 100_000, None, None),
+        (80, 500_000, 1563, None),
+        (49, 100_000, None, "Validation has 49 documents with 100,000 tokens, and an evaluation reads 100,000"),
+        (50, 99_999, None, "with fewer than 50 documents or 100,000 tokens, a difference of 0.05 nats"),
+        (80, 500_000, 5, "an evaluation reads 320 of them"),
+        (80, 500_000, 5, "Set evaluation.max_sequences to 1,563 or more."),
     ],
 )
 def test_the_warning_has_the_limits_and_what_to_set(
-    num_documents: int, num_tokens: int, fraction: float, said: str | None
+    num_documents: int, num_tokens: int, max_sequences: int | None, said: str | None
 ) -> None:
-    warning = small_validation(num_documents, num_tokens, fraction)
+    warning = small_validation(num_documents, num_tokens, max_sequences=max_sequences, sequence_length=64)
     assert (warning is None) == (said is None)
     assert said is None or said in str(warning)
-
-
-@pytest.mark.parametrize(
-    ("num_documents", "num_tokens", "max_sequences", "num_read", "advice"),
-    [
-        (
-            *(21, 117_162, 1000, "64,000"),
-            "Set data.validation_fraction to 0.09 instead of 0.03, or use more text. Set evaluation.max_sequences to "
-            "1,563 or more.",
-        ),
-        (80, 500_000, 5, "320", "may rest on a few documents. Set evaluation.max_sequences to 1,563 or more."),
-        (80, 50_000, 5, "320", "or use more text. Set evaluation.max_sequences to 1,563 or more."),
-    ],
-)
-def test_an_evaluation_that_reads_little_of_a_validation_set_is_in_the_same_warning(
-    num_documents: int, num_tokens: int, max_sequences: int, num_read: str, advice: str
-) -> None:
-    warning = small_validation(num_documents, num_tokens, 0.03, max_sequences=max_sequences, sequence_length=64)
-    assert warning is not None
-    assert f"and an evaluation reads {num_read} of them" in warning
-    assert warning.endswith(advice)
-    assert small_validation(80, 500_000, 0.03, max_sequences=1563, sequence_length=64) is None
 
 
 def test_the_report_warns_of_evaluations_that_read_little(tmp_path: Path) -> None:

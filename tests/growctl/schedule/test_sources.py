@@ -152,5 +152,5 @@ def test_a_mixture_is_no_text_to_train_on(original: Path, tmp_path: Path, key: s
 
 def test_an_evaluation_reads_a_sequence_of_each_source_at_least_and_the_warning_knows(original: Path) -> None:
     schedule = loaded(original, "evaluation.max_sequences=1")
-    [warning] = dataset_warnings(schedule, DatasetSizes(10**6, 1000, 200_000, 261))
+    [warning] = dataset_warnings(schedule, DatasetSizes(True, 10**6, {}, 1000, 200_000))
     assert "an evaluation reads 32 of them" in warning
