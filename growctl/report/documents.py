@@ -82,8 +82,10 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
                 "control": run.control,
                 "stage": part.name,
             }
-            row |= {key: value for key, value in plain(part).items() if key not in _NOT_IN_TABLE}
-            rows.append(row | {"base_flops": run.base.flops if run.base else 0.0})
+            cells = {key: value for key, value in plain(part).items() if key not in _NOT_IN_TABLE}
+            for cost in ("spent", "replayed"):
+                cells = {f"{cost}_{key}": value for key, value in cells.pop(cost).items()} | cells
+            rows.append(row | cells | {"base_flops": run.base_flops})
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()

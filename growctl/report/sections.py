@@ -68,7 +68,7 @@ _STAGE_COLUMNS = (
     Column("tokens", cell=lambda stage: figure(stage.train_tokens, short_count)),
     Column("FLOPs", drop=1, cell=lambda stage: figure(stage.flops, scientific)),
     Column("FLOPs so far", cell=lambda stage: figure(stage.cumulative_flops, scientific)),
-    Column("device time", drop=2, cell=lambda stage: figure(stage.device_seconds, duration)),
+    Column("device time", drop=2, cell=lambda stage: figure(stage.spent.device_seconds, duration)),
     Column("perplexity", cell=_perplexity),
     Column("jump", cell=lambda stage: figure(stage.jump, jump_text)),
 )
@@ -120,7 +120,7 @@ def remarks(run: RunReport) -> Iterator[str]:
             "their device time is not counted here."
         )
     flops = sum(part.replayed_flops for part in run.parts)
-    seconds = round(sum(part.replayed_device_seconds for part in run.parts))
+    seconds = round(sum(part.replayed.device_seconds for part in run.parts))
     share = f" (+{flops / whole:.1%})" if whole else ""
     replayed = [f"{scientific(flops)} FLOPs{share}, not counted above"] if flops else []
     replayed += [f"{duration(seconds)} of device time, counted above"] if seconds else []

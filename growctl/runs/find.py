@@ -1,9 +1,7 @@
 """Finds the runs of a report, each ladder with its controls and without copies, and reads them from their ledgers."""
 
-import gc
 import math
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from growctl.ledger.entries import AnomalyEntry, Cost, RunEntry, ScoreEntry, Sta
 from growctl.ledger.file import LedgerError, NothingRecorded
 from growctl.ledger.ledger import Ledger
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
-from growctl.runs_dir import CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
+from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.text.suggestion import nearest
 from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest
@@ -39,23 +37,20 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
     paths = find_ledgers(runs_dir)
     runs: dict[str, RunReport] = {}
     unreadable: dict[str, LedgerError] = {}
-    with _no_garbage_collection():
-        for name, path in paths.items():
-            try:
-                runs[name] = read_run(path)
-            except LedgerError as error:
-                unreadable[name] = error
+    for name, path in paths.items():
+        try:
+            runs[name] = read_run(path)
+        except LedgerError as error:
+            unreadable[name] = error
     sets: dict[str, list[str]] = {}
     for run in runs.values():
         if run.group is not None and run.control is None:
             sets.setdefault(run.group, []).append(run.name)
     _check_known(names, [*paths, *sets], runs_dir)
     names = [member for name in names for member in ([name] if name in paths else sets[name])]
-    ladders = {known for name in names for known in (name, runs[name].recorded_name if name in runs else name)}
     for name, why in unreadable.items():
-        if name not in names and isinstance(why, NothingRecorded):
-            continue  # its runner has only just created it
-        if not names or name in names or name.startswith(tuple(f"{ladder}-control-" for ladder in ladders)):
+        is_asked_for = not names or name.partition(CONTROL_INFIX)[0] in names
+        if name in names or (is_asked_for and not isinstance(why, NothingRecorded)):  # else it was only just created
             raise why
     if not runs:
         raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
@@ -67,18 +62,6 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
         controls.sort(key=lambda other: (runs[other].control, runs[other].cumulative_flops))
         wanted |= {member: runs[member] for member in (name, *controls) if member not in wanted}
     return list(wanted.values())
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Pauses Python's search for cycles, which looks at every row again and again and finds nothing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def find_ledgers(runs_dir: Path, names: Sequence[str] = ()) -> dict[str, Path]:
@@ -101,30 +84,14 @@ def _check_known(names: Sequence[str], known: Collection[str], runs_dir: Path) -
 
 
 def _without_copies(runs: dict[str, RunReport], names: Sequence[str]) -> dict[str, RunReport]:
-    """Keeps one of the runs with the same id and the same ends: preferably one of `names`, then one that was not
-    renamed, then the first by name.
-
-    Notes name the copies that are left out, and say which runs began as copies and were trained further.
-    """
-
-    def precedence(run: RunReport) -> tuple[bool, bool, str]:
-        return run.name not in names, run.name != run.recorded_name, run.name
-
+    """Keeps one of the runs with the same id and the same ends, and notes the others: preferably one of `names`, then
+    one that was not renamed, then the first by name."""
     kept: dict[tuple[Any, ...], RunReport] = {}
-    for run in sorted(runs.values(), key=precedence):
+    for run in sorted(runs.values(), key=lambda run: (run.name not in names, run.name != run.recorded_name, run.name)):
         shown = kept.setdefault((run.run_id, _ends(run)), run)
         if shown is not run:
             note = f"{run.name} is a copy of {shown.name} and is left out."
             kept[run.run_id, _ends(run)] = replace(shown, notes=(*shown.notes, note))
-    originals: dict[str, RunReport] = {}
-    for run in sorted(kept.values(), key=lambda run: (run.name != run.recorded_name, run.name)):
-        original = originals.setdefault(run.run_id, run)
-        if original is not run:
-            note = (
-                f"{run.name} began as a copy of {original.name}, and they were trained differently since. The steps "
-                "before the copy are in both: do not add their costs."
-            )
-            kept[run.run_id, _ends(run)] = replace(run, notes=(*run.notes, note))
     return {run.name: run for run in sorted(kept.values(), key=lambda run: run.name)}
 
 
@@ -168,11 +135,9 @@ def find_pair(first: str, second: str, runs_dir: Path) -> tuple[RunReport, RunRe
     run, NotTwoRuns if both are the same run or one has no evaluation, LedgerError if a ledger cannot be read.
     """
     paths = [_ledger(name, runs_dir) for name in (first, second)]
-    if paths[0].resolve() == paths[1].resolve():
-        raise NotTwoRuns(f"{first} and {second} are the same run; name two different runs")
     a, b = map(read_run, paths)
     if a.run_id == b.run_id and _ends(a) == _ends(b):
-        raise NotTwoRuns(f"{second} is a copy of {first}; name two different runs")
+        raise NotTwoRuns(f"{first} and {second} are the same run, or copies of it; name two different runs")
     for run, path in zip((a, b), paths, strict=True):
         if not run.points and not any(part.validation_loss is not None for part in run.parts):
             raise NotTwoRuns(
@@ -218,33 +183,16 @@ def read_run(path: Path) -> RunReport:
             ]
             stages.append(_stage_report(ledger, run, stage, stages, path.parent))
     return RunReport(
-        name=path.parent.name,
+        **vars(run) | {"name": path.parent.name},
         recorded_name=run.name,
-        run_id=run.run_id,
-        schedule=run.schedule,
-        control=run.control,
-        control_of=run.control_of,
-        ladder_id=run.ladder_id,
         stages=tuple(stages),
         releases=tuple(releases),
         points=tuple(points),
-        dataset_fingerprint=run.dataset_fingerprint,
         directory=path.parent,
-        dataset=run.dataset,
-        conditions=run.conditions,
         relaunched=relaunched,
-        decays=run.decays,
-        caveats=tuple(run.caveats),
         precisions=frozenset(precision for _, _, precision in machines) - {UNKNOWN},
-        anomalies=tuple(anomalies),
         machines=machines,
-        base=run.base,
-        group=run.group,
-        overrides=run.overrides,
-        seed=run.seed,
-        validation_documents=run.validation_documents,
-        validation_tokens=run.validation_tokens,
-        training_tokens=run.training_tokens,
+        anomalies=tuple(anomalies),
         notes=tuple(_notes(run, RunPaths(path.parent), stages, releases)),
     )
 
@@ -280,7 +228,6 @@ def _stage_report(
 ) -> StageReport:
     """The report of a stage, or of a release, after the stages `before`, of the run in `directory`."""
     cost, finished = ledger.stage_cost(stage.name), ledger.finished(stage.name)
-    work = ledger.work(stage.name)
     evaluations = ledger.evaluations(stage.name)
     latest = {evaluation.point: evaluation for evaluation in evaluations}
     final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
@@ -290,56 +237,37 @@ def _stage_report(
         previous_loss = run.base.validation_loss  # both were measured on the same validation tokens
     start_size = before[-1].num_parameters if before else None
     grown = bool(run.base or before) and not stage.branch_of and stage.num_parameters != start_size
+    same = ("name", "num_parameters", "num_embedding_parameters", "num_layers", "sequence_length", "tokens_per_step")
     return StageReport(
-        name=stage.name,
-        num_parameters=stage.num_parameters,
-        num_embedding_parameters=stage.num_embedding_parameters,
+        **{name: getattr(stage, name) for name in (*same, "branch_of", "decayed")},
+        step_flops=stage.step_flops.total,
+        planned_steps=stage.num_steps,
+        finished=finished,
         num_steps=cost.trained.steps,
         train_tokens=cost.trained.tokens,
         flops=cost.model.flops.total,
-        reused_flops=cost.reused.flops.total,
-        reused_from=tuple(dict.fromkeys(row.paid_by for row in work if row.paid_by)),
         cumulative_flops=spent + cost.model.flops.total,
         replayed_flops=cost.replayed.flops.total,
         rolled_back_flops=cost.rolled_back.flops.total,
+        reused_flops=cost.reused.flops.total,
+        reused_from=tuple(dict.fromkeys(row.paid_by for row in ledger.work(stage.name) if row.paid_by)),
         evaluation_flops=cost.spent.evaluation_flops + cost.reused.evaluation_flops,
-        evaluated_tokens=final.num_tokens if final else None,
-        evaluation_precision=final.precision if final else None,
         cost_is_whole=_agrees(cost.trained, directory, stage),
-        recomputed_flops=cost.spent.recomputed_flops,
-        wall_seconds=cost.spent.wall_seconds,
-        device_seconds=cost.spent.device_seconds,
-        replayed_device_seconds=cost.replayed.device_seconds,
+        spent=cost.spent,
+        replayed=cost.replayed,
+        model_cost=cost.model,
+        mfu=cost.spent.mfu,
         validation_loss=final.loss if final else None,
+        own_context_loss=final.own_context_loss if final else None,
         perplexity=final.perplexity if final else None,
         bits_per_byte=final.bits_per_byte if final else None,
+        evaluated_tokens=final.num_tokens if final else None,
+        evaluation_precision=final.precision if final else None,
         by_source=(final or evaluations[-1]).by_source if evaluations else {},
         loss_before_growth=previous_loss if grown else None,
         loss_after_growth=after_growth.loss if after_growth and grown else None,
-        finished=finished,
-        branch_of=stage.branch_of,
-        decayed=stage.decayed,
         samples=_samples(directory, stage) if finished else (),
         scores=newest_scores(ledger.scores(stage.name)),
-        step_seconds=cost.spent.step_seconds,
-        mfu=cost.spent.mfu,
-        peak_gpu_bytes=max((row.peak_gpu_bytes for row in work if row.peak_gpu_bytes is not None), default=None),
-        peak_resident_bytes=max(
-            (row.peak_resident_bytes for row in work if row.peak_resident_bytes is not None), default=None
-        ),
-        gpu_joules=cost.spent.gpu_joules,
-        cpu_joules=cost.spent.cpu_joules,
-        money=cost.spent.money,
-        replayed_gpu_joules=cost.replayed.gpu_joules,
-        replayed_cpu_joules=cost.replayed.cpu_joules,
-        replayed_money=cost.replayed.money,
-        tokens_per_step=stage.tokens_per_step,
-        step_flops=stage.step_flops.total,
-        sequence_length=stage.sequence_length,
-        num_layers=stage.num_layers,
-        own_context_loss=final.own_context_loss if final else None,
-        model_cost=cost.model,
-        planned_steps=stage.num_steps,
     )
 
 

@@ -133,10 +133,6 @@ def test_status_says_that_a_run_was_imported_and_no_command_resumes_it(machines:
     imported = status["quick"]
     assert (imported["state"], imported["resume_command"]) == ("imported", None)
     assert imported["notes"] == ["its ledger was imported from elsewhere, so that it has no checkpoints here"]
-    assert [(stage["name"], stage["state"], stage["step"]) for stage in imported["stages"]] == [
-        ("0-800k", "done", 1000),
-        ("1-2m", "done", 600),
-    ]
     assert status["quick-control-tokenformer-scratch-1600"]["control_of"] == "quick"
     assert "imported" in run_here("status", "--runs-dir", str(here))[0]
 

@@ -26,12 +26,15 @@ CONDITIONS: dict[str, Any] = {
 def stage(name: str, flops: float, so_far: float, loss: float | None, **values: Any) -> StageReport:
     """A stage that costs `flops`; finished, if it has a loss."""
     return StageReport(
-        *(name, 1000, 100, 5000, flops, so_far, 0.0, 1.0, 1.0, 0.0),
+        name=name,
+        num_parameters=1000,
+        num_steps=100,
+        train_tokens=5000,
+        flops=flops,
+        cumulative_flops=so_far,
         validation_loss=loss,
         perplexity=None if loss is None else math.exp(loss),
         bits_per_byte=None if loss is None else loss / 2,
-        loss_before_growth=None,
-        loss_after_growth=None,
         finished=loss is not None,
         **{"decayed": True} | values,
     )
@@ -41,8 +44,17 @@ def run(name: str, loss: float | None = 2.0, flops: float = 1e12, **fields: Any)
     """A run of two stages on the dataset `f00d`; `conditions` replace those of CONDITIONS."""
     stages = (stage("small", flops / 4, flops / 4, 3.0, decayed=False), stage("large", flops * 3 / 4, flops, loss))
     made = RunReport(
-        *(name, name, name, "s", None, None, None, stages, (), "f00d", Path("runs") / name),
+        name=name,
+        recorded_name=name,
+        run_id=name,
+        schedule="s",
+        control=None,
+        control_of=None,
+        seed=0,
+        stages=stages,
+        directory=Path("runs") / name,
         dataset="/data/words",
+        dataset_fingerprint="f00d",
         precisions=frozenset({"bf16"}),
     )
     return replace(made, conditions=CONDITIONS | fields.pop("conditions", {}), **fields)

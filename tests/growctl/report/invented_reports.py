@@ -32,19 +32,30 @@ def run_report(
         diverged = final is not None and not math.isfinite(final)
         stages.append(
             StageReport(
-                *(f"s{size}", size, 100, 1000, budget * FLOPS / len(sizes), spent, 0.0, 1.0, 1.0, 0.0),
+                name=f"s{size}",
+                num_parameters=size,
+                num_steps=100,
+                train_tokens=1000,
+                flops=budget * FLOPS / len(sizes),
+                cumulative_flops=spent,
                 validation_loss=None if diverged else final,
                 perplexity=math.inf if diverged else None if final is None else math.exp(final),
-                bits_per_byte=None,
-                loss_before_growth=None,
-                loss_after_growth=None,
                 finished=final is not None,
                 decayed=is_last,
                 planned_steps=100,
             )
         )
     return RunReport(
-        *(name, name, name, "s", kind, of, None, tuple(stages), (), "f00d", Path("runs") / name),
+        name=name,
+        recorded_name=name,
+        run_id=name,
+        schedule="s",
+        control=kind,
+        control_of=of,
+        stages=tuple(stages),
+        dataset="",
+        dataset_fingerprint="f00d",
+        directory=Path("runs") / name,
         conditions=conditions,
         seed=seed,
         overrides=overrides,

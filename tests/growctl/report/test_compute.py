@@ -59,7 +59,7 @@ def test_device_hours_within_a_stage_follow_the_share_of_its_kept_steps(tmp_path
     small, large = run.stages
     assert small.model_cost
     assert large.model_cost
-    assert large.replayed_device_seconds > 0
+    assert large.replayed.device_seconds > 0
     marks = [mark for mark in series_of(chart_of(tmp_path), "quick").marks if mark.x["flops"] >= 1000 * SMALL_STEP]
     at_end_of_small, *rest = marks
     hours = [small.model_cost.device_seconds / 3600, large.model_cost.device_seconds / 3600]

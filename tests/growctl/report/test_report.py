@@ -46,7 +46,7 @@ def test_a_stage_report_has_the_cost_and_the_jump(runs: Path) -> None:
     assert (large.validation_loss, large.perplexity) == (1.28, math.exp(1.28))
     assert (small.loss_before_growth, small.loss_after_growth, small.jump) == (None, None, None)
     assert (large.loss_before_growth, large.loss_after_growth, large.jump) == (1.42, 1.42, 0.0)
-    assert large.device_seconds == 2 * large.wall_seconds > 0
+    assert large.spent.device_seconds == 2 * large.spent.wall_seconds > 0
 
 
 def test_replayed_work_does_not_move_the_points_of_evaluations(runs: Path) -> None:

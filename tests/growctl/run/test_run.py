@@ -145,7 +145,7 @@ def test_the_report_adds_up(finished_ladder):
     assert large["loss_before_growth"] == small["validation_loss"]
     assert large["loss_after_growth"] == pytest.approx(small["validation_loss"], abs=EXACT_GROWTH)
     assert large["perplexity"] == pytest.approx(math.exp(large["validation_loss"]))
-    assert small["wall_seconds"] > 0
+    assert small["spent"]["wall_seconds"] > 0
 
 
 def test_the_report_has_a_table_a_picture_and_a_page(finished_ladder):

@@ -96,7 +96,7 @@ def test_the_report_counts_reused_flops_in_the_models_cost_and_says_who_paid(fam
     assert [s["cumulative_flops"] for s in extended["stages"]] == [s["cumulative_flops"] for s in anew["stages"]]
     assert [s["reused_from"] for s in extended["stages"]] == [["tiny"], ["tiny"], []]
     assert extended["stages"][0]["reused_flops"] == extended["stages"][0]["flops"]
-    assert extended["stages"][0]["device_seconds"] == 0.0
+    assert extended["stages"][0]["spent"]["device_seconds"] == 0.0
     assert "are reused from tiny" in " ".join(out.split())
 
 
