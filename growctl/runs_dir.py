@@ -67,10 +67,6 @@ class RunsPaths:
         """The files of a report on several ladders, which belongs to no run."""
         return ReportPaths(self.directory / ".reports" / name)
 
-    def array_jobs(self, group: str) -> Path:
-        """The folder with scripts, pickles and logs of the SLURM job arrays of a set of runs."""
-        return self.directory / ".slurm" / group
-
     @property
     def datasets_log(self) -> Path:
         """The log of dataset preparation."""

@@ -2,17 +2,17 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from growctl.ladder.plan import start_line
 from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run
 from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
+from growctl.launch.slurm import script
 from growctl.run.attempt import StageHistory
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train
-from growctl.run.slurm_jobs import AlreadySubmitted, Chain, Job, bundles, nothing_to_submit
+from growctl.run.slurm_jobs import jobs_folder, jobs_of, nothing_to_submit
 from growctl.runs_dir import RunPaths
 from stages.counted import counted
 
@@ -26,21 +26,12 @@ def dry_run_text(request: LadderRequest) -> str:
     return "\n".join(_lines(request))
 
 
-def submissions_text(requests: Sequence[LadderRequest]) -> str:
-    """The jobs and job arrays that would be submitted to SLURM for the runs of a set; empty if none would.
-
-    Raises the errors that submitting them would raise before anything is written. If this machine lacks SLURM, the text
-    says so instead.
-    """
-    return "\n".join(_submissions([each for each in requests if each.ladder.schedule.launch.cluster == "slurm"]))
-
-
 def _lines(request: LadderRequest) -> Iterator[str]:
     schedule = request.ladder.schedule
     machines = machines_of(schedule)
     requests = request.checked(machines)
     if schedule.launch.cluster == "slurm":
-        yield from _jobs(Chain.of(request), machines)
+        yield from _jobs(request, machines)
     else:
         for run in requests:
             yield f"# {run.name}: {f'control ({run.control})' if run.control else 'ladder'}"
@@ -64,39 +55,13 @@ def _lines(request: LadderRequest) -> Iterator[str]:
         yield f"# The run cannot start on this machine. {error}"
 
 
-def _submissions(requests: Sequence[LadderRequest]) -> Iterator[str]:
-    chains, cannot = [], ""
-    for request in requests:
-        chain = Chain.of(request)
-        try:
-            chain.check_queue()
-        except LaunchError as error:
-            cannot = f"# The runs cannot start on this machine. {error}"
-        except AlreadySubmitted as error:
-            yield f"# {chain.name}: {error}"
-            continue
-        if chain.jobs:
-            chains.append(chain)
-    for bundle in bundles(chains):
-        if bundle.tasks > 1:
-            yield f"# {bundle.tasks} runs as job arrays, task 0 first: {', '.join(bundle.names)}"
-        for job in bundle.jobs:
-            yield from _script(job, bundle.folder, bundle.tasks)
-    if cannot:
-        yield cannot
-
-
-def _script(job: Job, folder: Path, tasks: int = 1) -> Iterator[str]:
-    yield f"# {'job' if tasks == 1 else 'array'} {job.name}: sbatch {folder}/JOB-ID_submission.sh"
-    yield job.script(folder, tasks)
-
-
-def _jobs(chain: Chain, machines: Machines) -> Iterator[str]:
-    request = chain.request
-    if not chain.jobs:
+def _jobs(request: LadderRequest, machines: Machines) -> Iterator[str]:
+    jobs, folder = jobs_of(request), jobs_folder(request)
+    if not jobs:
         yield f"# {nothing_to_submit(request)}"
-    for job in chain.jobs:
-        yield from _script(job, chain.run.jobs_folder)
+    for job in jobs:
+        yield f"# job {job.name}: sbatch {folder}/JOB-ID_submission.sh"
+        yield script(job.executor(folder, f"afterok:ID-OF-{job.after}" if job.after else None))
         yield f"# in the job {job.name}, on its first machine:"
         for plan in job.stages:
             yield from _stage(request, job.request, plan, machines)

@@ -57,7 +57,7 @@ def sweep(
     """Train a run for every combination of values, one after another. Run the same command again to resume.
 
     Finished runs are skipped. A run that fails does not stop the others; the same command tries it again. With
-    launch=slurm, submit the runs as job arrays and return. With --json, progress goes to standard error.
+    launch=slurm, submit the jobs of all runs and return. With --json, progress goes to standard error.
 
     Example: growctl sweep quickstart learning_rate.peak=2e-3,4e-3,8e-3 seed=0,1,2 --dry-run
     """
@@ -94,10 +94,11 @@ def train_requests(
     shown = cost_section(document, reuses=reuses) if dry_run else outcome_section(document)
     print_result(document, [shown], as_json=as_json)
     if dry_run and not as_json:
-        from growctl.cli.dry_run import submissions_text
+        from growctl.cli.dry_run import dry_run_text
 
-        if text := submissions_text(requests):
-            say(f"\n{text}")
+        for request in requests:
+            if request.ladder.schedule.launch.cluster == "slurm":
+                say(f"\n{dry_run_text(request)}")
     elif not as_json:
         where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
         queued = any(request.ladder.schedule.launch.cluster == "slurm" for request in requests)

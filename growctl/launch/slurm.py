@@ -131,7 +131,7 @@ def check_slurm(launch: LaunchBlock) -> None:
             raise LaunchError(f"launch.slurm.{name} = {value!r}: must be one line of text")
 
 
-def slurm_executor(launch: LaunchBlock, folder: Path, memory: str | None, tasks: int, **parameters: Any) -> Any:
+def slurm_executor(launch: LaunchBlock, folder: Path, memory: str | None, tasks: int = 1, **parameters: Any) -> Any:
     """submitit's executor of a job, or of an array of `tasks`, with the options of `launch` and further `parameters`.
 
     Its scripts, pickles and logs go to `folder`; it writes nothing by itself. `memory` is that of a job whose schedule
@@ -174,12 +174,9 @@ def slurm_executor(launch: LaunchBlock, folder: Path, memory: str | None, tasks:
     return executor
 
 
-def script(executor: Any, tasks: int = 1) -> str:
-    """The script that `executor` gives to sbatch, for a job, or for an array of `tasks`."""
-    if tasks > 1:
-        executor.parameters["map_count"] = tasks
+def script(executor: Any) -> str:
+    """The script that `executor` gives to sbatch."""
     text: str = executor._make_submission_file_text(executor._submitit_command_str, "")
-    executor.parameters.pop("map_count", None)  # submitit adds it itself when it submits
     return text
 
 

@@ -49,7 +49,7 @@ class SweptRun:
     flops_left: float
     """The FLOPs of those that are not finished."""
     jobs: dict[str, str]
-    """The SLURM jobs last submitted for it: {name: id}; 12_3 is task 3 of the job array 12."""
+    """The SLURM jobs last submitted for it: {name: id}."""
 
 
 @dataclass(frozen=True)

@@ -1,45 +1,50 @@
-"""Submits runs to SLURM as jobs; each runs a JobPart (growctl/run/job_part.py).
+"""Runs as SLURM jobs: submits them through submitit, and is what each job runs.
 
 `launch.slurm.job: ladder` submits one job per run, with as many machines as its largest stage needs. `stage` submits
 one job per stage and its release, with that stage's machines; each job waits for the one before. Each control is a
 separate run. It waits for the ladder, because its budget may depend on it and because users want the ladder first;
-controls do not wait for each other. Finished stages get no job. All of them together are the run's chain of jobs.
+controls do not wait for each other. Finished stages get no job.
 
-Runs of a set (`run --seeds`, `sweep`) whose chains ask SLURM for the same share an array for each place in the chain:
-task i is the job of run number i, and waits for task i of an earlier array (`aftercorr`), so that each run advances,
-fails and is queued again by itself.
+A job is the ordinary runner on its first machine, with workers started by srun. Shortly before the time limit, SLURM
+warns the job with SIGUSR2. The job makes its workers save and exit, saves its own state and is requeued. When it starts
+again, it resumes from the files on disk, like any other run.
 
 The first job prepares the dataset unless it exists already. This can take hours, which login nodes do not allow.
 `growctl prepare` prepares it beforehand, in a job without devices.
 """
 
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from growctl.bugs import report_bug
 from growctl.ladder.stage_plans import StagePlan
 from growctl.launch.machines import plain_path
 from growctl.launch.resolve import machines_of
-from growctl.launch.slurm import array_number, cancel, check_slurm, job_states, script, slurm_executor, submit_array
-from growctl.run.job_part import JobPart
+from growctl.launch.slurm import cancel, check_slurm, job_states, slurm_executor, submit_array
+from growctl.run import signals
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train, schedule_yaml
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs.lock import hold
-from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.runs_dir import RunPaths
+from growctl.text.escaping import say
 from model.errors import Failure, UserError
 from stages.checkpoint.files import write_file
 from stages.counted import counted
 
-LARGEST_ARRAY = 500
-"""The most tasks of one array. SLURM allows 1000 unless the cluster's MaxArraySize says otherwise, and a lock file is
-open for each while they are submitted."""
+if TYPE_CHECKING:
+    from submitit.core.utils import DelayedSubmission
+
+ASK_AGAIN_SECONDS = (1.0, 5.0, 10.0)
 
 
 class AlreadySubmitted(RunError):
@@ -62,110 +67,28 @@ class Job:
     after: str | None
     """The name of the job that must succeed first."""
 
-    def script(self, folder: Path, tasks: int) -> str:
-        """What sbatch gets for this job, or an array of it. Only sbatch knows the ids of jobs, so placeholders stand
-        for them."""
-        return script(self.executor(folder, f"ID-OF-{self.after}" if self.after else None, tasks), tasks)
-
-    def executor(self, folder: Path, dependency: str | None, tasks: int) -> Any:
-        """submitit's executor of this job; `dependency` is the id of the job that must succeed first.
-
-        With several `tasks`, the job is an array; each of its tasks waits for the task of the same number.
-        """
+    def executor(self, folder: Path, dependency: str | None) -> Any:
+        """submitit's executor of this job, with sbatch's `dependency`."""
         launch = self.request.schedule.launch
         return slurm_executor(
             launch,
             folder,
             "0",  # all of a machine's memory
-            tasks,
             job_name=self.name,
             nodes=self.nodes,
             ntasks_per_node=launch.devices,
             gpus_per_node=launch.devices if launch.slurm.gpus else None,
-            dependency=f"{'aftercorr' if tasks > 1 else 'afterok'}:{dependency}" if dependency else None,
+            dependency=dependency,
         )
 
 
-@dataclass(frozen=True)
-class Chain:
-    """The jobs for the unfinished stages of a ladder and its controls."""
+def jobs_of(request: LadderRequest) -> list[Job]:
+    """The jobs for the unfinished stages of a ladder and its controls.
 
-    request: LadderRequest
-    jobs: tuple[Job, ...]
-
-    @classmethod
-    def of(cls, request: LadderRequest) -> "Chain":
-        """The chain of a ladder and its controls. Raises RunError and LaunchError if it cannot be submitted anywhere.
-
-        Writes nothing, and does not ask SLURM.
-        """
-        check_slurm(request.ladder.schedule.launch)
-        requests = request.checked(machines_of(request.ladder.schedule))
-        return cls(request, tuple(plan_jobs(request, requests)))
-
-    @property
-    def name(self) -> str:
-        """The ladder's name."""
-        return self.request.ladder.name
-
-    @property
-    def run(self) -> RunPaths:
-        """The ladder's paths, absolute. They hold scripts, pickles and logs of all jobs, also those of the controls."""
-        return RunPaths(plain_path(self.request.directory(self.request.ladder), "the run's directory"))
-
-    @property
-    def group(self) -> str:
-        """The name of the set that the run belongs to."""
-        run_set = self.request.ladder.run_set
-        assert run_set is not None, f"{self.name} belongs to no set"
-        return run_set.group
-
-    def check_queue(self) -> None:
-        """Raises LaunchError if SLURM cannot be used here, AlreadySubmitted if earlier jobs are queued or running."""
-        machines_of(self.request.ladder.schedule).check(self.request.runs_dir)
-        _check_no_jobs(self.run)
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Writes what the jobs read, and keeps others from submitting any for this ladder.
-
-        Raises RunError if a growctl runs it, AlreadySubmitted if it has jobs by now.
-        """
-        with hold(self.request.directory(self.request.ladder)):
-            pass  # checks that no growctl runs it now; the first job needs the lock as soon as it is submitted
-        self.run.jobs_folder.mkdir(exist_ok=True)
-        with hold(self.run.jobs_folder):
-            _check_no_jobs(self.run)
-            write_file(self.run.schedule, schedule_yaml(self.request.ladder.schedule).encode())
-            self.request.record_choices()
-            yield
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """Chains of different runs that ask SLURM for the same jobs, in the order of the array's tasks; at least one."""
-
-    chains: tuple[Chain, ...]
-
-    @property
-    def tasks(self) -> int:
-        """The number of tasks of each array. A single one is no array."""
-        return len(self.chains)
-
-    @cached_property
-    def jobs(self) -> tuple[Job, ...]:
-        """A job for each place in the chain, called after the set if there are several runs."""
-        return self.chains[0].jobs if self.tasks == 1 else _jobs_of_set(self.chains[0])
-
-    @property
-    def folder(self) -> Path:
-        """The folder of scripts, pickles and logs: of the run, or of the set's arrays."""
-        return self.chains[0].run.jobs_folder if self.tasks == 1 else _arrays_folder(self.chains[0])
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the runs."""
-        return [chain.name for chain in self.chains]
+    Raises RunError and LaunchError if they cannot be submitted anywhere. Writes nothing, and does not ask SLURM.
+    """
+    check_slurm(request.ladder.schedule.launch)
+    return plan_jobs(request, request.checked(machines_of(request.ladder.schedule)))
 
 
 def plan_jobs(request: LadderRequest, requests: Sequence[RunRequest]) -> list[Job]:
@@ -190,70 +113,69 @@ def plan_jobs(request: LadderRequest, requests: Sequence[RunRequest]) -> list[Jo
     return jobs
 
 
-def bundles(chains: Sequence[Chain]) -> list[Bundle]:
-    """`chains` of one set, by what they ask SLURM for, each bundle where its first one stands."""
-    alike: dict[tuple[object, ...], list[Chain]] = {}
-    for chain in chains:
-        slurm = chain.request.ladder.schedule.launch.slurm
-        scripts = [job.script(_arrays_folder(chain), tasks=2) for job in _jobs_of_set(chain)]
-        alike.setdefault((slurm.max_requeues, slurm.array_limit, *scripts), []).append(chain)
-    return [
-        Bundle(tuple(members[start : start + LARGEST_ARRAY]))
-        for members in alike.values()
-        for start in range(0, len(members), LARGEST_ARRAY)
-    ]
+def jobs_folder(request: LadderRequest) -> Path:
+    """The ladder's folder, absolute, with scripts, pickles and logs of all jobs, also those of the controls."""
+    return plain_path(RunPaths(request.directory(request.ladder)).jobs_folder, "the run's directory")
 
 
-def submit(request: LadderRequest, screen: Screen) -> None:
-    """Submits jobs for the unfinished stages of a ladder and its controls, and prints a line for each.
+def submit(request: LadderRequest, screen: Screen, behind: Sequence[str] = ()) -> list[str]:
+    """Submits jobs for the unfinished stages of a ladder and its controls, prints a line for each, returns their ids.
 
-    Raises RunError and LaunchError before anything is written, for example if jobs of this run are already queued or
-    running; Failure if SLURM rejects a job, after cancelling the jobs submitted before it.
+    `behind`: ids of jobs that must end first, whether or not they succeed. Raises RunError and LaunchError before
+    anything is written, for example if jobs of this run are already queued or running; Failure if SLURM rejects a job,
+    after cancelling the jobs submitted before it.
     """
-    chain = Chain.of(request)
-    chain.check_queue()
-    if not chain.jobs:
+    jobs, ladder, folder = jobs_of(request), request.directory(request.ladder), jobs_folder(request)
+    run = RunPaths(ladder)
+    machines_of(request.ladder.schedule).check(request.runs_dir)
+    _check_no_jobs(run)
+    if not jobs:
         screen.message(nothing_to_submit(request))
-        return
-    with chain.held():
-        _submit(Bundle((chain,)), screen)
+        return []
+    with hold(ladder):
+        pass  # checks that no growctl runs it now; the first job needs the lock as soon as it is submitted
+    folder.mkdir(exist_ok=True)
+    ids: dict[str, str] = {}
+    with hold(folder):
+        _check_no_jobs(run)
+        write_file(run.schedule, schedule_yaml(request.ladder.schedule).encode())
+        request.record_choices()
+        try:
+            for job in jobs:
+                first = f"afterany:{':'.join(behind)}" if behind else None
+                executor = job.executor(folder, f"afterok:{ids[job.after]}" if job.after else first)
+                part = JobPart(request, job.request.name, job.last_stage)
+                [submitted] = submit_array(executor, [part], f"the job {job.name}")
+                ids[job.name] = submitted.job_id
+                write_file(run.jobs, (json.dumps(ids, indent=1) + "\n").encode())
+                machines = f"{counted(job.nodes, 'machine')} x {job.request.schedule.launch.devices}"
+                after = f", after {job.after}" if job.after else f", behind {', '.join(behind)}" if behind else ""
+                screen.message(f"job {ids[job.name]}: {job.name} ({machines}{after}); log: {submitted.paths.stdout}")
+        except BaseException:
+            cancel(list(ids.values()))
+            raise
+    return list(ids.values())
 
 
 def submit_set(requests: Sequence[LadderRequest], screen: Screen) -> dict[str, str]:
     """Submits the jobs of runs of one set that are not finished; returns why some could not be submitted, by name.
 
-    Runs whose jobs are queued or running are left out. If SLURM rejects a job, those submitted for the same runs are
-    cancelled.
+    Runs whose jobs are queued or running are left out. With `launch.slurm.array_limit`, a run waits until the run that
+    many places before it has ended.
     """
     failures: dict[str, str] = {}
-
-    def succeeds(names: Sequence[str], act: Callable[..., object], *arguments: object) -> bool:
-        try:
-            act(*arguments)
-        except AlreadySubmitted as error:
-            screen.message(f"{', '.join(names)}: {error}")
-            return False
-        except (UserError, Failure) as error:
-            failures.update(dict.fromkeys(names, str(error)))
-            screen.message(f"{', '.join(names)}: failed: {error}")
-            return False
-        return True
-
-    chains: list[Chain] = []
-
-    def plan(request: LadderRequest) -> None:
-        chain = Chain.of(request)
-        chain.check_queue()
-        chains.append(chain)
-
+    submitted: list[list[str]] = []
     for request in requests:
-        succeeds([request.ladder.name], plan, request)
-    for bundle in bundles(chains):
-        with ExitStack() as locks:
-            held = [chain for chain in bundle.chains if succeeds([chain.name], locks.enter_context, chain.held())]
-            if held:
-                ready = Bundle(tuple(held))
-                succeeds(ready.names, _submit, ready, screen)
+        name, limit = request.ladder.name, request.ladder.schedule.launch.slurm.array_limit
+        behind = submitted[-limit] if limit and limit <= len(submitted) else []
+        try:
+            if ids := submit(request, screen, behind):
+                submitted.append(ids)
+        except AlreadySubmitted as error:
+            screen.message(f"{name}: {error}")
+        except (UserError, Failure, OSError) as error:
+            failures[name] = str(error)
+            screen.message(f"{name}: failed: {error}")
     return failures
 
 
@@ -262,71 +184,6 @@ def nothing_to_submit(request: LadderRequest) -> str:
     stages, last = request.ladder.schedule.stages, request.last_stage
     up_to = "" if last is None else f" up to stage {stages[last].name}"
     return f"{request.ladder.name}: done{up_to}; there is nothing to submit"
-
-
-def _submit(bundle: Bundle, screen: Screen) -> None:
-    """Submits chains that are held, and prints a line for each job or array.
-
-    Raises Failure if SLURM rejects a job. After that or any other error, those submitted before are cancelled.
-    """
-    bundle.folder.mkdir(parents=True, exist_ok=True)
-    numbers: dict[str, str] = {}
-    ids: list[dict[str, str]] = [{} for _ in bundle.chains]
-    lines = []
-    try:
-        for place, job in enumerate(bundle.jobs):
-            executor = job.executor(bundle.folder, numbers[job.after] if job.after else None, bundle.tasks)
-            own_jobs = [chain.jobs[place] for chain in bundle.chains]
-            parts = [
-                JobPart(chain.request, own.request.name, own.last_stage)
-                for chain, own in zip(bundle.chains, own_jobs, strict=True)
-            ]
-            tasks = submit_array(executor, parts, f"the job {job.name}")
-            numbers[job.name] = array_number(tasks[0])
-            for chain, chain_ids, own, task in zip(bundle.chains, ids, own_jobs, tasks, strict=True):
-                chain_ids[own.name] = task.job_id
-                write_file(chain.run.jobs, (json.dumps(chain_ids, indent=1) + "\n").encode())
-                if bundle.tasks > 1:
-                    _link(chain.run, task.paths.stdout)
-            lines.append(_submitted_line(job, numbers[job.name], bundle.tasks, tasks[0].paths.stdout))
-    except BaseException:
-        cancel(list(numbers.values()))
-        raise
-    if bundle.tasks > 1:
-        screen.message(f"{bundle.tasks} runs as job arrays, task 0 first: {', '.join(bundle.names)}")
-    for text in lines:
-        screen.message(text)
-
-
-def _submitted_line(job: Job, number: str, tasks: int, log: Path) -> str:
-    machines = f"{counted(job.nodes, 'machine')} x {job.request.schedule.launch.devices}"
-    if tasks == 1:
-        return f"job {number}: {job.name} ({machines}{f', after {job.after}' if job.after else ''}); log: {log}"
-    limit = job.request.schedule.launch.slurm.array_limit
-    at_once = f"; at most {limit} at once" if limit and limit < tasks else ""
-    behind = f"; each after its job of {job.after}" if job.after else ""
-    asks = f"{tasks} jobs, each on {machines}"
-    return f"array {number}: {job.name} ({asks}{at_once}{behind}); logs: {number}_*.out in each run"
-
-
-def _link(run: RunPaths, log: Path) -> None:
-    """Makes the log of an array's task visible where the other logs of its run are."""
-    link = run.jobs_folder / log.name
-    link.unlink(missing_ok=True)
-    link.symlink_to(os.path.relpath(log, link.parent))
-
-
-def _jobs_of_set(chain: Chain) -> tuple[Job, ...]:
-    """The jobs of `chain`, with the set's name in place of the ladder's."""
-
-    def named(job: str) -> str:
-        return chain.group + job.removeprefix(chain.name) if job.startswith(chain.name) else job
-
-    return tuple(replace(job, name=named(job.name), after=job.after and named(job.after)) for job in chain.jobs)
-
-
-def _arrays_folder(chain: Chain) -> Path:
-    return plain_path(RunsPaths(chain.request.runs_dir).array_jobs(chain.group), "the runs directory")
 
 
 def _check_no_jobs(run: RunPaths) -> None:
@@ -345,3 +202,82 @@ def _check_no_jobs(run: RunPaths) -> None:
         raise AlreadySubmitted(
             f"this run already has jobs: {words}; wait for them, or cancel them first: scancel {' '.join(living)}"
         )
+
+
+class JobPart:
+    """The work of one job: a whole run, or its stages up to one of them. submitit pickles it into the run directory."""
+
+    def __init__(self, request: LadderRequest, name: str, last_stage: int | None) -> None:
+        """The run `name`, the ladder or one of its controls, up to the stage with index `last_stage`; None: all."""
+        self.request = replace(
+            request,
+            runs_dir=request.runs_dir.absolute(),
+            sources=tuple(source.absolute() for source in request.sources),
+            wants_controls=True,
+            last_stage=None,
+        )
+        self.name = name
+        self.last_stage = last_stage
+
+    def __call__(self) -> None:
+        """Runs the part. Exits the process if it fails, or if SLURM warns or terminates it."""
+        requeue = signal.getsignal(signal.SIGUSR2)
+        assert callable(requeue), "submitit waits for another signal than SIGUSR2"
+        signals.install_handlers((signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
+        try:
+            try:
+                self._run()
+            except signals.Stopped as stop:
+                # All files are closed, and no worker is left. submitit counts the time-outs, pickles `checkpoint()`
+                # and requeues the job.
+                for number in signals.STOPS:
+                    signal.signal(number, signal.SIG_IGN)
+                if stop.number == signal.SIGTERM and not _runs_on():
+                    sys.exit(stop.exit_code)
+                self._requeue(requeue)
+        except (UserError, Failure, OSError) as error:
+            say(f"growctl: {error}", error=True)
+            sys.exit(2 if isinstance(error, UserError) else 1)
+        except Exception as error:
+            report_bug(error, self.request.runs_dir, print_traceback=True)  # into the job's log
+            sys.exit(1)
+
+    def checkpoint(self) -> "DelayedSubmission":
+        """What submitit starts when the job is requeued: the same part."""
+        from submitit.core.utils import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+    def _run(self) -> None:
+        from growctl.run.ladder import run_part
+        from growctl.text.console import Terminal
+
+        run_part(self.request, self.name, self.last_stage, Screen(Terminal(), timestamps=True))
+
+    def _requeue(self, requeue: Any) -> None:
+        from submitit.core.utils import UncompletedJobError
+
+        try:
+            requeue(signal.SIGUSR2, None)
+        except UncompletedJobError:  # submitit raises it after the last time-out that it may follow
+            most = self.request.ladder.schedule.launch.slurm.max_requeues
+            reason = f"this job has reached its time limit and was not queued again: launch.slurm.max_requeues = {most}"
+            raise Failure(f"{reason}; submit the run again to resume") from None
+        except subprocess.SubprocessError as error:  # scontrol failed, or a busy controller did not answer
+            said = str(error).removesuffix(".")
+            raise Failure(f"SLURM could not requeue this job: {said}; submit the run again to resume") from error
+
+
+def _runs_on() -> bool:
+    """Whether SLURM will run this job again (it was pre-empted) or not (it was cancelled).
+
+    Asks a busy controller again, for as long as SLURM usually waits before it kills a job.
+    """
+    from submitit.slurm.slurm import SlurmJobEnvironment
+
+    own = SlurmJobEnvironment().job_id
+    for pause in ASK_AGAIN_SECONDS:
+        with suppress(Failure):
+            return job_states([own]) == {own: "RUNNING"}
+        time.sleep(pause)
+    return job_states([own]) == {own: "RUNNING"}

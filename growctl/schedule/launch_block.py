@@ -180,9 +180,9 @@ class SlurmBlock(Block):
     again."""
     max_requeues: Annotated[int, Field(ge=0, le=10**6), example(20, "requeues")] = 100
     """How many times one job may reach its time limit and be queued again; pre-emptions do not count."""
-    array_limit: Annotated[PositiveInt | None, example(4, "jobs")] = None
-    """How many jobs of one job array may run at once, by default all of them. The runs of `--seeds` and `growctl sweep`
-    are job arrays."""
+    array_limit: Annotated[PositiveInt | None, example(4, "runs")] = None
+    """How many runs of `--seeds` and `growctl sweep` may be in jobs at once, and how many jobs of `growctl prepare`; by
+    default all of them."""
     gpus: Annotated[bool, example(False)] = True
     """Whether to request one GPU per device. false: for machines without GPUs, or if `options` request them in another
     way (gres)."""

@@ -177,7 +177,7 @@ def request_of(runs_dir: Path, slurm: dict[str, object]) -> LadderRequest:
 def script_of(folder: Path, slurm: dict[str, object]) -> str:
     """The job script of a run with a single job."""
     request = request_of(folder, slurm)
-    executor = plan_jobs(request, [request.ladder])[0].executor(folder / "slurm", None, 1)
+    executor = plan_jobs(request, [request.ladder])[0].executor(folder / "slurm", None)
     return executor._make_submission_file_text(executor._submitit_command_str, "")
 
 

@@ -154,33 +154,30 @@ def scancel(cluster: Cluster) -> str:
     return f"stopped at step {status['stages'][0]['step']}, never queued again; a second `growctl run` finished it"
 
 
-def a_sweep_as_arrays(cluster: Cluster) -> str:
+def a_sweep(cluster: Cluster) -> str:
     """Of three runs, at most two at once, one is warned and one cancelled; another command trains that one."""
     launch = ("launch.slurm.job=stage", "launch.nodes=[1,2]", "launch.slurm.array_limit=2", "seed=3,4,5")
     told = cluster.sweep("sweep", *launch, seconds_per_step=0.3)
-    small, large = re.findall(r"array (\d+): ", told)
-    assert cluster.job(f"{large}_1")["Dependency"] == f"aftercorr:{small}_*(unfulfilled)", cluster.job(f"{large}_1")
+    jobs = re.findall(r"job (\d+): tiny-seed-", told)
+    small, large = jobs[0::2], jobs[1::2]
+    assert len(jobs) == 6, told
     cluster.wait_for_step("sweep", "0-small", 5, "tiny-seed-3")
     cluster.wait_for_step("sweep", "0-small", 5, "tiny-seed-4")
-    queue = cluster.slurm("squeue", "--array", "--noheader", "--sort=i", "--format=%i %T %r")
-    waits = [f"{large}_{task} PENDING Dependency" for task in range(3)]
-    at_once = [f"{small}_0 RUNNING None", f"{small}_1 RUNNING None", f"{small}_2 PENDING JobArrayTaskLimit"]
-    assert sorted(queue.splitlines()) == sorted(at_once + waits), queue
+    queue = cluster.slurm("squeue", "--noheader", "--sort=i", "--format=%i %T %r")
+    waits = [f"{job} PENDING Dependency" for job in (*large, small[2])]
+    assert sorted(queue.splitlines()) == sorted([*waits, *(f"{job} RUNNING None" for job in small[:2])]), queue
     states = {run["name"]: (run["state"], run["jobs"]) for run in cluster.statuses("sweep")}
-    assert states["tiny-seed-4"] == (
-        "running",
-        {"tiny-seed-4.small": f"{small}_1", "tiny-seed-4.large": f"{large}_1"},
-    ), states
+    own_jobs = {"tiny-seed-4.small": small[1], "tiny-seed-4.large": large[1]}
+    assert states["tiny-seed-4"] == ("running", own_jobs), states
     told = cluster.sweep("sweep", *launch)
-    assert f"tiny-seed-5: this run already has jobs: {small}_2 (tiny-seed-5.small, PENDING), {large}_2" in told, told
-    assert "array " not in told, told
-    cluster.slurm("scancel", "--signal=USR2", "--batch", f"{small}_0")  # as before its time limit
-    cluster.slurm("scancel", f"{small}_1")
-    cluster.wait_for(f"{large}_1", "CANCELLED")
-    for task in (0, 2):
-        cluster.wait_for(f"{large}_{task}", "COMPLETED")
-    assert cluster.job(f"{small}_0")["Restarts"] == "1", cluster.job(f"{small}_0")
-    assert "stage small: resuming from step_" in cluster.log(f"{small}_0"), cluster.log(f"{small}_0")
+    assert f"tiny-seed-5: this run already has jobs: {small[2]} (tiny-seed-5.small, PENDING), {large[2]}" in told, told
+    cluster.slurm("scancel", "--signal=USR2", "--batch", small[0])  # as before its time limit
+    cluster.slurm("scancel", small[1])
+    cluster.wait_for(large[1], "CANCELLED")
+    for run in (0, 2):
+        cluster.wait_for(large[run], "COMPLETED")
+    assert cluster.job(small[0])["Restarts"] == "1", cluster.job(small[0])
+    assert "stage small: resuming from step_" in cluster.log(small[0]), cluster.log(small[0])
     _check_same(cluster.folder / "sweep/tiny-seed-3", cluster.one_rank_then_two)
     assert [run["state"] for run in cluster.statuses("sweep")] == ["finished", "stopped", "finished"]
     told = cluster.sweep("sweep", *launch)
@@ -189,8 +186,8 @@ def a_sweep_as_arrays(cluster: Cluster) -> str:
     cluster.wait_for(again[-1], "COMPLETED")
     assert [run["state"] for run in cluster.statuses("sweep")] == ["finished"] * 3
     return (
-        "3 runs as 2 arrays, 2 tasks at once; one task warned, queued again and resumed: the same bits as without "
-        "SLURM; one cancelled, with the task behind it alone, and trained by a second `growctl sweep`"
+        "3 runs of 2 jobs each, 2 runs at once; one job warned, queued again and resumed: the same bits as without "
+        "SLURM; one cancelled, with the job behind it, and trained by a second `growctl sweep`"
     )
 
 
@@ -219,7 +216,7 @@ def _alone(check: Callable[[Cluster], str], cluster: Cluster) -> str:
 CHECKS: dict[str, Callable[[Cluster], str]] = {
     "a ladder as one job": a_ladder_as_one_job,
     "one job per stage": a_job_per_stage,
-    "a sweep as job arrays": a_sweep_as_arrays,
+    "a sweep": a_sweep,
     "a job that fails": a_failed_job,
     "pre-emption without grace time": partial(preemption, partition="batch", name="preempted"),
     "pre-emption with grace time": partial(preemption, partition="grace", name="preempted_with_grace"),

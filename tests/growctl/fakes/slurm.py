@@ -85,13 +85,12 @@ def follow(number: str) -> int:
 def run_job(job: Path) -> None:
     options = json.loads((job / "options.json").read_text())
     array, _, task = job.name.partition("_")
-    kind, _, before = options.get("dependency", "").partition(":")
-    before += f"_{task}" if kind == "aftercorr" else ""
-    while (HOME / "hold").exists() or (before and state(HOME / before) in LIVING):
+    kind, *before = options.get("dependency", "").split(":")
+    while (HOME / "hold").exists() or any(state(HOME / other) in LIVING for other in before):
         time.sleep(0.05)
         if state(job) == "CANCELLED":
             return
-    if before and state(HOME / before) != "COMPLETED":
+    if kind == "afterok" and any(state(HOME / other) != "COMPLETED" for other in before):
         put(job, "state", "CANCELLED")
         return
     nodes = int(options["nodes"])

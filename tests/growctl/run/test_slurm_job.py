@@ -1,7 +1,7 @@
 """Runs as SLURM jobs on a fake cluster: chains, time-limit warnings, requeues and messages."""
 
-import json
 import os
+import pickle
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 from submitit.core.utils import UncompletedJobError
 
-from growctl.ladder.load import load_schedule, parse_schedule
+from growctl.ladder.load import load_schedule
 from growctl.launch.machines import LaunchError
 from growctl.launch.resolve import machines_of
 from growctl.launch.slurm import check_slurm
-from growctl.run import job_part as job_module
-from growctl.run.job_part import JobPart
+from growctl.run import slurm_jobs as job_module
 from growctl.run.requests import LadderRequest, RunFailed
-from growctl.run.slurm_jobs import _check_no_jobs, plan_jobs
+from growctl.run.slurm_jobs import JobPart, _check_no_jobs, plan_jobs
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths
 from growctl.schedule.launch_block import LaunchBlock
@@ -260,7 +259,7 @@ def test_a_job_that_timed_out_too_often_reports_it(job, monkeypatch, capsys):
         interrupt(job, monkeypatch, signal.SIGUSR2, {})
     assert (end.value.code, job.requeued) == (1, ["closed"])
     assert capsys.readouterr().err == (
-        "growctl: this job has reached its time limit and was not queued again, because launch.slurm.max_requeues is "
+        "growctl: this job has reached its time limit and was not queued again: launch.slurm.max_requeues = "
         "100; submit the run again to resume\n"
     )
 
@@ -347,5 +346,6 @@ def test_a_damaged_list_of_jobs_is_rejected_with_its_path(tmp_path, content):
 
 
 def test_a_jobs_schedule_is_the_ladders_with_all_its_settings(job, tmp_path):
-    told = parse_schedule(json.loads(job.part.schedule), label="tiny", default_name="other")
-    assert told == load_schedule(str(tmp_path / "tiny.yaml"), LAUNCH)
+    loaded = pickle.loads(pickle.dumps(job.part))
+    assert loaded.request.ladder.schedule == load_schedule(str(tmp_path / "tiny.yaml"), LAUNCH)
+    assert loaded.request.runs_dir.is_absolute()

@@ -1,0 +1,147 @@
+"""Runs of a set as SLURM jobs. Nothing is trained: every job waits in the queue of a fake SLURM."""
+
+import errno
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from growctl.runs.status import find_status
+from growctl.runs_dir import RunPaths
+from stages.checkpoint.files import write_file
+from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
+from tests.growctl.runs.hand_made import HandMade
+
+LAUNCH = (
+    *("launch.cluster=slurm", "launch.nodes=[1,2]", "launch.devices=1", "launch.slurm.gpus=false"),
+    "launch.slurm.job=stage",
+)
+SEEDS = ["tiny-seed-0", "tiny-seed-1", "tiny-seed-2"]
+
+
+@pytest.fixture
+def queue(slurm: Path) -> Path:
+    """A fake SLURM in which no job starts."""
+    (slurm / "hold").touch()
+    return slurm
+
+
+def submit(folder: Path, *arguments: object, expect: int = 0, text: str = SCHEDULE) -> tuple[str, str]:
+    schedule = write_schedule(folder, text)
+    return run_here("run", schedule, *LAUNCH, "--seeds", "0,1,2", *arguments, "--runs-dir", folder, expect=expect)
+
+
+def in_queue(slurm: Path) -> list[str]:
+    """The jobs that are queued, in order."""
+    jobs = sorted(path for path in slurm.iterdir() if path.is_dir())
+    return [job.name for job in jobs if (job / "state").read_text() == "PENDING"]
+
+
+def options(slurm: Path, job: str) -> dict[str, str]:
+    return json.loads((slurm / job / "options.json").read_text())
+
+
+def jobs(folder: Path, name: str) -> dict[str, str]:
+    return json.loads(RunPaths(folder / name).jobs.read_text())
+
+
+def test_each_run_is_a_chain_of_jobs_and_waits_for_an_earlier_run_if_there_is_a_limit(tmp_path, queue):
+    out, err = submit(tmp_path, "launch.slurm.array_limit=2")
+    assert err == ""
+    assert in_queue(queue) == ["101", "102", "103", "104", "105", "106"]
+    small, large = options(queue, "101"), options(queue, "102")
+    assert (small["job-name"], small["nodes"]) == ("tiny-seed-0.small", "1")
+    assert (large["job-name"], large["nodes"]) == ("tiny-seed-0.large", "2")
+    assert (large["dependency"], large["kill-on-invalid-dep"]) == ("afterok:101", "yes")
+    assert "dependency" not in small
+    assert "dependency" not in options(queue, "103")
+    assert options(queue, "105")["dependency"] == "afterany:101:102"
+    assert jobs(tmp_path, "tiny-seed-1") == {"tiny-seed-1.small": "103", "tiny-seed-1.large": "104"}
+    assert "job 105: tiny-seed-2.small (1 machine x 1, behind 101, 102); log: " in out
+    assert f"To see their progress: growctl status --runs-dir {tmp_path}\n" in out
+
+
+def test_a_run_is_in_its_set_before_it_starts_and_status_names_its_jobs(tmp_path, queue):
+    submit(tmp_path)
+    found = {run.name: run for run in find_status(tmp_path)}
+    assert {run.group for run in found.values()} == {"tiny"}
+    assert found["tiny-seed-1"].state == "not started"
+    assert found["tiny-seed-1"].jobs == {"tiny-seed-1.small": "103", "tiny-seed-1.large": "104"}
+    out, _ = run_here("status", "tiny-seed-1", "--runs-dir", tmp_path)
+    assert "check their state with: squeue --jobs=103,104" in " ".join(out.split())
+
+
+def test_controls_are_jobs_behind_their_ladder(tmp_path, queue):
+    submit(tmp_path, text=SCHEDULE + CONTROL)
+    assert [
+        options(queue, number)["job-name"].removeprefix("tiny-seed-1") for number in ("105", "106", "107", "108")
+    ] == [
+        *(".small", ".large"),
+        "-control-tokenformer-scratch.large",
+        "-control-transformer-scratch-0.5x.large",
+    ]
+    assert [options(queue, number)["dependency"] for number in ("107", "108")] == ["afterok:106"] * 2
+
+
+def test_runs_with_jobs_are_left_out_and_one_that_was_cancelled_is_submitted_again_by_itself(tmp_path, queue):
+    submit(tmp_path)
+    subprocess.run(["scancel", "103", "104"], check=True)
+    out, _ = submit(tmp_path)
+    assert "tiny-seed-0: this run already has jobs: 101 (tiny-seed-0.small, PENDING), 102 (tiny-seed" in out
+    assert "cancel them first: scancel 105 106" in out
+    assert in_queue(queue) == ["101", "102", "105", "106", "107", "108"]
+    assert jobs(tmp_path, "tiny-seed-1") == {"tiny-seed-1.small": "107", "tiny-seed-1.large": "108"}
+
+
+def test_if_slurm_rejects_a_job_those_before_it_are_cancelled(tmp_path, queue, monkeypatch):
+    monkeypatch.setenv("FAKE_SLURM_REFUSE", "large")
+    out, err = submit(tmp_path, expect=1)
+    assert in_queue(queue) == []
+    assert "tiny-seed-1: failed: sbatch rejected the job tiny-seed-1.large: sbatch: error: Batch job submissi" in out
+    assert err == f"growctl: 3 of 3 runs failed: {', '.join(SEEDS)}; run the same command again to try again\n"
+    monkeypatch.delenv("FAKE_SLURM_REFUSE")
+    submit(tmp_path)
+    assert len(in_queue(queue)) == 6
+
+
+def test_jobs_that_cannot_be_recorded_are_cancelled(tmp_path, queue, monkeypatch):
+    def write(path: Path, content: bytes) -> None:
+        if path.name == "jobs.json":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write_file(path, content)
+
+    monkeypatch.setattr("growctl.run.slurm_jobs.write_file", write)
+    submit(tmp_path, expect=1)
+    assert [job.name for job in queue.iterdir() if job.is_dir()] != []
+    assert in_queue(queue) == []
+
+
+def test_without_slurm_every_run_fails_and_nothing_is_written(tmp_path, monkeypatch):
+    schedule = write_schedule(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    out, err = run_here("run", schedule, *LAUNCH, "--seeds", "0,1", "--runs-dir", tmp_path / "runs", expect=1)
+    assert "tiny-seed-1: failed: launch.cluster = 'slurm': needs sbatch" in out
+    assert err.startswith("growctl: 2 of 2 runs failed: ")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_finished_run_gets_no_jobs_and_one_with_a_finished_stage_only_those_of_the_rest(tmp_path, queue):
+    for seed, stages in ((0, ["0-small"]), (1, ["0-small", "1-large"])):
+        run = HandMade(tmp_path, f"tiny-seed-{seed}", text=SCHEDULE.replace("seed: 3", f"seed: {seed}"))
+        for stage in stages:
+            run.finishes(stage, 30)
+        (run.directory / ".run_set.json").write_text(json.dumps({"group": "tiny", "overrides": {}}))
+    submit(tmp_path)
+    names = [options(queue, job)["job-name"] for job in in_queue(queue)]
+    assert names == ["tiny-seed-0.large", "tiny-seed-2.small", "tiny-seed-2.large"]
+
+
+def test_the_scripts_of_a_dry_run_are_those_that_are_submitted(tmp_path, queue):
+    schedule = write_schedule(tmp_path)
+    out, _ = run_here("run", schedule, *LAUNCH, "--seeds", "0,1,2", "--dry-run", "--runs-dir", tmp_path)
+    assert in_queue(queue) == []
+    submit(tmp_path)
+    for job, before in (("101", None), ("104", "103")):
+        script = (queue / job / "script.sh").read_text()
+        assert script.replace(f"afterok:{before}", "afterok:ID-OF-tiny-seed-1.small") in out
