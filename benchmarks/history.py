@@ -102,7 +102,7 @@ def one_length(num_lines: int, folder: Path) -> dict[str, Any]:
         ledger.record_run(RUN, [STAGE])
         start = time.process_time()
         history = StageHistory(stage.metrics)
-        books = ledger.books(STAGE.name, history.landmarks())
+        books = ledger.books(STAGE.name)
         for records in history.read():
             books.sync(records)
         resume = time.process_time() - start

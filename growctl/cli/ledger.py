@@ -20,12 +20,12 @@ ledger_app = typer.Typer(
 
 @ledger_app.command("export")
 def export_ledger(
-    output: Annotated[Path, typer.Option(help="File to write: .csv or .parquet; must not exist yet.", metavar="FILE")],
+    output: Annotated[Path, typer.Option(help="The CSV file to write; must not exist yet.", metavar="FILE")],
     runs: Annotated[list[str] | None, runs_argument("Runs to export (default: all).")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:
-    """Write the costs of runs as one table for other programs, a row for each piece of work.
+    """Write the costs of runs as one CSV table for other programs, a row for each piece of work.
 
     Example: growctl ledger export quickstart --output quickstart-costs.csv
     """

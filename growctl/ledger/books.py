@@ -17,9 +17,6 @@ UNKNOWN = "unknown"
 JOULES = ("gpu_joules", "cpu_joules")
 """The figures of a `usage` record that are sums since the attempt's start; the others are maxima."""
 
-LANDMARKS = ("start", "reused", "checkpoint")
-"""Events whose records replace a lost `start`, even one that is much earlier in the file."""
-
 
 @dataclass
 class _Open:
@@ -61,9 +58,9 @@ class _Attempt:
     open: _Open = field(default_factory=_Open)
 
     @classmethod
-    def booked(cls, rows: Sequence[WorkEntry]) -> "_Attempt":
+    def booked(cls, entry: AttemptEntry, rows: Sequence[WorkEntry]) -> "_Attempt":
         """An attempt with these rows, before any of its records is read."""
-        attempt = cls()
+        attempt = cls(resumed_from=entry.resumed_from, step=entry.first_step)
         for row in rows:
             attempt.step, attempt.covered = max(attempt.step, row.last_step), max(attempt.covered, row.num_records)
             attempt.seconds = _thousandths(attempt.seconds + (row.wall_seconds if row.paid_by is None else 0.0))
@@ -149,22 +146,17 @@ class _Attempt:
 class StageBooks:
     """Books one stage's metrics.jsonl into the ledger, from its first line on."""
 
-    def __init__(self, file: LedgerFile, stage: StageEntry, landmarks: Iterable[Record] = ()) -> None:
-        """`landmarks`: the records of LANDMARKS that the file has so far. With them, the rows do not depend on the
-        pieces in which the file is booked, even if the `start` of an attempt is lost.
-        """
+    def __init__(self, file: LedgerFile, stage: StageEntry) -> None:
         self._file = file
         self._stage = stage
         self._waiting: list[Record] = []
         self._attempts: dict[int, _Attempt] = {}
         self._starts: dict[int, Record] = {}
-        self._checkpoints: set[tuple[int, int]] = set()
-        """(attempt, step)."""
-        self._note(landmarks)
-        self._booked: dict[int, list[WorkEntry]] = {}
+        rows: dict[int, list[WorkEntry]] = {}
         for row in file.entries(WorkEntry, stage.name):
-            self._booked.setdefault(row.attempt, []).append(row)
-        self._resumed_from = {row.attempt: row.resumed_from for row in file.entries(AttemptEntry, stage.name)}
+            rows.setdefault(row.attempt, []).append(row)
+        for entry in file.entries(AttemptEntry, stage.name):
+            self._attempts[entry.attempt] = _Attempt.booked(entry, rows.get(entry.attempt, ()))
 
     def add(self, records: Iterable[Record]) -> None:
         """Queues the next records of the file; the next `sync` books them."""
@@ -176,15 +168,16 @@ class StageBooks:
         Each `checkpoint`, each `reused` and the `end` of an attempt close a work row. The records after the last of
         them become a row when the attempt is over: when a later attempt has started, or with `attempt_over`, when its
         workers have exited. The rows do not depend on when and how often this is called, and records that were booked
-        earlier are not booked again. If the `start` of an attempt is lost, the nearest other attempt supplies its
-        values. After an error the ledger is unchanged, and the next call tries again. After a signal the rows may be in
-        the ledger: book the file again with new books.
+        earlier are not booked again. If the `start` of an attempt is lost, the one before supplies its values. After
+        an error the ledger is unchanged, and the next call tries again. After a signal the rows may be in the ledger:
+        book the file again with new books.
         """
         self.add(records)
         new: dict[int, list[Record]] = {}
         for record in self._waiting:
             new.setdefault(record["attempt"], []).append(record)
-        self._note(self._waiting)
+            if record["event"] in ("start", "reused"):
+                self._starts.setdefault(record["attempt"], record)
         newest = max((*new, *self._attempts), default=0)
         unclosed = {number for number, attempt in self._attempts.items() if attempt.open.num_records}
         changed: dict[int, _Attempt] = {}
@@ -196,23 +189,9 @@ class StageBooks:
         self._attempts |= changed
         self._waiting = []
 
-    def _note(self, records: Iterable[Record]) -> None:
-        for record in records:
-            if record["event"] in ("start", "reused"):
-                self._starts.setdefault(record["attempt"], record)
-            if record["event"] in ("checkpoint", "reused"):
-                self._checkpoints.add((record["attempt"], record["step"]))
-
     def _book(self, number: int, records: Sequence[Record], over: bool, others: dict[int, _Attempt]) -> _Attempt:
         """Appends the rows that `records` add to an attempt, and returns the attempt's new state."""
-        attempt = deepcopy(others[number]) if number in others else _Attempt.booked(self._booked.get(number, ()))
-        attempt.resumed_from = self._resumed(number, attempt, records, opened=number in others)
-        # A checkpoint may be complete although its record was never written. The attempt that resumes from it then
-        # books the steps before it.
-        first_step = min(attempt.resumed_from, self._last_step_before(number, others))
-        attempt.step = attempt.step if attempt.covered else first_step
-        if number not in others:
-            self._file.append(AttemptEntry(self._stage.name, number, first_step, attempt.resumed_from), once=True)
+        attempt = deepcopy(others[number]) if number in others else self._opened(number, records, others)
         for record in records:
             if record["event"] == "evaluation":
                 values = self._values(EvaluationEntry, record) | {"by_source": record.get("by_source") or {}}
@@ -235,32 +214,26 @@ class StageBooks:
         values = {f.name: record.get(f.name) for f in fields(entry) if "derived" not in f.metadata}
         return values | {"stage": self._stage.name}
 
-    def _resumed(self, number: int, attempt: _Attempt, records: Sequence[Record], opened: bool) -> int:
-        """The step at which an attempt resumed; if its `start` is lost, the newest checkpoint that it can have been."""
+    def _opened(self, number: int, records: Sequence[Record], others: dict[int, _Attempt]) -> _Attempt:
+        """A new attempt, before any of its records is read; appends its row."""
+        before = max(((earlier, other.step) for earlier, other in others.items() if earlier < number), default=(0, 0))[
+            1
+        ]
         if number in self._starts:
-            return self._starts[number]["resumed_from"] or 0
-        if opened:
-            return attempt.resumed_from
-        if number in self._resumed_from:
-            return self._resumed_from[number]
-        first = min(record["step"] for record in records)
-        return max((step for earlier, step in self._checkpoints if earlier < number and step <= first), default=0)
-
-    def _last_step_before(self, number: int, others: dict[int, _Attempt]) -> int:
-        """The last step of the latest attempt before `number` that has rows; 0 if there is none."""
-        steps = {earlier: max(row.last_step for row in rows) for earlier, rows in self._booked.items()}
-        steps |= {earlier: attempt.step for earlier, attempt in others.items() if attempt.covered}
-        return max(((earlier, step) for earlier, step in steps.items() if earlier < number), default=(0, 0))[1]
+            resumed_from = self._starts[number]["resumed_from"] or 0
+        else:
+            resumed_from = min(before, records[0]["step"])
+        # A checkpoint may be complete although its record was never written. The attempt that resumes from it then
+        # books the steps before it.
+        entry = AttemptEntry(self._stage.name, number, min(resumed_from, before), resumed_from)
+        self._file.append(entry)
+        return _Attempt.booked(entry, ())
 
     def _device(self, number: int) -> Mapping[str, Any]:
-        """The devices and precision of an attempt, from its `start`; the most likely ones if that is lost."""
-        starts = [self._starts[number]] if number in self._starts else self._starts.values()
-        if nearest := min(starts, key=lambda start: abs(start["attempt"] - number), default=None):
-            return nearest
-        row = next((row for rows in self._booked.values() for row in rows), None)
-        if row is None:
-            return {"device": UNKNOWN, "num_devices": 1, "precision": UNKNOWN}
-        return {"device": row.device, "num_devices": row.num_devices, "precision": row.precision}
+        """The devices and precision of an attempt, from its `start`, or that of the attempt before if it is lost."""
+        before = max((started for started in self._starts if started <= number), default=None)
+        unknown = {"device": UNKNOWN, "num_devices": 1, "precision": UNKNOWN}
+        return unknown if before is None else self._starts[before]
 
 
 def utc_now() -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from growctl.ledger.books import utc_now
-from growctl.ledger.file import to_row
 from growctl.ledger.ledger import Ledger
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
 from growctl.whole_file import replace_file
@@ -28,24 +27,18 @@ class LedgerExportDocument:
 
 
 def export_ledgers(ledgers: dict[str, Path], output: Path) -> LedgerExportDocument:
-    """Writes the work of `ledgers`, which are given by the name of the run, as a table: .csv or .parquet.
+    """Writes the work of `ledgers`, which are given by the name of the run, as a CSV table.
 
-    A row has the columns of a WorkEntry, with the run and the stage that it belongs to. Raises UserError for another
-    format or without the package that it needs, LedgerError for a ledger that cannot be read.
+    A row has the columns of a WorkEntry, with the run and the stage that it belongs to. Raises LedgerError for a ledger
+    that cannot be read.
     """
     rows = [row for name, path in ledgers.items() for row in _work(name, path)]
-    if output.suffix == ".csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        content = text.getvalue().encode()
-    elif output.suffix == ".parquet":
-        content = _parquet(rows)
-    else:
-        raise UserError(f"--output {output}: must end in .csv or .parquet")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     output.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(output, content)
+    replace_file(output, text.getvalue().encode())
     return LedgerExportDocument(output, tuple(ledgers), len(rows))
 
 
@@ -55,19 +48,11 @@ def _work(name: str, path: Path) -> Iterator[dict[str, Any]]:
         for stage in ledger.stages():
             of_run = {"run": name, "control": run.control, "control_of": run.control_of, "seed": run.seed}
             of_stage = {"num_parameters": stage.num_parameters, "branch_of": stage.branch_of}
-            for work in ledger.work(stage.name):
-                yield of_run | of_stage | to_row(work) | {"kept": work.kept, "rolled_back": work.rolled_back}
-
-
-def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError("a .parquet needs pyarrow; install it with `pip install 'growctl[parquet]'`") from None
-    sink = io.BytesIO()
-    parquet.write_table(pyarrow.Table.from_pylist(rows), sink)
-    return sink.getvalue()
+            rows = ledger.query("SELECT * FROM work WHERE stage = :stage ORDER BY entry", stage=stage.name)
+            for row, work in zip(rows, ledger.work(stage.name), strict=True):
+                costs = dict(row) | {"kept": work.kept, "rolled_back": work.rolled_back}
+                del costs["entry"]
+                yield of_run | of_stage | costs
 
 
 @dataclass(frozen=True)
@@ -111,7 +96,12 @@ def import_ledgers(sources: Sequence[Path], runs_dir: Path, prefix: str = "") ->
             raise UserError(f"{other.source} and {path} are both of a run named {entry.name!r}; {_advice(prefix)}")
     for entry in planned.values():
         if entry.action != "unchanged":
-            _copy(entry)
+            run = RunPaths(entry.path.parent)
+            run.directory.mkdir(parents=True, exist_ok=True)
+            origin = {"source": str(entry.source.absolute()), "imported_at": utc_now()}
+            write_file(run.imported, json.dumps(origin, indent=1).encode() + b"\n")
+            with Ledger.open(entry.source, read_only=True) as ledger:
+                replace_file(entry.path, ledger.content())
     return LedgerImportDocument(runs_dir, tuple(planned.values()))
 
 
@@ -148,19 +138,3 @@ def _planned(path: Path, runs_dir: Path, prefix: str) -> ImportedLedger:
 
 def _advice(prefix: str) -> str:
     return f"give {'another' if prefix else 'a'} --prefix, such as --prefix machine-2-"
-
-
-def _copy(entry: ImportedLedger) -> None:
-    """Copies a ledger, and checks the copy before it gets its name."""
-    run = RunPaths(entry.path.parent)
-    run.directory.mkdir(parents=True, exist_ok=True)
-    origin = {"source": str(entry.source.absolute()), "imported_at": utc_now()}
-    write_file(run.imported, json.dumps(origin, indent=1).encode() + b"\n")
-    temporary = entry.path.with_name(f".{entry.path.name}.{os.getpid()}.tmp")
-    try:
-        with Ledger.open(entry.source, read_only=True) as ledger:
-            ledger.copy_to(temporary)
-        Ledger.open(temporary, read_only=True).close()
-        os.replace(temporary, entry.path)
-    finally:
-        temporary.unlink(missing_ok=True)

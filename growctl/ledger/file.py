@@ -1,28 +1,26 @@
-"""The ledger's SQLite tables: appends rows, never changes them, and detects damage.
+"""The ledger's SQLite file: appends records, never changes them, and detects damage.
 
-Every row carries its number in the ledger, counted from 1 over all tables, and a hash of its values and of the previous
-row's hash. Opening the file checks all of it: the pages and indexes (SQLite's own check), the exact schema, the numbers
-and the hashes. This detects a changed value, a missing row and a truncated page. It does not detect an older version of
-the whole file; the runner then appends the missing rows from metrics.jsonl.
+A record is a row of one table: its JSON, and a hash of that and of the previous row's hash. Opening the file checks all
+of it: the pages and indexes (SQLite's own check), the exact schema, and the hashes. This detects a changed value, a
+missing row and a truncated page. It does not detect an older version of the whole file; the runner then appends the
+missing rows from metrics.jsonl. Views show the records of each type as a table of their own, for people who use SQL.
 """
 
 import errno
 import hashlib
 import json
-import math
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields
 from functools import cache
-from heapq import merge
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Self, TypeVar, get_args, get_type_hints
+from typing import Any, Self, TypeVar
 
 from pydantic import TypeAdapter
 
 from growctl.ledger.entries import (
+    DERIVED,
     AnomalyEntry,
     AttemptEntry,
     EvaluationEntry,
@@ -37,96 +35,51 @@ from stages.checkpoint.directory import set_aside
 
 Entry = TypeVar("Entry")
 
-FORMAT_VERSION = 2
-_APPLICATION_ID = 0x67726F77  # "grow": tells a ledger from any other SQLite file
 _BUSY_SECONDS = 60.0
 _COMPANIONS = ("-journal", "-wal", "-shm")
 """Suffixes of the files that SQLite keeps beside a database."""
 
-TABLES: dict[str, tuple[type, str]] = {
-    "run": (RunEntry, "run_id, conditions"),
-    "stage": (StageEntry, "name"),
-    "attempt": (AttemptEntry, "stage, attempt"),
-    "work": (WorkEntry, "stage, attempt, first_step, last_step, num_records"),
-    "evaluation": (EvaluationEntry, "stage, attempt, step, point"),
-    "anomaly": (AnomalyEntry, "stage, attempt, step, seconds, kind"),
-    "score": (ScoreEntry, "stage, checkpoint, evaluated_at, task, metric, filter"),
+TABLES: dict[str, tuple[type, tuple[str, ...]]] = {
+    "run": (RunEntry, ("run_id", "conditions")),
+    "stage": (StageEntry, ("name",)),
+    "attempt": (AttemptEntry, ("attempt",)),
+    "work": (WorkEntry, ("attempt", "first_step", "last_step", "num_records")),
+    "evaluation": (EvaluationEntry, ("attempt", "step", "point")),
+    "anomaly": (AnomalyEntry, ("attempt", "step", "seconds", "kind")),
+    "score": (ScoreEntry, ("checkpoint", "evaluated_at", "task", "metric", "filter")),
 }
-"""By the name of a table: the record that a row holds, and the columns that are unique together."""
+"""The type of record that each view shows, and the fields that are unique together in a stage."""
 
 _NAMES = {record: name for name, (record, _) in TABLES.items()}
-_TYPES = {bool: "INTEGER", int: "INTEGER", float: "REAL", str: "TEXT", Flops: "FLOPS"}
-_JSON = "TEXT AS JSON"
-
-
-def _layout(record: type) -> dict[str, tuple[str, bool]]:
-    """The stored fields of a record: their type in SQL, FLOPS or _JSON, and whether they may be null."""
-    hints = get_type_hints(record)
-    layout = {}
-    for field in fields(record):
-        if "derived" not in field.metadata:
-            options = get_args(hints[field.name]) if isinstance(hints[field.name], UnionType) else [hints[field.name]]
-            kind = next((_TYPES[option] for option in options if option in _TYPES), _JSON)
-            layout[field.name] = (kind, NoneType in options)
-    return layout
-
-
-_LAYOUTS = {record: _layout(record) for record in _NAMES}
-
-
-def _columns(record: type) -> str:
-    """The columns of a record, for SQL. FLOPs have a column for each part."""
-    columns = []
-    for name, (kind, nullable) in _LAYOUTS[record].items():
-        names = [f"{name}_{part.name}" for part in fields(Flops)] if kind == "FLOPS" else [name]
-        sql = {"FLOPS": "REAL", _JSON: "TEXT"}.get(kind, kind) + ("" if nullable else " NOT NULL")
-        columns += [f'"{column}" {sql}' for column in names]  # `group` is a word of SQL
-    return ", ".join(columns)
-
-
-def to_row(entry: Any) -> dict[str, Any]:
-    """The columns and values of a record."""
-    row: dict[str, Any] = {}
-    for name, (kind, _) in _LAYOUTS[type(entry)].items():
-        value = getattr(entry, name)
-        if kind == "FLOPS":
-            row |= {f"{name}_{part}": number for part, number in asdict(value).items()}
-        elif kind == _JSON and value is not None:
-            row[name] = json.dumps(asdict(value) if is_dataclass(value) else value)  # type: ignore[arg-type]
-        else:
-            row[name] = int(value) if isinstance(value, bool) else value
-    return row
-
-
-def from_row(record: type[Entry], row: sqlite3.Row) -> Entry:
-    """The record in a row, without its derived fields."""
-    values: dict[str, Any] = {}
-    for name, (kind, _) in _LAYOUTS[record].items():
-        if kind == "FLOPS":
-            values[name] = {part.name: row[f"{name}_{part.name}"] for part in fields(Flops)}
-        else:
-            values[name] = json.loads(row[name]) if kind == _JSON and row[name] is not None else row[name]
-    entry: Entry = _adapter(_NAMES[record]).validate_python(values)
-    return entry
 
 
 @cache
-def _adapter(table: str) -> TypeAdapter[Any]:
-    return TypeAdapter(TABLES[table][0])
+def _adapter(name: str) -> TypeAdapter[Any]:
+    records: Any = list.__class_getitem__(TABLES[name][0])
+    return TypeAdapter(records)
+
+
+def _view(name: str, record: type) -> str:
+    """SQL that makes a view with a column for each stored field of a record, and one for each part of its FLOPs."""
+    columns = []
+    for field in fields(record):
+        if field.type is Flops:
+            columns += [(f"{field.name}_{part.name}", f"{field.name}.{part.name}") for part in fields(Flops)]
+        elif field.metadata != DERIVED and field.name != "stage":
+            columns.append((field.name, field.name))
+    extracted = ", ".join(f"json_extract(body, '$.{path}') AS \"{column}\"" for column, path in columns)
+    return f"CREATE VIEW {name} AS SELECT entry, stage, {extracted} FROM record WHERE type = '{name}'"
 
 
 _SCHEMA = [
-    statement
-    for table, (record, unique) in TABLES.items()
-    for statement in (
-        f"CREATE TABLE {table} "
-        f"(entry INTEGER NOT NULL UNIQUE, sha256 TEXT NOT NULL, {_columns(record)}, UNIQUE ({unique}))",
-        *(
-            f"CREATE TRIGGER {table}_keeps_on_{verb} BEFORE {verb} ON {table} "
-            f"BEGIN SELECT RAISE(ABORT, 'the ledger is append-only: {table}'); END"
-            for verb in ("update", "delete")
-        ),
-    )
+    "CREATE TABLE record (entry INTEGER PRIMARY KEY, type TEXT NOT NULL, stage TEXT NOT NULL, key TEXT NOT NULL, "
+    "body TEXT NOT NULL, sha256 TEXT NOT NULL, UNIQUE (type, stage, key))",
+    *(
+        f"CREATE TRIGGER keeps_on_{verb} BEFORE {verb} ON record "
+        "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
+        for verb in ("update", "delete")
+    ),
+    *(_view(name, record) for name, (record, _) in TABLES.items()),
 ]
 
 
@@ -155,7 +108,6 @@ class BrokenLedger(LedgerError):
         self.why = why
 
 
-_ENCODER = json.JSONEncoder(default=repr)
 _CHECKED: set[bytes] = set()
 """sha256 of the snapshots that this process has checked: a report opens a run's ledger several times."""
 
@@ -180,7 +132,7 @@ class LedgerFile:
                 if read_only:
                     self._connection = _snapshot(self._connection)
                 self._connection.row_factory = sqlite3.Row
-                self._recognise(read_only)
+                self._recognise()
             except BaseException:
                 self._connection.close()
                 raise
@@ -195,10 +147,9 @@ class LedgerFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def copy_to(self, path: Path) -> None:
-        """Copies the ledger to the new file `path`, whole even if a runner appends to it meanwhile."""
-        with _explained(path), closing(sqlite3.connect(path)) as copy:
-            self._connection.backup(copy)
+    def content(self) -> bytes:
+        """The bytes of a file with everything in the ledger, whole even if a runner appends to it meanwhile."""
+        return self._connection.serialize()
 
     def query(self, sql: str, **values: Any) -> list[sqlite3.Row]:
         """Runs a statement and returns its rows."""
@@ -207,30 +158,33 @@ class LedgerFile:
 
     def entries(self, record: type[Entry], stage: str | None = None) -> list[Entry]:
         """The records of one type, oldest first: all of them, or those of a stage."""
-        sql = f"SELECT * FROM {_NAMES[record]}" + (" WHERE stage = :stage" if stage else "")
-        rows = self.query(f"{sql} ORDER BY entry", **{"stage": stage} if stage else {})
+        sql = "SELECT body FROM record WHERE type = :type" + (" AND stage = :stage" if stage else "")
+        bodies = self.query(f"{sql} ORDER BY entry", type=_NAMES[record], stage=stage)
         try:
-            return [from_row(record, row) for row in rows]
+            entries: list[Entry] = _adapter(_NAMES[record]).validate_json(f"[{','.join(body for (body,) in bodies)}]")
+            return entries
         except ValueError as error:
-            raise BrokenLedger(self.path, f"a row of its table {_NAMES[record]} cannot be read") from error
+            raise BrokenLedger(self.path, f"a record of type {_NAMES[record]} cannot be read") from error
 
     def append(self, entry: Any, once: bool = False) -> None:
         """Appends a record; needs an open transaction. `once`: skips a key that exists."""
+        record, name = type(entry), _NAMES[type(entry)]
+        derived = {field.name for field in fields(record) if field.metadata == DERIVED}
+        body = _adapter(name).dump_json([entry], exclude={0: derived}).decode()[1:-1]
+        key = json.dumps([getattr(entry, field) for field in TABLES[name][1]])
+        values = (name, getattr(entry, "stage", ""), key, body)
         number, before = self._last
-        table = _NAMES[type(entry)]
-        row = {"entry": number + 1, **to_row(entry)}
-        row["sha256"] = _row_hash(before, table, [row[name] for name in sorted(row)])
-        columns = ", ".join(f'"{name}"' for name in row)
-        sql = f"INSERT INTO {table} ({columns}) VALUES (:{', :'.join(row)})"
+        row = (number + 1, *values, _row_hash(before, *values))
         with _explained(self.path):
-            added = self._connection.execute(f"{sql} ON CONFLICT DO NOTHING" if once else sql, row).rowcount
+            sql = f"INSERT INTO record VALUES (?, ?, ?, ?, ?, ?){' ON CONFLICT DO NOTHING' if once else ''}"
+            added = self._connection.execute(sql, row).rowcount
         if added:
-            self._last = (row["entry"], row["sha256"])
+            self._last = (row[0], row[-1])
 
     def last_entry(self) -> tuple[int, str]:
         """Number and hash of the last row; 0 without rows."""
-        newest = (f"SELECT * FROM (SELECT entry, sha256 FROM {t} ORDER BY entry DESC LIMIT 1)" for t in TABLES)
-        return max((tuple(row) for row in self.query(" UNION ALL ".join(newest))), default=(0, ""))
+        last = self.query("SELECT entry, sha256 FROM record ORDER BY entry DESC LIMIT 1")
+        return tuple(last[0]) if last else (0, "")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -244,66 +198,41 @@ class LedgerFile:
             self._connection.rollback()
             raise
 
-    def _recognise(self, read_only: bool) -> None:
-        if not read_only and not self._tables():
+    def _recognise(self) -> None:
+        """Makes the tables of a new file, and checks a file that has some.
+
+        Raises NothingRecorded for an empty file that cannot be written, BrokenLedger for a damaged one.
+        """
+        if not self._tables():
+            if self.read_only:
+                raise NothingRecorded(self.path)
             with self.transaction():
-                self._create()
-        content = hashlib.sha256(self._connection.serialize()).digest() if read_only else b""
+                for statement in _SCHEMA:
+                    self.query(statement)
+        content = hashlib.sha256(self._connection.serialize()).digest() if self.read_only else b""
         if content in _CHECKED:
             return
         self.query("BEGIN")  # so that no writer changes the file during the checks
-        self._check()
-        self.query("COMMIT")
-        if read_only:
-            _CHECKED.add(content)
-
-    def _tables(self) -> set[str]:
-        return {row[0] for row in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
-
-    def _create(self) -> None:
-        pragmas = (f"PRAGMA application_id = {_APPLICATION_ID}", f"PRAGMA user_version = {FORMAT_VERSION}")
-        for statement in (*pragmas, *_SCHEMA):
-            self.query(statement)
-
-    def _check(self) -> None:
-        """Raises LedgerError if the file has another format, BrokenLedger if it is damaged."""
-        [(application,)] = self.query("PRAGMA application_id")
-        [(version,)] = self.query("PRAGMA user_version")
-        if self.path.stat().st_size == 0:
-            raise NothingRecorded(self.path)
-        if application != _APPLICATION_ID:
-            raise BrokenLedger(self.path, "this is not a growctl ledger")
-        schema = {row[0] for row in self.query("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
-        if version != FORMAT_VERSION and schema != set(_SCHEMA):
-            raise LedgerError(
-                f"{self.path}: written in format {version} by another version of growctl; this one reads format "
-                f"{FORMAT_VERSION}. Use the version that wrote it."
-            )
-        if version != FORMAT_VERSION or schema != set(_SCHEMA):
-            raise BrokenLedger(self.path, "its tables are not those of its format")
+        if {row[0] for row in self.query("SELECT sql FROM sqlite_master WHERE sql NOT NULL")} != set(_SCHEMA):
+            raise BrokenLedger(self.path, "its tables are not those of a ledger of this version of growctl")
         for problem in self.query("PRAGMA integrity_check(1)"):
             if problem[0] != "ok":
                 raise BrokenLedger(self.path, str(problem[0]).splitlines()[-1])
         with _explained(self.path):
-            self._check_rows()
+            before = ""
+            rows = self._connection.execute("SELECT entry, type, stage, key, body, sha256 FROM record ORDER BY entry")
+            for number, (entry, *values, sha256) in enumerate(rows, 1):
+                if entry != number:
+                    raise BrokenLedger(self.path, f"row {number} is missing")
+                if _row_hash(before, *values) != sha256:
+                    raise BrokenLedger(self.path, f"row {number}, of {values[0]}, does not match its hash")
+                before = sha256
+        self.query("COMMIT")
+        if self.read_only:
+            _CHECKED.add(content)
 
-    def _check_rows(self) -> None:
-        count = sum(self.query(f"SELECT count(*) FROM {table}")[0][0] for table in TABLES)
-        before = ""
-        for number, (entry, sha256, table, *values) in enumerate(merge(*map(self._rows, TABLES)), 1):
-            if entry != number:
-                raise BrokenLedger(self.path, f"row {number} of {count} is missing")
-            if _row_hash(before, table, values) != sha256:
-                raise BrokenLedger(self.path, f"row {number}, of {table}, does not match its hash")
-            before = sha256
-
-    def _rows(self, table: str) -> sqlite3.Cursor:
-        """The rows of a table as tuples: number, hash, table, and the values that the hash covers."""
-        names = sorted(row["name"] for row in self.query("SELECT name FROM pragma_table_info(:t)", t=table))
-        quoted = ", ".join(f'"{name}"' for name in names if name != "sha256")
-        cursor = self._connection.cursor()
-        cursor.row_factory = None
-        return cursor.execute(f"SELECT entry, sha256, '{table}', {quoted} FROM {table} ORDER BY entry")
+    def _tables(self) -> bool:
+        return bool(self.query("SELECT 1 FROM sqlite_master LIMIT 1"))
 
 
 def _snapshot(source: sqlite3.Connection) -> sqlite3.Connection:
@@ -329,17 +258,9 @@ def move_aside(path: Path) -> Path:
     return target
 
 
-def _row_hash(before: str, table: str, values: Sequence[Any]) -> str:
-    """sha256 over the hash of the previous row and this row's table and values, in the order of their names."""
-    kept = [_as_kept(value) if value.__class__ is float else value for value in values]
-    return hashlib.sha256(_ENCODER.encode([before, table, kept]).encode()).hexdigest()
-
-
-def _as_kept(value: float) -> float | None:
-    """A value in the form that SQLite returns for any column type: 2 for 2.0, None for NaN."""
-    if math.isnan(value):
-        return None
-    return int(value) if value.is_integer() else value
+def _row_hash(before: str, *values: str) -> str:
+    """sha256 over the hash of the previous row and this row's values; JSON and names contain no line feed."""
+    return hashlib.sha256("\n".join((before, *values)).encode()).hexdigest()
 
 
 @contextmanager

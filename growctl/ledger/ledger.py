@@ -25,8 +25,7 @@ from growctl.ledger.entries import (
     StageEntry,
     WorkEntry,
 )
-from growctl.ledger.file import TABLES, LedgerError, LedgerFile, NothingRecorded
-from stages.metrics import Record
+from growctl.ledger.file import LedgerError, LedgerFile, NothingRecorded
 
 _MAY_CHANGE = (
     *("name", "control_of", "schedule", "dataset", "run_id", "ladder_id", "decays", "caveats"),
@@ -80,9 +79,9 @@ class Ledger(LedgerFile):
             with self.transaction():
                 self.append(replace(self.run(), conditions=run.conditions), once=True)
 
-    def books(self, stage: str, landmarks: Iterable[Record] = ()) -> StageBooks:
+    def books(self, stage: str) -> StageBooks:
         """The books for a stage's metrics.jsonl; raises LedgerError for a stage that was not recorded."""
-        return StageBooks(self, self._stage(stage), landmarks)
+        return StageBooks(self, self._stage(stage))
 
     def record_scores(self, scores: Iterable[ScoreEntry]) -> None:
         """Records scores of checkpoints. Recording them again changes nothing.
@@ -168,9 +167,9 @@ class Ledger(LedgerFile):
 
     def holds(self, other: "Ledger") -> bool:
         """Whether this ledger has every row of `other`, which may be an earlier copy of it."""
-        last = other.last_entry()
-        same = [f"SELECT 1 FROM {table} WHERE entry = :entry AND sha256 = :sha256" for table in TABLES]
-        return not last[0] or bool(self.query(" UNION ALL ".join(same), entry=last[0], sha256=last[1]))
+        entry, sha256 = other.last_entry()
+        same = "SELECT 1 FROM record WHERE entry = :entry AND sha256 = :sha256"
+        return not entry or bool(self.query(same, entry=entry, sha256=sha256))
 
     def evaluations(self, stage: str) -> list[EvaluationEntry]:
         """The stage's evaluations that still count, oldest first; the last one where a step was evaluated again."""

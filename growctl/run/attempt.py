@@ -17,10 +17,9 @@ from growctl.launch.worker_logs import (
     unreached_machine,
 )
 from growctl.launch.workers import Workers
-from growctl.ledger.books import LANDMARKS
 from growctl.run import signals
 from growctl.text.formatting import duration
-from stages.metrics import MetricsReader, Record, read_events
+from stages.metrics import MetricsReader, Record
 from stages.process.watchdog import Stalls, remove_empty_stacks
 from stages.spec import TrainSpec
 from stages.stage_dir import StagePaths
@@ -75,10 +74,6 @@ class StageHistory:
         for _ in self.read():
             pass
         return self
-
-    def landmarks(self) -> list[Record]:
-        """The records of the whole file so far that the books must know before they book its first piece."""
-        return read_events(self._metrics, *LANDMARKS)
 
     def complaint(self) -> str | None:
         """A message about the lines that could not be read; None if there were none."""

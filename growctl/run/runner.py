@@ -184,7 +184,7 @@ class StageRun:
         """Begins to read and book metrics.jsonl, from the first line on."""
         self._history = StageHistory(self.paths.metrics)
         self.execution.tracking.from_the_start(self.plan, self.execution.plans)
-        self._books = self.ledger.books(self.plan.name, self._history.landmarks())
+        self._books = self.ledger.books(self.plan.name)
 
     def finish(self) -> None:
         """Trains the stage to its `final/`, unless it has one."""

@@ -97,7 +97,7 @@ def a_row_less(run: Path) -> None:
     with sqlite3.connect(run / "ledger.db") as ledger:
         for (name,) in ledger.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             ledger.execute(f"DROP TRIGGER {name}")
-        ledger.execute("DELETE FROM work WHERE rowid = (SELECT max(rowid) FROM work)")
+        ledger.execute("DELETE FROM record WHERE entry = (SELECT max(entry) FROM work)")
 
 
 def a_file_more(run: Path) -> None:

@@ -74,8 +74,8 @@ class Metrics:
 def rows(ledger: Ledger, table: str) -> list[dict[str, Any]]:
     with sqlite3.connect(ledger.path) as connection:
         connection.row_factory = sqlite3.Row
-        found = [dict(row) for row in connection.execute(f"SELECT * FROM {table} ORDER BY rowid")]
-    written = ("entry", "sha256", "recorded_at")  # when and in which order
+        found = [dict(row) for row in connection.execute(f"SELECT * FROM {table} ORDER BY entry")]
+    written = ("entry", "recorded_at")  # when and in which order
     return [{name: value for name, value in row.items() if name not in written} for row in found]
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,12 @@ def runs(tmp_path: Path) -> Path:
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
-    if file.suffix == ".csv":
-        with file.open(newline="") as text:
-            return list(csv.DictReader(text))
-    import pyarrow.parquet
-
-    return list(pyarrow.parquet.read_table(file).to_pylist())
+    with file.open(newline="") as text:
+        return list(csv.DictReader(text))
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_the_table_holds_the_work_of_every_ledger_and_tells_kept_from_replayed_work(
-    runs: Path, tmp_path: Path, suffix: str
-) -> None:
-    if suffix == ".parquet":
-        pytest.importorskip("pyarrow")
-    file = tmp_path / f"costs{suffix}"
+def test_the_table_holds_the_work_of_every_ledger_and_tells_kept_from_replayed_work(runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "costs.csv"
     out = run_here("ledger", "export", "--output", str(file), "--runs-dir", str(runs), "--json")[0]
     rows = rows_of(file)
     assert json.loads(out) == {"path": str(file), "runs": ["one", "two"], "num_rows": len(rows)}
@@ -60,21 +50,8 @@ def test_the_command_exports_the_runs_that_it_is_given_to_a_new_file(runs: Path,
     assert f"{file} already exists" in err
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "said"), [("onee", "costs.csv", "no run 'onee'"), ("one", "costs.xls", ".csv or .parquet")]
-)
-def test_what_cannot_be_exported_leaves_nothing_behind(
-    runs: Path, tmp_path: Path, name: str, file: str, said: str
-) -> None:
-    _, err = run_here("ledger", "export", name, "--output", str(tmp_path / file), "--runs-dir", str(runs), expect=2)
-    assert said in err
-    assert not (tmp_path / file).exists()
-
-
-def test_parquet_without_pyarrow_says_what_to_install(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    command = ["ledger", "export", "--output", str(tmp_path / "costs.parquet"), "--runs-dir", str(runs)]
-    _, err = run_here(*command, expect=2)
-    assert err == "growctl: a .parquet needs pyarrow; install it with `pip install 'growctl[parquet]'`\n"
+def test_what_cannot_be_exported_leaves_nothing_behind(runs: Path, tmp_path: Path) -> None:
+    file = tmp_path / "costs.csv"
+    _, err = run_here("ledger", "export", "onee", "--output", str(file), "--runs-dir", str(runs), expect=2)
+    assert "no run 'onee'" in err
+    assert not file.exists()

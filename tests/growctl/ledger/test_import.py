@@ -98,8 +98,8 @@ def test_two_sources_with_runs_of_one_name_are_refused(machines: tuple[Path, Pat
 def test_a_changed_row_is_refused(machines: tuple[Path, Path]) -> None:
     here, there = machines
     with sqlite3.connect(there / "quick/ledger.db") as connection:
-        connection.execute("DROP TRIGGER work_keeps_on_update")
-        connection.execute("UPDATE work SET device_seconds = 1.0")
+        connection.execute("DROP TRIGGER keeps_on_update")
+        connection.execute("UPDATE record SET body = replace(body, '1', '2')")
     before = files_of(here)
     with pytest.raises(LedgerError, match="the ledger is broken"):
         import_ledgers([there], here)

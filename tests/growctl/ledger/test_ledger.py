@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ledger.books import LANDMARKS
 from growctl.ledger.entries import AnomalyEntry, Cost, WorkEntry
 from growctl.ledger.file import TABLES
 from growctl.ledger.ledger import Ledger
@@ -301,7 +300,7 @@ def test_anomalies_are_stored_once_and_in_order(ledger: Ledger) -> None:
 def test_an_attempt_whose_start_is_lost_is_booked_like_the_one_before(ledger: Ledger) -> None:
     records = killed_once(resumed_from=20).records
     ledger.books("0-small").sync([r for r in records if (r["event"], r["attempt"]) != ("start", 2)])
-    assert extents(ledger) == [(1, 0, 20, "checkpoint"), (1, 20, 27, "interruption"), (2, 20, 40, "end")]
+    assert extents(ledger) == [(1, 0, 20, "checkpoint"), (1, 20, 27, "interruption"), (2, 27, 40, "end")]
     assert [row["num_devices"] for row in rows(ledger, "work")] == [2, 2, 2]
 
 
@@ -312,14 +311,13 @@ def test_rows_do_not_depend_on_the_pieces_that_are_booked_even_if_starts_are_los
 ) -> None:
     lost = data.draw(st.sets(st.integers(1, 7)))
     records = [record for record in history[0] if record["event"] != "start" or record["attempt"] not in lost]
-    landmarks = [record for record in records if record["event"] in LANDMARKS]
     directory = tmp_path_factory.mktemp("pieces")
     with Ledger.open(directory / "once.db") as once, Ledger.open(directory / "pieces.db") as pieces:
         for ledger in (once, pieces):
             ledger.record_run(RUN, [BASE])
-        once.books(BASE.name, landmarks).sync(records, attempt_over=True)
+        once.books(BASE.name).sync(records, attempt_over=True)
         books, cuts = (
-            pieces.books(BASE.name, landmarks),
+            pieces.books(BASE.name),
             data.draw(st.lists(st.integers(0, len(records)), min_size=1, max_size=6)),
         )
         for begin, end in pairwise([0, *sorted(cuts), len(records)]):

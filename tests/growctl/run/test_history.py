@@ -231,7 +231,7 @@ def test_the_rows_of_a_stage_with_a_lost_start_do_not_depend_on_the_pieces_it_is
     stage.metrics.write_bytes(first + second)
     StageRun(execution, execution.plans[0]).finish()
     rows = execution.ledger.query("SELECT attempt, first_step, last_step, device, num_devices FROM work")
-    assert [tuple(row) for row in rows][:2] == [(1, 0, 5, "cpu", 3), (2, 5, 7, "cpu", 3)]
+    assert [tuple(row) for row in rows][:2] == [(1, 0, 5, "unknown", 1), (2, 5, 7, "cpu", 3)]
 
 
 def test_after_an_interrupted_read_a_history_yields_nothing_more(
