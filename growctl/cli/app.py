@@ -243,6 +243,7 @@ def prepare(
     from growctl.runs_dir import RunsPaths
     from growctl.schedule.sources import prepare_data
     from growctl.text.console import Terminal
+    from stages.corpus.tasks import Progress
     from stages.counted import counted
     from stages.data.dataset import read_dataset_manifest
 
@@ -250,15 +251,9 @@ def prepare(
     runs = RunsPaths(runs_dir)
     warnings: list[str] = []
     with make_screen(Terminal(stderr=True)) as screen:
-        path = prepare_data(
-            loaded.data,
-            runs.datasets,
-            log_path=runs.datasets_log,
-            on_progress=screen.preparing,
-            on_work=screen.preparing_work,
-            tell=warnings.append,
-            execute=execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen.message),
-        )
+        progress = Progress(runs.datasets_log, screen.preparing, screen.preparing_work, warnings.append)
+        execute = execute_on(executor, loaded, runs.datasets, runs.datasets_log, screen.message)
+        path = prepare_data(loaded.data, runs.datasets, progress, execute)
     manifest = read_dataset_manifest(path)
     warnings += dataset_warnings(loaded, known_sizes(loaded.data, runs_dir))
     if as_json:

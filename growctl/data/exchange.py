@@ -96,7 +96,7 @@ def import_tokens(
     `validation_fraction`. All tokens are read once. Raises UserError for files or a tokenizer that cannot be used,
     CheckpointError if `output` exists, DiskFull if it does not fit. Nothing incomplete remains.
     """
-    progress = Progress(None, on_progress)
+    progress = Progress(on_progress=on_progress)
     if not tokenizer.is_file():
         raise UserError(f"--tokenizer: there is no file {str(tokenizer)!r}")
     loaded = read_tokenizer(tokenizer, end_of_text, str(tokenizer), ("--tokenizer", "--end-of-text"))
@@ -284,7 +284,7 @@ def export_megatron(dataset: Path, output: Path, on_progress: OnProgress | None 
     Raises DataError if the dataset is damaged, CheckpointError if `output` exists, DiskFull if it does not fit. Nothing
     incomplete remains.
     """
-    progress = Progress(None, on_progress)
+    progress = Progress(on_progress=on_progress)
     manifest = check_dataset(dataset, progress.say)
     if manifest.sources:
         paths = ", ".join(str(source.dataset(dataset)) for source in manifest.sources)

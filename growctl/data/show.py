@@ -89,7 +89,7 @@ def _at_url(url: str, datasets_dir: Path) -> Path:
     from stages.corpus.tasks import Progress
 
     spec = DataSpec(source=url)
-    directory = remote_dataset(spec, datasets_dir, Progress(None, None))
+    directory = remote_dataset(spec, datasets_dir, Progress())
     if directory is None:
         with reading(f"{url.rstrip('/')}/{MANIFEST_NAME}"):
             content = reading_of(spec, url, datasets_dir).files().content_if_there(MANIFEST_NAME)

@@ -19,6 +19,7 @@ from growctl.text.formatting import byte_count
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.corpus.prepared import reading_of
+from stages.corpus.tasks import Progress
 from stages.data.dataset import HASHED_BYTES, DatasetManifest, check_dataset, files_here, read_dataset_manifest
 from stages.data.documents import weighted_datasets
 from stages.data.errors import DataError
@@ -61,10 +62,10 @@ class RunDataset:
         if first is None:
             return self.prepared()
         dataset = self._whole(*first, directory)
-        for source, prepared, change in changed_texts(self.schedule.data, dataset):
+        for source, prepared in changed_texts(self.schedule.data, dataset):
             self.screen.message(
-                f"warning: {source} {change} {prepared} was prepared from it; this run "
-                "goes on with that dataset. To train on the text as it is now, start a run with another --name"
+                f"warning: {source} has changed since {prepared} was prepared from it; this run "
+                "continues with that dataset. To train on the text as it is now, start a run with another --name"
             )
         return dataset
 
@@ -126,14 +127,9 @@ class RunDataset:
         Raises RunError if its tokenizer has more tokens than the model's vocabulary, DataError if it cannot be prepared
         or is too short.
         """
-        dataset = prepare_data(
-            self.schedule.data,
-            self.runs.datasets,
-            log_path=self.runs.datasets_log,
-            on_progress=self.screen.preparing,
-            on_work=self.screen.preparing_work,
-            tell=self.screen.message,
-        )
+        screen, log = self.screen, self.runs.datasets_log
+        progress = Progress(log, screen.preparing, screen.preparing_work, screen.message)
+        dataset = prepare_data(self.schedule.data, self.runs.datasets, progress)
         manifest = read_dataset_manifest(dataset)
         if manifest.vocab_size > self.schedule.vocab_size:
             raise RunError(

@@ -19,7 +19,7 @@ from growctl.text.colours import BUSY, FAINT, GOOD
 from growctl.text.console import Verbatim
 from growctl.text.formatting import byte_count, duration, indented, scientific, short_count
 from growctl.text.name_cell import NameCell
-from stages.corpus.tasks import Work
+from stages.corpus.tasks import Meter
 from stages.counted import counted
 from stages.generate.text_samples import TextSamples
 from stages.metrics import Record
@@ -82,7 +82,7 @@ class Screen:
             self._last_phase = phase
             self.message(f"data: {phase}")
 
-    def preparing_work(self, work: Work) -> None:
+    def preparing_work(self, work: Meter) -> None:
         """The dataset is being prepared: figures about it, once a second."""
         if self._is_line_due():
             self.message(f"data: {work_words(work)}")
@@ -177,7 +177,7 @@ class LiveScreen(Screen):
         if not self._phase.startswith(f"data: {phase}: "):  # figures say more
             self._phase = f"data: {phase}" + (f" {fraction:.0%}" if fraction is not None else "")
 
-    def preparing_work(self, work: Work) -> None:
+    def preparing_work(self, work: Meter) -> None:
         """The dataset is being prepared: figures about it, once a second."""
         self._phase = f"data: {work_words(work)}"
 
@@ -230,7 +230,7 @@ def view(ladder: LadderProgress, around: int = STAGES_AROUND) -> Group:
     return Group(Text(ladder.name, "bold", overflow="fold"), table, Text(), facts)
 
 
-def work_words(work: Work) -> str:
+def work_words(work: Meter) -> str:
     """How far the preparation of a dataset has come: `tokenising: 312 MB of 1.2 GB, 1.1M tokens/s, 12min left`."""
     words = [f"{byte_count(work.done_bytes)} of {byte_count(work.total_bytes)}"]
     if work.num_tokens:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from growctl.schedule.data_block import DataBlock
 from stages.corpus.location import missing_text
@@ -15,8 +15,9 @@ from stages.corpus.prepared import (
     remote_copy,
     remote_dataset,
     require_usable,
-    text_change,
+    text_changed,
 )
+from stages.corpus.tasks import Progress
 from stages.data.dataset import DatasetManifest, read_dataset_manifest, require_one_tokenizer
 from stages.data.errors import DataError
 from stages.data.spec import SourceSpec
@@ -25,42 +26,43 @@ from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from stages.corpus.prepare import PreparingOptions
+    from stages.corpus.tasks import Execute
 
 _KEYS_OF_A_SOURCE = re.compile(rf"\bdata\.({'|'.join(SourceSpec.model_fields)})\b")
 
 
-def prepare_data(data: DataBlock, datasets_dir: Path, **options: "Unpack[PreparingOptions]") -> Path:
+def prepare_data(
+    data: DataBlock, datasets_dir: Path, progress: Progress | None = None, execute: "Execute | None" = None
+) -> Path:
     """Prepares the dataset of `data`, or those of all sources and then their mixture. Returns its path.
 
-    Takes the options of `prepare`. Raises DataError that names the entry of `data.mixture` whose text cannot be used.
+    Raises DataError that names the entry of `data.mixture` whose text cannot be used.
     """
     from stages.corpus.prepare import prepare  # slow: numpy
 
+    progress = progress or Progress()
     if not data.mixture:
-        return prepare(data, datasets_dir, **options)
+        return prepare(data, datasets_dir, progress=progress, execute=execute)
     if missing := missing_data(data, datasets_dir):
         raise DataError(missing)  # now, not after hours of preparing the sources before it
     from stages.corpus.mixture_dataset import Ingredient, write_mixture  # slow: numpy
 
-    found, tokenizer = [], _shared_tokenizer(data, datasets_dir, **options)
+    found, tokenizer = [], _shared_tokenizer(data, datasets_dir, progress)
     for index, (source, spec) in enumerate(zip(data.mixture, data.specs, strict=True)):
         with _naming_entry(index):
-            dataset = prepare(spec, datasets_dir, tokenizer=tokenizer, **options)
+            dataset = prepare(spec, datasets_dir, progress=progress, execute=execute, tokenizer=tokenizer)
         found.append(Ingredient(source.name, dataset, source.weight, source.epochs_at_most))
     return write_mixture(found, datasets_dir)
 
 
-def _shared_tokenizer(data: DataBlock, datasets_dir: Path, **options: "Unpack[PreparingOptions]") -> "Tokenizer | None":
+def _shared_tokenizer(data: DataBlock, datasets_dir: Path, progress: Progress) -> "Tokenizer | None":
     """The tokenizer that is trained on all sources; None if `data.tokenizer` or prepared datasets bring one."""
     from stages.corpus.prepare import prepare
-    from stages.corpus.tasks import Progress
     from stages.corpus.tokenizer import shared_tokenizer
 
     specs = data.specs
     if specs[0].shared_tokenizer is None:
         return None
-    progress = Progress(options.get("log_path"), options.get("on_progress"), options.get("on_work"))
     prepared = []
     for index, spec in enumerate(specs):
         with _naming_entry(index):
@@ -70,13 +72,13 @@ def _shared_tokenizer(data: DataBlock, datasets_dir: Path, **options: "Unpack[Pr
     for index, dataset in enumerate(prepared):
         if dataset:
             with _naming_entry(index):
-                prepare(specs[index], datasets_dir, **options)  # checks it
+                prepare(specs[index], datasets_dir, progress=progress)  # checks it
             raise DataError(
                 f"data.tokenizer: is missing; data.mixture.{index}.source {specs[index].source!r} is a prepared "
                 "dataset with a tokenizer of its own, which the other sources need too: set data.tokenizer to "
                 f"{dataset / TOKENIZER_NAME}"
             )
-    return shared_tokenizer(specs, datasets_dir, _naming_entry, progress, options.get("tell", lambda line: None))
+    return shared_tokenizer(specs, datasets_dir, _naming_entry, progress)
 
 
 def prepared_data(data: DataBlock, datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:
@@ -130,19 +132,19 @@ def missing_data(data: DataBlock, datasets_dir: Path) -> str | None:
     return None
 
 
-def changed_texts(data: DataBlock, dataset: Path) -> Iterator[tuple[str, Path, str]]:
-    """(the text by its key, the dataset, how the text has changed, as a clause) for each text that `dataset` is made of
-    and that has changed since. The same limits as `text_change`'s apply.
-    """
+def changed_texts(data: DataBlock, dataset: Path) -> Iterator[tuple[str, Path]]:
+    """(the text by its key, the dataset) for each text that `dataset` is made of and that has changed since.
 
+    The same limits as `text_changed`'s apply.
+    """
     if not data.mixture:
-        if change := text_change(data, dataset):
-            yield f"data.source {data.source!r}", dataset, change
+        if text_changed(data, dataset):
+            yield f"data.source {data.source!r}", dataset
         return
     made_of = {entry.name: entry.dataset(dataset) for entry in read_dataset_manifest(dataset).sources}
     for index, (source, spec) in enumerate(zip(data.mixture, data.specs, strict=True)):
-        if source.name in made_of and (change := text_change(spec, made_of[source.name])):
-            yield f"data.mixture.{index}.source {source.source!r}", made_of[source.name], change
+        if source.name in made_of and text_changed(spec, made_of[source.name]):
+            yield f"data.mixture.{index}.source {source.source!r}", made_of[source.name]
 
 
 def missing_source_text(data: DataBlock) -> str | None:

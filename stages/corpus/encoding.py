@@ -2,7 +2,7 @@
 
 Encoding takes about a hundred bytes of memory per character, so a document of 200 MB has to be encoded in pieces. This
 is exact only where the tokenizer itself always cuts. We know one such place for common tokenizers: between a letter and
-the space or line feed after it. It needs all of this, which `why_uncuttable` checks:
+the space or line feed after it. It needs all of this, which `is_cuttable` checks:
 
 - The pre-tokenizer cuts there whatever else the text holds. In each pattern below, a match can hold white space after a
   letter nowhere, and looks ahead only from white space. So no match reaches across the cut, no match before it depends
@@ -18,8 +18,8 @@ Other tokenizers, such as those of SentencePiece, which mark the start of a text
 import json
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain
-from typing import Any
+from itertools import chain, pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +30,11 @@ BATCH_CHARACTERS = 1 << 19
 BATCH_PIECES = 1024
 """The most texts that are encoded at a time."""
 
-Tokens = npt.NDArray[np.unsignedinteger]
 PIECE_CHARACTERS = 1 << 16
-"""Pieces are at most this long, unless the text has no place to cut in so many characters."""
+"""A text is cut at the first place after so many characters."""
 
+Key = TypeVar("Key")
+Tokens = npt.NDArray[np.unsignedinteger]
 _CUT = re.compile("[^\\W_](?= )|[a-zA-Z一-龥가-힣](?=\n)")
 """Before a line feed only letters of every version of Unicode: some patterns join other characters with it."""
 
@@ -58,40 +59,33 @@ class Encoder:
         self._tokenizer = tokenizer
         self._dtype = np.dtype(f"<u{token_bytes}")
         self._end = np.array([end_of_text_id], self._dtype)
-        self.uncuttable = why_uncuttable(tokenizer)
-        """Why long texts are encoded as a whole, which takes memory in proportion; None if they are cut."""
+        self._is_cuttable = is_cuttable(tokenizer)
 
-    def documents(self, texts: Iterable[str]) -> Iterator[tuple[Tokens, bool]]:
-        """The tokens of each text and the end of text, in order, in parts; whether the part ends the document.
+    def documents(self, texts: Iterable[tuple[Key, str]]) -> Iterator[tuple[Key, Tokens, bool]]:
+        """The tokens of each text and the end of text, in order, in parts, with the text's key and whether it ends.
 
         The parts of a document together are what the tokenizer gives for its whole text.
         """
-        for batch in _batches(chain.from_iterable(map(self._pieces, texts))):
-            encodings = self._tokenizer.encode_batch_fast([text for text, _ in batch], add_special_tokens=False)
-            for (_, is_last), encoding in zip(batch, encodings, strict=True):
+        for batch in _batches(chain.from_iterable(self._pieces(key, text) for key, text in texts)):
+            encodings = self._tokenizer.encode_batch_fast([text for _, text, _ in batch], add_special_tokens=False)
+            for (key, _, is_last), encoding in zip(batch, encodings, strict=True):
                 ids = np.array(encoding.ids, self._dtype)
-                yield np.concatenate((ids, self._end)) if is_last else ids, is_last
+                yield key, np.concatenate((ids, self._end)) if is_last else ids, is_last
 
-    def _pieces(self, text: str) -> Iterator[tuple[str, bool]]:
+    def _pieces(self, key: Key, text: str) -> Iterator[tuple[Key, str, bool]]:
         """Pieces of a text, and whether each is the last."""
-        if self.uncuttable:
-            yield text, True
-            return
-        rest = pieces(text)
-        before = next(rest)
-        for piece in rest:
-            yield before, False
-            before = piece
-        yield before, True
+        parts = pieces(text) if self._is_cuttable else iter((text,))
+        for piece, following in pairwise(chain(parts, (None,))):
+            yield key, piece or "", following is None
 
 
-def _batches(texts: Iterable[tuple[str, bool]]) -> Iterator[list[tuple[str, bool]]]:
+def _batches(texts: Iterable[tuple[Key, str, bool]]) -> Iterator[list[tuple[Key, str, bool]]]:
     """Texts in groups that are encoded together."""
-    batch: list[tuple[str, bool]] = []
+    batch: list[tuple[Key, str, bool]] = []
     size = 0
     for text in texts:
         batch.append(text)
-        size += len(text[0])
+        size += len(text[1])
         if size >= BATCH_CHARACTERS or len(batch) == BATCH_PIECES:
             yield batch
             batch, size = [], 0
@@ -99,78 +93,51 @@ def _batches(texts: Iterable[tuple[str, bool]]) -> Iterator[list[tuple[str, bool
         yield batch
 
 
-def why_uncuttable(tokenizer: Tokenizer) -> str | None:
-    """Why no place is known where `tokenizer` surely cuts, as a clause; None if `pieces` may cut its texts."""
+def is_cuttable(tokenizer: Tokenizer) -> bool:
+    """Whether `pieces` may cut texts for `tokenizer`, because it surely cuts there too."""
     parts: dict[str, Any] = json.loads(tokenizer.to_str())
-    normalizer = parts["normalizer"]
-    if normalizer is not None and normalizer["type"] != "NFC":
-        return f"its normaliser is {normalizer['type']}"
-    if parts["model"].get("dropout"):
-        return "its model draws random merges"
-    steps = _steps(parts["pre_tokenizer"])
-    if not _cuts_text(steps) or not all(map(_keeps_cuts, steps)):
-        return f"its pre-tokenizer is {' and '.join(step['type'] for step in steps) or 'missing'}"
-    for token in parts["added_tokens"]:
-        looks_around = not token["special"] and (token["rstrip"] or token["single_word"])
-        if looks_around or re.search(r"\S\s", token["content"]):
-            return f"its added token {token['content']!r} depends on the text around it"
-    return None
+    pre_tokenizer = parts["pre_tokenizer"] or {}
+    steps = pre_tokenizer["pretokenizers"] if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
+    # A step must cut before one turns the text into bytes, after which white space looks like a letter.
+    deciding = next((step for step in steps if _cuts(step) or step.get("type") == "ByteLevel"), {})
+    return (
+        (parts["normalizer"] or {"type": "NFC"})["type"] == "NFC"
+        and not parts["model"].get("dropout")
+        and _cuts(deciding)
+        and all(map(_keeps_cuts, steps))
+        and not any(map(_looks_around, parts["added_tokens"]))
+    )
 
 
-def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
-    if pre_tokenizer is None:
-        return []
-    return pre_tokenizer["pretokenizers"] if pre_tokenizer["type"] == "Sequence" else [pre_tokenizer]
-
-
-def _cuts_text(steps: list[dict[str, Any]]) -> bool:
-    """Whether a step cuts before one turns the text into bytes, after which white space looks like a letter."""
-    deciding = next((step for step in steps if _cuts(step) or step["type"] == "ByteLevel"), None)
-    return deciding is not None and _cuts(deciding)
+def _looks_around(token: dict[str, Any]) -> bool:
+    """Whether an added token may reach across a cut."""
+    return bool(
+        (not token["special"] and (token["rstrip"] or token["single_word"])) or re.search(r"\S\s", token["content"])
+    )
 
 
 def _cuts(step: dict[str, Any]) -> bool:
     """Whether a step of a pre-tokenizer always cuts between a letter and white space, and adds nothing there."""
-    if step["type"] == "Split":
+    kind = step.get("type")
+    if kind == "Split":
         is_safe = step["pattern"].get("Regex") in _PATTERNS
         return is_safe and (step["behavior"], step["invert"]) in {("Isolated", False), ("Removed", True)}
-    if step["type"] == "ByteLevel":
+    if kind == "ByteLevel":
         return step["use_regex"] and not step["add_prefix_space"]
-    return step["type"] in _ISOLATING - {"Digits", "Punctuation"}
+    return kind in _ISOLATING - {"Digits", "Punctuation"}
 
 
 def _keeps_cuts(step: dict[str, Any]) -> bool:
     """Whether a step treats what stands after a cut as it does in the whole text."""
-    return _cuts(step) or step["type"] in _ISOLATING or (step["type"] == "ByteLevel" and not step["add_prefix_space"])
+    kind = step.get("type")
+    return _cuts(step) or kind in _ISOLATING or (kind == "ByteLevel" and not step["add_prefix_space"])
 
 
-def pieces(text: str, longest: int = PIECE_CHARACTERS) -> Iterator[str]:
-    """Cuts `text`, only between a letter and the space or line feed after it, into pieces of up to `longest`.
-
-    Where such a place is further away, the piece is longer.
-    """
+def pieces(text: str, shortest: int = PIECE_CHARACTERS) -> Iterator[str]:
+    """Cuts `text` at the first place after every `shortest` characters: between a letter and the space or line feed
+    after it."""
     start = 0
-    while len(text) - start > longest:
-        cut = _last_cut(text, start, start + longest)
-        if cut is None:
-            following = _CUT.search(text, start + longest - 1)
-            if following is None:
-                break
-            cut = following.end()
-        yield text[start:cut]
-        start = cut
+    while len(text) - start > shortest and (cut := _CUT.search(text, start + shortest - 1)):
+        yield text[start : cut.end()]
+        start = cut.end()
     yield text[start:] if start else text
-
-
-def _last_cut(text: str, start: int, stop: int) -> int | None:
-    """The last place to cut in `text[start:stop]`, and not at `start`; None if there is none.
-
-    Looks at growing parts of the end, because most texts have a place near it.
-    """
-    width = 256
-    while True:
-        lowest = max(start, stop - width)
-        ends = [match.end() for match in _CUT.finditer(text, lowest, stop)]
-        if ends or lowest == start:
-            return ends[-1] if ends else None
-        width *= 8

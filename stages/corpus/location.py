@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,25 +26,9 @@ Spec = TypeVar("Spec", bound=DataSpec)
 
 PYTHON_STDLIB = "python-stdlib"
 LOCAL_SCHEMES = ("file", "local")
-LOCAL_COPIES = {
-    "openwebtext": (
-        "on a machine that can reach the hub, `hf download Skylion007/openwebtext --repo-type dataset --local-dir DIR`;"
-        " then set data.source=DIR and data.include='**/*.parquet'"
-    ),
-    "openwebtext2": (
-        "on a machine that can reach the hub, `hf download segyges/OpenWebText2 openwebtext2.jsonl.zst.tar --repo-type"
-        " dataset --local-dir DIR`; unpack it in DIR; then set data.source=DIR"
-    ),
-    "wikitext-103-raw/wiki.train.raw": (
-        "download https://wikitext.smerity.com/wikitext-103-raw-v1.zip; unpack it in DIR; then set"
-        " data.source=DIR/wikitext-103-raw/wiki.train.raw"
-    ),
-}
-"""The sources in `schedules/data` that need a local copy, and how to make it."""
 
 _DATASETS = "hf://datasets/"
 _ABOUT = re.compile(r"(README|LICEN[CS]E|NOTICE|CITATION|CHANGELOG)(\.(md|txt|cff|rst))?", re.IGNORECASE)
-_S3_VARIABLES = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT_URL for a store other than Amazon's"
 
 
 def local_path(source: str) -> str | None:
@@ -119,11 +104,8 @@ def missing_source(source: str) -> str | None:
 
 def no_source(spec: DataSpec) -> str:
     """The message for a source that does not exist, with what to do."""
-    missing, path = missing_source(spec.source) or f"{spec.source!r} does not exist", local_path(spec.source)
-    copies = (how for name, how in LOCAL_COPIES.items() if f"/{spec.source}".endswith(f"/{name}"))
-    if how := next(copies, None):
-        return f"data.source: {missing}; {how}{_tokenizer_too(spec.tokenizer)}"
-    near = _nearest_path(path) if path else ""
+    missing = missing_source(spec.source) or f"{spec.source!r} does not exist"
+    near = _nearest_path(local_path(spec.source) or "")
     return f"data.source: {missing}{near or f'; set it to {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one'}"
 
 
@@ -133,20 +115,12 @@ def no_tokenizer(path: Path) -> str:
 
 
 def _nearest_path(path: str) -> str:
-    """`; did you mean PATH?` for an existing path that differs from a missing one in its first missing part.
-
-    Names that part if a folder above is missing and nothing has a similar name.
-    """
-    missing = Path(os.path.abspath(path))
-    while missing.parent != missing and not missing.parent.exists():
-        missing = missing.parent
-    try:
-        names = os.listdir(missing.parent)
-    except OSError:  # a file, or a folder that cannot be read
-        return f"; {str(missing.parent)!r} is not a folder that can be read"
-    if close := difflib.get_close_matches(missing.name, names, n=1):
-        return f"; did you mean {str(missing.with_name(close[0]))!r}?"
-    return "" if str(missing) == os.path.abspath(path) else f"; there is no {missing.name!r} in {str(missing.parent)!r}"
+    """`; did you mean PATH?` for an existing path in the same folder with a similar name."""
+    folder, name = os.path.split(os.path.abspath(path))
+    with suppress(OSError):
+        if close := difflib.get_close_matches(name, os.listdir(folder), n=1):
+            return f"; did you mean {os.path.join(folder, close[0])!r}?"
+    return ""
 
 
 def offline_copy(source: str) -> str | None:
@@ -215,52 +189,28 @@ def download_tokenizer(name: str) -> Path:
     from huggingface_hub import hf_hub_download
     from huggingface_hub import utils as hub
 
-    had_bars, verbosity = not hub.are_progress_bars_disabled(), hub.logging.get_verbosity()
     hub.disable_progress_bars()
     hub.logging.set_verbosity_error()
-    try:
-        with reading(
-            f"data.tokenizer: {name!r} is not a local file, and on the Hugging Face hub it",
-            f"on a machine that can reach the hub, {_tokenizer_by_hand(name)}",
-        ):
-            return Path(hf_hub_download(name, "tokenizer.json"))
-    finally:
-        hub.logging.set_verbosity(verbosity)
-        if had_bars:
-            hub.enable_progress_bars()
+    with reading(
+        f"data.tokenizer: {name!r} is not a local file, and on the Hugging Face hub it",
+        f"on a machine that can reach the hub, `hf download {shlex.quote(name)} tokenizer.json --local-dir FOLDER`;"
+        " then set data.tokenizer=FOLDER",
+    ):
+        return Path(hf_hub_download(name, "tokenizer.json"))
 
 
 def by_hand(spec: DataSpec) -> str:
-    """How to download the source by hand and which keys to set then, for messages. Empty for a local source."""
-    source = spec.source
-    if "://" not in source or source.startswith(("file://", "local://")):
+    """How to download the source by hand and which key to set then, for messages. Empty for a local source."""
+    if "://" not in spec.source or local_path(spec.source):
         return ""
-    repository, revision, path = _hub_parts(source)
-    if repository:
-        below = path.split("/") if path else []
-        is_file = bool(below) and any(sign in below[-1] for sign in ".*?[")
-        wanted = "/".join(below if is_file else [*below, spec.include])
-        wanted = re.sub(r"\*+", "*", wanted.replace("**/", "*"))  # `hf download` matches with fnmatch
-        options = f"--repo-type dataset --include {shlex.quote(wanted)}"
-        options += f" --revision {revision}" if revision else ""
-        download, local = _download(repository, options, "DIR"), "/".join(["DIR", *below])
-        text = f"on a machine that can reach the hub, {download}; then set data.source={local}"
-    else:
-        text = "download its files on a machine that can reach it, and set data.source to their location"
-        if source.startswith(("s3://", "s3a://")):
-            text = f"{_S3_VARIABLES}, or {text}"
-    return text + _tokenizer_too(spec.tokenizer)
-
-
-def _tokenizer_too(tokenizer: str | None) -> str:
-    if tokenizer is None or local_tokenizer(tokenizer) is not None:
-        return ""
-    return f". The tokenizer is also on the hub: {_tokenizer_by_hand(tokenizer)}"
-
-
-def _tokenizer_by_hand(tokenizer: str) -> str:
-    return f"{_download(tokenizer, 'tokenizer.json', 'FOLDER')}; then set data.tokenizer=FOLDER"
-
-
-def _download(repository: str, what: str, folder: str) -> str:
-    return f"`hf download {shlex.quote(repository)} {what} --local-dir {folder}`"
+    repository, revision, below = _hub_parts(spec.source)
+    if not repository:
+        return "download its files on a machine that can reach it, and set data.source to their location"
+    is_file = any(sign in below.rpartition("/")[2] for sign in ".*?[")
+    wanted = "/".join(part for part in (below, "" if is_file else spec.include) if part)
+    wanted = re.sub(r"\*+", "*", wanted.replace("**/", "*"))  # `hf download` matches with fnmatch
+    options = f"--include {shlex.quote(wanted)}{f' --revision {revision}' if revision else ''} --local-dir DIR"
+    return (
+        f"on a machine that can reach the hub, `hf download {shlex.quote(repository)} --repo-type dataset {options}`;"
+        f" then set data.source={'/'.join(['DIR', below]).rstrip('/')}"
+    )

@@ -9,14 +9,16 @@ The key is a hash of the manifest's sources, so each mixture is written once and
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from stages.checkpoint.directory import set_aside
+from stages.checkpoint.directory import publish_directory, set_aside, whole_directory
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import write_file
-from stages.corpus.prepared import publishing
+from stages.corpus.prepared import locked
+from stages.corpus.tasks import Progress
 from stages.data.dataset import (
     FORMAT_VERSION,
     DatasetManifest,
@@ -59,36 +61,20 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
         if manifests[each.name].sources:
             raise DataError(f"data.mixture: {each.name!r} ({each.dataset}) is a mixture itself; name its sources")
     require_one_tokenizer({each.name: each.dataset for each in ingredients})
-    entries = tuple(_entry(each, manifests[each.name].fingerprint, datasets_dir) for each in ingredients)
-    key = json.dumps([entry.model_dump(mode="json") for entry in entries])
-    target = datasets_dir / f"{MIXTURE_PREFIX}{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-    if target.exists():
-        try:
-            require_tokenizer(target, read_dataset_manifest(target))
-            return target
-        except DataError:
-            set_aside(target)
-    with raise_when_full(datasets_dir), publishing(target) as staging:
-        write_file(staging / TOKENIZER_NAME, (ingredients[0].dataset / TOKENIZER_NAME).read_bytes())
-        write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(_manifest(entries, manifests)))
-    read_dataset_manifest(target)
-    return target
-
-
-def _entry(each: Ingredient, fingerprint: str, datasets_dir: Path) -> MixtureEntry:
-    directory, beside = each.dataset.resolve(), datasets_dir.resolve()
-    return MixtureEntry(
-        name=each.name,
-        directory=str(directory.relative_to(beside) if directory.is_relative_to(beside) else directory),
-        fingerprint=fingerprint,
-        weight=each.weight,
-        epochs_at_most=each.epochs_at_most,
+    beside = datasets_dir.resolve()
+    entries = tuple(
+        MixtureEntry(
+            name=each.name,
+            directory=str(path.relative_to(beside) if path.is_relative_to(beside) else path),
+            fingerprint=manifests[each.name].fingerprint,
+            weight=each.weight,
+            epochs_at_most=each.epochs_at_most,
+        )
+        for each in ingredients
+        for path in [each.dataset.resolve()]
     )
-
-
-def _manifest(entries: tuple[MixtureEntry, ...], manifests: Mapping[str, DatasetManifest]) -> DatasetManifest:
-    first = next(iter(manifests.values()))
-    return DatasetManifest(
+    first, *_ = manifests.values()
+    manifest = DatasetManifest(
         format_version=FORMAT_VERSION,
         spec=first.spec.model_copy(update={"source": ", ".join(manifests)}),
         vocab_size=first.vocab_size,
@@ -99,3 +85,22 @@ def _manifest(entries: tuple[MixtureEntry, ...], manifests: Mapping[str, Dataset
         sources=entries,
         fingerprint=mixture_fingerprint(entries),
     )
+    key = json.dumps([entry.model_dump(mode="json") for entry in entries])
+    target = datasets_dir / f"{MIXTURE_PREFIX}{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    if not _is_there(target):
+        with raise_when_full(datasets_dir), locked(target, Progress()):
+            if not _is_there(target):
+                if target.exists():
+                    set_aside(target)
+                with whole_directory(target) as staging:
+                    write_file(staging / TOKENIZER_NAME, (ingredients[0].dataset / TOKENIZER_NAME).read_bytes())
+                    write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
+                    publish_directory(target)
+    return target
+
+
+def _is_there(target: Path) -> bool:
+    with suppress(DataError):
+        require_tokenizer(target, read_dataset_manifest(target))
+        return True
+    return False

@@ -3,8 +3,6 @@
 import fcntl
 import hashlib
 import json
-import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,9 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full
-from stages.checkpoint.files import hash_file, sync_path, write_file
+from stages.checkpoint.files import hash_file, write_file
 from stages.corpus.corpus import open_corpus
+from stages.corpus.files import are_cached
 from stages.corpus.location import (
     PYTHON_STDLIB,
     in_one_spelling,
@@ -27,7 +27,7 @@ from stages.data.dataset import REMOTE_NAME, DatasetFile, DatasetManifest, read_
 from stages.data.errors import DataError, reason
 from stages.data.remote import CACHE_NAME, RemoteFiles, RemoteReading, remote_reading, write_remote_reading
 from stages.data.spec import NOT_CONTENT, SPLITS, DataSpec
-from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, preparation_lock, staging_directory
+from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, preparation_lock
 
 _ASKED_AT_ONCE = 16
 _KEYS_OF_A_DATASET = {"splits", "fingerprint", "tokenizer_sha256"}
@@ -62,10 +62,8 @@ def given_dataset(spec: DataSpec) -> Path | None:
     directory = Path(path) if path else None
     if directory is None or not all((directory / part).is_file() for part in (MANIFEST_NAME, TOKENIZER_NAME)):
         return None
-    if all((directory / split).exists() for split in SPLITS):
+    if all((directory / split).exists() for split in SPLITS) or _is_dataset((directory / MANIFEST_NAME).read_bytes()):
         return directory
-    with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-        return directory if json.loads((directory / MANIFEST_NAME).read_bytes())["sources"] else None
     return None
 
 
@@ -122,32 +120,31 @@ def require_usable(given: Path, spec: DataSpec, read: Callable[[Path], DatasetMa
     return given
 
 
-def text_change(spec: DataSpec, dataset: Path) -> str | None:
-    """How the local text of `spec` differs from what `dataset` was prepared from, as a clause; None if it does not.
+def text_changed(spec: DataSpec, dataset: Path) -> bool:
+    """Whether the local text of `spec` differs from what `dataset` was prepared from; False if that cannot be told.
 
-    None also if that cannot be told: the text is gone or not local. A large text is not hashed again: if the times of
-    its files have changed, the clause says only that.
+    A large text is not hashed again: it has changed if the size or the times of its files have.
     """
     recorded = read_dataset_manifest(dataset).source_sha256
     if recorded is None or given_dataset(spec) or (spec.source != PYTHON_STDLIB and local_path(spec.source) is None):
-        return None
-    try:
+        return False
+    with suppress(DataError, OSError):
         corpus = open_corpus(in_one_spelling(spec))
-        hashes = corpus.remembered_hashes(dataset.parent)
-        if not hashes.remembers([Path(file.path) for file in corpus.files]):
-            return "has files with other sizes or times than when" if hashes.memory_exists else None
-        return None if corpus.sha256(corpus.contents(hashes)) == recorded else "has changed since"
-    except (DataError, OSError):
-        return None
+        cache = corpus.hash_cache(dataset.parent)
+        if cache and not are_cached(corpus.files, cache):
+            return cache.exists()
+        return corpus.hashed(dataset.parent).sha256 != recorded
+    return False
 
 
 @contextmanager
-def locked(dataset_dir: Path, progress: Progress) -> Iterator[bool]:
-    """Waits until no other process locks the dataset, then locks it. Yields False if the file system has no locks.
+def locked(dataset_dir: Path, progress: Progress) -> Iterator[None]:
+    """Waits until no other process locks the dataset, then locks it, if the file system has locks.
 
     Others wait while a process prepares or fetches it, and `growctl clean` leaves it alone. The lock of a process ends
     with the process.
     """
+    dataset_dir.parent.mkdir(parents=True, exist_ok=True)
     with preparation_lock(dataset_dir).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,19 +152,16 @@ def locked(dataset_dir: Path, progress: Progress) -> Iterator[bool]:
             progress.say("waiting for another process that is preparing the same dataset")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:
-            yield False
-            return
-        yield True
+            pass  # no locks here
+        yield
 
 
-def remote_dataset(
-    spec: DataSpec, datasets_dir: Path, progress: Progress, tell: Callable[[str], None] = lambda line: None
-) -> Path | None:
+def remote_dataset(spec: DataSpec, datasets_dir: Path, progress: Progress) -> Path | None:
     """The directory in `datasets_dir` of the dataset at the URL `spec.source`; None if no dataset lies there.
 
     Fetches and checks the manifest and the tokenizer, and asks for the size of every shard. If the URL cannot be
-    reached, a directory from before is enough; `tell` gets a line that says so. Raises DataError that names the file
-    that is missing, has another size or is altered; CacheUnusable if the cache cannot be written.
+    reached, a directory from before is enough; `progress.tell` gets a line that says so. Raises DataError that names
+    the file that is missing, has another size or is altered; CacheUnusable if the cache cannot be written.
     """
     if local_path(spec.source) is not None or "://" not in spec.source or "::" in spec.source:
         return None
@@ -181,18 +175,16 @@ def remote_dataset(
         if copy is None:
             return None  # opening it as a text gives the message
         write_remote_reading(copy, reading)
-        tell(f"{spec.source} cannot be reached ({reason(error)}); {copy} is used, which was fetched from there before")
+        progress.tell(f"{spec.source} cannot be reached ({reason(error)}); {copy}, fetched from there before, is used")
         return copy
     if content is None or not _is_dataset(content):
         return None
     key = hashlib.sha256(reading.url.encode() + b"\0" + content).hexdigest()[:12]
     target = datasets_dir / f"{reading.url.rpartition('/')[2]}-at-{key}"
     if not _is_there(target, reading):
-        with raise_when_full(datasets_dir):
-            datasets_dir.mkdir(parents=True, exist_ok=True)
-            with locked(target, progress):
-                if not _is_there(target, reading):
-                    _fetch(content, reading, files, target)
+        with raise_when_full(datasets_dir), locked(target, progress):
+            if not _is_there(target, reading):
+                _fetch(content, reading, files, target)
     return target
 
 
@@ -224,42 +216,21 @@ def _is_there(target: Path, reading: RemoteReading) -> bool:
 
 def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, target: Path) -> None:
     """Fetches the dataset whose manifest is `content` into `target`."""
-    with publishing(target) as staging:
+    shutil.rmtree(target, ignore_errors=True)  # it was damaged, and everything in it is a copy
+    with whole_directory(target) as staging:
         write_file(staging / MANIFEST_NAME, content)
         try:
             manifest = read_dataset_manifest(staging)
         except DataError as error:
             raise DataError(f"{reading.url}/{MANIFEST_NAME} cannot be used: {error.__cause__ or error}") from error
         if manifest.sources:
-            raise DataError(
-                f"{reading.url} is a mixture, which has no tokens; name its sources in data.mixture, each by the URL of"
-                " its dataset"
-            )
+            raise DataError(f"{reading.url} is a mixture, which has no tokens; name the URLs of its sources' datasets")
         write_file(staging / TOKENIZER_NAME, files.whole(TOKENIZER_NAME, manifest.tokenizer_sha256))
         with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
             list(pool.map(lambda file: _check_size(files, file), manifest.files))
         write_remote_reading(staging, reading)
         verify_dataset(staging)
-        shutil.rmtree(target, ignore_errors=True)  # it was damaged, and everything in it is a copy
-    verify_dataset(target)
-
-
-@contextmanager
-def publishing(target: Path) -> Iterator[Path]:
-    """A hidden directory beside `target`, which gets its name at the end unless another process was faster.
-
-    It has a name of its own, for file systems without locks. If anything fails, nothing incomplete remains.
-    """
-    beside = staging_directory(target)
-    staging = beside.with_name(f"{beside.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        yield staging
-        sync_path(staging)
-        with suppress(OSError):
-            os.rename(staging, target)
-        sync_path(target.parent)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        publish_directory(target)
 
 
 def _check_size(files: RemoteFiles, file: DatasetFile) -> None:

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from model.strict import Strict
 from stages.checkpoint.files import sync_path, write_file
-from stages.corpus.corpus import Corpus, Document
+from stages.corpus.corpus import Corpus, Skipped
 from stages.corpus.encoding import Encoder, Tokens
 from stages.corpus.files import SourceFile
 from stages.corpus.tasks import Meter, Tasks
@@ -41,11 +41,11 @@ class TokenWriter:
 
     def __init__(self, dataset: Path, folder: str, number: int) -> None:
         """Opens temporary files: two processes that write the same shard do not disturb each other."""
-        self._dataset, self._folder = dataset, dataset / folder
-        self._folder.mkdir(exist_ok=True)
+        (dataset / folder).mkdir(exist_ok=True)
         own = f"{os.getpid()}-{secrets.token_hex(4)}.tmp"
-        self._names = [f"{number:05d}.{ending}" for ending in ENDINGS]
-        self._temporary = [self._folder / f".{name}.{own}" for name in self._names]
+        self._names = [f"{folder}/{number:05d}.{ending}" for ending in ENDINGS]
+        self._paths = [dataset / name for name in self._names]
+        self._temporary = [path.with_name(f".{path.name}.{own}") for path in self._paths]
         self._files = [path.open("wb") for path in self._temporary]
         self._hashes = [hashlib.sha256() for _ in ENDINGS]
         self.num_tokens = self.num_documents = 0
@@ -64,19 +64,15 @@ class TokenWriter:
 
     def finish(self) -> tuple[DatasetFile, ...]:
         """Syncs the files and gives them their names. A shard without documents has none."""
-        sizes = [file.tell() for file in self._files]
-        for file in self._files:
-            file.close()
         finished = []
-        for temporary, name, size, hashed in zip(self._temporary, self._names, sizes, self._hashes, strict=True):
-            if size == 0:
-                temporary.unlink()
-                continue
-            sync_path(temporary)
-            path = temporary.rename(self._folder / name)
-            relative = path.relative_to(self._dataset).as_posix()
-            finished.append(DatasetFile(name=relative, bytes=size, sha256=hashed.hexdigest()))
-        sync_path(self._folder)
+        for number, (file, temporary, path) in enumerate(zip(self._files, self._temporary, self._paths, strict=True)):
+            file.close()
+            if size := temporary.stat().st_size:
+                sync_path(temporary)
+                temporary.rename(path)
+                sha256 = self._hashes[number].hexdigest()
+                finished.append(DatasetFile(name=self._names[number], bytes=size, sha256=sha256))
+        sync_path(self._paths[0].parent)
         return tuple(finished)
 
     def __enter__(self) -> Self:
@@ -94,9 +90,6 @@ class ShardRecord(Strict):
     splits: dict[SplitName, DatasetSplit]
     """Its documents of each split. Train has no files yet if the documents are to be shuffled."""
 
-    longest_bytes: int
-    """Of its longest document, in UTF-8."""
-
     skipped: SkippedRecords
     """The bad records in its files."""
 
@@ -106,8 +99,6 @@ class ShardTasks(Tasks[ShardRecord]):
     """Tokenises the documents of a source, a shard at a time."""
 
     corpus: Corpus
-    contents: tuple[str, ...]
-    """An identifier of the content of each file of the corpus, as of the start."""
     shards: tuple[tuple[SourceFile, ...], ...]
     """The files of each shard."""
     directory: Path
@@ -132,66 +123,42 @@ class ShardTasks(Tasks[ShardRecord]):
 
     def work(self, number: int, meter: Meter) -> ShardRecord:
         """Writes the tokens of both splits. Raises Interrupted if a local file has changed since the start."""
-        seed = self.corpus.spec.shuffle_seed
-        tokenizer = Tokenizer.from_file(str(self.directory / TOKENIZER_NAME))
-        encoder = Encoder(tokenizer, self.end_of_text_id, self.token_bytes)
-        folders = {split: UNSHUFFLED if seed is not None and split == "train" else split for split in SPLITS}
-        skipped, counts = self.corpus.skipped(), {split: _Counts() for split in SPLITS}
-        waiting: list[SplitName] = []
-        """The splits of the documents that the encoder has and the writers have not."""
-
-        def texts() -> Iterator[str]:
-            for document in self.corpus.documents(self.shards[number], None, meter.advance, skipped):
-                counts[document.split].add(document)
-                waiting.append(document.split)
-                yield document.text
-
+        seed, end = self.corpus.spec.shuffle_seed, self.end_of_text_id
+        encoder = Encoder(Tokenizer.from_file(str(self.directory / TOKENIZER_NAME)), end, self.token_bytes)
+        skipped, files = Skipped(self.corpus.spec), self.shards[number]
+        num_bytes, num_ends = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
+        text_hashes = dict.fromkeys(SPLITS, joined_hash(()))
+        documents = self.corpus.documents(files, None, meter.advance, skipped)
         with (
-            TokenWriter(self.directory, folders["train"], number) as train,
-            TokenWriter(self.directory, folders["validation"], number) as validation,
+            TokenWriter(self.directory, "train" if seed is None else UNSHUFFLED, number) as train,
+            TokenWriter(self.directory, "validation", number) as validation,
         ):
             writers: dict[SplitName, TokenWriter] = {"train": train, "validation": validation}
-            done = 0
-            for tokens, is_last in encoder.documents(texts()):
-                counts[waiting[done]].num_ends += int(np.count_nonzero(tokens == self.end_of_text_id))
-                writers[waiting[done]].add(tokens, is_last)
+            for document, tokens, is_last in encoder.documents((each, each.text) for each in documents):
+                split = document.split
+                writers[split].add(tokens, is_last)
+                num_ends[split] += int(np.count_nonzero(tokens == end))
                 meter.advance(0, len(tokens))
-                done += is_last
-                if done == len(waiting):
-                    waiting.clear()
-                    done = 0
-            self.corpus.require_unchanged(self.shards[number], self.contents)
-            files = {split: writer.finish() for split, writer in writers.items()}
+                if is_last:
+                    num_bytes[split] += document.num_bytes
+                    text_hashes[split] = joined_hash((text_hashes[split], document.content))
+            self.corpus.require_unchanged(files)
+            written = {split: writer.finish() for split, writer in writers.items()}
         if seed is not None:
-            num_tokens = writers["train"].num_tokens
-            _sort_into_buckets(self.directory, number, seed, self.num_shuffled, self.token_bytes, num_tokens)
-            files["train"] = ()
+            _sort_into_buckets(self.directory, number, seed, self.num_shuffled, self.token_bytes, train.num_tokens)
+            written["train"] = ()
         splits = {
             split: DatasetSplit(
-                num_tokens=writers[split].num_tokens,
-                num_bytes=counts[split].num_bytes,
-                num_documents=writers[split].num_documents,
-                num_inner_ends=counts[split].num_ends - writers[split].num_documents,
-                text_hash=counts[split].text_hash.hex(),
-                files=files[split],
+                num_tokens=writer.num_tokens,
+                num_bytes=num_bytes[split],
+                num_documents=writer.num_documents,
+                num_inner_ends=num_ends[split] - writer.num_documents,
+                text_hash=text_hashes[split].hex(),
+                files=written[split],
             )
-            for split in SPLITS
+            for split, writer in writers.items()
         }
-        longest = max(count.longest_bytes for count in counts.values())
-        return ShardRecord(splits=splits, longest_bytes=longest, skipped=skipped.records)
-
-
-class _Counts:
-    """Sums over the documents of one split."""
-
-    def __init__(self) -> None:
-        self.num_bytes = self.longest_bytes = self.num_ends = 0
-        self.text_hash = joined_hash(())
-
-    def add(self, document: Document) -> None:
-        self.num_bytes += document.num_bytes
-        self.longest_bytes = max(self.longest_bytes, document.num_bytes)
-        self.text_hash = joined_hash((self.text_hash, document.content))
+        return ShardRecord(splits=splits, skipped=skipped.records)
 
 
 class ShuffledRecord(Strict):

@@ -12,21 +12,18 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import NamedTuple
 
-from pydantic import ValidationError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from model.strict import Strict
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import write_file
-from stages.corpus.corpus import CHOICE_VERSION, Corpus, open_corpus
-from stages.corpus.files import SourceHashes
+from stages.corpus.corpus import CHOICE_VERSION, Corpus, Skipped, open_corpus
 from stages.corpus.location import download_tokenizer, in_one_spelling, tokenizer_file
-from stages.corpus.prepared import locked
+from stages.corpus.prepared import locked, prepared_datasets
 from stages.corpus.tasks import Progress
 from stages.data.errors import DataError, Unreadable, reason
 from stages.data.spec import DEFAULT_VOCAB_SIZE, DataSpec
+from stages.stage_dir import TOKENIZER_NAME
 
 TOKENIZER_SAMPLE_BYTES = 256 * 1024 * 1024
 """The most text that a tokenizer is trained on, in equal parts from the start of every shard of a text."""
@@ -84,7 +81,7 @@ def train_tokenizer(
 
     def texts() -> Iterator[str]:
         for number, corpus in enumerate(corpora):
-            skipped, shards = corpus.skipped(), corpus.shards()
+            skipped, shards = Skipped(corpus.spec), corpus.shards()
             with naming(number):
                 for files in shards:
                     left = most // len(shards)
@@ -108,100 +105,41 @@ def train_tokenizer(
     return tokenizer
 
 
-class _Settings(Strict):
-    """What determines a shared tokenizer besides the content of the texts."""
-
-    choice_version: int = CHOICE_VERSION
-    shared_tokenizer: str
-    vocab_size: int | None
-    end_of_text: str
-    validation_fraction: float
-
-
-class _Record(Strict):
-    """The file of a shared tokenizer."""
-
-    settings: _Settings
-    sources: tuple[str, ...]
-    """The hash of each text, sorted."""
-    tokenizer: str
-    tokenizer_sha256: str
-
-
-class _Text(NamedTuple):
-    sha256: str
-    number: int
-    """Its place in the mixture."""
-    corpus: Corpus
-    hashes: SourceHashes
-
-
-def shared_tokenizer(
-    specs: Sequence[DataSpec],
-    datasets_dir: Path,
-    naming: Naming,
-    progress: Progress,
-    tell: Callable[[str], None] = lambda line: None,
-) -> Tokenizer:
+def shared_tokenizer(specs: Sequence[DataSpec], datasets_dir: Path, naming: Naming, progress: Progress) -> Tokenizer:
     """The tokenizer trained on the texts of `specs`, which have one `shared_tokenizer`; trains it, or finds it.
 
-    It does not depend on the order of the texts. A second process that needs it waits for the first. A damaged file is
-    replaced. If a text cannot be opened, the newest tokenizer that was trained with the same settings is enough; `tell`
-    gets a line that says so. Raises DataError for a text that cannot be read, DiskFull if the disk is full; nothing has
-    been written then.
+    It does not depend on the order of the texts. A second process that needs it waits for the first. If a text cannot
+    be opened, the tokenizer of a dataset that was prepared from one of the texts is enough; `progress.tell` gets a line
+    that says so. Raises DataError for a text that cannot be read, DiskFull if the disk is full; nothing has been
+    written then.
     """
-    settings = _Settings(**specs[0].model_dump(include=set(_Settings.model_fields)))
     with raise_when_full(datasets_dir):
         try:
-            texts = sorted(_opened(number, spec, datasets_dir, naming, progress) for number, spec in enumerate(specs))
+            opened = [_opened(number, spec, datasets_dir, naming, progress) for number, spec in enumerate(specs)]
         except Unreadable as error:
-            for path in sorted(datasets_dir.glob(".tokenizer-*.json"), key=lambda path: -path.stat().st_mtime):
-                if (record := _read(path)) and record.settings == settings:
-                    tell(
-                        f"{path} was trained with these settings and is used; its texts could not be compared: {error}"
-                    )
-                    return Tokenizer.from_str(record.tokenizer)
+            for dataset, _ in (found for spec in specs for found in prepared_datasets(spec, datasets_dir)):
+                progress.tell(f"{dataset} has the tokenizer of these texts, used without comparing them: {error}")
+                return open_tokenizer(dataset / TOKENIZER_NAME)
             raise
-        sources = [text.sha256 for text in texts]
-        key = hashlib.sha256(json.dumps([settings.model_dump(), sources]).encode()).hexdigest()[:12]
+        sources = [corpus.sha256 for corpus in opened]
+        order = sorted(range(len(opened)), key=lambda number: sources[number])
+        keys = ("shared_tokenizer", "vocab_size", "end_of_text", "validation_fraction")
+        settings = [CHOICE_VERSION, *(getattr(specs[0], key) for key in keys), sorted(sources)]
+        key = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:12]
         path = datasets_dir / f".tokenizer-{key}.json"
-        if record := _read(path):
-            return Tokenizer.from_str(record.tokenizer)
-        datasets_dir.mkdir(parents=True, exist_ok=True)
         with locked(datasets_dir / f"tokenizer-{key}", progress):
-            if record := _read(path):
-                return Tokenizer.from_str(record.tokenizer)
-            if path.exists():
-                progress.say(f"{path} is damaged; training the tokenizer again")
-            for text in texts:
-                with naming(text.number):
-                    text.corpus.check_separator()
-            corpora = [text.corpus for text in texts]
-            content = train_tokenizer(corpora, progress, lambda place: naming(texts[place].number)).to_str()
-            record = _Record(
-                settings=settings, sources=tuple(sources), tokenizer=content, tokenizer_sha256=_sha256(content)
-            )
-            write_file(path, record.model_dump_json().encode())
-            for text in texts:
-                text.hashes.save()
-            return Tokenizer.from_str(content)
+            with suppress(DataError):  # missing or damaged
+                return open_tokenizer(path)
+            for number in order:
+                with naming(number):
+                    opened[number].check_separator()
+            corpora = [opened[number] for number in order]
+            tokenizer = train_tokenizer(corpora, progress, lambda place: naming(order[place]))
+            write_file(path, tokenizer_content(tokenizer))
+            return tokenizer
 
 
-def _opened(number: int, spec: DataSpec, datasets_dir: Path, naming: Naming, progress: Progress) -> _Text:
+def _opened(number: int, spec: DataSpec, datasets_dir: Path, naming: Naming, progress: Progress) -> Corpus:
     with naming(number):
         corpus = open_corpus(in_one_spelling(spec))
-        hashes = corpus.remembered_hashes(datasets_dir)
-        advance = progress.meter("reading the source", corpus.num_bytes).advance
-        return _Text(corpus.sha256(corpus.contents(hashes, advance)), number, corpus, hashes)
-
-
-def _read(path: Path) -> _Record | None:
-    """The record in a file; None if it is missing or damaged."""
-    with suppress(OSError, ValidationError):
-        record = _Record.model_validate_json(path.read_bytes())
-        return record if _sha256(record.tokenizer) == record.tokenizer_sha256 else None
-    return None
-
-
-def _sha256(tokenizer: str) -> str:
-    return hashlib.sha256(tokenizer.encode()).hexdigest()
+        return corpus.hashed(datasets_dir, progress.meter("reading the source", corpus.num_bytes).advance)

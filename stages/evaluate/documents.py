@@ -16,7 +16,7 @@ import orjson
 from tokenizers import Tokenizer
 
 from model.errors import UserError
-from stages.corpus.encoding import pieces, why_uncuttable
+from stages.corpus.encoding import is_cuttable, pieces
 from stages.corpus.records import BYTE_ORDER_MARK
 from stages.data.errors import DataError, reading
 from stages.data.tokens import Int64Array
@@ -42,7 +42,7 @@ class TokenStream:
         self._total_bytes = sum(file.stat().st_size for file in files)
         self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self._tokenizer.encode_special_tokens = True  # an end of text spelled out in a document is ordinary text
-        self._cuttable = why_uncuttable(self._tokenizer) is None
+        self._cuttable = is_cuttable(self._tokenizer)
         self._end = np.array([] if end_of_text_id is None else [end_of_text_id], np.int64)
 
     def __iter__(self) -> Iterator[Int64Array]:

@@ -17,7 +17,7 @@ def test_prepare_always_reports_the_bad_records_skipped(tmp_path: Path) -> None:
     values = (f"data.source={source}", "data.vocab_size=300", "data.validation_fraction=0.2", "data.on_bad_record=skip")
     for _ in range(2):
         out, err = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs")
-        assert f"skipped: 1 bad record (1 not UTF-8): {source}/latin.txt (not UTF-8)" in out.splitlines()
+        assert f"skipped: 1 bad record (1 not UTF-8): {source}/latin.txt line 1 (not UTF-8)" in out.splitlines()
         assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in err.splitlines())
         assert "Z warning: Validation has " in err
         assert "0.05 nats per token between" in err
@@ -39,7 +39,7 @@ def test_a_prepared_text_may_be_gone_for_prepare_validate_and_a_new_run(tmp_path
     text.unlink()
     out, err = run_here("prepare", *values, "--runs-dir", runs)
     assert out.splitlines()[-1] == dataset
-    assert f"warning: {dataset} was prepared with these settings and is used; its text could not be compared" in err
+    assert f"warning: {dataset}, prepared with these settings, is used without comparing its text: " in err
     run_here("run", *values, "--name", "new", "--dry-run", "--runs-dir", runs)
     run_here("validate", *values, "--runs-dir", runs)
     shutil.rmtree(dataset)

@@ -16,7 +16,7 @@ from growctl.launch.prepare import JOBS, TaskPart, error_file, execute_on
 from growctl.run.screen import work_words
 from stages.corpus import corpus as corpus_module
 from stages.corpus.prepare import prepare
-from stages.corpus.tasks import Work
+from stages.corpus.tasks import Meter
 from stages.data.dataset import read_dataset_manifest
 from stages.data.errors import DataError
 from tests.growctl.runs import run_here
@@ -47,7 +47,7 @@ def check_error(values: list[str], tmp_path: Path, executor: str) -> None:
     tokenizer = next((tmp_path / "here").glob("*/tokenizer.json"))
     values = [value for value in values if "vocab_size" not in value]
     known = f"data.tokenizer={tokenizer}", "data.vocab_size=null", "model.vocab_size=300"
-    with pytest.raises(DataError, match=r"data\.source: .*/07\.txt is not UTF-8"):
+    with pytest.raises(DataError, match=r"data\.source: .*/07\.txt line 1 is not UTF-8"):
         prepared([*values, *known], tmp_path / "far", executor)
     assert not list((tmp_path / "far").glob(".*.incomplete"))
 
@@ -134,6 +134,9 @@ def test_a_ray_cluster_prepares_the_same_dataset(values: list[str], tmp_path: Pa
 
 
 def test_the_figures_on_the_screen_name_bytes_speed_and_time_left() -> None:
-    work = Work("tokenising", 312_000_000, 1_200_000_000, 80_000_000, 100.0, 290.0)
-    assert work_words(work) == "tokenising: 312 MB of 1.2 GB, 800k tokens/s, 4m 50s left"
-    assert work_words(Work("shuffling", 0, 4096, 0, 1.0, None)) == "shuffling: 0 B of 4.1 kB"
+    meter = Meter("tokenising", 1_200_000_000)
+    meter.skip(12_000_000)
+    meter.advance(300_000_000, 80_000_000)
+    meter._start -= 100
+    assert work_words(meter) == "tokenising: 312 MB of 1.2 GB, 800k tokens/s, 4m 56s left"
+    assert work_words(Meter("shuffling", 4096)) == "shuffling: 0 B of 4.1 kB"

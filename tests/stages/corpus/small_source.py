@@ -17,7 +17,7 @@ def spec_of(folder: Path, **values: object) -> DataSpec:
 
 def is_held_out(text: str) -> bool:
     """Whether a document with that text is in the validation split of `spec_of`."""
-    return is_validation(content_hash(text), 0.2)
+    return is_validation(content_hash(text.encode()), 0.2)
 
 
 def decoded(dataset: Path, split: str) -> list[str]:

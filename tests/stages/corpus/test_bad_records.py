@@ -12,9 +12,10 @@ from pydantic import ValidationError
 from stages.corpus import corpus as corpus_module
 from stages.corpus.corpus import open_corpus
 from stages.corpus.prepare import prepare
+from stages.corpus.tasks import Progress
 from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.errors import DataError
-from stages.data.spec import SPLITS, DataSpec, SkippedRecords
+from stages.data.spec import DataSpec, SkippedRecords
 
 COUNTS = {"not JSON": 2, "no text": 3, "null": 2, "not UTF-8": 3}
 PLACES = ("a.jsonl line 2 (not JSON)", "a.jsonl line 3 (no text)", "a.jsonl line 4 (no text)")
@@ -48,7 +49,8 @@ def test_skipped_records_are_counted_by_kind_named_and_independent_of_the_number
     monkeypatch.setattr(corpus_module, "SHARD_BYTES", 1000)
     log = tmp_path / "log.txt"
     datasets = [
-        prepare(spec_of(folder, workers=workers), tmp_path / f"datasets-{workers}", log_path=log) for workers in (1, 2)
+        prepare(spec_of(folder, workers=workers), tmp_path / f"datasets-{workers}", progress=Progress(log))
+        for workers in (1, 2)
     ]
     one, two = (verify_dataset(dataset) for dataset in datasets)
     assert one.skipped.counts == COUNTS
@@ -58,15 +60,11 @@ def test_skipped_records_are_counted_by_kind_named_and_independent_of_the_number
     assert "skipped 10 bad records (2 not JSON, 3 no text, 2 null, 3 not UTF-8): " in log.read_text()
 
 
-def test_skipping_moves_no_other_document(folder: Path) -> None:
-    """Ids, and so splits, stay those of the source with the bad records repaired."""
+def test_skipping_leaves_all_other_documents(folder: Path) -> None:
     corpus = open_corpus(spec_of(folder))
-    found = {document.id: document.text for split in SPLITS for document in corpus.documents(corpus.files, split)}
-    assert found["a.jsonl#1"] == "Document 0 of the lines."
-    assert found["a.jsonl#9"] == "Document 1 of the lines."
-    assert found["c.parquet#40"] == "Document 39 of the rows."
-    assert "d.txt" not in found
-    assert not [text for text in found.values() if "\udce9" in text]
+    found = [document.text for document in corpus.documents(corpus.files[:-1], None)]
+    lines = [f"Document {number} of the lines." for number in range(60)]
+    assert found == [*lines, lines[0], *(f"Document {number} of the rows." for number in range(40))]
 
 
 @pytest.mark.slow

@@ -28,14 +28,13 @@ def read(spec: DataSpec) -> list[Document]:
     return [document for file in found.files for split in SPLITS for document in found.documents((file,), split)]
 
 
-def texts(spec: DataSpec) -> dict[str, str]:
-    documents = read(spec)
-    assert len({document.id for document in documents}) == len(documents)
-    return {document.id: document.text for document in documents}
+def texts(spec: DataSpec) -> list[str]:
+    found = open_corpus(spec)
+    return [document.text for document in found.documents(found.files, None)]
 
 
-def in_order(found: dict[str, str]) -> list[str]:
-    return [found[name] for name in sorted(found, key=lambda name: int(name.partition("#")[2]))]
+def names(spec: DataSpec) -> list[str]:
+    return [file.name for file in open_corpus(spec).files]
 
 
 def test_each_file_of_a_folder_is_a_document_except_hidden_and_empty_ones(tmp_path: Path) -> None:
@@ -49,16 +48,17 @@ def test_each_file_of_a_folder_is_a_document_except_hidden_and_empty_ones(tmp_pa
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(text.encode())
-    assert texts(DataSpec(source=str(tmp_path))) == {"a/z.md": "first", "b.txt": "second\r\n"}
-    assert texts(DataSpec(source=str(tmp_path), include="**/*.md")) == {"a/z.md": "first"}
-    assert texts(DataSpec(source=f"{tmp_path}/*.txt")) == {"b.txt": "second\r\n"}
+    assert texts(DataSpec(source=str(tmp_path))) == ["first", "second\r\n"]
+    assert texts(DataSpec(source=str(tmp_path), include="**/*.md")) == ["first"]
+    assert texts(DataSpec(source=f"{tmp_path}/*.txt")) == ["second\r\n"]
+    assert names(DataSpec(source=f"{tmp_path}/a/*")) == ["z.md"]
 
 
 def test_a_folder_whose_name_looks_like_a_glob_is_read_as_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a[b]*"
     folder.mkdir()
     (folder / "x.txt").write_text("text")
-    assert texts(DataSpec(source=str(folder))) == {"x.txt": "text"}
+    assert texts(DataSpec(source=str(folder))) == ["text"]
 
 
 @given(st.text(st.sampled_from("ab \n\r\té€𝄞"), max_size=300))
@@ -68,7 +68,7 @@ def test_a_file_is_cut_into_pieces_of_whole_lines_that_join_to_its_text(text: st
         with fsspec.open("memory://pieces.txt", "wb") as file:
             file.write(text.encode())
         found = open_corpus(DataSpec(source="memory://pieces.txt"))
-        pieces = [text for _, text in found._read(found.files[0]) if isinstance(text, str)]
+        pieces = [text for text in found._read(found.files[0]) if isinstance(text, str)]
     assert "".join(pieces) == text
     for piece in pieces[:-1]:
         assert 20 <= len(piece) < 40
@@ -81,15 +81,15 @@ def test_a_long_file_of_a_folder_is_also_cut(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "long.txt").write_text(text)
     (tmp_path / "short.txt").write_text("short")
     found = texts(DataSpec(source=str(tmp_path)))
-    assert found.pop("short.txt") == "short"
+    assert found.pop() == "short"
     assert len(found) == 5
-    assert "".join(in_order(found)) == text
+    assert "".join(found) == text
 
 
 def test_a_separator_cuts_wherever_it_occurs_and_belongs_to_no_document(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("one\n\n==\ntwo" + "x" * 1024 * 1024 + "==three====")
     spec = DataSpec(source=str(tmp_path / "text"), document_separator="==")
-    assert texts(spec) == {"text#1": "one\n\n", "text#2": "\ntwo" + "x" * 1024 * 1024, "text#3": "three"}
+    assert texts(spec) == ["one\n\n", "\ntwo" + "x" * 1024 * 1024, "three"]
 
 
 def test_a_separator_that_does_not_occur_is_reported_before_memory_runs_out(
@@ -124,10 +124,10 @@ def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path, compress: Cal
     ending = "" if compress is bytes else ".gz"
     for name, text in {"a.txt": "first", "b.txt": "second", "c.jsonl": '{"text": "third"}\n'}.items():
         (tmp_path / f"{name}{ending}").write_bytes(compress(text.encode("utf-8-sig")))
-    assert sorted(texts(DataSpec(source=str(tmp_path))).values()) == ["first", "second", "third"]
+    assert texts(DataSpec(source=str(tmp_path))) == ["first", "second", "third"]
     for separator in (None, "rs"):
         found = texts(DataSpec(source=str(tmp_path / f"a.txt{ending}"), document_separator=separator))
-        assert "".join(found.values()).startswith("fi")
+        assert "".join(found).startswith("fi")
 
 
 def test_a_byte_order_mark_before_any_document_is_not_part_of_it_whatever_holds_the_document(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_byte_order_mark_before_any_document_is_not_part_of_it_whatever_holds_
     for name in ("folder", "one.txt", "lines.jsonl", "rows.parquet", "samples.tar"):
         separator = "==" if name == "one.txt" else None
         found = texts(DataSpec(source=str(tmp_path / name), document_separator=separator))
-        assert list(found.values()) == expected, name
+        assert found == expected, name
 
 
 def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
@@ -164,26 +164,23 @@ def test_links_to_files_and_folders_are_followed(tmp_path: Path) -> None:
     (source / "a.txt").symlink_to(elsewhere / "a.txt")
     (source / "folder").symlink_to(elsewhere, target_is_directory=True)
     (source / "again").symlink_to("folder")
-    whole = {"a.txt": "linked"} | {
-        f"{name}/{path}": text
-        for name in ("folder", "again")
-        for path, text in {"a.txt": "linked", "more/b.txt": "in a linked folder"}.items()
-    }
-    assert texts(DataSpec(source=str(source))) == whole
-    assert texts(DataSpec(source=f"{source}/*.txt")) == {"a.txt": "linked"}
-    assert texts(DataSpec(source=str(source / "folder"), include="*.txt")) == {"a.txt": "linked"}
-    assert list(texts(DataSpec(source=str(source / "a.txt"))).values()) == ["linked"]
+    linked = [f"{name}/{path}" for name in ("again", "folder") for path in ("a.txt", "more/b.txt")]
+    assert names(DataSpec(source=str(source))) == ["a.txt", *linked]
+    assert texts(DataSpec(source=str(source))) == ["linked", *["linked", "in a linked folder"] * 2]
+    assert names(DataSpec(source=f"{source}/*.txt")) == ["a.txt"]
+    assert names(DataSpec(source=str(source / "folder"), include="*.txt")) == ["a.txt"]
+    assert texts(DataSpec(source=str(source / "a.txt"))) == ["linked"]
     assert open_corpus(DataSpec(source=str(source))).files[0].num_bytes == len("linked")
 
 
 @pytest.mark.parametrize(
     ("links", "message"),
     [
-        ({"a/loop": ".."}, r"/a/loop is a link to \.\., a folder that contains the link"),
-        ({"a/loop": "."}, r"/a/loop is a link to \., a folder that contains the link"),
-        ({"a/to_b": "../b", "b/to_a": "../a"}, r"/to_[ab] is a link to \.\./[ab], a folder that contains the link"),
-        ({"self": "self"}, r"/self is a link to self, which cannot be read \(Too many levels of symbolic links\)"),
-        ({"a/gone": "/no/such/file"}, r"/a/gone is a link to /no/such/file, which cannot be read \(No such file"),
+        ({"a/loop": ".."}, r"/loop cannot be read \(Too many levels of symbolic links\). Fix it, or remove it if"),
+        ({"a/loop": ".", "a/again": "."}, r"/(loop|again) cannot be read \(Too many levels of symbolic links\)"),
+        ({"a/to_b": "../b", "b/to_a": "../a"}, r"/to_[ab] cannot be read \(Too many levels of symbolic links\)"),
+        ({"self": "self"}, r"/self cannot be read \(Too many levels of symbolic links\)"),
+        ({"a/gone": "/no/such/file"}, r"/a/gone cannot be read \(No such file"),
     ],
 )
 def test_a_link_that_cannot_be_followed_is_an_error(tmp_path: Path, links: dict[str, str], message: str) -> None:
@@ -227,10 +224,7 @@ def test_each_json_line_is_a_document(tmp_path: Path, ending: str) -> None:
         file.write(data[:20])
     with fsspec.open(path, "ab", compression="infer") as file:  # several frames, as parallel compressors write them
         file.write(data[20:])
-    assert texts(DataSpec(source=str(path), text_key="body")) == {
-        f"{path.name}#1": "één\r\n",
-        f"{path.name}#5": "two\n\nparagraphs",
-    }
+    assert texts(DataSpec(source=str(path), text_key="body")) == ["één\r\n", "two\n\nparagraphs"]
     assert len(texts(DataSpec(source=str(tmp_path), text_key="body"))) == 2, "in a folder too"
 
 
@@ -240,13 +234,12 @@ def test_each_json_line_is_a_document(tmp_path: Path, ending: str) -> None:
         ('{"text": "cut of', r"data\.source: .*d\.jsonl line 2 is not JSON"),
         (
             '{"texts": "a"}',
-            r"data\.text_key: .*d\.jsonl line 2 has the keys \['texts'\]; it must have a text under 'text'",
+            r"data\.text_key: .*d\.jsonl line 2 is {\"texts\":\"a\"}; it must be a JSON object with a text",
         ),
-        ('{"text": 1}', r"data\.text_key: .* line 2 has 1 under 'text'; it must have a text under 'text'"),
-        ('{"text": null}', r"data\.text_key: .* line 2 has null under 'text'"),
-        ('{"text": true}', r"data\.text_key: .* line 2 has true under 'text'"),
-        ('{"text": ["a"]}', r"data\.text_key: .* line 2 has .* under 'text'"),
-        ('["text"]', r"data\.text_key: .* line 2 is not a JSON object"),
+        ('{"text": 1}', r"data\.text_key: .* line 2 is {\"text\":1}; .* a text under 'text'"),
+        ('{"text": null}', r"data\.text_key: .* line 2 is {\"text\":null}"),
+        ('["text"]', r"data\.text_key: .* line 2 is \[\"text\"\]; it must be a JSON object"),
+        ('"text"', r"data\.text_key: .* line 2 is \"text\"; it must be a JSON object"),
     ],
 )
 def test_a_line_that_is_not_a_document_is_an_error_and_not_skipped(tmp_path: Path, line: str, message: str) -> None:
@@ -260,66 +253,34 @@ def test_json_lines_under_other_names_are_not_read_as_prose(tmp_path: Path, name
     line = b'{"text": "one"}\n'
     (tmp_path / name).write_bytes(gzip.compress(line) if name.lower().endswith(".gz") else line)
     for source in (tmp_path, tmp_path / name):
-        assert texts(DataSpec(source=str(source))) == {f"{name}#1": "one"}
+        assert texts(DataSpec(source=str(source))) == ["one"]
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    "name",
     [
-        ("docs.tbz2", "an archive"),
-        ("text.txt.ZIP", "an archive"),
-        ("docs.parquet.gz", "a Parquet file under another compression"),
-        ("train.arrow", "an Arrow file"),
-        ("docs.csv", "a table"),
-        ("train.bin", "a file of tokens or numbers that another program wrote"),
-        ("book.v1.pdf", "a PDF"),
-        ("book.docx", "a Word document"),
-        ("docs.json", "a JSON document, which is read only if each line is an object and its name ends in .jsonl"),
+        "docs.tbz2",
+        "docs.tar.bz2",
+        "text.txt.ZIP",
+        "docs.parquet.gz",
+        "docs.csv",
+        "train.bin",
+        "book.v1.pdf",
+        "docs.json",
     ],
 )
-def test_a_file_that_holds_no_text_is_refused_by_name_with_what_to_do(tmp_path: Path, name: str, message: str) -> None:
+def test_a_file_that_holds_no_text_is_refused_by_name_with_what_to_do(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("the beginning says nothing")
-    with pytest.raises(DataError, match=rf"data\.source: .*/{name} is {message}, but growctl reads UTF-8") as refused:
+    with pytest.raises(DataError, match=rf"data\.source: .*/{name} ends in \.\w+, but growctl reads UTF-8"):
         open_corpus(DataSpec(source=str(tmp_path / name)))
-    assert "data.include" not in str(refused.value)
 
 
 def test_a_file_without_text_in_a_folder_may_be_left_out_and_json_there_is_text(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text("[1]")
-    assert texts(DataSpec(source=str(tmp_path))) == {"settings.json": "[1]"}
+    assert texts(DataSpec(source=str(tmp_path))) == ["[1]"]
     (tmp_path / "a.zip").touch()
-    with pytest.raises(DataError, match=r"/a\.zip is an archive, .*; or set data\.include so that it is left out"):
+    with pytest.raises(DataError, match=r"/a\.zip ends in \.zip, .* or data\.include to others"):
         open_corpus(DataSpec(source=str(tmp_path)))
-
-
-@pytest.mark.parametrize(
-    ("beginning", "what"),
-    [
-        (b"PAR1", "a Parquet file that is not named .parquet"),
-        (b"PK\x03\x04", "an archive"),
-        (b"%PDF-1.7\n", "a PDF"),
-        (b"\x93NUMPY", "a NumPy array"),
-        (b"7z\xbc\xaf\x27\x1c", "an archive"),
-        ("text".encode("utf-16"), "text in UTF-16"),
-    ],
-)
-def test_a_file_that_holds_no_text_is_known_by_its_first_bytes(tmp_path: Path, beginning: bytes, what: str) -> None:
-    (tmp_path / "texts").write_bytes(beginning + b"\xff\xfe" * 10_000)
-    with pytest.raises(DataError, match=rf"data\.source: .*/texts is {what}, but growctl reads UTF-8 text"):
-        read(DataSpec(source=str(tmp_path / "texts")))
-
-
-@pytest.mark.parametrize(("mimetype", "refused"), [("text/html", True), ("text/plain", False)])
-def test_the_listing_of_a_folder_on_a_web_server_is_not_read_as_text(
-    monkeypatch: pytest.MonkeyPatch, mimetype: str, refused: bool
-) -> None:
-    info = {"name": "https://host/texts", "type": "file", "mimetype": mimetype, "url": "https://host/texts/"}
-    monkeypatch.setattr(corpus, "source_info", lambda fs, path: info)
-    if refused:
-        with pytest.raises(DataError, match=r"data\.source: 'memory://texts' is a web page, perhaps the listing"):
-            open_corpus(DataSpec(source="memory://texts"))
-    else:
-        assert len(open_corpus(DataSpec(source="memory://texts")).files) == 1
 
 
 @pytest.mark.parametrize("separator", [None, "====="])
@@ -329,15 +290,13 @@ def test_text_that_is_not_utf_8_is_an_error_that_names_the_line(
 ) -> None:
     content = b"=====\n" * 50_000 + b"caf\xe9\n" + b"=====\n" * 50_000
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(
-        DataError, match=r"a\.txt\S* is not UTF-8 text \(line 50,001, byte 0xe9: invalid continuation byte\)"
-    ):
+    with pytest.raises(DataError, match=r"a\.txt\S* line 50,001 is not UTF-8 text \(byte 0xe9\)"):
         read(DataSpec(source=str(tmp_path / name), document_separator=separator))
 
 
 def test_an_error_while_reading_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes("café".encode("latin-1"))
-    with pytest.raises(DataError, match=r"data\.source: .*/latin is not UTF-8 text"):
+    with pytest.raises(DataError, match=r"data\.source: .*/latin line 1 is not UTF-8 text"):
         read(DataSpec(source=str(tmp_path / "latin")))
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"text" * 1000)[:-10])
     with pytest.raises(DataError, match=r"data\.source: .*/cut\.gz cannot be read"):
@@ -347,7 +306,7 @@ def test_an_error_while_reading_names_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("no/such/file.txt", r"data\.source: '/.*/no/such/file\.txt' does not exist; there is no 'no' in '/"),
+        ("no/such/file.txt", r"data\.source: '/.*/no/such/file\.txt' does not exist; set it to python-stdlib, a file"),
         ("no/such/*.txt", r"data\.source: no file matches '/.*/no/such/\*\.txt'"),
         ("nosuchprotocol://x", r"data\.source: 'nosuchprotocol://x' cannot be read \(Protocol not known"),
         ("{tmp}", r"data\.include: no file of the folder .* matches '\*\*/\*'"),
@@ -370,11 +329,11 @@ def test_zstandard_files_are_rejected_without_a_reader_of_all_frames(
 def test_a_url_is_read_through_its_file_system() -> None:
     with fsspec.open("memory://books/a.txt", "wb") as file:
         file.write("één".encode())
-    assert texts(DataSpec(source="memory://books")) == {"a.txt": "één"}
+    assert texts(DataSpec(source="memory://books")) == ["één"]
 
 
 def test_the_split_depends_only_on_the_text_and_has_about_the_requested_size() -> None:
-    contents = [content_hash(f"text {number}") for number in range(20_000)]
+    contents = [content_hash(f"text {number}".encode()) for number in range(20_000)]
     kept = {content for content in contents if is_validation(content, 0.05)}
     assert abs(len(kept) / len(contents) - 0.05) < 0.005
     assert kept <= {content for content in contents if is_validation(content, 0.1)}, "a larger share keeps the smaller"
@@ -390,7 +349,7 @@ def test_every_document_is_in_exactly_one_split_and_progress_adds_up_to_the_file
         passed: list[int] = []
         list(found.documents(found.files, split, passed.append))
         assert sum(passed) == found.num_bytes
-    train, validation = ({d.id for d in found.documents(found.files, split)} for split in SPLITS)
+    train, validation = ({d.text for d in found.documents(found.files, split)} for split in SPLITS)
     assert train
     assert validation
     assert not train & validation

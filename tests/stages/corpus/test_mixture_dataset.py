@@ -51,7 +51,7 @@ def test_the_same_mixture_is_written_once_and_moves_along_with_its_datasets(
     assert (mixture / "manifest.json").stat().st_mtime_ns == before
     (tmp_path / "datasets").rename(tmp_path / "moved")
     assert verify_dataset(tmp_path / "moved" / mixture.name).fingerprint
-    assert not list((tmp_path / "moved").glob(".*"))
+    assert not list((tmp_path / "moved").glob(".*.incomplete"))
 
 
 def test_the_fingerprint_follows_from_names_datasets_and_base_weights(

@@ -24,6 +24,7 @@ import multiprocessing, sys, time
 from pathlib import Path
 from stages.corpus import corpus as module
 from stages.corpus.prepare import DataSpec, prepare
+from stages.corpus.tasks import Progress
 
 module.SHARD_BYTES = 900
 source, datasets, log, workers = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4])
@@ -56,7 +57,7 @@ def is_running(pid: int) -> bool:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_preparing_prints_nothing(folder: Path, tmp_path: Path, workers: int) -> None:
     body = """
-        prepare(spec, datasets, log_path=log)
+        prepare(spec, datasets, progress=Progress(log))
         assert "torch" not in sys.modules
     """
     process = start(folder, tmp_path, body, workers=workers)
@@ -88,9 +89,9 @@ def test_a_preparation_killed_ten_times_ends_in_the_same_dataset(folder: Path, t
                 return call
             for name in names:
                 setattr(os, name, dying(getattr(os, name)))
-            prepare(spec, datasets, log_path=log)
+            prepare(spec, datasets, progress=Progress(log))
             os._exit(0)
-        print(prepare(spec, datasets, log_path=log))
+        print(prepare(spec, datasets, progress=Progress(log)))
     """
     process = start(folder, tmp_path, body, workers=1)
     out, err = process.communicate(timeout=HANG_SECONDS)
@@ -113,7 +114,7 @@ def test_two_processes_at_once_prepare_one_dataset(folder: Path, tmp_path: Path)
             logs = log.with_name("first"), log.with_name("second")
             while message == "tokenising" and not all(path.exists() for path in logs):
                 time.sleep(0.01)
-        print(prepare(spec, datasets, log_path=log, on_progress=together))
+        print(prepare(spec, datasets, progress=Progress(log, together)))
     """
     processes = [start(folder, tmp_path, body, workers=1, log=name) for name in ("first", "second")]
     results = [process.communicate(timeout=HANG_SECONDS) for process in processes]
@@ -133,7 +134,7 @@ def test_a_killed_process_leaves_no_dataset_and_no_workers_and_the_next_one_clea
             if message == "tokenising" and fraction:
                 print(*[child.pid for child in multiprocessing.active_children()], flush=True)
                 time.sleep(600)
-        prepare(spec, datasets, log_path=log, on_progress=hang)
+        prepare(spec, datasets, progress=Progress(log, hang))
     """
     process = start(folder, tmp_path, body, workers=2)
     assert process.stdout

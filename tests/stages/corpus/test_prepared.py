@@ -8,7 +8,8 @@ import pytest
 
 from stages.corpus import corpus as corpus_module
 from stages.corpus.prepare import prepare
-from stages.corpus.prepared import text_change
+from stages.corpus.prepared import text_changed
+from stages.corpus.tasks import Progress
 from stages.data.errors import DataError
 from stages.data.spec import DataSpec
 
@@ -29,15 +30,15 @@ def spec_of(source: Path, **values: object) -> DataSpec:
 def test_the_newest_dataset_of_the_same_settings_is_enough_without_its_text(texts: Path, tmp_path: Path) -> None:
     datasets = tmp_path / "datasets"
     lines: list[str] = []
-    first = prepare(spec_of(texts), datasets, tell=lines.append)
+    first = prepare(spec_of(texts), datasets, progress=Progress(tell=lines.append))
     (texts / "0.txt").write_text("another text")
-    second = prepare(spec_of(texts), datasets, tell=lines.append)
+    second = prepare(spec_of(texts), datasets, progress=Progress(tell=lines.append))
     os.utime(first / "manifest.json", (1, 1))
     assert lines == []
     shutil.rmtree(texts)
-    assert prepare(spec_of(texts, workers=2), datasets, tell=lines.append) == second != first
+    assert prepare(spec_of(texts, workers=2), datasets, progress=Progress(tell=lines.append)) == second != first
     [line] = lines
-    assert line.startswith(f"{second} was prepared with these settings and is used; its text could not be compared: ")
+    assert line.startswith(f"{second}, prepared with these settings, is used without comparing its text: ")
     assert f"data.source: '{texts}' does not exist" in line
     with pytest.raises(DataError, match="does not exist"):
         prepare(spec_of(texts, validation_fraction=0.3), datasets)
@@ -60,23 +61,23 @@ def test_a_dataset_notices_that_its_text_has_changed_but_not_new_times(texts: Pa
     spec = spec_of(texts)
     dataset = prepare(spec, tmp_path / "datasets")
     os.utime(texts / "0.txt", (1, 1))
-    assert text_change(spec, dataset) is None
+    assert not text_changed(spec, dataset)
     (texts / "30.txt").write_text("one more")
-    assert text_change(spec, dataset) == "has changed since"
+    assert text_changed(spec, dataset)
     shutil.rmtree(texts)
-    assert text_change(spec, dataset) is None
+    assert not text_changed(spec, dataset)
 
 
 def test_a_large_text_is_not_hashed_again_to_see_whether_it_has_changed(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus_module, "REMEMBERED_BYTES", 0)
+    monkeypatch.setattr(corpus_module, "CACHED_BYTES", 0)
     spec = spec_of(texts)
     dataset = prepare(spec, tmp_path / "datasets")
     monkeypatch.setattr("stages.corpus.files.hash_files", lambda paths: iter([None] * len(list(paths))))
-    assert text_change(spec, dataset) is None
+    assert not text_changed(spec, dataset)
     os.utime(texts / "0.txt", (1, 1))
-    assert text_change(spec, dataset) == "has files with other sizes or times than when"
+    assert text_changed(spec, dataset)
     for memory in dataset.parent.glob(".*.hashes.json"):
         memory.unlink()
-    assert text_change(spec, dataset) is None, "it was prepared elsewhere"
+    assert not text_changed(spec, dataset), "it was prepared elsewhere"

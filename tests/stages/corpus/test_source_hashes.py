@@ -9,7 +9,6 @@ from stages.checkpoint.files import hash_file, hash_files
 from stages.corpus import corpus as corpus_module
 from stages.corpus import files
 from stages.corpus.prepare import prepare
-from stages.data.errors import DataError
 from stages.data.spec import DataSpec
 
 
@@ -31,7 +30,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return hash_files(paths)
 
     monkeypatch.setattr(files, "hash_files", watched)
-    monkeypatch.setattr(corpus_module, "REMEMBERED_BYTES", 0)
+    monkeypatch.setattr(corpus_module, "CACHED_BYTES", 0)
     return names
 
 
@@ -69,17 +68,10 @@ def test_a_damaged_cache_of_hashes_is_written_again(
 
 
 def test_the_cache_holds_the_hash_of_each_file(source: Path, tmp_path: Path) -> None:
-    paths = sorted(source.iterdir())
+    sources = [files.SourceFile(str(path), path.name, path.stat().st_size, "") for path in sorted(source.iterdir())]
     for _ in range(2):
-        hashes = files.SourceHashes(tmp_path / "memory.json")
-        assert list(hashes.hashes(paths)) == [hash_file(path) for path in paths]
-        hashes.save()
-
-
-def test_no_hashes_are_cached_if_preparing_fails(source: Path, tmp_path: Path, hashed: list[str]) -> None:
-    with pytest.raises(DataError):
-        prepare(spec_of(source, document_separator="=="), tmp_path / "datasets")
-    assert not (tmp_path / "datasets").exists()
+        hashed = files.with_hashes(sources, tmp_path / "memory.json")
+        assert [file.version for file in hashed] == [hash_file(Path(file.path)) for file in sources]
 
 
 def test_a_small_source_writes_no_cache_of_hashes(source: Path, tmp_path: Path) -> None:

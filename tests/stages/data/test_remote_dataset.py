@@ -14,6 +14,7 @@ from stages.corpus import prepared
 from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.prepare import prepare
 from stages.corpus.prepared import prepared_datasets
+from stages.corpus.tasks import Progress
 from stages.data import remote
 from stages.data.dataset import REMOTE_NAME, dataset_manifest_bytes, read_dataset_manifest, verify_dataset
 from stages.data.documents import DocumentEnds
@@ -207,7 +208,7 @@ def test_a_dataset_that_was_opened_before_needs_no_network(served: tuple[WebServ
     server.forbidden = True
     told: list[str] = []
     spec = DataSpec(source=f"{server.url}/web/", retry_seconds=7)
-    assert prepare(spec, tmp_path / "datasets", tell=told.append) == remote
+    assert prepare(spec, tmp_path / "datasets", progress=Progress(tell=told.append)) == remote
     assert "cannot be reached (the server answered 403 Forbidden" in told[0]
     assert [path for path, _ in prepared_datasets(spec, tmp_path / "datasets")] == [remote]
     assert np.array_equal(TokenSplit(remote, "validation").read(0, 900), tokens)
