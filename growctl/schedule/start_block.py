@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from growctl.find_checkpoint import find_checkpoint, find_in_run, find_named
+from growctl.find_checkpoint import find_checkpoint, find_named
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.fields import Block
 from model.config import ModelConfig, TokenformerConfig, TransformerConfig, num_parameters
@@ -146,8 +146,7 @@ def _find(start: StartBlock, runs_dir: Path) -> Path:
         return find_checkpoint(start.checkpoint, runs_dir, tell=lambda line: None)
     if start.checkpoint is not None:
         return find_named(start.checkpoint, runs_dir)
-    assert start.run is not None
-    return find_in_run(start.run, start.stage, runs_dir)
+    return find_named("/".join(name for name in (start.run, start.stage) if name), runs_dir)
 
 
 def _described(path: Path, manifest: Manifest) -> BaseBlock:

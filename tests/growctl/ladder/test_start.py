@@ -183,7 +183,7 @@ def test_a_start_that_names_nothing_or_too_much_is_one_clear_line(base: Path) ->
     line = refusal(folder, f"start.chekpoint={base}")
     assert "did you mean 'checkpoint'? (allowed here: checkpoint, run, stage, flops)" in line
     (folder / "empty").mkdir()
-    assert "empty is not a checkpoint, a stage or a run: it has" in refusal(
+    assert "empty is not a complete checkpoint, and holds none: it has" in refusal(
         folder, f"start.checkpoint={folder / 'empty'}"
     )
     (folder / ".final.incomplete").mkdir()
@@ -215,13 +215,13 @@ def test_a_run_and_stage_are_found_by_name_and_the_newest_finished_one_by_defaul
     assert named
     assert named.path == str(runs / "first/stages/0-small/final")
     line = refusal(tmp_path, "start.run=frist")
-    assert f"start.run = 'frist': {runs}/frist is neither a path nor a run in {runs}; did you mean 'first'?" in line
+    assert f"start.run = 'frist': frist is neither a path nor a run in {runs}; the nearest is first" in line
     line = refusal(tmp_path, "start={run: first, stage: smal}")
-    assert f"start.stage = 'smal': the run {runs}/first has no stage 'smal'; it has small, large, huge; did you" in line
+    assert f"start.stage = 'smal': {runs}/first has no 'smal'; the nearest are small, 0-small" in line
     line = refusal(tmp_path, "start={run: first, stage: huge}")
-    assert f"start.stage = 'huge': the stage {runs}/first/stages/2-huge is not finished; it has no checkpoint" in line
+    assert f"start.stage = 'huge': {runs}/first/stages/2-huge is not a complete checkpoint, and holds none" in line
     shutil.rmtree(runs / "first/stages")
-    assert "none of its stages has started" in refusal(tmp_path, "start.run=first")
+    assert "first is not a complete checkpoint, and holds none" in refusal(tmp_path, "start.run=first")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_the_run_of_a_start_is_never_a_path_out_of_the_runs_directory(tmp_path: 
 
 def test_a_checkpoint_that_still_lacks_its_manifest_is_not_complete(base: Path) -> None:
     (base / "manifest.json").unlink()
-    assert "base is not a complete checkpoint: it has no manifest.json" in refusal(
+    assert "base is not a complete checkpoint, and holds none: it has no manifest.json" in refusal(
         base.parent, f"start.checkpoint={base}"
     )
 
