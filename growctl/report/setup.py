@@ -1,5 +1,6 @@
 """How the runs of a report were made: what each growth did, environments, schedules and commands."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,10 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-import yaml
-
 from growctl.ledger.lines import read_starts
-from growctl.redaction import REMOVED, redacted_data, redacted_override
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import growth_words, jump_text, scientific, short_count
@@ -21,7 +19,6 @@ from model.policy import EXACT_GROWTH
 from stages.checkpoint.lineage import GrowthRecord
 from stages.checkpoint.manifest import read_manifest
 from stages.counted import counted
-from stages.plain_yaml import read_yaml
 
 Outcome = Literal["preserved", "moved as declared", "moved", "broke its promise", "unknown"]
 TOLERANCE = 1e-3
@@ -165,7 +162,22 @@ def environment_section(runs: Sequence[RunReport]) -> Section | None:
     return Section("environment", "Environment", parts, in_terminal=False, is_detail=True) if parts else None
 
 
-_HIDDEN = f"What looks like a secret, such as a variable in launch.environment, is replaced by {REMOVED}."
+_REMOVED = "***"
+_HIDDEN = f"What looks like a secret, such as the value of a variable with KEY in its name, is replaced by {_REMOVED}."
+
+_SECRETS = (
+    (re.compile(r"\b([A-Z0-9_]*(?:TOKEN|KEY|SECRET|PASSWORD)[A-Z0-9_]*)(=|: *)[^\s,}\"']+"), rf"\1\2{_REMOVED}"),
+    (re.compile(r"(?<=://)[^\s\"'<>]*@"), f"{_REMOVED}@"),
+    (re.compile(r"(://[^\s?\"'<>]*)\?[^\s\"'<>]+"), rf"\1?{_REMOVED}"),
+)
+"""Secrets by their looks, as values of variables and in URLs, and what a report has in their place."""
+
+
+def without_secrets(text: str) -> str:
+    """A command's word or a schedule, as a report shows it to others."""
+    for shape, replacement in _SECRETS:
+        text = shape.sub(replacement, text)
+    return text
 
 
 def command_section(runs: Sequence[RunReport], report: Sequence[str] = ()) -> Section | None:
@@ -182,7 +194,7 @@ def command_section(runs: Sequence[RunReport], report: Sequence[str] = ()) -> Se
 
 
 def _shown(command: Sequence[str]) -> str:
-    return shlex.join(map(redacted_override, command))
+    return shlex.join(map(without_secrets, command))
 
 
 def schedule_section(runs: Sequence[RunReport]) -> Section | None:
@@ -196,15 +208,12 @@ def schedule_section(runs: Sequence[RunReport]) -> Section | None:
 def _with_hidden(
     key: str, heading: str, parts: Sequence[Listing | Paragraph], is_detail: bool = False
 ) -> Section | None:
-    notes = [Paragraph(_HIDDEN, "note")] if any(REMOVED in part.text for part in parts) else []
+    notes = [Paragraph(_HIDDEN, "note")] if any(_REMOVED in part.text for part in parts) else []
     return Section(key, heading, (*parts, *notes), in_terminal=False, is_detail=is_detail) if parts else None
 
 
 def _schedule(run: Path) -> str | None:
-    path = RunPaths(run).schedule
     try:
-        data, text = read_yaml(path), path.read_text(encoding="utf-8")
-    except (OSError, UserError):
+        return without_secrets(RunPaths(run).schedule.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
-    clean = redacted_data(data)
-    return text if clean == data else str(yaml.safe_dump(clean, sort_keys=False))
