@@ -131,10 +131,9 @@ def run(
         check_runs_dir(schedule, runs_dir, name)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     if seeds is not None:
-        from growctl.run.grid import seed_grid
-        from growctl.run.sets import set_requests
+        from growctl.run.sets import grid, set_requests
 
-        points = seed_grid(seeds, overrides or [])
+        points = grid(overrides or [], seeds)
         requests = set_requests(
             *(schedule, points, runs_dir),
             name=name,

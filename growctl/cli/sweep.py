@@ -51,7 +51,6 @@ def sweep(
             help="List the runs with their sizes and FLOPs, and with launch=slurm the job scripts; write nothing.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Train more than 100 runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a run for every combination of values, one after another. Run the same command again to resume.
@@ -61,12 +60,11 @@ def sweep(
 
     Example: growctl sweep quickstart learning_rate.peak=2e-3,4e-3,8e-3 seed=0,1,2 --dry-run
     """
-    from growctl.run.grid import grid
     from growctl.run.requests import reuse_sources
-    from growctl.run.sets import set_requests
+    from growctl.run.sets import grid, set_requests
 
     check_name(name)
-    points = grid(overrides or [], large=yes)
+    points = grid(overrides or [])
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     requests = set_requests(
         *(schedule, points, runs_dir), name=name, with_controls=controls, sources=sources, until=until
@@ -80,19 +78,16 @@ def train_requests(
     """Trains the runs of a set and prints how they ended, or only lists them. Raises RunFailed if one failed."""
     from growctl.run.requests import RunFailed
     from growctl.run.screen import make_screen
-    from growctl.run.sets import cost_section, describe_set, outcome_section, train_set
-    from growctl.run.slurm_jobs import submit_set
+    from growctl.run.sets import describe_set, sweep_section, train_set
     from growctl.text.console import Terminal
     from growctl.text.terminal import print_result
 
     failures: dict[str, str] = {}
     if not dry_run:
         with make_screen(Terminal(stderr=as_json)) as screen:
-            failures = train_set(requests, screen, submit_set)
+            failures = train_set(requests, screen)
     document = describe_set(requests, failures)
-    reuses = any(request.sources for request in requests)
-    shown = cost_section(document, reuses=reuses) if dry_run else outcome_section(document)
-    print_result(document, [shown], as_json=as_json)
+    print_result(document, [sweep_section(document)], as_json=as_json)
     if dry_run and not as_json:
         from growctl.cli.dry_run import dry_run_text
 

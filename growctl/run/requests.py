@@ -1,10 +1,14 @@
-"""The runs that a command requests, and the checks on them before anything is written."""
+"""The runs that a command requests, and the checks on them before anything is written.
 
-import errno
-import os
-from collections.abc import Iterable, Sequence
+A run keeps its schedule: other settings that affect the result stop it, with the command that trains them.
+"""
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import stage_checkpoint_bytes
@@ -13,7 +17,6 @@ from growctl.launch.devices import Devices
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import uneven_batch
 from growctl.ledger.lines import record_start
-from growctl.run.changed_schedule import advice, first_difference, free_name, kept_ramp
 from growctl.runs.directory import (
     RunError,
     RunSet,
@@ -26,12 +29,26 @@ from growctl.runs.directory import (
 from growctl.runs.lock import find_holder
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.errors import SHOWN_CHARACTERS, shorten
 from growctl.schedule.sources import missing_data
 from growctl.text.formatting import byte_count
 from growctl.text.suggestion import did_you_mean
 from growctl.trackers.adapters import missing_package
 from model.errors import Failure
-from stages.checkpoint.disk_full import existing_path, free_bytes
+from stages.checkpoint.disk_full import free_bytes
+
+LONGEST_NAME = 100
+"""The most characters of a run's name (RUN_NAME in growctl/runs_dir.py)."""
+
+_NO_EFFECT = {
+    "data": (
+        *("workers", "approximate_tokens", "attended_tokens", "tokenizer_vocab_size"),
+        *("cache_bytes", "cache_dir", "retry_seconds"),
+    ),
+    "checkpoint": ("keep", "keep_every", "keep_trunk", "check_space"),
+}
+"""By block: the keys that do not affect the result. `launch`, `controls`, `samples` and `trackers` do not affect it
+either."""
 
 
 class RunFailed(Failure):
@@ -160,7 +177,8 @@ class LadderRequest:
             raise RunError(missing)
         requests = self.parts()
         for request in requests:
-            check_batch(request, machines.devices)
+            if uneven := uneven_batch(request.schedule, machines.devices):
+                raise RunError(uneven)
             if request.control is None or schedule.growth.when == "fixed" or over:
                 self.check_same_run(request)
         begun = RunPaths(self.directory(self.ladder)).has_begun()
@@ -183,16 +201,17 @@ class LadderRequest:
             return
         if not run.has_begun():
             return
-        old = own_schedule(run.schedule)
-        if difference := first_difference(old, request.schedule):
-            overrides = kept_ramp(old, request.schedule) if request.control is None and self.sources else []
-            name = free_name(self.ladder.name, self.runs_dir)
-            said = advice(bool(self.sources), overrides, self.command(name, overrides))
-            raise RunError(f"{directory} keeps its schedule: {difference}. {said}")
+        if difference := first_difference(own_schedule(run.schedule), request.schedule):
+            refusal = f"{directory} keeps its schedule: {difference}"
+            if self.ladder.run_set:
+                raise RunError(f"{refusal}; choose another name for these runs with --name")
+            does = "takes over what other runs have trained in the same way" if self.sources else "trains anew"
+            command = shlex.join(self.command(free_name(self.ladder.name, self.runs_dir)))
+            raise RunError(f"{refusal}. Under another name it {does}:\n  {command}")
 
-    def command(self, name: str, overrides: Sequence[str] = ()) -> list[str]:
-        """The command that makes this request for a run called `name`, with further overrides."""
-        command = ["growctl", "run", self.ladder.label, *self.overrides, *overrides, "--name", name]
+    def command(self, name: str) -> list[str]:
+        """The command that makes this request for a run called `name`."""
+        command = ["growctl", "run", self.ladder.label, *self.overrides, "--name", name]
         if self.runs_dir != Path("runs"):
             command += ["--runs-dir", str(self.runs_dir)]
         if self.last_stage is not None:
@@ -240,12 +259,6 @@ def left_to_train(schedule: Schedule, directory: Path) -> list[StagePlan]:
     return [plan for plan in plan_run(schedule, done) if not over(plan)]
 
 
-def check_batch(request: RunRequest, devices: int) -> None:
-    """Raises RunError if a stage's ranks, with `devices` on each machine, cannot share the batch evenly."""
-    if uneven := uneven_batch(request.schedule, devices):
-        raise RunError(uneven)
-
-
 def schedule_yaml(schedule: Schedule) -> str:
     """The schedule as a run stores it, with every default written out."""
     from omegaconf import OmegaConf
@@ -259,12 +272,8 @@ def check_space(
     """Raises RunError if the checkpoints that `requests` will still write need more space than is free in `runs_dir`.
 
     `devices`: those that the runs start on, which decide the precision. Counts the stages up to index `last_stage`;
-    None: all of them.
-
-    Raises RunError too if `runs_dir` cannot be written.
-
-    Skips runs whose schedule has `checkpoint.check_space: false`, and runs that another growctl holds: `hold` reports
-    those.
+    None: all of them. Skips runs whose schedule has `checkpoint.check_space: false`, and runs that another growctl
+    holds: `hold` reports those.
     """
     asked = [
         request
@@ -272,7 +281,6 @@ def check_space(
         if request.schedule.checkpoint.check_space and find_holder(runs_dir / request.name) is None
     ]
     needed = sum(remaining_bytes(request, runs_dir / request.name, devices, last_stage) for request in asked)
-    _require_writable(runs_dir)
     free = free_bytes(runs_dir)
     if needed > free:
         raise RunError(
@@ -280,21 +288,6 @@ def check_space(
             f"{byte_count(needed)}, but only {byte_count(free)} are free in {runs_dir}; free some space, keep fewer "
             "checkpoints (checkpoint.keep, checkpoint.keep_every), or start anyway with checkpoint.check_space=false"
         )
-
-
-def _require_writable(runs_dir: Path) -> None:
-    """Raises RunError if nothing can be written to `runs_dir`, or to the nearest folder above it that exists."""
-    there = existing_path(runs_dir)
-    system = os.statvfs(there)
-    if system.f_flag & os.ST_RDONLY:
-        why = os.strerror(errno.EROFS)
-    elif there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
-        why = os.strerror(errno.EACCES)
-    elif system.f_blocks == 0:
-        why = "it takes no new files"
-    else:
-        return
-    raise RunError(f"--runs-dir {runs_dir}: {there} cannot be written ({why}); choose another folder")
 
 
 def remaining_bytes(request: RunRequest, directory: Path, devices: Devices, last_stage: int | None = None) -> int:
@@ -310,3 +303,50 @@ def remaining_bytes(request: RunRequest, directory: Path, devices: Devices, last
         there = sum(path.stat().st_size for folder in within for path in folder.rglob("*") if path.is_file())
         total += max(0, stage_checkpoint_bytes(schedule, plan, precision) - there)
     return total
+
+
+def first_difference(old: Schedule, new: Schedule) -> str | None:
+    """The first setting that affects the result and differs, as a clause; None if there is none."""
+    was, now = ([stage.name for stage in schedule.stages] for schedule in (old, new))
+    if len(was) != len(now):
+        return f"it has the stages {', '.join(was)}, and this schedule has {', '.join(now)}"
+    for key, before, after in _differences(_comparable(old), _comparable(new)):
+        return f"{key} = {_as_yaml(after)}, but it was started with {_as_yaml(before)}"
+    return None
+
+
+def _comparable(schedule: Schedule) -> dict[str, Any]:
+    """The settings that affect the result, as plain data. Paths of the same files are equal."""
+    schedule = schedule.model_copy(update={"data": schedule.data.in_one_spelling()})
+    data = schedule.model_dump(mode="json", exclude={"launch", "controls", "samples", "trackers"})
+    for block, keys in _NO_EFFECT.items():
+        for key in keys:
+            data[block].pop(key, None)
+    for source in data["data"]["mixture"]:
+        del source["approximate_tokens"]
+    return data
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old | new:
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(before, after, f"{path}.{i}")
+    elif old != new:
+        yield path, old, new
+
+
+def _as_yaml(value: Any) -> str:
+    """A value as a schedule writes it, on one line, shortened."""
+    import yaml
+
+    text = yaml.safe_dump([value], default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6)
+    return shorten(text.strip()[1:-1], SHOWN_CHARACTERS)
+
+
+def free_name(name: str, runs_dir: Path) -> str:
+    """The first of NAME-2, NAME-3, ... that no file in `runs_dir` has."""
+    names = (f"{name[: LONGEST_NAME - len(suffix)]}{suffix}" for suffix in map("-{}".format, count(2)))
+    return next(name for name in names if not (runs_dir / name).exists())

@@ -1,28 +1,243 @@
-"""A set of runs, such as the seeds of one schedule or the points of a sweep: its requests, its training, its report."""
+"""A set of runs, such as the seeds of one schedule or the points of a sweep: its requests, its training, its table.
 
-from collections.abc import Callable, Mapping, Sequence
+hydra's own parser reads `learning_rate.peak=2e-3,4e-3 seed=range(0,3)`, and a key's values are those that hydra's own
+sweeper would try. Runs are named after the swept keys: NAME-peak-0.002-seed-1.
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import StagePlan, plan_run, total_flops
 from growctl.launch.resolve import machines_of
-from growctl.run.changed_schedule import first_difference
-from growctl.run.grid import Point, run_names
-from growctl.run.requests import LadderRequest, RunRequest, left_to_train
+from growctl.run.requests import LONGEST_NAME, LadderRequest, RunRequest, left_to_train
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
-from growctl.runs.directory import RunError, RunSet, own_schedule, read_run_set
+from growctl.run.slurm_jobs import submit_set
+from growctl.runs.directory import RunError, RunSet, read_run_set
 from growctl.runs.status import RunState, RunStatus, find_status
 from growctl.runs.status_sections import run_columns
-from growctl.runs_dir import RunPaths, RunsPaths
+from growctl.runs_dir import RunPaths
+from growctl.schedule.errors import shown
 from growctl.text.formatting import scientific, short_count
-from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure, rows_of
+from growctl.text.section import Cell, Column, Section, Table, figure, rows_of
 from model.errors import Failure, UserError
 
-Submit = Callable[[Sequence[LadderRequest], Screen], dict[str, str]]
-"""Submits runs to SLURM; returns why runs could not be submitted, by name."""
+MOST_RUNS = 10_000
+SEED = "seed"
+"""The key of a schedule that --seeds sets."""
+
+_LONGEST_VALUE = 32
+_DIGEST = 8
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
+_UNREADABLE = (HydraException, OmegaConfBaseException, ValueError, RecursionError)
+
+
+class SweepError(UserError):
+    """The runs of a sweep cannot be told from what was given."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a sweep: one run."""
+
+    overrides: tuple[str, ...]
+    """All overrides of its schedule, each with one value."""
+    values: dict[str, Any]
+    """The values of the swept keys."""
+
+
+def grid(overrides: Sequence[str], seeds: str | None = None) -> list[Point]:
+    """The points of a sweep: all combinations of the values given, the last key changing fastest.
+
+    `seeds`: values of the seed, of which there may be one. Overrides with one value, also those that cannot be read,
+    are passed on as they are: the schedule judges them. Raises SweepError if no key has several values, a swept key is
+    given twice, its values cannot be listed or are not different, or there are more than MOST_RUNS points.
+    """
+    columns: list[list[Point]] = []
+    keys: Counter[str] = Counter()
+    for text in (*overrides, *([f"{SEED}={seeds}"] if seeds is not None else ())):
+        override = _parsed(text)
+        is_seed = seeds is not None and len(columns) == len(overrides)
+        keys[override.key_or_group if override else ""] += 1
+        if override and override.is_sweep_override():
+            columns.append(_points(override, text))
+        else:
+            value = {SEED: override.value()} if override and is_seed else {}
+            columns.append([Point((text,), value)])
+    swept = {key for column in columns for key in column[0].values}
+    if not swept:
+        raise SweepError(
+            "no key has several values; write learning_rate.peak=2e-3,4e-3 or seed=range(0,3), or train a single run "
+            "with growctl run"
+        )
+    if twice := [key for key in swept if keys[key] > 1]:
+        raise SweepError(f"{twice[0]} is given twice; give all its values at once")
+    if "name" in swept:
+        raise SweepError("name=...: the runs are named after the swept keys; name them all with --name")
+    combinations = list(islice(product(*columns), MOST_RUNS + 1))
+    if len(combinations) > MOST_RUNS:
+        raise SweepError(f"this would train more than {MOST_RUNS:,} runs; give fewer values")
+    return [
+        Point(
+            tuple(override for choice in row for override in choice.overrides),
+            {key: value for choice in row for key, value in choice.values.items()},
+        )
+        for row in combinations
+    ]
+
+
+def _parsed(text: str) -> Override | None:
+    """The override, as hydra reads it; None if hydra cannot read it."""
+    try:
+        return OverridesParser.create().parse_override(text)
+    except _UNREADABLE:
+        return None
+
+
+def _points(override: Override, given: str) -> list[Point]:
+    """A point for each value of a swept key; raises SweepError if they are no list."""
+    try:
+        texts = list(islice(override.sweep_string_iterator(), MOST_RUNS + 1))
+    except _UNREADABLE as error:  # interval() and glob() name no values
+        raise SweepError(
+            f"override {shown(given)}: the values cannot be listed: {error}; use 1,2 or range(1,3)"
+        ) from None
+    if len(set(texts)) < max(1, len(texts)):
+        raise SweepError(f"override {shown(given)}: must give one or more values, each of them once")
+    single = [f"{override.get_key_element()}={text}" for text in texts]
+    return [Point((text,), {override.key_or_group: one.value()}) for text in single if (one := _parsed(text))]
+
+
+def run_names(group: str, points: Sequence[dict[str, Any]]) -> list[str]:
+    """The name of the run at each of `points`, all with values of the same keys, in the set called `group`.
+
+    Equal points get equal names, whichever others there are, unless two different values look alike in a name. Those
+    names, and names that would be too long, end in a hash.
+    """
+    short = short_keys(list(points[0]))
+    plain = [
+        "-".join([group, *(f"{short[key]}-{_in_name(value)}" for key, value in point.items())]) for point in points
+    ]
+    often = Counter(plain)
+    return [
+        name if often[name] == 1 and len(name) <= LONGEST_NAME else _with_digest(name, point)
+        for name, point in zip(plain, points, strict=True)
+    ]
+
+
+def short_keys(keys: Sequence[str]) -> dict[str, str]:
+    """The last words of dotted keys; whole keys where that is a number or another key has it too."""
+    last = {key: key.rpartition(".")[2] for key in keys}
+    often = Counter(last.values())
+    return {key: key if word.isdigit() or often[word] > 1 else word for key, word in last.items()}
+
+
+def _in_name(value: Any) -> str:
+    """A value as part of a name; the end of a long one, which is where paths differ."""
+    if isinstance(value, float):
+        value = f"{value:.6g}".replace("e+", "e")  # a name cannot hold the +
+    text = value if isinstance(value, str) else json.dumps(value)
+    return _NOT_IN_NAMES.sub("-", text).strip("-")[-_LONGEST_VALUE:].strip("-") or "empty"
+
+
+def _with_digest(name: str, point: dict[str, Any]) -> str:
+    """`name`, cut if it is too long, with a hash of it and of the point's values."""
+    digest = hashlib.sha256(json.dumps([name, point], sort_keys=True, default=repr).encode()).hexdigest()[:_DIGEST]
+    return f"{name[: LONGEST_NAME - _DIGEST - 1].rstrip('-')}-{digest}"
+
+
+def set_requests(
+    schedule: str,
+    points: Sequence[Point],
+    runs_dir: Path,
+    *,
+    name: str | None = None,
+    with_controls: bool | None = None,
+    sources: Sequence[Path] = (),
+    until: str | None = None,
+) -> list[LadderRequest]:
+    """A request for the run at each of `points` of `schedule`, in a set called `name`, or else as the schedule is.
+
+    The other arguments are those of `load_schedule` and `LadderRequest.of`. Raises ScheduleError for the first point
+    whose schedule is invalid, RunError if a run cannot be started or resumed.
+    """
+    if name is None:
+        name = load_schedule(schedule, points[0].overrides, runs_dir=runs_dir).name
+        assert name is not None
+    requests = []
+    for run_name, point in zip(run_names(name, [point.values for point in points]), points, strict=True):
+        loaded = load_schedule(schedule, point.overrides, runs_dir=runs_dir, run=run_name)
+        belongs = RunSet(name, point.values)
+        _check_free(runs_dir / run_name, belongs)
+        requests.append(
+            LadderRequest.of(
+                *(loaded, schedule, runs_dir, run_name, with_controls, sources, until, point.overrides), run_set=belongs
+            )
+        )
+    for request in requests:
+        request.checked(machines_of(request.ladder.schedule))
+    return requests
+
+
+def _check_free(directory: Path, belongs: RunSet) -> None:
+    """Raises RunError if another run, one that does not belong to the set, has the name of one of its runs."""
+    run = RunPaths(directory)
+    if not run.has_begun() and not run.jobs.exists():
+        return
+    present = read_run_set(run)
+    if present is None or present.group != belongs.group:
+        whose = f"of the set {present.group}" if present else "of its own"
+        raise RunError(
+            f"{directory} is a run {whose}, but one of the runs of {belongs} would have its name; choose another name "
+            "for them with --name"
+        )
+
+
+def train_set(requests: Sequence[LadderRequest], screen: Screen) -> dict[str, str]:
+    """Starts or resumes each run of a set that is not finished, or submits it to SLURM; returns why runs failed.
+
+    The reasons are by name. Raises Stopped on a signal, after the current run has saved; the same call resumes.
+    """
+    from growctl.run.ladder import run
+
+    failures: dict[str, str] = {}
+    queued: list[LadderRequest] = []
+    for number, request in enumerate(requests, 1):
+        name, where = request.ladder.name, f"run {number} of {len(requests)}"
+        if not any(_unfinished(part, request) for part in request.parts()):
+            screen.message(f"{name}: finished already, skipped ({where})")
+            continue
+        if request.ladder.schedule.launch.cluster == "slurm":
+            queued.append(request)
+            continue
+        screen.message(f"{name}: {where}")
+        try:
+            run(request, screen)
+        except Stopped:
+            screen.message(f"stopped in {name}, {where}")
+            raise
+        except (UserError, Failure) as error:
+            failures[name] = str(error)
+            screen.message(f"{name}: failed: {error}")
+    return failures | submit_set(queued, screen)
+
+
+def _unfinished(part: RunRequest, request: LadderRequest) -> list[StagePlan]:
+    """The stages and releases of a ladder or control that are asked for and not finished."""
+    return [plan for plan in left_to_train(part.schedule, request.directory(part)) if request.trains(plan.index)]
 
 
 @dataclass(frozen=True)
@@ -62,108 +277,12 @@ class SweepDocument:
     runs: tuple[SweptRun, ...]
 
 
-def set_requests(
-    schedule: str,
-    points: Sequence[Point],
-    runs_dir: Path,
-    *,
-    name: str | None = None,
-    with_controls: bool | None = None,
-    sources: Sequence[Path] = (),
-    until: str | None = None,
-) -> list[LadderRequest]:
-    """A request for the run at each of `points` of `schedule`, in a set called `name`, or else as the schedule is.
-
-    The other arguments are those of `load_schedule` and `LadderRequest.of`. Raises ScheduleError for the first point
-    whose schedule is invalid, RunError if a run cannot be started or resumed.
-    """
-    if name is None:
-        name = load_schedule(schedule, points[0].overrides, runs_dir=runs_dir).name
-        assert name is not None
-    requests = []
-    for run_name, point in zip(run_names(name, [point.values for point in points]), points, strict=True):
-        loaded = load_schedule(schedule, point.overrides, runs_dir=runs_dir, run=run_name)
-        belongs = RunSet(name, point.values)
-        _check_free(runs_dir / run_name, belongs)
-        requests.append(
-            LadderRequest.of(
-                *(loaded, schedule, runs_dir, run_name, with_controls, sources, until, point.overrides), run_set=belongs
-            )
-        )
-    for request in requests:
-        _check_unchanged(request)
-        request.checked(machines_of(request.ladder.schedule))
-    return requests
-
-
-def _unfinished(part: RunRequest, request: LadderRequest) -> list[StagePlan]:
-    """The stages and releases of a ladder or control that are asked for and not finished."""
-    return [plan for plan in left_to_train(part.schedule, request.directory(part)) if request.trains(plan.index)]
-
-
-def _check_free(directory: Path, belongs: RunSet) -> None:
-    """Raises RunError if another run, one that does not belong to the set, has the name of one of its runs."""
-    run = RunPaths(directory)
-    if not run.has_begun() and not run.jobs.exists():
-        return
-    present = read_run_set(run)
-    if present is None or present.group != belongs.group:
-        whose = f"of the set {present.group}" if present else "of its own"
-        raise RunError(
-            f"{directory} is a run {whose}, but one of the runs of {belongs} would have its name; choose another name "
-            "for them with --name"
-        )
-
-
-def _check_unchanged(request: LadderRequest) -> None:
-    """Raises RunError if a run of the set has begun with a schedule that has another result."""
-    directory = request.directory(request.ladder)
-    run = RunPaths(directory)
-    if not run.has_begun() or not run.schedule.exists():
-        return
-    if difference := first_difference(own_schedule(run.schedule), request.ladder.schedule):
-        raise RunError(f"{directory} keeps its schedule: {difference}; choose another name for these runs with --name")
-
-
-def train_set(requests: Sequence[LadderRequest], screen: Screen, submit: Submit) -> dict[str, str]:
-    """Starts or resumes each run of a set that is not finished, or submits it to SLURM; returns why runs failed.
-
-    The reasons are by name. Raises Stopped on a signal, after the current run has saved; the same call resumes.
-    """
-    failures: dict[str, str] = {}
-    queued: list[LadderRequest] = []
-    for number, request in enumerate(requests, 1):
-        name, where = request.ladder.name, f"run {number} of {len(requests)}"
-        if not any(plan for part in request.parts() for plan in _unfinished(part, request)):
-            screen.message(f"{name}: finished already, skipped ({where})")
-        elif request.ladder.schedule.launch.cluster == "slurm":
-            queued.append(request)
-        else:
-            _train(request, where, screen, failures)
-    return failures | submit(queued, screen) if queued else failures
-
-
-def _train(request: LadderRequest, where: str, screen: Screen, failures: dict[str, str]) -> None:
-    from growctl.run.ladder import run
-
-    name = request.ladder.name
-    screen.message(f"{name}: {where}")
-    try:
-        run(request, screen)
-    except Stopped:
-        screen.message(f"stopped in {name}, {where}")
-        raise
-    except (UserError, Failure) as error:
-        failures[name] = str(error)
-        screen.message(f"{name}: failed: {error}")
-
-
 def describe_set(requests: Sequence[LadderRequest], failures: Mapping[str, str]) -> SweepDocument:
     """The runs of a set as they are now, whether or not they have begun; `failures`: why runs failed, by name."""
     runs_dir, run_set = requests[0].runs_dir, requests[0].ladder.run_set
     assert run_set is not None, f"{requests[0].ladder.name} belongs to no set"
-    there = {run.directory.name for run in RunsPaths(runs_dir).all_runs()}
-    names = [request.ladder.name for request in requests if request.ladder.name in there]
+    ladders = [request.ladder.name for request in requests]
+    names = [name for name in ladders if RunPaths(runs_dir / name).exists()]
     begun = {run.name: run for run in find_status(runs_dir, names)} if names else {}
     runs = [
         _swept(part, request, begun.get(part.name), failures.get(part.name))
@@ -194,31 +313,18 @@ def _swept(part: RunRequest, request: LadderRequest, run: RunStatus | None, fail
     )
 
 
-def cost_section(document: SweepDocument, *, reuses: bool) -> Section:
-    """What the runs of a set will cost; `reuses`: whether equal training is done once."""
+def sweep_section(document: SweepDocument) -> Section:
+    """The runs of a set with their states, what they cost, and how they ended."""
     columns = (
         *run_columns(document.runs, {run.name for run in document.runs}),
         Column("parameters", cell=lambda run: Cell(_sizes(run))),
         Column("tokens", cell=lambda run: figure(run.tokens, short_count)),
         Column("FLOPs", cell=lambda run: figure(run.flops, scientific)),
-    )
-    total, left = sum(run.flops for run in document.runs), sum(run.flops_left for run in document.runs)
-    tokens = short_count(sum(run.tokens for run in document.runs))
-    sums = [Cell("total"), Cell(""), Cell(""), Cell(tokens), figure(total, scientific)]
-    notes = [f"stages still to train: {scientific(left)} FLOPs"] if left < total else []
-    if reuses:
-        notes.append("Training that several runs have in common is done once, so they may cost less.")
-    table = Table.of("runs", columns, [*rows_of(columns, document.runs), sums])
-    return Section("sweep", "", (table, *map(Paragraph, notes)))
-
-
-def outcome_section(document: SweepDocument) -> Section:
-    """How the runs of a set ended."""
-    columns = (
-        *run_columns(document.runs, {run.name for run in document.runs}),
         Column("final loss", cell=lambda run: Cell("" if run.final_loss is None else f"{run.final_loss:.4f}")),
     )
-    return Section("sweep", "", (Table.of("runs", columns, rows_of(columns, document.runs)),))
+    tokens, flops = (sum(getattr(run, key) for run in document.runs) for key in ("tokens", "flops"))
+    sums = [Cell("total"), Cell(""), Cell(""), figure(tokens, short_count), figure(flops, scientific), Cell("")]
+    return Section("sweep", "", (Table.of("runs", columns, [*rows_of(columns, document.runs), sums]),))
 
 
 def _sizes(run: SweptRun) -> str:

@@ -8,7 +8,7 @@ from growctl.ladder.controls import plan_controls
 from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.load import parse_schedule
 from growctl.ladder.stage_plans import plan_stages
-from growctl.run.changed_schedule import first_difference
+from growctl.run.requests import first_difference
 from growctl.schedule.blocks import Schedule
 from stages.spec import MixtureSpan
 from tests.growctl.mixed import SCHEDULE, mixed_schedule

@@ -8,9 +8,7 @@ import pytest
 from growctl.ladder.costs import Measurements
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
-from growctl.launch.resolve import planned_crowding
-from growctl.run.requests import RunRequest, check_batch
-from growctl.runs.directory import RunError
+from growctl.launch.resolve import planned_crowding, uneven_batch
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from stages.data.remote import RemoteReading
@@ -138,9 +136,7 @@ def test_a_batch_that_does_not_split_evenly_is_reported_once_as_run_reports_it(
     ):
         schedule = optimal(launch=launch, controls=controls)
         assert warnings(schedule) == [f"{reason}. `run` does not start with it."]
-        with pytest.raises(RunError) as refused:
-            check_batch(RunRequest("s", schedule, "s"), launch["devices"])
-        assert str(refused.value) == reason
+        assert uneven_batch(schedule, launch["devices"]) == reason
 
 
 def test_more_ranks_than_cpu_cores_are_reported_on_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,13 @@ import pytest
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import load_schedule
-from growctl.run.changed_schedule import first_difference, kept_ramp
-from growctl.run.requests import schedule_yaml
+from growctl.run.requests import first_difference, schedule_yaml
 from growctl.schedule.blocks import Schedule
 from tests.growctl.ladders import ladder
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
 
-TAKEN_OVER = "stages that another run has trained in the same way are taken over"
+TAKEN_OVER = "takes over what other runs have trained in the same way"
 LAST = "  - {name: huge, attention_tokens: 24, ffn_tokens: 60, train_steps: 40}\ntraining:"
-FIRST = "stages:\n  - {name: first, attention_tokens: 4, ffn_tokens: 8, train_steps: 40}\n"
 
 
 @pytest.fixture
@@ -39,14 +37,14 @@ def refusal(schedule: Path, *arguments: str) -> tuple[str, list[str]]:
     return message, words[2:]
 
 
-def test_the_command_repeats_what_was_given_under_a_free_name_with_the_ramp_as_it_was(schedule: Path) -> None:
+def test_the_command_repeats_what_was_given_under_a_free_name(schedule: Path) -> None:
     runs = schedule.parent / "runs"
     (runs / "tiny-2").mkdir()
     message, command = refusal(schedule, "stages.1.train_steps=90", "~launch.devices", "--no-controls")
     assert "stages.1.train_steps = 90, but it was started with 60" in message
     assert TAKEN_OVER in message
     assert command == [
-        *(str(schedule), "stages.1.train_steps=90", "~launch.devices", "stages.1.ramp_steps=12"),
+        *(str(schedule), "stages.1.train_steps=90", "~launch.devices"),
         *("--name", "tiny-3", "--runs-dir", str(runs), "--no-controls"),
     ]
 
@@ -59,16 +57,11 @@ def test_other_runs_directories_and_the_last_stage_stay_in_the_command(schedule:
     assert command[-4:] == ["--until", "small", "--reuse-from", str(others)]
 
 
-def test_a_stage_at_the_end_extends_the_run_and_with_one_in_front_nothing_fits(schedule: Path) -> None:
+def test_other_stages_are_named(schedule: Path) -> None:
     schedule.write_text(SCHEDULE.replace("training:", LAST))
-    message, command = refusal(schedule)
-    assert "this schedule adds huge after its last stage, large" in message
+    message, _ = refusal(schedule)
+    assert "it has the stages small, large, and this schedule has small, large, huge" in message
     assert TAKEN_OVER in message
-    assert not [word for word in command if "ramp_steps" in word]
-    schedule.write_text(SCHEDULE.replace("stages:\n", FIRST))
-    message, command = refusal(schedule)
-    assert "this schedule adds first before its first stage, small, so nothing of the run fits" in message
-    assert not [word for word in command if "ramp_steps" in word]
 
 
 def test_documents_seen_in_another_way_are_a_difference_but_not_what_was_read_from_the_dataset(schedule: Path) -> None:
@@ -105,23 +98,6 @@ def test_values_are_written_as_in_a_schedule(schedule: Path) -> None:
     message, _ = refusal(schedule, "stages.0.release={decay: 1.0}")
     assert "stages.0.release = {decay: 1.0}, but it was started with null" in message
     assert TAKEN_OVER in message
-
-
-@pytest.mark.parametrize(
-    ("overrides", "kept"),
-    [
-        (["stages.1.train_steps=90"], ["stages.1.ramp_steps=12"]),
-        (["stages.1.train_steps=90", "stages.1.ramp_steps=9"], []),
-        (["stages.1.train_steps=90", "growth.ramp=0.1"], []),
-        (["stages.1.train_steps=10"], []),
-        (["stages.0.train_steps=90"], []),
-        (["learning_rate.decay=0.3"], []),
-    ],
-)
-def test_a_ramp_is_kept_in_a_stage_of_another_length_that_has_room_for_it_and_none_of_its_own(
-    schedule: Path, overrides: list[str], kept: list[str]
-) -> None:
-    assert kept_ramp(load_schedule(str(schedule)), load_schedule(str(schedule), overrides)) == kept
 
 
 def test_other_prompts_for_text_do_not_stop_a_run(schedule: Path) -> None:

@@ -216,10 +216,3 @@ def test_bad_input_is_one_message_and_writes_nothing(tmp_path, override, message
     assert "Traceback" not in out + err
     assert not (tmp_path / "runs/tiny").exists()
     assert not (tmp_path / "runs").exists() or "sequence_length" in override  # only the prepared text shows it
-
-
-def test_a_runs_directory_that_takes_no_files_is_refused_as_one_that_cannot_be_written(tmp_path):
-    _, err = run_here("run", write_schedule(tmp_path), "--runs-dir", "/proc/growctl/runs", expect=2)
-    assert err.splitlines()[-1] == (
-        "growctl: --runs-dir /proc/growctl/runs: /proc cannot be written (it takes no new files); choose another folder"
-    )

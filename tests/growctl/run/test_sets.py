@@ -137,9 +137,6 @@ def test_a_signal_stops_the_set_and_the_same_command_resumes_it(schedule, runner
     runner.started.clear()
     out, _ = seeds(schedule, "--seeds", "0,1,2", "--dry-run")
     assert states(out) == ["finished", "stopped", "not started"]
-    total = float(next(line for line in out.splitlines() if line.startswith("  total")).split()[-1])
-    left = float(out.partition("stages still to train: ")[2].split()[0])
-    assert left == pytest.approx(2 / 3 * total, rel=0.01)
     seeds(schedule, "--seeds", "0,1,2")
     assert runner.started == ["tiny-seed-1", "tiny-seed-2"]
 
@@ -217,19 +214,19 @@ def test_a_dry_run_lists_names_sizes_and_flops_and_writes_nothing(tmp_path, runn
         (["sweep", "quickstart", "learning_rate.peek=1,2"], "did you mean 'peak'?"),
         (["sweep", "quickstart", "seed=-1,2"], "seed = -1: must be greater than or equal to 0"),
         (["sweep", "quickstart", "seed=0,1", "learning_rate.peak=interval(0,1)"], "the values cannot be listed"),
-        (["sweep", "quickstart", "seed=range(0,101)"], "more than 100 runs"),
+        (["sweep", "quickstart", "seed=range(0,10001)"], "more than 10,000 runs"),
         (["sweep", "quickstart", "seed=0,1", "--name", "../up"], "--name '../up': a run's name is letters, digits"),
         (["sweep", "quickstart", "seed=0,1", "--until", "x"], "--until 'x': the schedule has no such stage"),
-        (["run", "quickstart", "--seeds", "0,0"], "--seeds '0,0': must give one or more values, each of them once"),
-        (["run", "quickstart", "--seeds=-1"], "--seeds '-1': -1 is not a seed"),
         (
-            ["run", "quickstart", "seed=3", "--seeds", "0,1"],
-            "--seeds '0,1' and the override 'seed=3' contradict each other",
+            ["run", "quickstart", "--seeds", "0,0"],
+            "override 'seed=0,0': must give one or more values, each of them once",
         ),
-        (
-            ["run", "quickstart", "--seeds", "0,1", "learning_rate.peak=1,2"],
-            "growctl sweep trains a run for each value",
-        ),
+        (["run", "quickstart", "--seeds=-1"], "seed = -1: must be greater than or equal to 0"),
+        (["run", "quickstart", "--seeds=1.5"], "seed = 1.5: "),
+        (["run", "quickstart", "--seeds=true,1"], "seed = true: "),
+        (["run", "quickstart", "--seeds=[0,1]"], "seed = [0, 1]: "),
+        (["run", "quickstart", "--seeds="], "seed = "),
+        (["run", "quickstart", "seed=3", "--seeds", "0,1"], "seed is given twice; give all its values at once"),
     ],
 )
 def test_bad_input_gets_one_message_before_anything_is_written(tmp_path, arguments, message):

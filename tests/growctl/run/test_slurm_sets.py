@@ -69,7 +69,7 @@ def test_a_run_is_in_its_set_before_it_starts_and_status_names_its_jobs(tmp_path
     assert found["tiny-seed-1"].state == "not started"
     assert found["tiny-seed-1"].jobs == {"tiny-seed-1.small": "103", "tiny-seed-1.large": "104"}
     out, _ = run_here("status", "tiny-seed-1", "--runs-dir", tmp_path)
-    assert "check their state with: squeue --jobs=103,104" in " ".join(out.split())
+    assert "squeue --jobs=103,104 shows" in " ".join(out.split())
 
 
 def test_controls_are_jobs_behind_their_ladder(tmp_path, queue):
