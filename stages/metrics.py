@@ -116,14 +116,7 @@ def parse_line(line: bytes) -> Record | None:
     except ValueError:
         return None
     del record["crc32"]
-    return record if record["event"] != "anomaly" or _whole_anomaly(record) else None
-
-
-def _whole_anomaly(record: Record) -> bool:
-    """Whether a spike has its loss and threshold, and a rollback its target."""
-    figures = ("value", "threshold") if record["kind"] == "spike" else ()
-    place = ("first_step", "num_steps") if record["action"] == "rollback" else ()
-    return all(record[key] is not None for key in (*figures, *place))
+    return record
 
 
 def read_metrics(path: Path) -> list[Record]:

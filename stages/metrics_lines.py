@@ -3,52 +3,23 @@
 from functools import cache
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter
 from typing_extensions import TypedDict
 
-MOST = 10**11
-"""Larger than any number of steps or seconds: this many steps of a millisecond take three years."""
-
-
-def _speed(value: float) -> float:
-    """A speed that can divide without overflow."""
-    if value == 0.0 or 1e-9 <= value <= 1e15:
-        return value
-    raise ValueError("no speed of a training run")
-
-
-def _printable(value: str) -> str:
-    """Text that cannot disturb a terminal."""
-    if value.isprintable():
-        return value
-    raise ValueError("not printable")
-
-
-Count = Annotated[int, Field(ge=0, le=MOST)]
-Tokens = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Epochs = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
-Positive = Annotated[int, Field(ge=1, le=MOST)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
-Speed = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_speed)]
-Price = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
-Joules = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
-Bytes = Annotated[int, Field(ge=0, le=2**63 - 1)]
-Text = Annotated[str, AfterValidator(_printable)]
-Crc = Annotated[str, Field(pattern="^[0-9a-f]{8}$")]
+from stages.spec import Action
 
 
 class _Line(TypedDict):
-    attempt: Positive
+    attempt: PositiveInt
     """Which start of the stage wrote the line: 1 for the first. Resuming starts the next attempt."""
 
-    step: Count
+    step: NonNegativeInt
     """Optimizer steps done in the stage."""
 
-    seconds: Seconds
+    seconds: NonNegativeFloat
     """Wall seconds since this attempt was launched, start-up included."""
 
-    crc32: Crc
+    crc32: str
     """CRC-32 of the line before this key, with a closing brace, as eight hexadecimal digits."""
 
 
@@ -56,74 +27,79 @@ class StartLine(_Line):
     """The workers of an attempt are ready to train."""
 
     event: Literal["start"]
-    device: Text
+    device: str
     """The device's name, such as `NVIDIA H100 80GB HBM3` or `cpu`."""
 
-    num_devices: Positive
+    num_devices: PositiveInt
     """Devices of the stage, over all machines; one rank trains on each."""
 
-    precision: Text
+    precision: str
     """`bf16` or `fp32`."""
 
-    zero_stage: Count
+    zero_stage: NonNegativeInt
     """DeepSpeed's ZeRO stage."""
 
-    resumed_from: Count | None
+    resumed_from: NonNegativeInt | None
     """The step of the checkpoint that the attempt resumed from; null if it started the stage."""
 
     converted: bool
     """Whether that checkpoint was first converted, for other ranks or another ZeRO stage."""
 
-    recomputed_step_flops: Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
+    recomputed_step_flops: NonNegativeFloat
     """FLOPs of an optimizer step that activation checkpointing adds to its training FLOPs; 0 without it."""
 
-    peak_flops: Speed | None
+    peak_flops: NonNegativeFloat | None
     """Peak FLOPs per second of one device, as `launch.hardware.flops` says; null if it says nothing."""
 
-    price_per_device_hour: Price | None
+    price_per_device_hour: NonNegativeFloat | None
     """`launch.hardware.price_per_device_hour`; null if there is none."""
 
 
-class UsageLine(_Line):
+class Usage(TypedDict):
+    """What the ranks of an attempt have used."""
+
+    gpu_joules: NonNegativeFloat | None
+    """Joules of all GPUs together, from NVML's counters; null if unknown."""
+
+    cpu_joules: NonNegativeFloat | None
+    """Joules of all machines' processors and their memory, from RAPL's counters, whichever process used them; null if
+    unknown."""
+
+    peak_gpu_bytes: NonNegativeInt | None
+    """Bytes that torch had allocated on a GPU at the peak, on the GPU where they were most; null on CPUs."""
+
+    peak_resident_bytes: NonNegativeInt | None
+    """Resident memory (RSS) of a rank's process at its peak, of the rank where it was largest; null if unknown."""
+
+
+class UsageLine(_Line, Usage):
     """What the attempt has used since its `start` line. Written after that line, before each line of `train`,
     `checkpoint` and `end`, and at the moment when the first and the last evaluation of the stage begin."""
 
     event: Literal["usage"]
-    gpu_joules: Joules | None
-    """Joules of all GPUs together, from NVML's counters; null if unknown."""
-
-    cpu_joules: Joules | None
-    """Joules of all machines' processors and their memory, from RAPL's counters, whichever process used them; null if
-    unknown."""
-
-    peak_gpu_bytes: Bytes | None
-    """Bytes that torch had allocated on a GPU at the peak, on the GPU where they were most; null on CPUs."""
-
-    peak_resident_bytes: Bytes | None
-    """Resident memory (RSS) of a rank's process at its peak, of the rank where it was largest; null if unknown."""
 
 
 class TrainLine(_Line):
     """Progress since the last such line, every `training.log_every` steps."""
 
     event: Literal["train"]
-    loss: Number | None
+    loss: float | None
     """Training loss, nats per token: the mean over the updates since the last such line and over all ranks. null if
     there were no updates, or if it is not finite."""
 
-    learning_rate: Number
+    learning_rate: float
     """The learning rate of the last update."""
 
-    gradient_norm: Number | None
+    gradient_norm: float | None
     """L2 norm of the last update's gradient, before clipping; null if that update was rejected."""
 
-    tokens_seen: Tokens
+    tokens_seen: NonNegativeInt
     """Data tokens trained in the stage so far."""
 
-    tokens_per_second: Speed
+    tokens_per_second: NonNegativeFloat
     """Data tokens per wall second since the last such line, over all devices."""
 
-    data_wait_seconds: Seconds
+    data_wait_seconds: NonNegativeFloat
     """Wall seconds since the last such line in which a rank waited for its next micro-batch, as for remote tokens: the
     mean over all ranks."""
 
@@ -131,19 +107,19 @@ class TrainLine(_Line):
 class SourceEvaluation(TypedDict):
     """One source of a mixture at an evaluation."""
 
-    loss: Number | None
+    loss: float | None
     """Nats per token; null if it is not finite."""
 
-    bits_per_byte: Number | None
+    bits_per_byte: float | None
     """Bits per UTF-8 byte of the source's text; null if that is not finite."""
 
-    num_tokens: Count
+    num_tokens: NonNegativeInt
     """Validation tokens predicted."""
 
-    trained_tokens: Tokens
+    trained_tokens: NonNegativeInt
     """Data tokens of the source that the stage has trained on so far. Data that a rollback skipped does not count."""
 
-    epochs: Epochs
+    epochs: NonNegativeFloat
     """How often training has read the source so far, from the ladder's first sample on."""
 
 
@@ -151,67 +127,72 @@ class EvaluationLine(_Line):
     """A loss on the validation split."""
 
     event: Literal["evaluation"]
-    point: Text
+    point: str
     """`after_growth` at step 0 of a grown model, `start` at step 0 of another; later `interval` and `final`."""
 
-    precision: Text
+    precision: str
     """Precision of the evaluation: that of training, or `fp32` for `final`."""
 
-    loss: Number | None
+    loss: float | None
     """Validation loss, nats per token; null if it is not finite. Of a mixture, the mean of the sources' losses,
     weighted by the base weights of `data.mixture` at every stage. Measured at the context of the ladder's last stage,
     in every stage."""
 
-    perplexity: Number | None
+    perplexity: float | None
     """exp(loss); null if that is not finite."""
 
-    bits_per_byte: Number | None
+    bits_per_byte: float | None
     """Bits per UTF-8 byte of the text; null if that is not finite. Of a mixture, the same mean of the sources'."""
 
-    num_tokens: Count
+    num_tokens: NonNegativeInt
     """Validation tokens predicted."""
 
-    by_source: dict[Text, SourceEvaluation] | None
+    by_source: dict[str, SourceEvaluation] | None
     """The results by the name of the source; null for a dataset that is not a mixture."""
 
-    own_context_loss: NotRequired[Number | None]
+    own_context_loss: NotRequired[float | None]
     """The same loss at the stage's own context; null if it is not finite, missing if that is the context of `loss`."""
 
-    own_context_tokens: NotRequired[Count]
+    own_context_tokens: NotRequired[NonNegativeInt]
     """Validation tokens predicted for it; missing where it is."""
 
 
-class AnomalyLine(_Line):
-    """A rejected update. With `rollback` or `stop` it is the last line of its attempt."""
+class Anomaly(TypedDict):
+    """A rejected update."""
 
-    event: Literal["anomaly"]
     kind: Literal["non_finite", "spike"]
     """Why it was rejected: its loss or gradient is not finite, or its loss jumped."""
 
-    value: Number | None
+    value: float | None
     """The update's training loss, nats per token; null if it is not finite."""
 
-    threshold: Number | None
+    threshold: float | None
     """The loss that a spike exceeded, nats per token; null for `non_finite`."""
 
-    action: Literal["skip", "rollback", "stop"]
+    action: Action
     """What follows: the update is skipped, training goes back to a checkpoint, or the stage stops."""
 
-    first_step: Count | None
-    """The first update, counted from 0, whose data is skipped; null if none is."""
+    first_step: NonNegativeInt
+    """The first update, counted from 0, whose data is skipped."""
 
-    num_steps: Count | None
+    num_steps: NonNegativeInt
     """The number of updates whose data is skipped."""
+
+
+class AnomalyLine(_Line, Anomaly):
+    """A rejected update. With `rollback` or `stop` it is the last line of its attempt."""
+
+    event: Literal["anomaly"]
 
 
 class TriggerLine(_Line):
     """A check, after an evaluation, of whether the loss still falls fast enough (`until`)."""
 
     event: Literal["trigger"]
-    slope: Number | None
+    slope: float | None
     """Nats per token that the loss falls by per training FLOP; null until there are enough evaluations."""
 
-    threshold: Number
+    threshold: float
     """The slope below which the stage ends, nats per token per FLOP."""
 
     fired: bool
@@ -222,7 +203,7 @@ class CheckpointLine(_Line):
     """A checkpoint is complete."""
 
     event: Literal["checkpoint"]
-    path: Text
+    path: str
     """Its name in the stage's directory."""
 
 
@@ -230,7 +211,7 @@ class SavedLine(_Line):
     """The workers were asked to save and exit, and have saved. The last line of its attempt."""
 
     event: Literal["saved"]
-    path: Text
+    path: str
     """The checkpoint's name in the stage's directory."""
 
 
@@ -238,25 +219,25 @@ class ReusedLine(_Line):
     """Steps taken over from another run, in an attempt of their own; the evaluations of those steps follow."""
 
     event: Literal["reused"]
-    run: Text
+    run: str
     """The run that paid for the steps: its name, or its path if it is in another runs directory."""
 
-    checkpoint: Text
+    checkpoint: str
     """The path of the checkpoint that was taken over."""
 
-    device: Text
+    device: str
     """The device that the other run trained on."""
 
-    num_devices: Positive
+    num_devices: PositiveInt
     """Devices of the other run."""
 
-    precision: Text
+    precision: str
     """Precision of the other run's training."""
 
-    resumed_from: Count
+    resumed_from: NonNegativeInt
     """The step up to which this run had trained itself."""
 
-    device_seconds: Seconds
+    device_seconds: NonNegativeFloat
     """Wall seconds x devices that the steps cost the other run: those since `resumed_from`, or since the line before
     if that is a `reused` line of the same attempt."""
 
@@ -285,7 +266,7 @@ Line = Annotated[
 
 @cache
 def _checker() -> TypeAdapter[Any]:
-    return TypeAdapter(Line, config=ConfigDict(strict=True, extra="forbid"))
+    return TypeAdapter(Line, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
 
 
 def checked_line(text: bytes) -> dict[str, Any]:

@@ -179,6 +179,11 @@ class TrainingRecord(Strict):
     """Of a finished stage on a mixture, by the source's name."""
 
     @property
+    def trigger_losses(self) -> Losses:
+        """At the context that the stage trains, which its trigger follows."""
+        return self.own_context_losses or self.losses
+
+    @property
     def is_finished(self) -> bool:
         """Whether the stage's final evaluation is in it."""
         return self.validation_tokens is not None

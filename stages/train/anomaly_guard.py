@@ -7,13 +7,14 @@ gradient non-finite in the last backward pass, so that no bad update is ever mad
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stages.spec import Action, TrainSpec
+from stages.metrics_lines import Anomaly
+from stages.spec import TrainSpec
 from stages.train.skipped_data import position
 
 MAD_TO_SIGMA = 1.4826
@@ -21,22 +22,6 @@ MAD_TO_SIGMA = 1.4826
 
 SMALLEST_SIGMA = 0.01
 """Nats. Without this floor, every ripple of a nearly constant loss would be a spike."""
-
-
-class Anomaly(NamedTuple):
-    """An update that was rejected, as metrics.jsonl records it."""
-
-    kind: Literal["non_finite", "spike"]
-    value: float | None
-    """The step's mean loss, in nats per token; None if it is not finite."""
-
-    threshold: float | None
-    """The limit that the loss of a spike exceeded; None for other kinds."""
-
-    action: Action
-    first_step: int
-    num_steps: int
-    """Steps' worth of data to skip, from the data of update `first_step` (counted from 0) on."""
 
 
 def spike_limit(losses: Sequence[float], z: float) -> float:
@@ -133,8 +118,9 @@ class Guard:
         """Why the stage stops and what to try, in one sentence for the user."""
         where = f"step {step} of stage {self.spec.stage}"
         what, key = f"the gradient of {where} is not finite", "non_finite"
-        if anomaly.kind == "spike":
-            what, key = f"the loss of {where}, {anomaly.value:.4f}, is a spike: above {anomaly.threshold:.4f}", "spikes"
+        if anomaly["kind"] == "spike":
+            loss, limit = anomaly["value"], anomaly["threshold"]
+            what, key = f"the loss of {where}, {loss:.4f}, is a spike: above {limit:.4f}", "spikes"
         if self.rejected > 1:
             what += f"; this is rejected update number {self.rejected} in a row (anomalies.most: {self.policy.most})"
         return (

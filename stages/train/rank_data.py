@@ -5,7 +5,7 @@ Shapes: B micro-batch, T sequence.
 
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +14,9 @@ from stages.data.dataset import read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
 from stages.data.samples import MixedSamples, open_samples
+from stages.metrics import Record
 from stages.spec import TrainSpec, evaluation_batch
-from stages.train.evaluate import Evaluation, Measured, evaluate
+from stages.train.evaluate import evaluate
 from stages.train.skipped_data import consumed, position, trained_ranges
 
 
@@ -82,39 +83,30 @@ class RankData:
             "text": self.manifest.text_facts(spec.sequence_length),
         }
 
-    def measured(self, loss_of: Callable[[Tensor, Tensor], Tensor]) -> Measured:
-        """The validation losses of `loss_of(input_ids_BT, targets_BT)`. Collective."""
+    def evaluation(self, loss_of: Callable[[Tensor, Tensor], Tensor], step: int) -> Record:
+        """What an EvaluationLine says of the losses `loss_of(input_ids_BT, targets_BT)` after `step` steps. Collective.
+
+        The loss is that at the context of the ladder's last stage, so that the losses of all stages compare.
+        """
         spec = self.spec
         per_pass = evaluation_batch(spec.micro_batch_size, spec.sequence_length, spec.evaluation_length)
-        result, own = evaluate(loss_of, self.windows, per_pass, self.device), None
+        use = source_use(self.samples, spec, step) if isinstance(self.samples, MixedSamples) else None
+        result = evaluate(loss_of, self.windows, per_pass, self.device, use)
         if self.own_windows:
             own = evaluate(loss_of, self.own_windows, spec.micro_batch_size, self.device)
-        return Measured(result, own)
-
-    def by_source(self, step: int, result: Evaluation) -> dict[str, dict[str, float]] | None:
-        """What an evaluation found on each source of a mixture, and how much of it training has read until then."""
-        if result.by_source is None or not isinstance(self.samples, MixedSamples):
-            return None
-        used = source_use(self.samples, self.spec, step)
-        return {name: found._asdict() | used[name]._asdict() for name, found in result.by_source.items()}
+            result |= {"own_context_loss": own["loss"], "own_context_tokens": own["num_tokens"]}
+        return result
 
 
-class SourceUse(NamedTuple):
-    """How much of one source was read."""
+def source_use(samples: MixedSamples, spec: TrainSpec, step: int) -> dict[str, Record]:
+    """How much of each source was read after `step` updates of a stage, by name, as a SourceEvaluation says it.
 
-    trained_tokens: int
-    """Its data tokens that the stage has trained on."""
-
-    epochs: float
-    """How often it was read, from the ladder's first sample on."""
-
-
-def source_use(samples: MixedSamples, spec: TrainSpec, step: int) -> dict[str, SourceUse]:
-    """The use of each source, by name, after `step` updates of a stage. Data that rollbacks skipped is not trained."""
+    Data that rollbacks skipped is not trained. Epochs count from the ladder's first sample on.
+    """
     tokens = dict.fromkeys(samples.names, 0)
     for first, num_steps in trained_ranges(step, spec.left_out):
         found = samples.tokens_by_source(spec.samples_seen + first * spec.batch_size, num_steps * spec.batch_size)
         tokens = {name: number + found[name] for name, number in tokens.items()}
     read = spec.samples_seen + consumed(step, spec.left_out) * spec.batch_size
     epochs = samples.epochs_by_source(read)
-    return {name: SourceUse(number, epochs[name]) for name, number in tokens.items()}
+    return {name: {"trained_tokens": number, "epochs": epochs[name]} for name, number in tokens.items()}

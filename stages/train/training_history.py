@@ -15,7 +15,6 @@ from stages.checkpoint.lineage import History, TrainingCost, TrainingRecord, ext
 from stages.checkpoint.manifest import Manifest, history_of, read_manifest
 from stages.spec import TrainSpec, progress_at
 from stages.train.skipped_data import consumed
-from stages.train.stage_losses import StageLosses
 
 if TYPE_CHECKING:
     from stages.data.mixture import Mixture
@@ -92,7 +91,7 @@ class TrainingHistory:
                 return False
         if spec.trigger is None:
             return True
-        losses = StageLosses.of(record).own
+        losses = record.trigger_losses
         if record.evaluations != spec.evaluations:
             return False
         if is_an_end and step % spec.evaluate_every == 0 and not any(at == step for at, _ in losses):

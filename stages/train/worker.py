@@ -30,7 +30,7 @@ from model.language_model import LanguageModel
 from model.precision import Precision
 from stages.checkpoint.directory import finish_directory, remove_converted
 from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, raise_when_full, require_space
-from stages.checkpoint.lineage import Lineage, SourceRecord, TrainingCost, TrainingRecord
+from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
 from stages.checkpoint.retention import prune
@@ -50,16 +50,14 @@ from stages.engine.engine_state import (
 from stages.engine.memory import engine_checkpoint_bytes, muon_elements, parameters_checkpoint_bytes
 from stages.engine.moments import takes_norm_of_updates
 from stages.engine.rank_process import run_rank
-from stages.metrics import MetricsWriter
+from stages.metrics import MetricsWriter, Record
 from stages.process.lifeline import listen_for_save_requests, save_requested
 from stages.process.watchdog import Watchdog
 from stages.spec import TrainSpec, progress_at
 from stages.stage_dir import TOKENIZER_NAME, StagePaths
 from stages.train.anomaly_guard import Guard
-from stages.train.evaluate import Measured
 from stages.train.pending_losses import PendingLosses
 from stages.train.rank_data import RankData
-from stages.train.stage_losses import StageLosses
 from stages.train.training_history import TrainingHistory
 from stages.usage.meter import UsageMeter
 
@@ -85,7 +83,7 @@ class Worker:
         self.data = RankData(spec, self.rank, self.world_size, device)
         self.metrics = MetricsWriter(self.paths.metrics, spec.attempt) if self.rank == 0 else None
         self.progress: tuple[float, float] | None = None
-        self.losses = StageLosses()
+        self.evaluated = TrainingRecord()  # its losses are those of this stage so far
         self.pending = PendingLosses(device)
         self.guard = Guard(spec)
         self.look_every = 1
@@ -145,10 +143,11 @@ class Worker:
                 self.log(engine, step, (step - first) / (time.monotonic() - last_logged))
             if step % spec.evaluate_every == 0 and step < spec.num_steps:
                 engine.eval()
-                found = self.evaluate(engine)
+                found = self.evaluate(engine, step, "interval", self.precision)
                 engine.train()
-                self.record_evaluation("interval", step, self.precision, found)
-                self.losses.add(step, found)
+                self.evaluated.losses.append((step, found["loss"]))
+                if "own_context_loss" in found:
+                    self.evaluated.own_context_losses.append((step, found["own_context_loss"]))
                 over = self.flat_enough(step)
             due = (step % spec.checkpoint_every == 0 and step < spec.num_steps) or step == spec.trunk_step
             if due:
@@ -170,7 +169,7 @@ class Worker:
 
     def flat_enough(self, step: int) -> bool:
         """Whether the trigger ends the stage at `step`. All ranks decide alike, from the recorded losses alone."""
-        trigger, losses = self.spec.trigger, self.losses.own
+        trigger, losses = self.spec.trigger, self.evaluated.trigger_losses
         if trigger is None or not losses or losses[-1][0] != step:
             return False
         slope = trigger.fitted(losses, self.spec.settled_step)
@@ -189,7 +188,7 @@ class Worker:
             if not spec.resume:
                 point = "after_growth" if manifest.lineage.operation == "expand" else "start"
                 self.record_usage(0)
-                self.record_evaluation(point, 0, "fp32", self.evaluate(model))
+                self.evaluate(model, 0, point, "fp32")
         engine = build_engine(model, spec, self.precision)
         if manifest is None:
             start_moments(engine, {})
@@ -199,7 +198,7 @@ class Worker:
             load_states(engine, start, manifest)
         if manifest and spec.resume:
             record = manifest.lineage.training or TrainingRecord()
-            self.losses = StageLosses.of(record)
+            self.evaluated = record.model_copy(deep=True)
             self.pending.restore(record.pending)
             self.guard.restore(record.guard)
         return engine
@@ -236,21 +235,23 @@ class Worker:
         """
         drop_rejected_gradient(engine)
         anomaly = self.guard.verdict(step, loss)
-        self.record("anomaly", step, **anomaly._asdict())
-        if anomaly.action == "stop":
+        self.record("anomaly", step, **anomaly)
+        if anomaly["action"] == "stop":
             raise TrainingFailed(self.guard.reason(step, anomaly))
-        if anomaly.action == "rollback" and self.metrics:
+        if anomaly["action"] == "rollback" and self.metrics:
             self.metrics.sync()
-        return anomaly.action == "skip"
+        return anomaly["action"] == "skip"
 
-    def evaluate(self, model: LanguageModel | DeepSpeedEngine) -> Measured:
-        """The validation losses of a plain model or of the engine, in its own precision."""
+    def evaluate(self, model: LanguageModel | DeepSpeedEngine, step: int, point: str, precision: str) -> Record:
+        """Evaluates a plain model or the engine after `step` steps; records and returns the losses. Collective."""
 
         def loss_of(input_ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
             self.watchdog.beat()
             return model(input_ids_BT, targets_BT)
 
-        return self.data.measured(loss_of)
+        found = self.data.evaluation(loss_of, step)
+        self.record("evaluation", step, point=point, precision=precision, **found)
+        return found
 
     def log(self, engine: DeepSpeedEngine, step: int, steps_per_second: float) -> None:
         """Records the mean training loss, over all ranks, of the updates made since the last log line."""
@@ -333,17 +334,19 @@ class Worker:
 
         files = save_parameters(final, states(), tokenizer=Path(spec.dataset) / TOKENIZER_NAME)
         self.record_usage(step)
-        found, record = self.evaluate(plain), self.training_record()
-        self.record_evaluation("final", step, "fp32", found)
+        found, record = self.evaluate(plain, step, "final", "fp32"), self.training_record()
         self.record_usage(step)
         self.record("end", step)
         if self.metrics:
             self.metrics.sync()
             parent = manifest_hash(Path(spec.initial)) if spec.initial else None
-            by_source = self.data.by_source(step, found.result) or {}
-            sources = {name: SourceRecord.model_validate(values) for name, values in by_source.items()}
-            measured = found.training_record() | {"by_source": sources or None}
-            record = record.model_copy(update=measured)
+            measured = {
+                "validation_loss": found["loss"],
+                "validation_tokens": found["num_tokens"],
+                "own_context_loss": found.get("own_context_loss"),
+                "by_source": found["by_source"],
+            }
+            record = TrainingRecord.model_validate(dict(record) | measured)
             history = self.history.at(step, self.cost(step))
             lineage = Lineage(operation="train", parent=parent, training=record, history=history)
             fields = self.manifest_fields(engine, step)
@@ -353,8 +356,8 @@ class Worker:
         """What a checkpoint stores besides tensors, for training that continues from it. Collective."""
         return TrainingRecord(
             stage=self.spec.stage,
-            losses=self.losses.main,
-            own_context_losses=self.losses.own_context,
+            losses=self.evaluated.losses,
+            own_context_losses=self.evaluated.own_context_losses,
             pending=self.pending.gathered(),
             guard=self.guard.state(),
             left_out=list(self.spec.left_out),
@@ -382,14 +385,9 @@ class Worker:
         if self.metrics:
             self.metrics.write(event, step, time.monotonic() - self._started, **values)
 
-    def record_evaluation(self, point: str, step: int, precision: str, found: Measured) -> None:
-        """Writes an evaluation's line of metrics.jsonl."""
-        by_source = {"by_source": self.data.by_source(step, found.result)}
-        self.record("evaluation", step, point=point, precision=precision, **found.record() | by_source)
-
     def record_usage(self, step: int) -> None:
         """Writes what all ranks have used so far as a line of metrics.jsonl. Collective."""
-        self.record("usage", step, **self.meter.read()._asdict())
+        self.record("usage", step, **self.meter.read())
 
 
 def train(spec: Path, device: torch.device) -> None:

@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 import torch.distributed as dist
+
+from stages.metrics_lines import Usage
 
 POWERCAP = Path("/sys/class/powercap")
 """Where Linux shows RAPL's counters, on Intel's and AMD's processors."""
@@ -91,19 +93,6 @@ def resident_bytes(key: Literal["VmRSS", "VmHWM"]) -> int | None:
     return None
 
 
-class Usage(NamedTuple):
-    """What the ranks have used since their meters were made. None is unknown."""
-
-    gpu_joules: float | None
-    """Joules of the GPUs."""
-    cpu_joules: float | None
-    """Joules of the machines' processors, with what other processes used."""
-    peak_gpu_bytes: int | None
-    """Bytes that torch had allocated on a GPU at the peak: the largest of all GPUs."""
-    peak_resident_bytes: int | None
-    """Resident memory of a rank's process at its peak: the largest of all ranks."""
-
-
 class UsageMeter:
     """Counts what this rank uses, from now on. The first rank of each machine counts the machine's processors too."""
 
@@ -115,12 +104,17 @@ class UsageMeter:
         self._cpus = cpu_counters() if self._is_first else []
 
     def read(self) -> Usage:
-        """What all ranks have used. Collective; waits for the device."""
+        """What all ranks have used since their meters were made. Collective; waits for the device."""
         own = torch.tensor(self._own(), dtype=torch.float64, device=self._device)
         ranks = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(ranks, own)
         gpu, cpu, gpu_bytes, resident = torch.stack(ranks).T.tolist()
-        return Usage(_known(sum(gpu)), _known(sum(cpu)), _most(gpu_bytes), _most(resident))
+        return Usage(
+            gpu_joules=_known(sum(gpu)),
+            cpu_joules=_known(sum(cpu)),
+            peak_gpu_bytes=_most(gpu_bytes),
+            peak_resident_bytes=_most(resident),
+        )
 
     def _own(self) -> tuple[float, float, float, float]:
         """This rank's joules, NaN if unknown, and bytes, 0 if unknown."""

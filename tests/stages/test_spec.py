@@ -17,9 +17,9 @@ from model.initialization import build_model
 from model.parameter_groups import parameter_groups
 from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, anneal_config, grow_config, ramp_config
+from stages.checkpoint.lineage import TrainingRecord
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec, progress_at
 from stages.train.anomaly_guard import Guard
-from stages.train.stage_losses import StageLosses
 from stages.train.worker import Worker
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
@@ -262,9 +262,9 @@ def test_the_trigger_counts_no_loss_from_before_the_stage_has_settled(monkeypatc
     monkeypatch.setattr(worker, "record", lambda event, step, **values: None)
     trigger = SlopeTrigger(slope=0.05, window=2, step_flops=2.0)
     worker.spec = small_spec(small_config(), trigger=trigger, ramp_steps=15)
-    worker.losses = StageLosses([(10, 5.0), (20, 5.0)])
+    worker.evaluated = TrainingRecord(losses=[(10, 5.0), (20, 5.0)])
     assert not worker.flat_enough(20)
-    worker.losses.main.append((30, 5.0))
+    worker.evaluated.losses.append((30, 5.0))
     assert worker.flat_enough(30)
 
 
@@ -273,16 +273,16 @@ def test_the_trigger_ends_a_stage_at_an_evaluation_whose_slope_is_below_the_thre
     records: list[Any] = []
     worker.record = lambda event, step, **values: records.append((event, step, values))
     worker.spec = small_spec(small_config(), trigger=SlopeTrigger(slope=0.05, window=2, step_flops=2.0))
-    worker.losses = StageLosses()
+    worker.evaluated = TrainingRecord()
     assert not worker.flat_enough(0)
-    worker.losses = StageLosses([(10, 5.0)])
+    worker.evaluated = TrainingRecord(losses=[(10, 5.0)])
     assert not worker.flat_enough(10)
-    worker.losses.main.append((20, 3.0))  # 0.1 nats per FLOP
+    worker.evaluated.losses.append((20, 3.0))  # 0.1 nats per FLOP
     assert not worker.flat_enough(20)
-    worker.losses.main.append((30, 2.5))  # 0.025
+    worker.evaluated.losses.append((30, 2.5))  # 0.025
     assert not worker.flat_enough(31)  # no evaluation of this step
     assert worker.flat_enough(30)
-    worker.losses.main.append((40, 2.6))  # rises
+    worker.evaluated.losses.append((40, 2.6))  # rises
     assert worker.flat_enough(40)
     assert [(event, step, values["fired"]) for event, step, values in records] == [
         ("trigger", 10, False), ("trigger", 20, False), ("trigger", 30, True), ("trigger", 40, True)

@@ -122,8 +122,8 @@ def watch(*kind: Any) -> dict[str, object]:
         found[poison] = {
             "rejected": not disturbed.engine.was_step_applied(),
             "untouched": same(before, disturbed.state()),
-            "kind": anomaly.kind,
-            "value is finite": anomaly.value is not None,
+            "kind": anomaly["kind"],
+            "value is finite": anomaly["value"] is not None,
         }
     found["second loss"] = disturbed.step(1).item() == losses[1]
     after = disturbed.state()

@@ -125,34 +125,34 @@ def test_only_a_loss_above_the_limit_makes_the_gradient_non_finite(mean, is_spik
 
 def test_a_verdict_distinguishes_spikes_from_non_finite_gradients():
     judge = guard(non_finite="skip", spikes="rollback")
-    assert bad(judge, 5, 7.0)._asdict() == {
+    assert bad(judge, 5, 7.0) == {
         "kind": "non_finite", "value": 7.0, "threshold": None, "action": "skip", "first_step": 4, "num_steps": 1,
     }  # fmt: skip
-    assert bad(judge, 6, math.nan).value is None
+    assert bad(judge, 6, math.nan)["value"] is None
     judge.learn(20, [2.0] * WINDOW)
-    assert bad(judge, 27, 7.0)._asdict() == {
+    assert bad(judge, 27, 7.0) == {
         "kind": "spike", "value": 7.0, "threshold": pytest.approx(2.1), "action": "rollback", "first_step": 20,
         "num_steps": 7,
     }  # fmt: skip
-    assert bad(judge, 28, math.inf).kind == "non_finite"
+    assert bad(judge, 28, math.inf)["kind"] == "non_finite"
 
 
 def test_a_rollback_skips_all_data_since_the_checkpoint_including_data_skipped_before():
     """Data was read 3 steps ahead from step 20 on, and another 4 ahead from step 25 on (a deleted checkpoint)."""
     judge = guard(non_finite="rollback", left_out=((20, 3), (25, 4)))
     anomaly = bad(judge, 28, math.nan)
-    assert (anomaly.first_step, anomaly.num_steps) == (20, 8 + 4)
-    assert bad(judge, 21, math.nan).num_steps == 1
+    assert (anomaly["first_step"], anomaly["num_steps"]) == (20, 8 + 4)
+    assert bad(judge, 21, math.nan)["num_steps"] == 1
 
 
 def test_too_many_rejected_updates_in_a_row_stop_the_stage_even_across_a_resume():
     judge = guard(non_finite="skip")
-    assert [bad(judge, step, math.nan).action for step in (1, 2)] == ["skip"] * 2
+    assert [bad(judge, step, math.nan)["action"] for step in (1, 2)] == ["skip"] * 2
     judge.passed()
-    assert [bad(judge, step, math.nan).action for step in (4, 5)] == ["skip"] * 2
+    assert [bad(judge, step, math.nan)["action"] for step in (4, 5)] == ["skip"] * 2
     resumed = guard(non_finite="skip")
     resumed.restore(json.loads(json.dumps(judge.state())))
-    assert [bad(resumed, step, math.nan).action for step in (6, 7)] == ["skip", "stop"]
+    assert [bad(resumed, step, math.nan)["action"] for step in (6, 7)] == ["skip", "stop"]
 
 
 def test_the_reason_for_a_stop_names_the_problem_and_what_to_try():

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.data.evaluation_windows import EvaluationWindows
+from stages.metrics import Record
 from stages.train import evaluate as trainer
 from tests.stages.data.test_dataset import write_dataset
 
 CPU = torch.device("cpu")
 WEIGHTS = {"books": 6.0, "code": 3.0, "wiki": 1.0}
+USE = {name: {"trained_tokens": 7, "epochs": 0.5} for name in WEIGHTS}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def mean_token(input_ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
     return targets_BT.double().mean() / 100
 
 
-def evaluate(windows: EvaluationWindows, ranks: int, batch_size: int, patch: pytest.MonkeyPatch) -> trainer.Evaluation:
+def evaluate(windows: EvaluationWindows, ranks: int, batch_size: int, patch: pytest.MonkeyPatch) -> Record:
     """The result of all ranks together, which run one after another."""
     parts: list[Tensor] = []
     found: Any = None
@@ -46,7 +48,7 @@ def evaluate(windows: EvaluationWindows, ranks: int, batch_size: int, patch: pyt
         patch.setattr(trainer.dist, "get_rank", lambda rank=rank: rank)
         patch.setattr(trainer.dist, "get_world_size", lambda: ranks)
         patch.setattr(trainer.dist, "all_reduce", all_reduce)
-        found = trainer.evaluate(mean_token, windows, batch_size, CPU)
+        found = trainer.evaluate(mean_token, windows, batch_size, CPU, USE)
     return found
 
 
@@ -57,27 +59,26 @@ def test_the_loss_of_a_mixture_is_the_weighted_mean_of_its_sources_on_any_number
 ) -> None:
     windows = EvaluationWindows(mixture, "validation", 16, max_sequences)
     found = evaluate(windows, ranks, batch_size, monkeypatch)
-    assert found.by_source
-    assert list(found.by_source) == list(WEIGHTS)
+    assert list(found["by_source"]) == list(WEIGHTS)
     for number, (name, source) in enumerate(zip(WEIGHTS, windows.sources, strict=True)):
         rows = [windows[place][1:] for place in range(len(windows)) if windows.source(place).name == name]
         tokens = torch.tensor([row.tolist() for row in rows], dtype=torch.float64)
-        assert found.by_source[name].loss == pytest.approx(tokens.mean().item() / 100, rel=1e-12)
-        assert found.by_source[name].num_tokens == tokens.numel() == windows.sources[number].num_windows * 16
-        assert found.by_source[name].bits_per_byte == pytest.approx(
-            found.by_source[name].loss / math.log(2) / source.bytes_per_token
+        assert found["by_source"][name]["loss"] == pytest.approx(tokens.mean().item() / 100, rel=1e-12)
+        assert found["by_source"][name]["num_tokens"] == tokens.numel() == windows.sources[number].num_windows * 16
+        assert found["by_source"][name]["bits_per_byte"] == pytest.approx(
+            found["by_source"][name]["loss"] / math.log(2) / source.bytes_per_token
         )
+        assert found["by_source"][name] | USE[name] == found["by_source"][name]
     for figure in ("loss", "bits_per_byte"):
-        weighted = sum(WEIGHTS[name] / 10 * getattr(each, figure) for name, each in found.by_source.items())
-        assert getattr(found, figure) == pytest.approx(weighted, rel=1e-12)
-    assert found.perplexity == pytest.approx(math.exp(found.loss))
-    assert found.num_tokens == len(windows) * 16
+        weighted = sum(WEIGHTS[name] / 10 * each[figure] for name, each in found["by_source"].items())
+        assert found[figure] == pytest.approx(weighted, rel=1e-12)
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert found["num_tokens"] == len(windows) * 16
 
 
 def test_a_dataset_that_is_no_mixture_has_no_losses_by_source(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone, books = mixture.parent / "books", EvaluationWindows(mixture, "validation", 16)
     found = evaluate(EvaluationWindows(alone, "validation", 16), 2, 3, monkeypatch)
-    assert found.by_source is None
-    within = evaluate(books, 2, 3, monkeypatch).by_source
-    assert within
-    assert found.loss == pytest.approx(within["books"].loss, rel=1e-12)
+    assert found["by_source"] is None
+    within = evaluate(books, 2, 3, monkeypatch)["by_source"]
+    assert found["loss"] == pytest.approx(within["books"]["loss"], rel=1e-12)

@@ -33,10 +33,10 @@ def test_the_tokens_are_those_of_the_samples_that_updates_read(samples, left_out
     firsts = [samples_seen + position(number, left_out) * spec.batch_size for number in range(step)]
     sources = [source for first in firsts for source in samples.places(first, spec.batch_size)[:, 0].tolist()]
     found = source_use(samples, spec, step)
-    assert {name: each.trained_tokens for name, each in found.items()} == {
+    assert {name: each["trained_tokens"] for name, each in found.items()} == {
         name: 10 * sources.count(number) for number, name in enumerate(samples.names)
     }
-    assert sum(each.trained_tokens for each in found.values()) == step * spec.batch_size * spec.sequence_length
+    assert sum(each["trained_tokens"] for each in found.values()) == step * spec.batch_size * spec.sequence_length
 
 
 @given(LEFT_OUT, st.integers(0, 15))
@@ -47,4 +47,4 @@ def test_the_trained_ranges_are_the_positions_of_the_updates(left_out, step):
 
 def test_epochs_count_from_the_ladders_first_sample_and_with_skipped_data(samples):
     spec = small_spec(small_config(), samples_seen=8, left_out=((1, 2),), mixture=SPANS)
-    assert source_use(samples, spec, 3)["a"].epochs == samples.epochs_by_source(8 + (3 + 2) * 4)["a"]
+    assert source_use(samples, spec, 3)["a"]["epochs"] == samples.epochs_by_source(8 + (3 + 2) * 4)["a"]

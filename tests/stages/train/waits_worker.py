@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from model.initialization import build_model
 from model.policy import ramp_config
 from model.precision import Precision
+from stages.checkpoint.lineage import TrainingRecord
 from stages.engine.engine import build_engine, start_distributed
 from stages.engine.engine_state import start_moments
 from stages.process.watchdog import Watchdog
@@ -31,7 +32,6 @@ from stages.spec import Anomalies
 from stages.stage_dir import StagePaths
 from stages.train.anomaly_guard import Guard
 from stages.train.pending_losses import PendingLosses
-from stages.train.stage_losses import StageLosses
 from stages.train.worker import Worker
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
@@ -75,7 +75,8 @@ class Watched(Worker):
             anomalies=Anomalies(spikes="skip"),
         )  # fmt: skip
         self.device, self.rank, self.world_size = torch.device("cpu"), dist.get_rank(), dist.get_world_size()
-        self.progress, self.losses, self.metrics, self.pending = None, StageLosses(), None, PendingLosses(self.device)
+        self.progress, self.evaluated, self.metrics = None, TrainingRecord(), None
+        self.pending = PendingLosses(self.device)
         self.guard = Guard(self.spec)
         self.guard.limit = 1e9
         self.look_every, self.watchdog = 2 * STEPS, Watchdog(StagePaths(Path(sys.argv[1]).parent).stack_file(1, 0), 600)
