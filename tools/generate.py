@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from growctl.ladder.costs import ControlCost
-from growctl.ladder.load import load_schedule, shipped_schedules
+from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
+from growctl.schedule.files import shipped_schedules
 from growctl.text.formatting import byte_count, scientific, short_count
 from tools import formats, growth_axes, inspection, judge, keys, performance
 from tools.pages import REPOSITORY, filled

@@ -85,7 +85,6 @@ def common(
 
 @app.command(rich_help_panel=TRAINING)
 def run(
-    context: typer.Context,
     schedule: ScheduleName,
     overrides: Overrides = None,
     name: RunName = None,
@@ -119,16 +118,13 @@ def run(
 
     Example: growctl run quickstart --seeds 0,1,2
     """
-    from growctl.ladder.load import check_runs_dir, load_schedule
+    from growctl.ladder.load import load_schedule
     from growctl.run.requests import LadderRequest, reuse_sources
     from growctl.run.screen import Screen, make_screen
     from growctl.runs_dir import CONTROLS_LEFT_OUT
     from growctl.text.console import Terminal
 
     check_name(name)
-    given = context.get_parameter_source("runs_dir")
-    if given is None or given.name != "COMMANDLINE":
-        check_runs_dir(schedule, runs_dir, name)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     if seeds is not None:
         from growctl.run.sets import grid, set_requests

@@ -100,9 +100,10 @@ def validate(
     Example: growctl validate quickstart stages.0.train_tokens=200k
     """
     from growctl.ladder.datasets import dataset_warnings, known_sizes
-    from growctl.ladder.load import ScheduleError, check_text, load_schedule
+    from growctl.ladder.load import check_text, load_schedule
     from growctl.ladder.plan import CheckedSchedule, ValidateDocument
     from growctl.launch.resolve import planned_crowding
+    from growctl.schedule.errors import ScheduleError
     from growctl.text.documents import print_document
     from growctl.trackers.adapters import missing_package
 

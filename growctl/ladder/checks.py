@@ -12,14 +12,7 @@ from pydantic import BaseModel
 from growctl.ladder.budgets import stage_steps, stage_weights, step_flops
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.sizes import growth_before, is_grown, layer_tokens, num_layers, stage_models, tokens_so_far
-from growctl.ladder.stage_plans import (
-    StagePlan,
-    finished_models,
-    has_decayed,
-    plan_stages,
-    reason_not_to_release,
-    total_flops,
-)
+from growctl.ladder.stage_plans import finished_models, has_decayed, plan_stages, reason_not_to_release
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
 from growctl.schedule.blocks import Schedule, batch_key, contexts, longest_context, stage_batch
 from growctl.schedule.data_block import DataBlock
@@ -32,7 +25,6 @@ from model.config import TokenformerConfig
 from model.errors import UserError
 from model.policy import invalid_combination, rejection_reason
 from model.transformer_sizes import PRESERVING, WIDENING, Operator
-from stages.counted import counted
 from stages.data.spec import SourceSpec
 from stages.engine.muon_limits import muon_conflicts
 
@@ -45,6 +37,7 @@ _OF_A_START = ("num_layers", "hidden_size", "num_heads", "score_function", "rota
 """Keys of `model` that must be those of the start checkpoint."""
 _ROUNDING = 1e-9
 """More than the rounding of shares such as 1 - 0.8, relative to a budget."""
+_NAME_TAKEN = "another one has that name; each needs its own"
 
 
 def check_combinations(schedule: Schedule) -> list[str]:
@@ -82,9 +75,8 @@ def _line(schedule: Schedule, path: str, allowed: str) -> str:
             value = value.get(key)
         else:
             value = value[int(key)] if isinstance(value, list) else getattr(value, key, None)
-    return problem_line(
-        [path] if path else [], ... if value is None or isinstance(value, BaseModel) else value, allowed
-    )
+    is_shown = value is not None and not isinstance(value, BaseModel)
+    return problem_line([path] if path else [], value if is_shown else ..., allowed)
 
 
 def _start(schedule: Schedule) -> Iterator[Row]:
@@ -101,22 +93,19 @@ def _start(schedule: Schedule) -> Iterator[Row]:
         return
     for key in _OF_A_START:
         advice = "; to add layers to it, set stages.0.num_layers" if key == "num_layers" else ""
-        wanted, value = getattr(model, key), getattr(block, key)
-        yield f"model.{key}", value != wanted, f"must be {wanted!r}, {of_base}{advice}"
+        wanted = getattr(model, key)
+        yield f"model.{key}", getattr(block, key) != wanted, f"must be {wanted!r}, {of_base}{advice}"
     key = "model.vocab_size" if block.vocab_size or schedule.data.tokenizer_vocab_size else "data.vocab_size"
     entries = block.vocab_size or schedule.data.num_tokens
     yield key, entries not in (None, model.vocab_size), f"must be {model.vocab_size}, {of_base}"
-    attention = [
-        {sizes.num_tokens for name, sizes in layer.pattentions().items() if name != "ffn"} for layer in model.blocks
-    ]
-    uneven = any(len(sizes) > 1 for sizes in attention)
+    attention = [[part for name, part in block.pattentions().items() if name != "ffn"] for block in model.blocks]
+    uneven = any(len({part.num_tokens for part in parts}) > 1 for parts in attention)
     yield "start", uneven, f"Q, K, V and O differ in size in {base.path}; a schedule has one size for all"
 
 
 def _texts(schedule: Schedule) -> Iterator[Row]:
     data, is_mixed = schedule.data, bool(schedule.data.mixture)
     names = [source.name for source in data.mixture]
-    yield "data.shared_tokenizer", data.shared_tokenizer is not None, "growctl computes it; leave it out"
     yield "data.source", not data.source and not is_mixed, "is missing; set it, or name several texts in data.mixture"
     yield "data.source", data.source and is_mixed, "data.mixture names texts too; drop one (override: ~data.source)"
     yield "data.when_exhausted", not is_mixed and data.when_exhausted != "stop", "is for data.mixture; leave it out"
@@ -124,31 +113,22 @@ def _texts(schedule: Schedule) -> Iterator[Row]:
         is_set = getattr(data, key) != DataBlock.model_fields[key].default
         yield f"data.{key}", is_mixed and is_set, "is for data.source; with data.mixture, set it in its entries"
     for index, name in enumerate(names):
-        yield f"data.mixture.{index}.name", name in names[:index], "another source has that name; each needs its own"
+        yield f"data.mixture.{index}.name", name in names[:index], _NAME_TAKEN
     for index, stage in enumerate(schedule.stages):
-        followed = stage.followed or []
-        steps = [each.first_step for each in followed]
-        rises = steps[:1] == [0] and all(before < after for before, after in pairwise(steps))
-        yield f"stages.{index}.followed", stage.followed is not None and not rises, "growctl writes this; leave it out"
-        weights = {"mixture": stage.mixture} if stage.mixture is not None else {}
-        weights |= {f"followed.{number}.weights": each.weights for number, each in enumerate(followed)}
-        for key, each in weights.items():
-            here = f"stages.{index}.{key}"
-            yield here, not is_mixed, "data.mixture names no sources to weight; leave it out, or set data.mixture"
-            yield here, not any(each.values()), "all weights are 0; set at least one above 0"
-            for name in each if is_mixed else ():
-                allowed = f"must be one of {', '.join(names)}, the sources of data.mixture{did_you_mean(name, names)}"
-                yield f"{here}.{name}", name not in names, allowed
+        here, weights = f"stages.{index}.mixture", stage.mixture
+        yield here, weights and not is_mixed, "is for data.mixture; leave it out"
+        yield here, weights and not any(weights.values()), "all weights are 0; set at least one above 0"
+        for name in weights or () if is_mixed else ():
+            allowed = f"must be one of {', '.join(names)}, the sources of data.mixture{did_you_mean(name, names)}"
+            yield f"{here}.{name}", name not in names, allowed
 
 
 def _model(schedule: Schedule) -> Iterator[Row]:
-    model, data, num_tokens = schedule.model, schedule.data, schedule.data.num_tokens
+    model, num_tokens = schedule.model, schedule.data.num_tokens
     is_missing = not (model.vocab_size or num_tokens)
     yield "model.vocab_size", is_missing, "is missing; set it to the number of entries of data.tokenizer"
-    at_url = not (data.vocab_size or data.tokenizer_vocab_size) and any("://" in (s.source or "") for s in data.specs)
-    advice = "; if a text is a prepared dataset at a URL, open it first: `growctl data show URL`" if at_url else ""
     too_few = model.vocab_size and num_tokens and model.vocab_size < num_tokens
-    yield "model.vocab_size", too_few, f"must be at least the tokenizer's {num_tokens}{advice}"
+    yield "model.vocab_size", too_few, f"must be at least the tokenizer's {num_tokens}"
     has_ffn_size = model.family == "tokenformer" and model.ffn_size is not None
     yield "model.ffn_size", has_ffn_size, "is for a transformer; a tokenformer's stages have ffn_tokens"
     yield "model.num_heads", model.hidden_size % model.num_heads, f"must divide model.hidden_size, {model.hidden_size}"
@@ -160,28 +140,31 @@ def _model(schedule: Schedule) -> Iterator[Row]:
 
 
 def _stages(schedule: Schedule) -> Iterator[Row]:
-    names = [stage.name for stage in schedule.stages]
-    foreign = dict.fromkeys(("hidden_size", "ffn_size"), "a tokenformer grows by tokens and layers only")
-    if schedule.model.family == "transformer":
-        foreign = dict.fromkeys(("attention_tokens", "ffn_tokens", "layers"), "a transformer has no parameter tokens")
+    is_transformer, names = schedule.model.family == "transformer", [stage.name for stage in schedule.stages]
+    allowed = "a tokenformer grows by tokens and layers only; leave it out"
+    if is_transformer:
+        allowed = "a transformer has no parameter tokens; leave it out"
+    foreign = ("attention_tokens", "ffn_tokens", "layers") if is_transformer else ("hidden_size", "ffn_size")
+    needs_layers = "must be 1 or more for a transformer"
+    yield "model.num_layers", is_transformer and schedule.model.num_layers == 0, needs_layers
     for index, stage in enumerate(schedule.stages):
-        yield f"stages.{index}.name", stage.name in names[:index], "another stage has that name; each needs its own"
-        for key, allowed in foreign.items():
-            yield f"stages.{index}.{key}", getattr(stage, key) is not None, f"{allowed}; leave it out"
+        here = f"stages.{index}"
+        yield f"{here}.name", stage.name in names[:index], _NAME_TAKEN
+        yield f"{here}.num_layers", is_transformer and stage.num_layers == 0, needs_layers
+        for key in foreign:
+            yield f"{here}.{key}", getattr(stage, key) is not None, allowed
 
 
 def _budgets(schedule: Schedule) -> Iterator[Row]:
     training, before = schedule.training, 0.0
-    shared = next((key for key in ("ladder_tokens", "ladder_flops") if getattr(training, key) is not None), None)
-    has_both = training.ladder_tokens is not None and training.ladder_flops is not None
-    yield "training.ladder_flops", has_both, "training has ladder_tokens too; drop one (as an override: ~KEY)"
+    shared = [key for key in ("ladder_tokens", "ladder_flops") if getattr(training, key) is not None]
+    yield "training.ladder_flops", len(shared) > 1, "training has ladder_tokens too; drop one (as an override: ~KEY)"
     for index, stage in enumerate(schedule.stages):
         here, until = f"stages.{index}", stage.until
         is_last, step = index + 1 == len(schedule.stages), stage_batch(schedule, index).tokens
         own = [key for key in ("train_tokens", "train_steps") if getattr(stage, key) is not None]
-        both = f"has both train_tokens and train_steps; drop one (override: ~{here}.train_tokens)"
-        yield here, len(own) == 2, both
-        if shared is None:
+        yield here, len(own) == 2, f"has both train_tokens and train_steps; drop one (override: ~{here}.train_tokens)"
+        if not shared:
             allowed = "is a share of the whole ladder's budget: set training.ladder_tokens or training.ladder_flops"
             yield f"{here}.until", until is not None, allowed
             yield here, not own and until is None, "needs train_tokens, train_steps or until"
@@ -189,48 +172,35 @@ def _budgets(schedule: Schedule) -> Iterator[Row]:
             yield f"{here}.train_tokens", too_few, f"must be {step} or more, the tokens of one step"
             continue
         for key in own:
-            yield f"{here}.{key}", True, f"training.{shared} is the budget of all stages; drop one of the two"
-        needed = f"is missing; with training.{shared}, each stage but the last ends at a share of it"
-        yield f"{here}.until", until is None and not is_last, needed
-        at_the_end = until is not None and (until == 1) != is_last
-        yield f"{here}.until", at_the_end, "must be 1 in the last stage, and below 1 in the others"
-        falls = until is not None and until <= before
-        yield f"{here}.until", falls, f"must be above {before:g}, where the stage before ends"
-        before = max(before, until or 0.0)
+            yield f"{here}.{key}", True, f"training.{shared[0]} is the budget of all stages; drop one of the two"
+        end = until or (1.0 if is_last else 0.0)
+        allowed = f"must be above {before:g}, where the stage before ends, and 1 in the last stage alone"
+        yield f"{here}.until", end <= before or (end == 1) != is_last, allowed
+        before = max(before, end)
 
 
 def _sizes(schedule: Schedule) -> Iterator[Row]:
-    is_transformer = schedule.model.family == "transformer"
-    yield "model.num_layers", is_transformer and schedule.model.num_layers == 0, "must be 1 or more for a transformer"
+    if schedule.model.family == "transformer":
+        return
     for index, stage in enumerate(schedule.stages):
-        here, before = f"stages.{index}.num_layers", num_layers(schedule, index - 1)
-        if is_transformer:
-            yield here, stage.num_layers == 0, "must be 1 or more for a transformer"
-            continue
+        before = num_layers(schedule, index - 1)
         shrinks = stage.num_layers is not None and (index > 0 or schedule.base) and stage.num_layers < before
-        yield here, shrinks, f"must be {before} or more, the depth of {_whose(index)}; a growth only adds"
-        if stage.layers is not None:
-            allowed = _why_not_these_layers(schedule, index, stage.layers, before)
-            yield f"stages.{index}.layers", allowed, allowed or ""
+        allowed = f"must be {before} or more, the depth of {_whose(index)}; a growth only adds"
+        yield f"stages.{index}.num_layers", shrinks, allowed
+        if (layers := stage.layers) is not None:
+            unknown = not layers or max(layers) >= before or len(set(layers)) < len(layers)
+            sizes = (stage.attention_tokens, stage.ffn_tokens)
+            is_first = index == 0 and not schedule.start
+            allowed = (
+                f"is for a growth of some of the {before} layers, counted from 0 and each once, to attention_tokens"
+            )
+            wrong = unknown or is_first or stage.num_layers is not None or sizes == (None, None)
+            yield f"stages.{index}.layers", wrong, f"{allowed} or ffn_tokens, without num_layers"
     depths = [num_layers(schedule, index) for index in range(len(schedule.stages))]
-    if any(depths) and not is_transformer and not (schedule.base and num_layers(schedule, -1)):
+    if any(depths) and not (schedule.base and num_layers(schedule, -1)):
         first = next(index for index, depth in enumerate(depths) if depth)
         for key, tokens in zip(("attention_tokens", "ffn_tokens"), tokens_so_far(schedule, first), strict=True):
             yield f"stages.{first}.{key}", not tokens, "is missing; the first stage with layers needs a number of them"
-
-
-def _why_not_these_layers(schedule: Schedule, index: int, layers: list[int], depth: int) -> str | None:
-    """Why a growth of these `layers` before stage `index` is impossible; None if it is possible."""
-    stage = schedule.stages[index]
-    if index == 0 and schedule.start is None:
-        return "is for a growth; the first stage always has all layers"
-    if stage.num_layers is not None:
-        return "goes without num_layers, which grows all layers; grow some of them in a stage of its own"
-    if not layers or max(layers) >= depth or len(set(layers)) < len(layers):
-        return f"must be one or more different layers, from 0 to {depth - 1}" if depth else "the model has no layers"
-    if stage.attention_tokens is None and stage.ffn_tokens is None:
-        return "says which layers grow, but not to what; add attention_tokens or ffn_tokens"
-    return None
 
 
 def _growths(schedule: Schedule) -> Iterator[Row]:
@@ -255,32 +225,28 @@ def _whose(index: int) -> str:
 
 def _batches(schedule: Schedule) -> Iterator[Row]:
     training, longest = schedule.training, longest_context(schedule)
-    usual = training.batch_size * training.sequence_length
     for index, stage in enumerate(schedule.stages):
         here, length = f"stages.{index}", stage.sequence_length or training.sequence_length
         tokens, size = stage.batch_tokens, stage.batch_size
-        differ = tokens is not None and size is not None and size * length != tokens
-        yield f"{here}.batch_tokens", differ, f"must be batch_size x sequence_length, {size} x {length}; drop one"
-        uneven = tokens is not None and size is None and tokens % length
-        yield f"{here}.batch_tokens", uneven, f"must be a multiple of the stage's sequence_length, {length}"
-        only_length = tokens is None and size is None and stage.sequence_length is not None
-        allowed = f"must divide the {usual} tokens of training's step; set {here}.batch_size too"
-        yield f"{here}.sequence_length", only_length and usual % length and not longest % length, allowed
+        if tokens is not None:
+            differ = tokens % length if size is None else size * length != tokens
+            yield f"{here}.batch_tokens", differ, f"must be batch_size times the stage's sequence_length, {length}"
+        elif size is None and not longest % length:
+            usual = training.batch_size * training.sequence_length
+            allowed = f"must divide the {usual} tokens of training's step; set {here}.batch_size too"
+            yield f"{here}.sequence_length", usual % length, allowed
         key = f"{here}.sequence_length" if stage.sequence_length else "training.sequence_length"
         yield key, longest % length, f"must divide the longest context of the ladder, {longest}"
-    lengths = ", ".join(map(str, contexts(schedule)))
     several = schedule.data.packing == "best_fit" and len(contexts(schedule)) > 1
-    yield "data.packing", several, f"needs one sequence_length in all stages, and they have {lengths}; use concatenate"
+    yield "data.packing", several, "best_fit needs one sequence_length in all stages; use concatenate"
 
 
 def _micro_batch(schedule: Schedule) -> Iterator[Row]:
-    micro = schedule.launch.micro_batch_size
-    batches: dict[str, int] = {}
-    for index in range(len(schedule.stages)):
-        batches.setdefault(batch_key(schedule, index), stage_batch(schedule, index).batch_size)
+    micro = schedule.launch.least_micro_batch_size
+    indices = range(len(schedule.stages))
+    batches = {batch_key(schedule, index): stage_batch(schedule, index).batch_size for index in reversed(indices)}
     for key, batch in batches.items():
-        allowed = f"must divide the batch that {key} sets, {batch} sequences"
-        yield "launch.micro_batch_size", micro != "auto" and batch % micro, allowed
+        yield "launch.micro_batch_size", batch % micro, f"must divide the batch that {key} sets, {batch} sequences"
 
 
 def _training(schedule: Schedule) -> Iterator[Row]:
@@ -293,7 +259,7 @@ def _training(schedule: Schedule) -> Iterator[Row]:
     if optimizer.name != "muon":
         other = "is for optimizer.name = 'muon'; leave it out"
         yield "optimizer.muon_lr_scale", optimizer.muon_lr_scale is not None, other
-        yield "optimizer.momentum", optimizer.momentum != MOMENTUM, f"{other}; AdamW's is the first of optimizer.betas"
+        yield "optimizer.momentum", optimizer.momentum != MOMENTUM, other
         return
     for conflict in muon_conflicts(
         gradient_clipping=optimizer.gradient_clipping,
@@ -307,25 +273,23 @@ def _training(schedule: Schedule) -> Iterator[Row]:
 def _growth(schedule: Schedule) -> Iterator[Row]:
     growth, rate = schedule.growth, schedule.learning_rate
     added = [growth_before(schedule, index) for index in range(len(schedule.stages))]
-    grows, ends_early = _grows(schedule), growth.when == "slope"
+    ends_early, deepens = growth.when == "slope", any(each.new_layers for each in added)
     if growth.preset != "custom" and (departures := growth.departures(growth.preset)):
         wanted = ", ".join(f"{key} = {value!r}" for key, value in departures.items())
         allowed = f"sets {wanted}; drop your values (as an override: ~growth.KEY), or set preset to custom"
         yield "growth.preset", True, allowed
         return
-    yield "growth.slope", ends_early and growth.slope is None, "is missing; growth.when = 'slope' needs it"
-    yield "growth.slope", not ends_early and growth.slope is not None, "goes with growth.when = 'slope'"
+    yield "growth.slope", ends_early != (growth.slope is not None), "goes with growth.when = 'slope', which needs it"
     undecayed = (rate.shape, rate.span) == ("wsd", "ladder")
     yield "growth.when", ends_early and not undecayed, "needs learning_rate.shape wsd and learning_rate.span ladder"
     if schedule.model.family == "transformer":
-        yield from _transformer_growth(schedule) if grows else ()
+        yield from _transformer_growth(schedule) if _grows(schedule) else ()
         return
     yield "growth.operator", growth.operator is not None, "is for a transformer; a tokenformer grows by growth.init"
     reason = invalid_combination(growth.init, growth.tau, growth.copy_noise)
     if not reason and any(each.adds_tokens for each in added):
         reason = rejection_reason(growth.policy(), schedule.model.score_function)
     yield "growth", reason, reason or ""
-    deepens = any(each.new_layers for each in added)
     yield "growth.preset", deepens and growth.preset == "official", "the official code cannot add layers; use custom"
     jumps = deepens and growth.depth == "copy-stack" and not growth.allow_jump
     yield "growth.depth", jumps, "changes the function; that needs growth.allow_jump = true"
@@ -358,33 +322,28 @@ def _controls(schedule: Schedule) -> Iterator[Row]:
     unnamed = bool(kinds and schedule.name) and not RUN_NAME.fullmatch(str(schedule.name))
     yield "name", unnamed, f"must be {NAME_ALLOWED}"
     for index, control in enumerate(schedule.controls):
-        here, reason = f"controls.{index}", _why_no_control(schedule, control.kind)
-        yield f"{here}.kind", reason, reason or ""
-        yield f"{here}.kind", control.kind in kinds[:index], "is already in the list; give that entry all the budgets"
+        for kind, is_impossible, needed in _needs_of_controls(schedule):
+            yield f"controls.{index}.kind", kind == control.kind and is_impossible, f"needs {needed}"
+        twice = control.kind in kinds[:index]
+        yield f"controls.{index}.kind", twice, "is already in the list; give that entry all the budgets"
         twice = len({f"{budget:g}" for budget in control.budgets}) < len(control.budgets)
-        yield f"{here}.budgets", twice, "lists a budget twice; each may occur once"
+        yield f"controls.{index}.budgets", twice, "lists a budget twice; each may occur once"
 
 
-def _why_no_control(schedule: Schedule, kind: str) -> str | None:
-    """Why this kind of control makes no sense for this ladder; None if it does."""
-    num_stages, is_tokenformer = len(schedule.stages), schedule.model.family == "tokenformer"
-    stages = range(num_stages)
-    if kind in ("tokenformer-scratch", "official-growth") and not is_tokenformer:
-        return "needs a tokenformer; the schedule has none"
-    of_one_size = ("tokenformer-scratch", "best-scratch", "scratch-of-each-size", "single-jump")
-    if kind in of_one_size and is_tokenformer and any(len(set(layer_tokens(schedule, index))) > 1 for index in stages):
-        return "needs layers of equal size; this ladder grows only some layers"
-    if kind == "transformer-scratch" and not num_layers(schedule, num_stages - 1):
-        return "needs a ladder that ends with layers; a transformer has at least one"
-    if kind == "single-jump" and (num_stages < 3 or sum(is_grown(schedule, index) for index in stages[1:]) < 2):
-        return "needs three stages or more, with two growths or more between them"
-    if kind == "official-growth" and not _grows(schedule):
-        return "needs a ladder that grows; this one never does"
-    if kind == "official-growth" and any(growth_before(schedule, index).new_layers for index in stages):
-        return "the official code cannot add layers, and this ladder does"
-    if kind == "official-growth" and not schedule.growth.departures("official"):
-        return "the ladder itself grows by this policy; use another preset for it"
-    return None
+def _needs_of_controls(schedule: Schedule) -> Iterator[Row]:
+    """The kind of a control, whether the ladder lacks what it needs, and what that is."""
+    is_tokenformer, stages = schedule.model.family == "tokenformer", range(len(schedule.stages))
+    uneven = is_tokenformer and any(len(set(layer_tokens(schedule, index))) > 1 for index in stages)
+    for kind in ("tokenformer-scratch", "best-scratch", "scratch-of-each-size", "single-jump"):
+        yield kind, uneven, "layers of equal size; this ladder grows only some layers"
+    yield "tokenformer-scratch", not is_tokenformer, "a tokenformer; the schedule has none"
+    yield "transformer-scratch", not num_layers(schedule, len(stages) - 1), "a ladder that ends with layers"
+    several = sum(is_grown(schedule, index) for index in stages[1:]) > 1
+    yield "single-jump", not several, "three stages or more, with two growths or more between them"
+    deepens = any(growth_before(schedule, index).new_layers for index in stages)
+    is_official = not schedule.growth.departures("official")
+    impossible = not is_tokenformer or deepens or is_official or not _grows(schedule)
+    yield "official-growth", impossible, "a tokenformer that grows, by tokens alone and by another policy"
 
 
 def _models(schedule: Schedule) -> Iterator[Row]:
@@ -400,20 +359,19 @@ def _models(schedule: Schedule) -> Iterator[Row]:
 
 def _ladder_budget(schedule: Schedule) -> Iterator[Row]:
     """A budget of the whole ladder in which a stage gets less than a step."""
-    training, indices = schedule.training, range(len(schedule.stages))
-    if training.ladder_tokens is not None:
-        key, budget = "training.ladder_tokens", float(training.ladder_tokens)
-        costs = [float(stage_batch(schedule, index).tokens) for index in indices]
-    elif training.ladder_flops is not None:
+    training = schedule.training
+    if training.ladder_flops is not None:
         key, budget = "training.ladder_flops", training.ladder_flops
         costs = [step_flops(schedule, index, models.final).total for index, models in enumerate(stage_models(schedule))]
+    elif training.ladder_tokens is not None:
+        key, budget = "training.ladder_tokens", float(training.ladder_tokens)
+        costs = [float(stage_batch(schedule, index).tokens) for index in range(len(schedule.stages))]
     else:
         return
     ends = [0.0, *(stage.until or 1.0 for stage in schedule.stages)]
     fewest = max(cost / (end - before) for cost, (before, end) in zip(costs, pairwise(ends), strict=True))
     is_short = budget < fewest * (1 - _ROUNDING)
-    shown = scientific(fewest * 1.01) if fewest >= 10**9 else str(int(-(-fewest // 1)))
-    yield key, is_short, f"must be {shown} or more, so that every stage has a step"
+    yield key, is_short, f"must be {scientific(fewest * 1.01)} or more, so that every stage has a step"
     too_many = not is_short and max(stage_steps(schedule)) > MOST_COUNTED
     yield key, too_many, f"gives a stage more than {scientific(MOST_COUNTED)} steps; lower it"
 
@@ -423,48 +381,16 @@ def _ramps(schedule: Schedule) -> Iterator[Row]:
     for index, (stage, steps) in enumerate(zip(schedule.stages, stage_steps(schedule), strict=True)):
         if stage.ramp_steps is not None:
             adds_tokens = is_grown(schedule, index) and (not index or growth_before(schedule, index).adds_tokens)
-            here = f"stages.{index}.ramp_steps"
-            yield here, not adds_tokens, "is for a stage that adds parameter tokens; leave it out"
-            yield here, adds_tokens and not can_ramp, "needs a tokenformer with growth.tau ramp or anneal; leave it out"
-            yield here, stage.ramp_steps >= steps, f"must be less than the stage's {counted(steps, 'step')}"
+            here, allowed = f"stages.{index}.ramp_steps", "is for a stage that adds parameter tokens with growth.tau"
+            yield here, not adds_tokens or not can_ramp, f"{allowed} ramp or anneal; leave it out"
+            yield here, stage.ramp_steps >= steps, f"must be less than the stage's {steps} steps"
 
 
 def _decay(schedule: Schedule) -> Iterator[Row]:
     """A learning-rate decay that an early end of a stage would cut short."""
     steps, decay = stage_steps(schedule), schedule.learning_rate.decay
     is_cut = schedule.growth.when == "slope" and round(decay * sum(steps)) > steps[-1]
-    most = int(1000 * steps[-1] / sum(steps)) / 1000
-    yield "learning_rate.decay", is_cut, f"must be {most:g} or less with growth.when = 'slope', to fit the last stage"
-
-
-def _jump(schedule: Schedule) -> Iterator[Row]:
-    """Single jumps whose first stage already takes the whole budget."""
-    for index, control in enumerate(schedule.controls):
-        if control.kind == "single-jump":
-            plans, base_flops = plan_stages(schedule), schedule.base_flops or 0.0
-            share = (base_flops + plans[0].flops.total) / (base_flops + total_flops(plans).total)
-            allowed = f"must be above {share:.3g}, the share of the ladder's FLOPs that its first stage takes"
-            yield f"controls.{index}.budgets", min(control.budgets) <= share, allowed
-
-
-def _trigger(schedule: Schedule) -> Iterator[Row]:
-    """A slope that can never end a stage early."""
-    growth, every = schedule.growth, schedule.evaluation.every
-    for plan in plan_stages(schedule)[:-1] if growth.when == "slope" else ():
-        evaluations = _counted_evaluations(plan, every)
-        most = (plan.num_steps - max(1, plan.settled_step)) // growth.slope_window
-        advice = f"set evaluation.every to {most} or less" if most else "train the stage longer"
-        allowed = (
-            f"can never end stage {plan.name} early: its slope needs growth.slope_window = {growth.slope_window} "
-            f"evaluations after warm-up and ramp, and evaluation.every = {every} leaves {evaluations}; {advice}"
-        )
-        yield "growth.when", evaluations < growth.slope_window, allowed
-
-
-def _counted_evaluations(plan: StagePlan, every: int) -> int:
-    """The number of evaluations before a stage's last step that count for its slope."""
-    first = max(1, -(-plan.settled_step // every))
-    return max(0, (plan.num_steps - 1) // every - first + 1)
+    yield "learning_rate.decay", is_cut, "must fit into the last stage with growth.when = 'slope'; lower it"
 
 
 def _releases(schedule: Schedule) -> Iterator[Row]:
@@ -495,7 +421,7 @@ _TABLES: tuple[tuple[Callable[[Schedule], Iterator[Row]], ...], ...] = (
     (_growths, _micro_batch),
     (_models,),
     (_ladder_budget,),
-    (_ramps, _decay, _jump),
-    (_trigger, _releases),
+    (_ramps, _decay),
+    (_releases,),
 )
 """A table may compute with values that those before it have accepted."""

@@ -22,6 +22,7 @@ from growctl.schedule.blocks import Schedule, StageBlock
 from growctl.schedule.data_block import FollowedWeights, shares
 from growctl.schedule.training_blocks import POLICIES, GrowthBlock
 from model.config import TokenformerConfig, TransformerConfig
+from model.errors import UserError
 
 _BUDGET = re.compile(r"-[0-9.]+x$")
 """The budget at the end of a control's name. Digits are enough: the schema allows no budget that needs an exponent."""
@@ -159,7 +160,9 @@ def _with_flops(schedule: Schedule, flops: float) -> Schedule:
     """`schedule` with as many steps in its last stage as bring the total to `flops`; at least one step."""
     *before, last = schedule.stages
     *spent, plan = plan_stages(schedule.model_copy(update={"stages": [*before, _with_steps(last, 1)]}))
-    steps = round((flops - total_flops(spent).total) / plan.step_flops.total)
+    if (left := flops - total_flops(spent).total) <= 0:
+        raise UserError("the stages before the last take the whole budget; give it a larger one")
+    steps = round(left / plan.step_flops.total)
     return schedule.model_copy(update={"stages": [*before, _with_steps(last, max(1, steps))]})
 
 

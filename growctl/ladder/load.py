@@ -6,10 +6,8 @@ hydra composes the files, OmegaConf resolves references, and pydantic validates.
 wrong types and bad combinations before any work starts.
 """
 
-import re
-import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +19,12 @@ from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule, contexts
 from growctl.schedule.data_block import DataBlock
 from growctl.schedule.errors import ScheduleError, describe, several
-from growctl.schedule.files import SHIPPED, fill_in_corpora, find_schedule, shipped_schedules
+from growctl.schedule.files import fill_in_corpora, find_schedule
 from growctl.schedule.sources import given_vocabulary, missing_data
 from growctl.schedule.start_block import StartBlock, describe_start
 from model.errors import UserError
 from stages.corpus.prepared import prepared_datasets
 from stages.data.errors import DataError
-
-__all__ = [
-    "RUN_NAME",
-    "SHIPPED",
-    "ScheduleError",
-    "check_text",
-    "find_schedule",
-    "folder_name_error",
-    "load_resolved",
-    "load_schedule",
-    "parse_schedule",
-    "shipped_schedules",
-]
 
 
 def load_schedule(
@@ -52,15 +37,15 @@ def load_schedule(
     """Loads the schedule at a path or with a shipped name, and applies hydra overrides (`stages.0.train_tokens=200k`).
 
     Fills in the schedule's name, and what growctl must know of its start checkpoint and its dataset. The run called
-    `run`, by default as the schedule is, keeps the checkpoint that it has begun from. Relative paths become absolute.
-    Raises ScheduleError with everything that is wrong with the schedule or its controls.
+    `run`, by default as the schedule is, keeps what it has begun with. Relative paths become absolute. Raises
+    ScheduleError with everything that is wrong with the schedule or its controls.
     """
     from growctl.schedule.compose import composed
 
     path = find_schedule(reference, runs_dir)
-    data = composed(path, [*_folder_name(path, runs_dir, run), *overrides], reference)
-    own = RunsPaths(runs_dir).run(str(run or data.get("name") or path.stem))
-    begun = _begun(own)
+    name = _folder_name(path, runs_dir) if run is None else None
+    data = composed(path, [f'name="{name}"', *overrides] if name else overrides, reference)
+    begun = _begun(RunsPaths(runs_dir).run(str(run or data.get("name") or path.stem)))
     with _naming(reference):
         fill_in_corpora(data, path.parent)
         _fill_in_base(data, runs_dir, begun)
@@ -71,6 +56,26 @@ def load_schedule(
     if lines := check_controls(schedule):
         raise ScheduleError(f"{reference}: {several(lines)}")
     return schedule
+
+
+def _folder_name(path: Path, runs_dir: Path) -> str | None:
+    """The name of a run whose own schedule is at `path`: its folder's, which may have been renamed or copied since."""
+    folder = path.absolute().parent
+    run = RunPaths(folder)
+    is_run = run.ledger.exists() or run.run_id.exists() or folder.parent == runs_dir.absolute()
+    if path.name != run.schedule.name or not is_run:
+        return None
+    if error := folder_name_error(folder):
+        raise ScheduleError(error)
+    return folder.name
+
+
+def folder_name_error(folder: Path) -> str | None:
+    """Why the `folder` of a run cannot name the run; None if it can."""
+    name = folder.absolute().name
+    if RUN_NAME.fullmatch(name):
+        return None
+    return f"{folder}: a run is named as its folder, and {name!r} is not allowed: {NAME_ALLOWED}; rename it"
 
 
 def _begun(run: RunPaths) -> Schedule | None:
@@ -119,9 +124,14 @@ def _with_attended_tokens(schedule: Schedule, runs_dir: Path, begun: Schedule | 
     Raises DataError if the end of text does not tell apart the documents of that dataset. A run that has begun keeps
     its numbers, because the budgets of its controls follow from them.
     """
-    tokens = None
-    if schedule.data.document_mask:
-        tokens = (begun and begun.data.attended_tokens) or _attended_tokens(schedule, RunsPaths(runs_dir).datasets)
+    data, tokens = schedule.data, None
+    if data.document_mask:
+        tokens = begun and begun.data.attended_tokens
+        found = [next(prepared_datasets(spec, RunsPaths(runs_dir).datasets), None) for spec in data.specs]
+        weights = data.base_weights.values() or [1.0]
+        datasets = {each[0]: weight for each, weight in zip(found, weights, strict=True) if each}
+        if not tokens and len(datasets) == len(found):
+            tokens = _attended_tokens(schedule, datasets, packed=False)
     return _with_data(schedule, attended_tokens=tokens)
 
 
@@ -130,43 +140,33 @@ def counted_on(schedule: Schedule, dataset: Path) -> Schedule:
 
     Raises DataError if that is damaged, or if the end of text does not tell apart its documents.
     """
-    from stages.data.documents import misplaced_ends, weighted_datasets
-    from stages.data.packing import attended_tokens
+    from stages.data.documents import weighted_datasets
 
-    datasets, packing = weighted_datasets(dataset), schedule.data.packing
-    _reject(misplaced_ends(datasets))
-    tokens = {str(length): attended_tokens(datasets, length, packing) for length in contexts(schedule)}
-    return _with_data(schedule, attended_tokens=tokens)
+    return _with_data(schedule, attended_tokens=_attended_tokens(schedule, weighted_datasets(dataset), packed=True))
 
 
-def _attended_tokens(schedule: Schedule, datasets_dir: Path) -> dict[str, float] | None:
-    """The numbers for the text, or the sources of the mixture, if all are prepared, and packed if they are to be."""
-    weights, datasets = [*schedule.data.base_weights.values()] or [1.0], {}
-    for spec, weight in zip(schedule.data.specs, weights, strict=True):
-        path = next((path for path, _ in prepared_datasets(spec, datasets_dir)), None)
-        if path is None:
-            return None
-        datasets[path] = weight
+def _attended_tokens(schedule: Schedule, datasets: Mapping[Path, float], packed: bool) -> dict[str, float] | None:
+    """The tokens attended to by context, in the text or the sources of the mixture.
+
+    Unless they must be `packed`, None if they are not or are damaged: `prepare` sets those aside with a message.
+    """
     from stages.data.documents import misplaced_ends
     from stages.data.packing import attended_tokens, known_packing
 
-    misplaced = tokens = None
     lengths, packing = contexts(schedule), schedule.data.packing
-    with suppress(UserError, OSError):  # damaged: `prepare` sets it aside with a message
+    misplaced = tokens = None
+    with nullcontext() if packed else suppress(UserError, OSError):
         misplaced = misplaced_ends(datasets)
-        if packing == "concatenate" or all(known_packing(path, length) for path in datasets for length in lengths):
+        known = (known_packing(path, length) for path in datasets for length in lengths)
+        if packed or packing == "concatenate" or all(known):
             tokens = {str(length): attended_tokens(datasets, length, packing) for length in lengths}
-    _reject(misplaced)
-    return tokens
-
-
-def _reject(misplaced: str | None) -> None:
     if misplaced:
         raise DataError(
             f"data.document_mask = true: {misplaced}; the model tells documents apart by that token alone, so each "
             "must end in it and contain no other. Write the documents in that way and prepare or import them again "
             "(Megatron-LM: --append-eod), or set data.document_mask to false"
         )
+    return tokens
 
 
 def _with_data(schedule: Schedule, **changes: Any) -> Schedule:
@@ -184,52 +184,6 @@ def check_text(schedule: Schedule, label: str, runs_dir: Path) -> None:
     sizes = known_sizes(schedule.data, runs_dir)
     if sizes.is_prepared and (used_up := exhausted(schedule, sizes.sources, with_controls=True)):
         raise ScheduleError(f"{label}: {used_up}")
-
-
-def _folder_name(path: Path, runs_dir: Path, run: str | None) -> list[str]:
-    """The override that names a run as its folder, if the schedule at `path` is a run's own; none for another schedule.
-
-    A folder may have been renamed or copied since the run began. Raises ScheduleError if its name is not allowed and no
-    other name is given, `run`.
-    """
-    folder = path.absolute().parent
-    its_run = RunPaths(folder)
-    is_run = its_run.ledger.exists() or its_run.run_id.exists() or folder.parent == runs_dir.absolute()
-    if path.name != its_run.schedule.name or not is_run:
-        return []
-    if error := folder_name_error(path.parent):
-        if run:
-            return []
-        raise ScheduleError(error)
-    return [f'name="{folder.name}"']
-
-
-def check_runs_dir(reference: str, runs_dir: Path, run: str | None) -> None:
-    """Raises ScheduleError if `reference` is the schedule of a run that is not in `runs_dir`: it would begin anew.
-
-    `run` is the name that the user gives the run; another name than its folder's means another run.
-    """
-    path = find_schedule(reference, runs_dir)
-    folder = RunPaths(path.parent)
-    is_run = path.name == folder.schedule.name and folder.ledger.exists()
-    name, home = folder.directory.name, folder.directory.parent
-    if not is_run or run not in (None, name) or home.resolve() == runs_dir.resolve():
-        return
-    command = shlex.join(["growctl", "run", reference, "--runs-dir", str(home)])
-    raise ScheduleError(
-        f"{reference}: is the schedule of the run {name} in {home}, and {runs_dir.absolute()} would get a new run of "
-        f"that name; to resume {name}: {command}; for a new run, give --runs-dir {runs_dir} or another --name"
-    )
-
-
-def folder_name_error(folder: Path) -> str | None:
-    """Why the `folder` of a run cannot name the run, with the command that renames it; None if it can."""
-    name = folder.absolute().name
-    if RUN_NAME.fullmatch(name):
-        return None
-    allowed = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "run"
-    command = shlex.join(["mv", str(folder), str(folder.with_name(allowed))])
-    return f"{folder}: a run is named as its folder, and {name!r} is not allowed: {NAME_ALLOWED}; rename it: {command}"
 
 
 def load_resolved(path: Path) -> Schedule:

@@ -16,12 +16,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from growctl.ladder.controls import ControlPlan
-from growctl.ladder.load import ScheduleError, load_resolved
+from growctl.ladder.load import load_resolved
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
 from growctl.runs_dir import CONTROL_INFIX, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.errors import ScheduleError
 from model.errors import UserError
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import CheckpointError, read_manifest

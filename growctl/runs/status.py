@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import ScheduleError, folder_name_error, load_resolved
+from growctl.ladder.load import folder_name_error, load_resolved
 from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run, plan_stages
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
@@ -25,6 +25,7 @@ from growctl.runs.runs import ControlToCome, RunReport
 from growctl.runs.stages import StageStatus, in_utc, read_stage
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.errors import ScheduleError
 from growctl.text.suggestion import nearest
 from model.errors import UserError
 from stages.stage_dir import StagePaths

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from growctl.ladder.load import ScheduleError, parse_schedule
+from growctl.ladder.load import parse_schedule
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.errors import ScheduleError
 
 BASE: dict[str, Any] = {
     "seed": 3,

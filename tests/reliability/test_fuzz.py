@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import ScheduleError, load_schedule, parse_schedule
+from growctl.ladder.load import load_schedule, parse_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.hostfile import read_hostfile
 from growctl.launch.machines import LaunchError
@@ -33,6 +33,7 @@ from growctl.run.screen import Screen
 from growctl.runs.find import read_run
 from growctl.runs.show import read_facts, section
 from growctl.runs.status import find_status
+from growctl.schedule.errors import ScheduleError
 from growctl.text.console import Terminal
 from growctl.text.documents import plain
 from growctl.text.terminal import print_sections

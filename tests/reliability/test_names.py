@@ -13,14 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from growctl.cli import app, report
 from growctl.cli.dry_run import _launch
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import ScheduleError
 from growctl.launch.devices import Devices
 from growctl.launch.hostfile import hostfile_machines, read_hostfile
 from growctl.launch.local import Local
@@ -33,6 +31,7 @@ from growctl.run.requests import LadderRequest
 from growctl.run.slurm_jobs import plan_jobs
 from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.runs.status import find_status
+from growctl.schedule.errors import ScheduleError
 from model.flops import Flops
 from stages.corpus.corpus import plain_name
 from tests.growctl.schedules import BASE, changed, parse
@@ -92,9 +91,8 @@ def test_the_longest_run_names_still_give_valid_control_names():
 @pytest.mark.parametrize("name", [name for name in HOSTILE if not is_plain(name)] + ["a" * 101])
 @pytest.mark.slow
 def test_a_hostile_name_on_the_command_line_is_rejected(name, tmp_path):
-    context = typer.Context(typer.main.get_command(app.app))
     with pytest.raises(ScheduleError, match="--name"):
-        app.run(context, "quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
+        app.run("quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
     assert list(tmp_path.iterdir()) == []
 
 

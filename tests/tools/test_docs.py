@@ -1,6 +1,6 @@
 """The generated parts of the documentation match the code."""
 
-from growctl.ladder.load import shipped_schedules
+from growctl.schedule.files import shipped_schedules
 from tools.generate import PAGE, with_plans
 
 

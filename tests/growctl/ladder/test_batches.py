@@ -140,7 +140,7 @@ def test_controls_train_each_size_once_and_a_single_jump_replaces_two_growths_or
     assert [plan.is_grown for plan in official] == [False, False, True, False, True]
     with pytest.raises(ScheduleError, match="'single-jump': needs three stages or more, with two growths"):
         of_sizes(SMALL, *two[:3], controls=[{"kind": "single-jump"}])
-    with pytest.raises(ScheduleError, match="'official-growth': needs a ladder that grows"):
+    with pytest.raises(ScheduleError, match="'official-growth': needs a tokenformer that grows"):
         of_sizes(SMALL, two[0], controls=[{"kind": "official-growth"}])
 
 

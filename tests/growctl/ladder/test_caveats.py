@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import load_schedule, shipped_schedules
+from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.warnings import control_caveats, schedule_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.files import shipped_schedules
 from tests.growctl.ladders import ladder
 from tests.growctl.runs import run_here
 from tests.growctl.schedules import file_of

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from growctl.ladder import checks
 from growctl.ladder.checks import check_combinations, check_controls
 from growctl.ladder.controls import control_name, plan_controls
-from growctl.ladder.load import ScheduleError, parse_schedule
+from growctl.ladder.load import parse_schedule
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.blocks import ControlBlock, Schedule
+from growctl.schedule.errors import ScheduleError
 from model.policy import GrowthPolicy
 
 EVERY_KIND = ("tokenformer-scratch", "transformer-scratch", "best-scratch", "single-jump", "official-growth")
@@ -80,7 +81,7 @@ def test_a_control_that_cannot_be_run_is_to_be_left_out_and_that_is_said_once(mo
     [line] = check_controls(schedule.model_copy(update={"stages": stages}))
     assert line == (
         "controls.0.kind = 'official-growth': cannot be run for this ladder, leave it out: stages.0.ramp_steps = 6: "
-        "is for a stage that adds parameter tokens; leave it out"
+        "is for a stage that adds parameter tokens with growth.tau ramp or anneal; leave it out"
     )
 
 
@@ -241,10 +242,9 @@ def test_a_transformers_controls_have_its_own_sizes() -> None:
     ("make", "message"),
     [
         (lambda: ladder("single-jump", steps=(9, 9)), "kind = 'single-jump': needs three stages or more"),
-        (lambda: ladder("official-growth", steps=(9,)), "kind = 'official-growth': needs a ladder that grows"),
-        (lambda: ladder("official-growth", growth={"preset": "official"}), "'official-growth': the ladder itself"),
+        (lambda: ladder("official-growth", steps=(9,)), "kind = 'official-growth': needs a tokenformer that grows"),
+        (lambda: ladder("official-growth", growth={"preset": "official"}), "'official-growth': needs"),
         (lambda: transformer_ladder("official-growth"), "'official-growth': needs a tokenformer"),
-        (lambda: ladder("single-jump", budgets=(0.1,)), "budgets = [0.1]: must be above 0."),
         (lambda: ladder("best-scratch", "best-scratch"), "'best-scratch': is already in the list"),
     ],
 )
@@ -252,6 +252,11 @@ def test_a_senseless_control_is_rejected(make: Any, message: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         make()
     assert message in str(caught.value)
+
+
+def test_a_single_jump_whose_first_stage_takes_the_whole_budget_is_rejected() -> None:
+    [line] = check_controls(ladder("single-jump", budgets=(0.1,)))
+    assert line.endswith("the stages before the last take the whole budget; give it a larger one")
 
 
 def test_scratch_of_each_size_trains_every_finished_model_alone_at_that_models_own_cost() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from growctl.ladder.load import ScheduleError, parse_schedule
+from growctl.ladder.load import parse_schedule
 from growctl.ladder.stage_plans import plan_stages
+from growctl.schedule.errors import ScheduleError
 from tests.growctl.grown_ladders import ONE_TRANSFORMER, TRANSFORMER, ladder, last_model
 from tests.growctl.schedules import changed, message_of, parse, paths_of
 from tests.model.growths import EXACT, INITS, POSSIBLE, SCORE_FUNCTIONS, TAUS
@@ -130,7 +131,7 @@ def test_several_mistakes_in_a_growth_are_reported_together() -> None:
     data = changed(growing(init="copy", copy_noise=0.1, operator="stack", slope=1.0))
     assert message_of(parse, data).splitlines() == [
         "s.yaml: 3 problems",
-        "  growth.slope = 1.0: goes with growth.when = 'slope'",
+        "  growth.slope = 1.0: goes with growth.when = 'slope', which needs it",
         "  growth.operator = 'stack': is for a transformer; a tokenformer grows by growth.init",
         "  growth: init 'copy' cannot be combined with tau 'ramp' (the default), which raises random keys from "
         "zero; use tau 'recompute'",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ladder.load import ScheduleError
 from growctl.ladder.plan import make_plan
+from growctl.schedule.errors import ScheduleError
 from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, message_of, parse, paths_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent

@@ -8,10 +8,11 @@ from rich.console import Console
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import Measurements, Plan
-from growctl.ladder.load import load_schedule, shipped_schedules
+from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan, print_plan
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.files import shipped_schedules
 from growctl.text.documents import plain
 from stages.probe.records import MeasuredSteps, StepMemory
 from tests.growctl.ladders import ladder

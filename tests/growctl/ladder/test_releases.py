@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import ScheduleError, load_schedule
+from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import (
     StagePlan,
     has_decayed,
@@ -21,6 +21,7 @@ from growctl.ladder.stage_plans import (
 )
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.errors import ScheduleError
 from tests.growctl.ladders import ladder
 
 RATE = {"peak": 1e-3, "warmup_steps": 5}

@@ -11,9 +11,10 @@ from omegaconf import OmegaConf
 
 from growctl.ladder import sizes
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import load_schedule, parse_schedule, shipped_schedules
+from growctl.ladder.load import load_schedule, parse_schedule
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.files import shipped_schedules
 from model.config import TokenformerConfig, num_parameters, tokenformer_config
 from model.flops import training_flops_per_token
 from model.initialization import build_model

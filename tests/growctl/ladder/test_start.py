@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import ScheduleError, load_resolved, load_schedule
+from growctl.ladder.load import load_resolved, load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import plan_stages, total_flops
@@ -15,6 +15,7 @@ from growctl.ladder.warnings import schedule_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.run.start import Start
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.errors import ScheduleError
 from model.config import TransformerConfig
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.lineage import TrainingCost
@@ -300,7 +301,7 @@ def test_official_growth_of_one_stage_needs_a_base_that_grows(base: Path) -> Non
     one = "stages=[{name: a, attention_tokens: 5, ffn_tokens: 8, train_steps: 10}]"
     assert len(plan_controls(started(base, one, "controls=[{kind: official-growth}]"))) == 1
     same = one.replace("5", "4")
-    with pytest.raises(ScheduleError, match="needs a ladder that grows"):
+    with pytest.raises(ScheduleError, match="needs a tokenformer that grows"):
         started(base, same, "controls=[{kind: official-growth}]")
 
 

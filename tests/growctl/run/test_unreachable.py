@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from growctl.ladder.load import load_schedule, shipped_schedules
+from growctl.ladder.load import load_schedule
+from growctl.schedule.files import shipped_schedules
 from stages.corpus.location import PYTHON_STDLIB
 from tests.growctl.fakes.hub import growctl, hub
 from tests.workers import REPOSITORY

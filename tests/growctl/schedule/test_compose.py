@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from growctl.ladder.load import load_schedule, shipped_schedules
+from growctl.ladder.load import load_schedule
 from growctl.schedule.compose import composed
-from growctl.schedule.files import GROUPS
+from growctl.schedule.files import GROUPS, shipped_schedules
 from tests.growctl.schedules import TEXT, changed, file_of, message_of, parse
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent

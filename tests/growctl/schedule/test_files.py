@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from growctl.ladder.load import ScheduleError, load_schedule, shipped_schedules
+from growctl.ladder.load import load_schedule
 from growctl.runs_dir import NAME_ALLOWED
+from growctl.schedule.errors import ScheduleError
+from growctl.schedule.files import shipped_schedules
 from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, message_of, parse
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent

@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import ScheduleError
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages, slope_trigger
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.errors import ScheduleError
 from growctl.schedule.training_blocks import FreezeForBlock, GrowthBlock, RewarmupBlock
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.initialization import build_model

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from growctl.ladder.load import ScheduleError, load_schedule
+from growctl.ladder.load import load_schedule
 from growctl.run.requests import schedule_yaml
+from growctl.schedule.errors import ScheduleError
 from growctl.schedule.training_blocks import GrowthBlock
 from model.policy import PRESETS, GrowthPolicy
 from tests.growctl.schedule.test_growth_block import ANY_GROWTH, DEFAULTS

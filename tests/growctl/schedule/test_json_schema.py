@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from omegaconf import OmegaConf
 
-from growctl.ladder.load import SHIPPED, ScheduleError, load_schedule, shipped_schedules
+from growctl.ladder.load import load_schedule
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.files import GROUPS, choices
+from growctl.schedule.errors import ScheduleError
+from growctl.schedule.files import GROUPS, SHIPPED, choices, shipped_schedules
 from growctl.schedule.json_schema import schedule_schema, schema_text
 from tests.growctl.schedules import BASE, DELETE, changed, parse
 

@@ -6,10 +6,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import SHIPPED, find_schedule, load_schedule, shipped_schedules
+from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.schedule.files import GROUPS, choices
+from growctl.schedule.files import GROUPS, SHIPPED, choices, find_schedule, shipped_schedules
 from model.config import TokenformerConfig, num_parameters
 from tests.growctl.schedules import file_of
 
