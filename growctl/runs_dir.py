@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from stages.stage_dir import MANIFEST_NAME, StagePaths, preparation_lock
@@ -30,11 +29,17 @@ CONTROLS_LEFT_OUT = "controls were left out: --no-controls"
 """What status and report say of a run that leaves its controls out."""
 
 
-@dataclass(frozen=True)
 class RunsPaths:
     """Paths in a runs directory: its runs, and the files that they share. No run's name starts with a dot."""
 
-    directory: Path
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.bugs = directory / ".bugs"
+        """The folder of the tracebacks of growctl's own errors."""
+        self.datasets = directory / ".datasets"
+        """Prepared datasets, shared by the runs."""
+        self.datasets_log = self.datasets / "log.txt"
+        """The log of dataset preparation."""
 
     def run(self, name: str) -> "RunPaths":
         """The paths of the run `name`."""
@@ -49,16 +54,6 @@ class RunsPaths:
         """The runs that have a ledger, by name."""
         return [RunPaths(path.parent) for path in sorted(self.directory.glob(f"*/{self.run('').ledger.name}"))]
 
-    @property
-    def bugs(self) -> Path:
-        """The folder of the tracebacks of growctl's own errors."""
-        return self.directory / ".bugs"
-
-    @property
-    def datasets(self) -> Path:
-        """Prepared datasets, shared by the runs."""
-        return self.directory / ".datasets"
-
     def tracker_store(self, tracker: str) -> Path:
         """Where the tracker of that name writes. The runs share it: a ladder and its controls are one experiment."""
         return self.directory / ".trackers" / tracker
@@ -66,11 +61,6 @@ class RunsPaths:
     def report(self, name: str) -> "ReportPaths":
         """The files of a report on several ladders, which belongs to no run."""
         return ReportPaths(self.directory / ".reports" / name)
-
-    @property
-    def datasets_log(self) -> Path:
-        """The log of dataset preparation."""
-        return self.datasets / "log.txt"
 
     def dataset_manifests(self) -> list[Path]:
         """The manifest files of the prepared datasets, by name."""
@@ -83,56 +73,35 @@ class RunsPaths:
         return {path.name.removeprefix(hidden).removesuffix(suffix): path for path in locks}
 
 
-@dataclass(frozen=True)
 class RunPaths:
     """Paths in a run's directory."""
 
-    directory: Path
-
-    @property
-    def schedule(self) -> Path:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.schedule = directory / "schedule.yaml"
         """The resolved schedule, with every default written out."""
-        return self.directory / "schedule.yaml"
-
-    @property
-    def ledger(self) -> Path:
+        self.ledger = directory / "ledger.db"
         """The cost ledger."""
-        return self.directory / "ledger.db"
-
-    @property
-    def imported(self) -> Path:
+        self.imported = directory / "imported.json"
         """Exists if `growctl ledger import` made the run: only its ledger is here. Says where it came from."""
-        return self.directory / "imported.json"
-
-    @property
-    def run_id(self) -> Path:
+        self.run_id = directory / ".run_id"
         """The file with the run's unique id."""
-        return self.directory / ".run_id"
-
-    @property
-    def no_controls(self) -> Path:
+        self.no_controls = directory / ".no_controls"
         """Exists if the run leaves its controls out, as `--no-controls` said. It outlives the ledger."""
-        return self.directory / ".no_controls"
-
-    @property
-    def run_set(self) -> Path:
+        self.run_set = directory / ".run_set.json"
         """The file that names the set of runs that a ladder belongs to; only if it belongs to one."""
-        return self.directory / ".run_set.json"
-
-    @property
-    def starts(self) -> Path:
+        self.starts = directory / ".starts.jsonl"
         """A line for each start of a ladder: when, by what command, with what software."""
-        return self.directory / ".starts.jsonl"
-
-    @property
-    def lock(self) -> Path:
+        self.lock = directory / LOCK
         """The lock file, held by the growctl that drives the run."""
-        return self.directory / LOCK
-
-    @property
-    def stages(self) -> Path:
+        self.stages = directory / "stages"
         """The folder of the stages."""
-        return self.directory / "stages"
+        self.trackers_log = directory / "trackers" / "log.txt"
+        """What the trackers print."""
+        self.jobs_folder = directory / "slurm"
+        """The folder with scripts, pickles and logs of the run's SLURM jobs."""
+        self.jobs = self.jobs_folder / "jobs.json"
+        """The file with the jobs last submitted: {name: id}."""
 
     def stage(self, index: int, name: str) -> StagePaths:
         """The paths of a stage."""
@@ -151,22 +120,7 @@ class RunPaths:
 
     def tracker_memory(self, tracker: str) -> Path:
         """The file with the run's id in the tracker of that name, and what the tracker has of the run."""
-        return self.directory / "trackers" / f"{tracker}.json"
-
-    @property
-    def trackers_log(self) -> Path:
-        """What the trackers print."""
-        return self.directory / "trackers" / "log.txt"
-
-    @property
-    def jobs_folder(self) -> Path:
-        """The folder with scripts, pickles and logs of the run's SLURM jobs."""
-        return self.directory / "slurm"
-
-    @property
-    def jobs(self) -> Path:
-        """The file with the jobs last submitted: {name: id}."""
-        return self.jobs_folder / "jobs.json"
+        return self.trackers_log.with_name(f"{tracker}.json")
 
     def exists(self) -> bool:
         """Whether the directory holds a run, or parts of one."""
@@ -177,31 +131,19 @@ class RunPaths:
         return self.ledger.exists() or self.stages.exists()
 
 
-@dataclass(frozen=True)
 class ReportPaths:
     """Paths of a report's files."""
 
-    directory: Path
-
-    @property
-    def page(self) -> Path:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.page = directory / "report.html"
         """The page, which needs no other file."""
-        return self.directory / "report.html"
-
-    @property
-    def chart(self) -> Path:
+        self.chart = directory / "compute-against-perplexity.png"
         """The chart of compute against perplexity, for slides and chats."""
-        return self.directory / "compute-against-perplexity.png"
-
-    @property
-    def table(self) -> Path:
+        self.table = directory / "stages.csv"
         """The figures of every stage."""
-        return self.directory / "stages.csv"
-
-    @property
-    def interactive(self) -> Path:
+        self.interactive = directory / "interactive.html"
         """The page with charts that show each point's figures."""
-        return self.directory / "interactive.html"
 
     def figure(self, key: str, suffix: str) -> Path:
         """The chart of that key, as a file for papers."""

@@ -143,8 +143,7 @@ def test_a_bug_is_written_to_the_runs_directory_of_the_command_line_or_of_the_en
 
 OTHER_ERRORS = {
     "Stopped",  # a signal; growctl.cli.app turns it into a message of its own
-    "Problem",  # of doctor, which must start even if another package hides UserError's, as is the next
-    "CommandFailed",
+    "Problem",  # of doctor, which must start even if another package hides UserError
 }
 """The exceptions of growctl that are neither errors of the user nor failures."""
 

@@ -47,9 +47,9 @@ def test_the_report_on_several_ladders_has_a_folder_of_its_own_that_is_no_run(tm
     two_ladders(tmp_path)
     assert folder(tmp_path) == Path(".reports/all")
     assert folder(tmp_path, "one", "two") == Path(".reports/one+two")
-    before = [RunsPaths(tmp_path).all_runs(), len(find_runs(tmp_path))]
+    before = [len(RunsPaths(tmp_path).all_runs()), len(find_runs(tmp_path))]
     write_report(find_runs(tmp_path), SECTIONS, RunsPaths(tmp_path).report("all"))
-    assert [RunsPaths(tmp_path).all_runs(), len(find_runs(tmp_path))] == before
+    assert [len(RunsPaths(tmp_path).all_runs()), len(find_runs(tmp_path))] == before
 
 
 def test_the_report_on_all_seeds_of_a_set_is_named_for_the_set_and_stays_there_when_a_seed_joins(

@@ -165,7 +165,9 @@ def test_a_run_that_another_growctl_holds_is_left_alone(tmp_path):
 
 def test_a_run_whose_growctl_on_another_machine_recorded_no_exit_is_left_alone(tmp_path):
     made = finished_run(tmp_path)
-    (made.directory / ".lock").write_text(json.dumps({"process": 12, "host": "node-7"}))
+    (made.directory / ".lock").write_text(
+        json.dumps({"process": 12, "host": "node-7", "since": "2026-01-02T03:04:05Z"})
+    )
     cleanup = find_removable(tmp_path)
     assert listed(cleanup) == {}
     assert "process 12 on node-7" in why_kept(cleanup, "tiny")
