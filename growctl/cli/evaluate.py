@@ -1,12 +1,11 @@
 """The command `eval`. Slow modules are imported on use."""
 
 import importlib.util
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,9 +13,6 @@ from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, DtypeN
 from growctl.text.escaping import say
 from growctl.text.progress import progress_bar
 from growctl.whole_file import replace_file
-
-if TYPE_CHECKING:
-    from growctl.evaluate.evaluation import EvalDocument
 
 PER_STEP = 8
 """Windows or requests that a device computes at a time, by default."""
@@ -56,9 +52,6 @@ def evaluate(
     limit: Annotated[
         int | None,
         typer.Option(help="With --tasks: only the first N examples of each.", metavar="N", min=1, show_default=False),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="With --tasks: a new file for all that the harness reports.", metavar="FILE")
     ] = None,
     context: Annotated[
         int | None,
@@ -120,12 +113,10 @@ def evaluate(
 
     Example: growctl eval my-run --text book.txt --contexts 1024,4096,16384 --rope-scaling yarn --picture long.png
     """
-    from growctl.evaluate.evaluation import ContextsDocument, Evaluator
+    from growctl.evaluate.evaluation import Evaluator
     from growctl.evaluate.pretrained import open_replicas
     from growctl.evaluate.record import record
-    from growctl.text.console import Terminal
-    from growctl.text.documents import plain, print_document
-    from growctl.text.terminal import print_sections
+    from growctl.text.terminal import print_result
     from model.errors import UserError
 
     text = text or None
@@ -138,12 +129,11 @@ def evaluate(
     belongs_to: dict[str, dict[str, Any]] = {
         "--text": {"--stride": stride, "--contexts": None if text else contexts},
         "--split": {"--data": data, "--sequences": sequences},
-        "--tasks": {"--include-path": include_path, "--limit": limit, "--output": output},
+        "--tasks": {"--include-path": include_path, "--limit": limit},
         "--contexts": {"--rope-scaling": rope_scaling, "--max-tokens": max_tokens, "--picture": picture},
         "--text, --split or --tasks": {"--batch-size": batch_size if what == "--contexts" else None},
     }
     _require_fitting(what, belongs_to)
-    check_new_file("--output", output)
     check_new_file("--picture", picture)
     names = [] if tasks is None else _listed("--tasks", tasks)
     lengths = [] if contexts is None else _lengths(contexts)
@@ -158,7 +148,6 @@ def evaluate(
         from stages.evaluate.tasks import find_tasks
 
         manager, names = find_tasks(names, include_path)  # before the model is loaded
-    document: EvalDocument
     with (
         open_replicas(checkpoint, runs_dir, tokenizer, device, dtype) as (opened, replicas),
         progress_bar("evaluating") as on_progress,
@@ -167,25 +156,19 @@ def evaluate(
         if what == "--contexts":
             document = evaluator.at_contexts(files, lengths, rope_scaling or "none", max_tokens or LONG_TEXT_TOKENS)
         elif names:
-            document, harness = evaluator.on_tasks(manager, names, limit, include_path)
+            document = evaluator.on_tasks(manager, names, limit, include_path)
         elif what == "--text":
             document = evaluator.on_text(files, stride)
         else:
             document = evaluator.on_split(split or "validation", data, sequences, runs_dir)
-    recorded = record(document.checkpoint, document.scores(), document.settings())
+    recorded = record(document.checkpoint, document.scores, document.settings)
     document = replace(document, recorded_in=recorded.ledger)
-    if as_json:
-        print_document(document)
-    else:
-        print_sections(document.sections(), Terminal())
-        if recorded.ledger:
-            say(f"recorded in {recorded.ledger}; growctl report shows it")
+    print_result(document, document.sections(), as_json=as_json)
+    if recorded.ledger and not as_json:
+        say(f"recorded in {recorded.ledger}; growctl report shows it")
     if recorded.why_not:
         say(f"not recorded in the ledger of the run: {recorded.why_not}", error=True)
-    if output:
-        everything = json.dumps(plain(document) | {"harness": harness}, indent=1, default=str)
-        replace_file(output, everything.encode())
-    if picture and isinstance(document, ContextsDocument):
+    if picture:
         from growctl.evaluate.pictures import contexts_png
 
         replace_file(picture, contexts_png(document))

@@ -233,6 +233,6 @@ def _statistics(generation: "GeneratedText", limit: int | None) -> str:
     ends = ", ".join(f"{count} x {reasons[reason]}" for reason, count in counts.items())
     return (
         f"{counted(generation.num_tokens, 'token')} in {generation.wall_seconds:.2f} s "
-        f"({generation.tokens_per_second:,.0f} tokens/s), the first after {generation.first_token_seconds:.3f} s; "
+        f"({generation.tokens_per_second:,.0f} tokens/s); "
         f"{ends.removeprefix('1 x ') if len(generation.samples) == 1 else ends}"
     )

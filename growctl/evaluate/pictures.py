@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from growctl.evaluate.evaluation import ContextsDocument, scaling_words
+from growctl.evaluate.evaluation import EvalDocument, scores_by_context
 from growctl.evaluate.inspection import QUANTITIES, InspectDocument, InspectedCheckpoint
 from growctl.text.escaping import visible
+from stages.evaluate.results import positions_of
 from stages.inspect.facts import Layer
 
 INK = "#30353d"
@@ -17,16 +18,18 @@ _COLORS = {"l2_norm_gelu": "#0072b2", "gelu_l2_norm": "#009e73", "softmax": "#d5
 _MARKERS = "osDvP*^X"
 
 
-def contexts_png(document: ContextsDocument) -> bytes:
+def contexts_png(document: EvalDocument) -> bytes:
     """The loss by position: a line for each context, on a logarithmic axis."""
     figure = Figure(figsize=(8.0, 5.0), dpi=150, layout="constrained")
     axes = figure.add_subplot()
-    for loss in document.contexts:
-        scaling = "" if loss.rope_scaling == "none" else f", {scaling_words(loss)}"
-        middles = [(part.first + part.last + 1) / 2 for part in loss.positions]
-        losses = [part.loss for part in loss.positions]
-        axes.plot(middles, losses, "o-", markersize=4, label=f"context {loss.context:,}{scaling}")
-    axes.axvline(document.trained_length, color=INK, linestyle=":", linewidth=1.0, label="training length")
+    for context, scores in scores_by_context(document.scores).items():
+        parts = [
+            ((positions[0] + positions[1] + 1) / 2, score.value)
+            for metric, score in scores.items()
+            if (positions := positions_of(metric)) and score.value is not None
+        ]
+        axes.plot(*zip(*parts, strict=True), "o-", markersize=4, label=f"context {context:,}")
+    axes.axvline(document.settings["trained_length"], color=INK, linestyle=":", linewidth=1.0, label="training length")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(LogLocator(base=2))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

@@ -19,6 +19,7 @@ from growctl.runs.directory import RunError
 from growctl.runs.lock import hold
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.manifest import manifest_hash
+from stages.evaluate.results import Score
 from stages.stage_dir import StagePaths
 
 PATIENCE_SECONDS = 3.0
@@ -58,11 +59,10 @@ def place_of(checkpoint: Path) -> Place | None:
     return None
 
 
-def record(checkpoint: Path, scores: Iterable[Mapping[str, Any]], settings: Mapping[str, Any]) -> Recorded:
+def record(checkpoint: Path, scores: Iterable[Score], settings: Mapping[str, Any]) -> Recorded:
     """Records `scores` of `checkpoint` if a run holds it that is not running.
 
-    Each score has the fields of a ScoreEntry from `task` on. They are in the stage's file even if the ledger is broken:
-    the run records them when it rebuilds the ledger.
+    They are in the stage's file even if the ledger is broken: the run records them when it rebuilds the ledger.
     """
     place = place_of(checkpoint)
     if place is None:
@@ -74,7 +74,7 @@ def record(checkpoint: Path, scores: Iterable[Mapping[str, Any]], settings: Mapp
         "evaluated_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "settings": dict(settings),
     }
-    entries = [ScoreEntry(**facts, **score) for score in scores]
+    entries = [ScoreEntry(**facts, **vars(score)) for score in scores]
     try:
         with ExitStack() as stack:
             _enter(stack, place.run)

@@ -1,7 +1,6 @@
 """The records of a ledger. Those in TABLES are the rows of its tables; costs and shares are derived from them."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -295,7 +294,7 @@ class ScoreEntry:
     evaluated_at: str
     """ISO 8601, in UTC; the same for all scores of one command."""
     task: str
-    """A task of lm-evaluation-harness, `text`, or `context-4096`."""
+    """A task of lm-evaluation-harness, `text`, `text NAME` for a source of a mixture, or `context-4096`."""
     metric: str
     filter: str
     """How lm_eval extracted the answers; `none` elsewhere."""
@@ -314,14 +313,3 @@ class ScoreEntry:
     def evaluation(self) -> str:
         """Equal for the metrics of one evaluation, and for its repetitions on the same or another checkpoint."""
         return json.dumps([self.task, self.filter, self.num_shots, self.version, self.settings], sort_keys=True)
-
-
-def position_metric(first: int, last: int) -> str:
-    """The metric of the loss at the positions `first` to `last` of windows, both included."""
-    return f"loss_at_{first}_to_{last}"
-
-
-def positions_of(metric: str) -> tuple[int, int] | None:
-    """The first and last position of such a metric; None for any other."""
-    match = re.fullmatch(r"loss_at_(\d+)_to_(\d+)", metric)
-    return (int(match[1]), int(match[2])) if match else None

@@ -3,11 +3,12 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from growctl.ledger.entries import ScoreEntry, positions_of
+from growctl.ledger.entries import ScoreEntry
 from growctl.report.published import PublishedModel, load_overlay
 from growctl.runs.runs import RunReport, StageReport
 from growctl.text.formatting import short_count
 from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table, figure
+from stages.evaluate.results import positions_of
 
 PUBLISHED_NOTE = (
     "Rows marked with † are published in the Tokenformer paper (arXiv 2410.23168). growctl did not measure them, and "

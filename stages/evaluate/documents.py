@@ -1,28 +1,24 @@
 """The text to evaluate on, as token ids.
 
-A file is one document; a file of JSON lines (`.jsonl`, also compressed) has one per line. The end of text follows each
-document, as in training.
+A text file is one document; a file of JSON lines (`.jsonl`, also compressed) has one per line. The end of text follows
+each document, as in training.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from itertools import chain, islice, pairwise
 from pathlib import Path
 
-import fsspec
 import numpy as np
-import orjson
+from fsspec.implementations.local import LocalFileSystem
 from tokenizers import Tokenizer
 
 from model.errors import UserError
-from stages.corpus.encoding import is_cuttable, pieces
-from stages.corpus.records import BYTE_ORDER_MARK
+from stages.corpus.encoding import Encoder
+from stages.corpus.files import SourceFile
+from stages.corpus.records import BadRecord, read_records
 from stages.data.errors import DataError, reading
+from stages.data.spec import SourceSpec
 from stages.data.tokens import Int64Array
-
-PIECES_AT_ONCE = 8
-"""Pieces that the tokenizer encodes in parallel."""
 
 _WHITESPACE = re.compile(r"\s+")
 
@@ -31,45 +27,34 @@ class TokenStream:
     """The tokens of some files, in order, and what has been counted of their text so far."""
 
     def __init__(self, files: Sequence[Path], tokenizer: Tokenizer, end_of_text_id: int | None) -> None:
-        self.files = files
-        self.num_documents = 0
         self.num_tokens = 0
         """Tokens so far, with the end of text after each document."""
         self.num_words = 0
         """Words as lm-evaluation-harness counts them: the parts into which runs of white space cut a document."""
         self.num_bytes = 0
         """UTF-8 bytes of the documents."""
+        self._files = files
         self._total_bytes = sum(file.stat().st_size for file in files)
-        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        self._tokenizer.encode_special_tokens = True  # an end of text spelled out in a document is ordinary text
-        self._cuttable = is_cuttable(self._tokenizer)
-        self._end = np.array([] if end_of_text_id is None else [end_of_text_id], np.int64)
+        self._has_end = end_of_text_id is not None
+        self._encoder = Encoder(Tokenizer.from_str(tokenizer.to_str()), end_of_text_id or 0, token_bytes=8)
 
     def __iter__(self) -> Iterator[Int64Array]:
         """Yields the tokens in arrays of any length."""
-        pieces_left = self._pieces()
-        while batch := list(islice(pieces_left, PIECES_AT_ONCE)):
-            encodings = self._tokenizer.encode_batch([text for text, _ in batch], add_special_tokens=False)
-            for encoding, (_, is_last) in zip(encodings, batch, strict=True):
-                ids = np.array(encoding.ids, np.int64)
-                tokens = np.concatenate((ids, self._end)) if is_last else ids
-                self.num_tokens += len(tokens)
-                yield tokens
+        for _, ids, is_last in self._encoder.documents((None, text) for text in self._texts()):
+            tokens = ids.astype(np.int64)[: len(ids) - (is_last and not self._has_end)]
+            self.num_tokens += len(tokens)
+            yield tokens
 
     @property
     def fraction(self) -> float:
         """The share of the files that has been read; 1 before the end if they are compressed."""
         return min(1.0, self.num_bytes / max(1, self._total_bytes))
 
-    def _pieces(self) -> Iterator[tuple[str, bool]]:
-        """Pieces of all documents, each with whether it is the last of its document. Counts them."""
-        for text in (text for file in self.files for text in _documents(file) if not text.isspace() and text):
-            self.num_documents += 1
+    def _texts(self) -> Iterator[str]:
+        for text in (text for file in self._files for text in _documents(file) if text and not text.isspace()):
             self.num_words += len(_WHITESPACE.findall(text)) + 1
-            parts = pieces(text) if self._cuttable else (text,)
-            for piece, following in pairwise(chain(parts, ("",))):
-                self.num_bytes += len(piece.encode())
-                yield piece, not following
+            self.num_bytes += len(text.encode())
+            yield text
 
 
 def text_files(paths: Iterable[Path]) -> list[Path]:
@@ -91,17 +76,9 @@ def text_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def _documents(path: Path) -> Iterator[str]:
-    with (
-        reading(f"--text {path}"),
-        fsspec.open(str(path), "rt", encoding="utf-8-sig", newline="\n", compression="infer") as stream,
-    ):
-        if ".jsonl" not in path.suffixes[-2:]:
-            yield stream.read()
-            return
-        for number, line in enumerate(stream, start=1):
-            record = None
-            with suppress(orjson.JSONDecodeError):
-                record = orjson.loads(line) if not line.isspace() else {"text": ""}
-            if not isinstance(record, dict) or not isinstance(record.get("text"), str):
-                raise DataError(f"--text {path}, line {number}: it must be a JSON object with a text under 'text'")
-            yield record["text"].removeprefix(BYTE_ORDER_MARK)
+    file, spec = SourceFile(str(path), path.name, num_bytes=0, version=""), SourceSpec(source=str(path))
+    with reading(f"--text {path}"):
+        for record in read_records(LocalFileSystem(), file, spec, is_folder=True):
+            if isinstance(record, BadRecord):
+                raise DataError(f"--text: {record.message.partition(': ')[2]}")
+            yield record

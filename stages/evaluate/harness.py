@@ -4,9 +4,10 @@ Imports lm_eval, which is installed with the extra `eval`. Shapes: B batch, T se
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, TypeVar
 
 import torch
 from lm_eval.api.instance import Instance
@@ -23,35 +24,23 @@ from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
 from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.text import OnProgress
-from stages.generate.decode import decode
-from stages.generate.generate import Row
+from stages.generate.generate import continue_rows
 from stages.generate.settings import GenerationSettings, Sampling
 
-Request = tuple[tuple[str, str] | None, list[int], list[int]]
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+Continuation = tuple[tuple[str, str] | None, list[int], list[int]]
 """What lm_eval asks for: the strings (None for a part of a longer text), context ids, and continuation ids."""
 
 Scored = tuple[float, bool]
 """The log-probability of a continuation, and whether greedy decoding would have produced it."""
 
+Prompt = tuple[list[int], str]
+"""Token ids, and the name of the random numbers of the text: the prompt, and how often it came before."""
+
 DEFAULT_NEW_TOKENS = 256
 """Tokens to generate for a task that does not say how many, as in lm_eval's own models."""
-
-WITHOUT_EFFECT = {
-    "num_beams": 1,
-    "num_return_sequences": 1,
-    "repetition_penalty": 1.0,
-    "length_penalty": 1.0,
-    "use_cache": True,
-}
-"""Settings of Transformers that ask for nothing at these values."""
-
-
-class _Prompt(NamedTuple):
-    request: int
-    """Its index."""
-    ids: list[int]
-    draws: str
-    """Names the random numbers of its text: the prompt, and how often it came before."""
 
 
 class GrowctlLM(TemplateLM):
@@ -94,39 +83,38 @@ class GrowctlLM(TemplateLM):
         ids: list[int] = self._checkpoint.tokenizer.encode(string, add_special_tokens=False).ids
         return ids
 
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[Scored]:
-        """The log-probability of each continuation, and whether it is the greedy one; of an empty one 0 and True."""
-        asked = [request for request in requests if any(request.args)]  # lm_eval stumbles over two empty strings
-        scores = iter(super().loglikelihood(asked, disable_tqdm=True))
-        return [next(scores) if any(request.args) else (0.0, True) for request in requests]
-
     def _loglikelihood_tokens(
-        self, requests: Sequence[Request], disable_tqdm: bool = False, **ignored: Any
+        self, requests: Sequence[Continuation], disable_tqdm: bool = False, **ignored: Any
     ) -> list[Scored]:
-        """Longest first, so that a batch holds requests of similar length and memory runs out at once if it does. A
-        context that is too long loses its beginning. Raises UserError if a continuation alone is too long."""
-        for _, _, continuation in requests:
-            if len(continuation) > self._context:
-                raise UserError(
-                    f"a continuation of {counted(len(continuation), 'token')} does not fit into the context of "
-                    f"{self._context}; leave out the task, or allow a longer context with --context N"
-                )
-        order = sorted(range(len(requests)), key=lambda index: -len(requests[index][1]) - len(requests[index][2]))
-        results: list[Scored] = [(0.0, False)] * len(requests)
-        batches = self._in_batches([requests[index] for index in order])
-        scores = (scored for batch in self._replicas.map(self._score, batches) for scored in batch)
-        for index, scored in zip(order, scores, strict=True):
-            results[index] = scored
-            if strings := requests[index][0]:
-                self.cache_hook.add_partial("loglikelihood", strings, scored)
-        return results
+        """A context that is too long loses its beginning. Raises UserError if a continuation alone is too long."""
+        longest = max((len(continuation) for _, _, continuation in requests), default=0)
+        if longest > self._context:
+            raise UserError(
+                f"a continuation of {counted(longest, 'token')} does not fit into the context of {self._context}; "
+                "leave out the task, or allow a longer context with --context N"
+            )
+        return self._longest_first(requests, lambda request: len(request[1]) + len(request[2]), self._score)
 
-    def _in_batches(self, requests: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        for start in range(0, len(requests), self._batch_size):
-            self._on_progress(start / len(requests))
-            yield requests[start : start + self._batch_size]
+    def _longest_first(
+        self,
+        requests: Sequence[Request],
+        length: Callable[[Request], int],
+        work: Callable[[LanguageModel, Sequence[Request]], list[Result]],
+    ) -> list[Result]:
+        """The results of `work` in the order of `requests`. A batch holds requests of similar length, the longest
+        first, so that memory runs out at once if it does."""
+        order = sorted(range(len(requests)), key=lambda index: -length(requests[index]))
 
-    def _score(self, model: LanguageModel, requests: Sequence[Request]) -> list[Scored]:
+        def batches() -> Iterator[Sequence[Request]]:
+            for start in range(0, len(order), self._batch_size):
+                self._on_progress(start / len(order))
+                yield [requests[index] for index in order[start : start + self._batch_size]]
+
+        results = chain.from_iterable(self._replicas.map(work, batches()))
+        by_index = dict(zip(order, results, strict=True))
+        return [by_index[index] for index in range(len(requests))]
+
+    def _score(self, model: LanguageModel, requests: Sequence[Continuation]) -> list[Scored]:
         rows = [(context + continuation)[-self._context - 1 :] for _, context, continuation in requests]
         counts = [len(continuation) for *_, continuation in requests]
         longest = max(len(row) - 1 for row in rows)
@@ -148,18 +136,12 @@ class GrowctlLM(TemplateLM):
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """The log-probability of whole texts, each in windows that do not overlap, after an end of text."""
-        windows: list[Request] = []
-        counts = []
+        windows: list[list[Continuation]] = []
         for (text,) in (request.args for request in requests):
             parts = get_rolling_token_windows(self.tok_encode(text), self.prefix_token_id, self._context, context_len=1)
-            own = [(None, *make_disjoint_window(part)) for part in parts]
-            windows += own
-            counts.append(len(own))
-        scores = iter(self._loglikelihood_tokens(windows))
-        sums = [sum(next(scores)[0] for _ in range(count)) for count in counts]
-        for request, total in zip(requests, sums, strict=True):
-            self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
-        return sums
+            windows.append([(None, *make_disjoint_window(part)) for part in parts])
+        scores = iter(self._loglikelihood_tokens([window for own in windows for window in own]))
+        return [sum(next(scores)[0] for _ in own) for own in windows]
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """The text that continues each prompt, up to a stop string, the end of text, or the most tokens allowed.
@@ -170,42 +152,27 @@ class GrowctlLM(TemplateLM):
 
         Raises UserError if a task asks for a way to generate that growctl does not have.
         """
-        texts = [""] * len(requests)
         times: Counter[str] = Counter()
-        groups: dict[str, tuple[GenerationSettings, list[_Prompt]]] = {}
+        groups: dict[GenerationSettings, list[int]] = {}
+        prompts: list[Prompt] = []
         for index, request in enumerate(requests):
             prompt, asked = request.args
-            ids = self.tok_encode(prompt) or [self._end_of_text_id]
             times[prompt] += 1
-            key = repr(asked)
-            if key not in groups:
-                groups[key] = generation_settings(request.task_name or "", asked), []
-            groups[key][1].append(_Prompt(index, ids, f"{times[prompt]}/{prompt}"))
-        for settings, prompts in groups.values():
-            prompts.sort(key=lambda prompt: -len(prompt.ids))
+            prompts.append((self.tok_encode(prompt) or [self._end_of_text_id], f"{times[prompt]}/{prompt}"))
+            groups.setdefault(generation_settings(request.task_name or "", asked), []).append(index)
+        texts = dict[int, str]()
+        for settings, indices in groups.items():
             work = partial(self._continued, settings=settings)
-            for batch in self._replicas.map(work, self._in_batches(prompts)):
-                for index, text in batch:
-                    texts[index] = text
-                    self.cache_hook.add_partial("generate_until", requests[index].args, text)
-        return texts
+            own = [prompts[index] for index in indices]
+            texts |= zip(indices, self._longest_first(own, lambda prompt: len(prompt[0]), work), strict=True)
+        return [texts[index] for index in range(len(requests))]
 
-    def _continued(
-        self, model: LanguageModel, batch: Sequence[_Prompt], settings: GenerationSettings
-    ) -> list[tuple[int, str]]:
-        """The index of each request, and its text."""
+    def _continued(self, model: LanguageModel, prompts: Sequence[Prompt], settings: GenerationSettings) -> list[str]:
         num_new = settings.max_new_tokens if settings.max_new_tokens < self._context else max(1, self._context // 2)
-        prompts = [prompt.ids[-(self._context - num_new) :] for prompt in batch]
-        rows = [Row(self._checkpoint, ids, settings.stop) for ids in prompts]
-        num_ids, draws = self._checkpoint.num_token_ids, [prompt.draws for prompt in batch]
-        for tokens in decode(model, prompts, num_new, settings.sampling, num_token_ids=num_ids, rows=draws):
-            for row, token in zip(rows, tokens, strict=True):
-                row.add(token)
-            if all(row.finish_reason for row in rows):
-                break
-        for row in rows:
-            row.end("length")
-        return [(prompt.request, row.text) for prompt, row in zip(batch, rows, strict=True)]
+        ids = [ids[-(self._context - num_new) :] for ids, _ in prompts]
+        names = [name for _, name in prompts]
+        rows = continue_rows(self._checkpoint._replace(model=model), ids, settings, num_new, names)
+        return [row.text for row in rows]
 
 
 def generation_settings(task: str, asked: Mapping[str, Any]) -> GenerationSettings:
@@ -214,20 +181,16 @@ def generation_settings(task: str, asked: Mapping[str, Any]) -> GenerationSettin
     Raises UserError that names the first one that growctl does not have.
     """
     left = dict(normalize_gen_kwargs(dict(asked), DEFAULT_NEW_TOKENS))
-    until, max_new_tokens = left.pop("until"), left.pop("max_gen_toks")
-    samples = left.pop("do_sample")
-    temperature = left.pop("temperature", 1.0) if samples else left.pop("temperature", 0.0) and 0.0
-    top_k = left.pop("top_k", None)
-    fields = {"top_k": top_k if top_k and top_k > 0 else None, "temperature": temperature}
+    until, max_new_tokens, samples = left.pop("until"), left.pop("max_gen_toks"), left.pop("do_sample")
+    temperature, top_k = left.pop("temperature", 1.0), left.pop("top_k", None)
+    fields = {"temperature": temperature if samples else 0.0, "top_k": top_k if top_k and top_k > 0 else None}
     fields |= {name: left.pop(name) for name in ("top_p", "min_p") if left.get(name) is not None}
     for name, value in left.items():
-        if value is not None and WITHOUT_EFFECT.get(name) != value:
+        if value not in (None, 1, True):  # one beam, a penalty of 1.0 and a cache ask for nothing
             raise UserError(f"--tasks {task}: growctl cannot generate with {name}: {value}, as its YAML file asks")
     try:
         sampling = Sampling.model_validate(fields)
         return GenerationSettings(max_new_tokens=max_new_tokens, stop=tuple(filter(None, until)), sampling=sampling)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise UserError(
-            f"--tasks {task}: generation_kwargs.{wrong['loc'][0]}: {wrong['input']!r}: {first_reason(error)}"
-        ) from error
+        place = error.errors()[0]["loc"][0]
+        raise UserError(f"--tasks {task}: generation_kwargs.{place}: {first_reason(error)}") from error

@@ -19,8 +19,8 @@ from stages.data.tokens import Int64Array
 from stages.engine.devices import wait_for
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
-from stages.evaluate.results import ContextLoss, PositionsLoss
-from stages.evaluate.text import Float64Array, OnProgress, perplexity, position_losses
+from stages.evaluate.results import Score, position_metric
+from stages.evaluate.text import Float64Array, OnProgress, mean_loss, position_losses
 from stages.evaluate.windows import batches, sliding_windows
 
 FIRST_BUCKET = 64
@@ -37,8 +37,8 @@ def context_losses(
     trained_length: int,
     max_tokens: int,
     on_progress: OnProgress = lambda fraction: None,
-) -> Iterator[ContextLoss]:
-    """Yields the loss on the same tokens, the first `max_tokens` of `files`, for each of `contexts`.
+) -> Iterator[Score]:
+    """Yields the scores on the same tokens, the first `max_tokens` of `files`, for each of `contexts`.
 
     A context above `trained_length` gets the scaling `kind`, by the factor that it is longer. Every batch has as many
     tokens as the longest context, so that times and memory can be compared. Windows do not overlap. One batch of the
@@ -61,7 +61,9 @@ def context_losses(
         on_progress(number / len(contexts))
         factor = context / trained_length
         scaling = RotaryScaling(kind, factor, trained_length) if kind and factor > 1 else None
-        yield _measured(checkpoint, replicas, tokens, context, scaling, max(1, batch_tokens // context))
+        measured = _measured(checkpoint, replicas, tokens, context, scaling, max(1, batch_tokens // context))
+        for metric, value, num_tokens in measured:
+            yield Score(task=f"context-{context}", metric=metric, value=value, num_samples=num_tokens)
 
 
 def _measured(
@@ -71,8 +73,9 @@ def _measured(
     context: int,
     scaling: RotaryScaling | None,
     batch_size: int,
-) -> ContextLoss:
-    device = device_of(replicas.first)
+) -> Iterator[tuple[str, float | None, int]]:
+    """Yields metrics, values and numbers of tokens."""
+    device = device_of(replicas.models[0])
     wait_for(device)
     before = 0
     if device.type == "cuda":
@@ -83,32 +86,27 @@ def _measured(
     sums_T, counts_T = position_losses(checkpoint, replicas, windows, context, scaling)
     wait_for(device)
     seconds = time.perf_counter() - started
-    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    num_tokens, loss = int(counts_T.sum()), float(sums_T.sum() / counts_T.sum())
-    batch_tokens = min(batch_size * context, len(tokens) - 1)
-    return ContextLoss(
-        context=context,
-        rope_scaling=scaling.kind if scaling else "none",
-        factor=scaling.factor if scaling else 1.0,
-        num_tokens=num_tokens,
-        loss=loss,
-        perplexity=perplexity(loss),
-        wall_seconds=round(seconds, 3),
-        seconds_per_token=seconds / num_tokens,
-        bytes_per_token=None if peak is None else (peak - before) / batch_tokens,
-        positions=tuple(by_position(sums_T, counts_T)),
-    )
+    num_tokens, loss = mean_loss(sums_T, counts_T)
+    yield "loss", loss, num_tokens
+    yield "seconds_per_token", seconds / num_tokens, num_tokens
+    memory = None
+    if device.type == "cuda":
+        batch_tokens = min(batch_size * context, len(tokens) - 1)
+        memory = (torch.cuda.max_memory_allocated(device) - before) / batch_tokens
+    yield "bytes_per_token", memory, num_tokens
+    for first, last, count, part in by_position(sums_T, counts_T):
+        yield position_metric(first, last), part, count
 
 
-def by_position(sums_T: Float64Array, counts_T: Float64Array) -> Iterator[PositionsLoss]:
-    """The mean loss in buckets of positions: the first 64, then up to each doubling."""
+def by_position(sums_T: Float64Array, counts_T: Float64Array) -> Iterator[tuple[int, int, int, float]]:
+    """First and last position, number of predictions and their mean loss, for buckets of positions: the first 64, then
+    up to each doubling."""
     edges = [0]
     while edges[-1] < len(sums_T):
         edges.append(min(len(sums_T), 2 * edges[-1] or FIRST_BUCKET))
     for first, end in pairwise(edges):
-        count = counts_T[first:end].sum()
-        if count:
-            yield PositionsLoss(first, end - 1, float(sums_T[first:end].sum() / count), int(count))
+        if counts_T[first:end].any():
+            yield first, end - 1, *mean_loss(sums_T[first:end], counts_T[first:end])
 
 
 def _first_tokens(checkpoint: Pretrained, files: Sequence[Path], max_tokens: int) -> Int64Array:

@@ -25,22 +25,12 @@ class Replicas:
         devices = devices or [device_of(model)]
         self.models = [model.to(devices[0]), *(copy.deepcopy(model).to(device) for device in devices[1:])]
 
-    @property
-    def first(self) -> LanguageModel:
-        """The model itself, on the first device."""
-        return self.models[0]
-
-    def only_first(self) -> "Replicas":
-        """The model on the first device alone."""
-        return Replicas(self.first)
-
     def map(self, work: Callable[[LanguageModel, Batch], Result], batches: Iterable[Batch]) -> Iterator[Result]:
         """Yields `work(model, batch)` of every batch, in order. Reads few batches ahead."""
         if len(self.models) == 1:
-            for batch in batches:
-                yield work(self.first, batch)
+            yield from (work(self.models[0], batch) for batch in batches)
             return
-        threads = [ThreadPoolExecutor(1, thread_name_prefix="replica") for _ in self.models]
+        threads = [ThreadPoolExecutor(1) for _ in self.models]
         pending: deque[Future[Result]] = deque()
         try:
             for number, batch in enumerate(batches):

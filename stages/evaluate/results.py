@@ -1,97 +1,37 @@
-"""What evaluations find, as plain values. Imports no torch."""
+"""What evaluations find: one record for each score. Imports no torch."""
 
+import re
 from dataclasses import dataclass
-from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSourceLoss:
-    """The loss on one source of a mixture."""
-
-    num_tokens: int
-    """Tokens predicted."""
-    loss: float
-    """Mean cross-entropy, nats per token."""
-    bits_per_byte: float
-    weight: float
-    """Its share of the loss of the mixture; the shares add up to 1."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextLoss:
-    """The loss on a text."""
-
-    num_tokens: int
-    """Tokens predicted: all but the first of the text, with the end of text after each document."""
-    loss: float
-    """Mean cross-entropy, nats per token."""
-    perplexity: float | None
-    """exp(loss); None if that overflows."""
-    word_perplexity: float | None
-    """exp(loss x tokens / words); None if that overflows, and for a split, whose words are not counted."""
-    bits_per_byte: float
-    """loss / ln 2 x tokens / bytes, as in training."""
-    num_documents: int
-    num_words: int | None
-    """Words of the whole text, between white space; None for a split."""
-    num_bytes: int
-    """UTF-8 bytes of the whole text."""
-    by_source: dict[str, TextSourceLoss] | None = None
-    """The sources of a mixture by name; None for any other text. `loss` and `bits_per_byte` of a mixture are the means
-    of its sources' by base weights, as in training."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskScore:
-    """One metric of one task."""
+class Score:
+    """One metric of one evaluation of a checkpoint."""
 
     task: str
+    """A task of lm-evaluation-harness, `text`, `text NAME` for a source of a mixture, or `context-4096`."""
     metric: str
-    """As lm_eval names it: `acc`, `acc_norm`, `perplexity`, `word_perplexity`, ..."""
-    filter: str
-    """How answers were extracted; `none` for tasks that compare probabilities."""
+    """`loss` (mean cross-entropy, nats per token), `perplexity`, `word_perplexity`, `bits_per_byte`; of long contexts
+    also `seconds_per_token`, `bytes_per_token` and `loss_at_64_to_127`; of a task what lm_eval names, such as `acc`."""
+    filter: str = "none"
+    """How lm_eval extracted the answers; `none` elsewhere."""
     value: float | None
     """None if it is not finite."""
-    standard_error: float | None
-    num_samples: int | None
-    """Examples evaluated; None for a group of tasks."""
-    num_shots: int | None
+    standard_error: float | None = None
+    num_samples: int | None = None
+    """Examples of a task, None for a group of tasks; predicted tokens of a text."""
+    num_shots: int | None = None
     """Solved examples in the prompt."""
-    version: str
+    version: str = ""
     """The version of the task in lm_eval."""
 
 
-@dataclass(frozen=True)
-class PositionsLoss:
-    """The loss at consecutive positions of windows."""
-
-    first: int
-    last: int
-    """The last position, included."""
-    loss: float
-    """Mean cross-entropy, nats per token."""
-    num_tokens: int
-    """Tokens predicted."""
+def position_metric(first: int, last: int) -> str:
+    """The metric of the loss at the positions `first` to `last` of windows, both included."""
+    return f"loss_at_{first}_to_{last}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContextLoss:
-    """The loss in windows of one length."""
-
-    context: int
-    """Tokens per window."""
-    rope_scaling: Literal["none", "linear", "ntk", "yarn"]
-    factor: float
-    """How many times longer the window is than a training sequence; 1 without scaling."""
-    num_tokens: int
-    """Tokens predicted."""
-    loss: float
-    """Mean cross-entropy, nats per token."""
-    perplexity: float | None
-    """exp(loss); None if that overflows."""
-    wall_seconds: float
-    seconds_per_token: float
-    """Wall seconds of the forward pass and the loss, per token."""
-    bytes_per_token: float | None
-    """Memory that a batch needed beside the model, at its peak, per token; None on a CPU."""
-    positions: tuple[PositionsLoss, ...]
+def positions_of(metric: str) -> tuple[int, int] | None:
+    """The first and last position of such a metric; None for any other."""
+    match = re.fullmatch(r"loss_at_(\d+)_to_(\d+)", metric)
+    return (int(match[1]), int(match[2])) if match else None

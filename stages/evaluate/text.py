@@ -23,7 +23,7 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import SplitName
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas, device_of
-from stages.evaluate.results import TextLoss, TextSourceLoss
+from stages.evaluate.results import Score
 from stages.evaluate.windows import Batch, batches, sliding_windows
 from stages.stage_dir import TOKENIZER_NAME
 
@@ -42,8 +42,8 @@ def text_loss(
     stride: int | None = None,
     batch_size: int = 8,
     on_progress: OnProgress = lambda fraction: None,
-) -> TextLoss:
-    """The loss on all text of `files`, in windows of `context` tokens that are `stride` tokens apart.
+) -> Iterator[Score]:
+    """Yields the scores on all text of `files`, in windows of `context` tokens that are `stride` tokens apart.
 
     By default, windows do not overlap.
 
@@ -62,16 +62,14 @@ def text_loss(
         raise UserError(
             f"--text {files[0]}: the text has {counted(stream.num_tokens, 'token')}; a loss needs at least 2"
         )
-    num_tokens, loss = _mean(sums_T, counts_T)
-    return TextLoss(
-        num_tokens=num_tokens,
+    num_tokens, loss = mean_loss(sums_T, counts_T)
+    yield from _scores(
+        "text",
+        num_tokens,
         loss=loss,
-        perplexity=perplexity(loss),
-        word_perplexity=perplexity(loss * stream.num_tokens / stream.num_words),
+        perplexity=_perplexity(loss),
+        word_perplexity=_perplexity(loss * stream.num_tokens / stream.num_words),
         bits_per_byte=_bits_per_byte(loss, stream.num_tokens, stream.num_bytes),
-        num_documents=stream.num_documents,
-        num_words=stream.num_words,
-        num_bytes=stream.num_bytes,
     )
 
 
@@ -85,8 +83,9 @@ def dataset_loss(
     max_sequences: int | None,
     batch_size: int,
     on_progress: OnProgress = lambda fraction: None,
-) -> TextLoss:
-    """The loss on a split of a dataset, in the windows that a stage's evaluations use.
+) -> Iterator[Score]:
+    """Yields the scores on a split of a dataset, in the windows that a stage's evaluations use; of a mixture also those
+    of each source. The scores of a mixture are the means of its sources' by base weights, as in training.
 
     Raises UserError as `require_ids` does, DataError if the split is missing or shorter than one window, and Failure
     if the loss is not finite.
@@ -101,24 +100,20 @@ def dataset_loss(
                 tokens_BT = windows.batch(start, stop)
                 yield Batch(tokens_BT[:, :-1], tokens_BT[:, 1:])
 
-    losses: dict[str | None, TextSourceLoss] = {}
+    total_tokens, total_loss, total_bits = 0, 0.0, 0.0
+    of_sources: list[Score] = []
     splits = [read_dataset_manifest(directory).splits[split] for _, directory in data_parts(dataset)]
     for number, (source, described) in enumerate(zip(windows.sources, splits, strict=True)):
-        num_tokens, loss = _mean(*position_losses(checkpoint, replicas, read(number), context))
+        num_tokens, loss = mean_loss(*position_losses(checkpoint, replicas, read(number), context))
         bits = _bits_per_byte(loss, described.num_tokens, described.num_bytes)
-        losses[source.name] = TextSourceLoss(num_tokens=num_tokens, loss=loss, bits_per_byte=bits, weight=source.weight)
-    loss = sum(part.weight * part.loss for part in losses.values())
-    return TextLoss(
-        num_tokens=sum(part.num_tokens for part in losses.values()),
-        loss=loss,
-        perplexity=perplexity(loss),
-        word_perplexity=None,
-        bits_per_byte=sum(part.weight * part.bits_per_byte for part in losses.values()),
-        num_documents=sum(described.num_documents for described in splits),
-        num_words=None,
-        num_bytes=sum(described.num_bytes for described in splits),
-        by_source={name: part for name, part in losses.items() if name is not None} or None,
-    )
+        total_tokens += num_tokens
+        total_loss += source.weight * loss
+        total_bits += source.weight * bits
+        if source.name:
+            of_sources += _scores(f"text {source.name}", num_tokens, loss=loss, bits_per_byte=bits)
+    figures = {"loss": total_loss, "perplexity": _perplexity(total_loss), "bits_per_byte": total_bits}
+    yield from _scores("text", total_tokens, **figures)
+    yield from of_sources
 
 
 def require_ids(checkpoint: Pretrained, dataset: Path) -> None:
@@ -171,16 +166,22 @@ def position_losses(
     return sums_T, counts_T
 
 
-def _mean(sums_T: Float64Array, counts_T: Float64Array) -> tuple[int, float]:
+def mean_loss(sums_T: Float64Array, counts_T: Float64Array) -> tuple[int, float]:
     """The number of predictions, and their mean loss."""
     count = int(counts_T.sum())
     return count, float(sums_T.sum() / max(1, count))
+
+
+def _scores(task: str, num_samples: int, **figures: float | None) -> Iterator[Score]:
+    for metric, value in figures.items():
+        if value is not None:
+            yield Score(task=task, metric=metric, value=value, num_samples=num_samples)
 
 
 def _bits_per_byte(loss: float, num_tokens: int, num_bytes: int) -> float:
     return loss / math.log(2) * num_tokens / max(1, num_bytes)
 
 
-def perplexity(loss: float) -> float | None:
+def _perplexity(loss: float) -> float | None:
     """exp(loss); None if that overflows."""
     return math.exp(loss) if loss < 700 else None

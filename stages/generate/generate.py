@@ -1,7 +1,7 @@
 """Text in, text out: continues a prompt with a finished model."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained
@@ -32,37 +32,48 @@ def generate(
     settings = settings or GenerationSettings()
     tokens, limit = _prompt_tokens(pretrained, prompt), settings.context_length or pretrained.text.context_length
     num_new = settings.max_new_tokens if limit is None else min(settings.max_new_tokens, _room(tokens, limit))
-    rows = [Row(pretrained, tokens, settings.stop) for _ in range(settings.num_samples)]
-
     started = time.perf_counter()
-    first_token_seconds = 0.0
-    steps = decode(
-        pretrained.model, [tokens] * len(rows), num_new, settings.sampling, num_token_ids=pretrained.num_token_ids
-    )
-    for chosen in steps:
-        first_token_seconds = first_token_seconds or time.perf_counter() - started
-        for number, (row, token) in enumerate(zip(rows, chosen, strict=True)):
-            text = row.add(token)
-            if text and on_text:
-                on_text(number, text)
-        if all(row.finish_reason for row in rows):
-            break
-    for number, row in enumerate(rows):
-        text = row.end("length" if num_new == settings.max_new_tokens else "context")
-        if text and on_text:
-            on_text(number, text)
+    end: FinishReason = "length" if num_new == settings.max_new_tokens else "context"
+    rows = continue_rows(pretrained, [tokens] * settings.num_samples, settings, num_new, on_text=on_text, end=end)
     seconds, num_tokens = time.perf_counter() - started, sum(len(row.tokens) for row in rows)
     return GeneratedText(
         checkpoint=pretrained.directory,
         prompt=prompt,
         prompt_tokens=tuple(tokens),
-        samples=tuple(Sample(row.text, tuple(row.tokens), row.finish_reason or "length") for row in rows),
+        samples=tuple(Sample(row.text, tuple(row.tokens), row.finish_reason or end) for row in rows),
         num_tokens=num_tokens,
         wall_seconds=seconds,
-        first_token_seconds=first_token_seconds,
         tokens_per_second=num_tokens / seconds,
         settings=settings,
     )
+
+
+def continue_rows(
+    pretrained: Pretrained,
+    prompts: Sequence[Sequence[int]],
+    settings: GenerationSettings,
+    max_new_tokens: int,
+    names: Sequence[str] | None = None,
+    on_text: OnText | None = None,
+    end: FinishReason = "length",
+) -> list["Row"]:
+    """The rows that continue `prompts` in one batch, each until it ends by itself or, after `max_new_tokens`, for the
+    reason `end`. `names` are those of their random numbers."""
+    rows = [Row(pretrained, ids, settings.stop) for ids in prompts]
+
+    def tell(number: int, text: str) -> None:
+        if text and on_text:
+            on_text(number, text)
+
+    num_token_ids, sampling = pretrained.num_token_ids, settings.sampling
+    for chosen in decode(pretrained.model, prompts, max_new_tokens, sampling, num_token_ids=num_token_ids, rows=names):
+        for number, (row, token) in enumerate(zip(rows, chosen, strict=True)):
+            tell(number, row.add(token))
+        if all(row.finish_reason for row in rows):
+            break
+    for number, row in enumerate(rows):
+        tell(number, row.end(end))
+    return rows
 
 
 def _prompt_tokens(pretrained: Pretrained, prompt: str) -> list[int]:
@@ -88,7 +99,7 @@ def _room(tokens: list[int], limit: int) -> int:
 class Row:
     """One sample as it grows."""
 
-    def __init__(self, pretrained: Pretrained, prompt: list[int], stop: tuple[str, ...]) -> None:
+    def __init__(self, pretrained: Pretrained, prompt: Sequence[int], stop: tuple[str, ...]) -> None:
         self.finish_reason: FinishReason | None = None
         self.tokens: list[int] = []
         self.text = ""

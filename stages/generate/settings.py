@@ -80,8 +80,6 @@ class GeneratedText:
     num_tokens: int
     """Generated tokens, of all samples."""
     wall_seconds: float
-    first_token_seconds: float
-    """Seconds until every sample had its first token."""
     tokens_per_second: float
     """Generated tokens of all samples per second, reading the prompt included."""
     settings: GenerationSettings

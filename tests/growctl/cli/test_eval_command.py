@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,36 +43,31 @@ def call(checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> C
     return invoke
 
 
+def values(document: dict[str, Any], task: str = "text") -> dict[str, float]:
+    """The values of a task's scores by metric."""
+    return {score["metric"]: score["value"] for score in document["scores"] if score["task"] == task}
+
+
 def test_json_holds_the_figures_and_what_they_depend_on(call: Call, checkpoint: Path, tmp_path: Path):
     found = json.loads(call("--text", "text.txt", "--stride", 8, "--json"))
-    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
-    nats = found["loss"] * (found["num_tokens"] + 1)
-    assert found["word_perplexity"] == pytest.approx(math.exp(nats / found["num_words"]))
-    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / found["num_bytes"])
-    assert (found["context"], found["stride"], found["padding_rows"]) == (32, 8, 39)
-    assert (found["checkpoint"], found["text"], found["dtype"]) == (
-        str(checkpoint),
-        [str(tmp_path.resolve() / "text.txt")],
-        "float32",
-    )
+    figures = values(found)
+    assert figures["perplexity"] == pytest.approx(math.exp(figures["loss"]))
+    assert set(figures) == {"loss", "perplexity", "word_perplexity", "bits_per_byte"}
+    assert (found["checkpoint"], found["padding_rows"]) == (str(checkpoint), 39)
+    text = str(tmp_path.resolve() / "text.txt")
+    assert found["settings"] == {"context": 32, "stride": 8, "text": [text], "dtype": "float32"}
 
 
-def test_the_table_has_the_figures_with_their_units(call: Call):
+def test_the_table_has_a_row_for_each_score(call: Call):
     lines = call("--text", "text.txt").splitlines()
-    assert [line.strip().split("  ")[0] for line in lines[-5:]] == [
-        "tokens predicted",
-        "loss",
-        "perplexity",
-        "word perplexity",
-        "bits per byte",
-    ]
+    assert [line.split()[1] for line in lines[-4:]] == ["loss", "perplexity", "word_perplexity", "bits_per_byte"]
 
 
 def test_a_longer_context_lowers_nothing_below_one_window(call: Call):
     whole = json.loads(call("--text", "text.txt", "--context", 4000, "--json"))
     parts = json.loads(call("--text", "text.txt", "--context", 16, "--json"))
-    assert whole["num_tokens"] == parts["num_tokens"]
-    assert whole["loss"] != parts["loss"]
+    assert whole["scores"][0]["num_samples"] == parts["scores"][0]["num_samples"]
+    assert values(whole)["loss"] != values(parts)["loss"]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +77,6 @@ def test_a_longer_context_lowers_nothing_below_one_window(call: Call):
         (["--text", "TEXT", "--split", "train"], "--text and --split: give one of"),
         (["--text", "nowhere.txt"], "--text nowhere.txt: there is no such file"),
         (["--text", "TEXT", "--stride", 33], "--stride 33: must be at most the context of 32 tokens"),
-        (["--tasks", "x", "--output", "TEXT"], "text.txt: must be a new file in a folder that exists"),
         (["--split", "train", "--stride", 4], "--stride has no effect with --split; it belongs to --text"),
         (["--text", "TEXT", "--rope-scaling", "ntk"], "--rope-scaling has no effect with --text; it belongs to"),
         (["--text", "TEXT", "--contexts", "64,x"], "--contexts 'x': a length is a whole number of tokens"),
@@ -110,21 +105,19 @@ def test_a_checkpoint_of_unknown_context_needs_the_context(tmp_path: Path):
     arguments = ("eval", tmp_path / "final", "--text", tmp_path / "text.txt")
     _, err = run_here(*arguments, expect=2)
     assert "does not say how long its training sequences were; give --context N" in err
-    assert "nats per token" in run_here(*arguments, "--context", 8)[0]
+    assert "bits_per_byte" in run_here(*arguments, "--context", 8)[0]
 
 
 def test_contexts_give_a_table_a_document_and_a_picture(call: Call, tmp_path: Path):
     arguments = ("--text", "text.txt", "--contexts", "32,128", "--rope-scaling", "yarn")
     found = json.loads(call(*arguments, "--json", "--picture", "long.png"))
-    assert [(each["context"], each["rope_scaling"], each["factor"]) for each in found["contexts"]] == [
-        (32, "none", 1.0),
-        (128, "yarn", 4.0),
-    ]
-    assert [(bucket["first"], bucket["last"]) for bucket in found["contexts"][1]["positions"]] == [(0, 63), (64, 127)]
+    assert (found["settings"]["rope_scaling"], found["settings"]["trained_length"]) == ("yarn", 32)
+    at_positions = ["loss_at_0_to_63", "loss_at_64_to_127"]
+    assert [*values(found, "context-128")] == ["loss", "seconds_per_token", "bytes_per_token", *at_positions]
     assert (tmp_path / "long.png").read_bytes().startswith(b"\x89PNG")
     table = call(*arguments)
     assert "yarn 4x" in table
-    assert "64 to 127 *" in table
+    assert "loss at 64 to 127 *" in table
     assert "* beyond the 32 tokens of a training sequence" in table
 
 
@@ -139,7 +132,7 @@ def test_results_are_printed_and_recorded_although_the_picture_cannot_be_written
     picture = tmp_path / "long.png"
     arguments = ("--text", tmp_path / "text.txt", "--contexts", "32", "--picture", picture)
     out, err = run_here("eval", checkpoint, *arguments, "--json", expect=1)
-    assert [each["context"] for each in json.loads(out)["contexts"]] == [32]
+    assert {score["task"] for score in json.loads(out)["scores"]} == {"context-32"}
     assert f"{picture}.tmp: No space left on device" in err
 
 

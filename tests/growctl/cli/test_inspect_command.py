@@ -122,7 +122,7 @@ def test_the_loss_is_that_of_eval_without_padding_rows_of_the_embedding(call, tm
     out, _ = run_here("eval", padded, *settings, *tokenizer, "--json")
     evaluated = json.loads(out)
     assert evaluated["padding_rows"] == 20
-    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-5)
+    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["scores"][0]["value"], abs=1e-5)
 
 
 def test_a_changed_tokenizer_of_the_dataset_is_rejected(place, call, tmp_path):
@@ -210,5 +210,5 @@ def test_several_texts_and_folders_of_them_are_one_text(place, call, tmp_path):
 def test_the_loss_on_a_text_is_that_of_eval(place, call):
     settings = (place / "softmax", "--text", place / "text.txt", "--json")
     evaluated = json.loads(run_here("eval", *settings, "--context", 2000)[0])
-    inspected = json.loads(call(*settings, "--context", evaluated["num_tokens"]))
-    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["loss"], abs=1e-5)
+    inspected = json.loads(call(*settings, "--context", evaluated["scores"][0]["num_samples"]))
+    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["scores"][0]["value"], abs=1e-5)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,12 +16,13 @@ from growctl.runs.lock import hold
 from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import hash_file
 from stages.checkpoint.manifest import manifest_hash
+from stages.evaluate.results import Score
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import run_here
 from tests.growctl.text.schemas import assert_follows_schema
 from tests.pretrained import write_pretrained
 
-SCORES: list[dict[str, Any]] = [{"task": "piqa", "metric": "acc", "filter": "none", "value": 0.5, "num_samples": 10}]
+SCORES = [Score(task="piqa", metric="acc", value=0.5, num_samples=10)]
 
 
 @pytest.fixture

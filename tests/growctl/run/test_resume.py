@@ -11,6 +11,7 @@ from growctl.evaluate.record import record
 from growctl.ledger.file import TABLES
 from growctl.ledger.ledger import Ledger
 from stages.checkpoint.manifest import read_manifest
+from stages.evaluate.results import Score
 from stages.metrics import read_metrics
 from tests.growctl.runs import (
     SCHEDULE,
@@ -103,7 +104,7 @@ def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs, tmp_pat
     assert totals(runs)["small"] == totals(undisturbed[1])["small"]
 
     path = runs / "tiny/ledger.db"
-    score = {"task": "piqa", "metric": "acc", "filter": "none", "value": 0.5}
+    score = Score(task="piqa", metric="acc", value=0.5)
     assert record(large / "final", [score], {}).why_not is None
     books, data = booked(path), path.read_bytes()
     path.write_bytes(data.replace(b"interruption", b"interruptiom"))

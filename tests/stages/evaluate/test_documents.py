@@ -27,7 +27,7 @@ def test_each_file_is_a_document_with_the_end_of_text_after_it(tmp_path: Path):
         (tmp_path / name).write_text(text)
     tokens, stream = stream_of(*text_files([tmp_path]))
     assert tokens == ids("in the\n", "the hen")
-    assert (stream.num_documents, stream.num_tokens, stream.num_bytes) == (2, len(tokens), 14)
+    assert (stream.num_tokens, stream.num_bytes) == (len(tokens), 14)
 
 
 def test_json_lines_are_documents_also_compressed(tmp_path: Path):
@@ -44,7 +44,7 @@ def test_a_byte_order_mark_at_the_start_of_a_text_is_no_token(tmp_path: Path):
 
 def test_a_line_that_is_no_json_document_is_named(tmp_path: Path):
     (tmp_path / "bad.jsonl").write_text('{"text": "the"}\n{"content": "hen"}\n')
-    with pytest.raises(UserError, match=r"bad\.jsonl, line 2: it must be a JSON object with a text under 'text'"):
+    with pytest.raises(UserError, match=r"bad\.jsonl line 2 .*'text'"):
         stream_of(tmp_path / "bad.jsonl")
 
 
@@ -58,8 +58,14 @@ def test_a_missing_file_and_an_empty_folder_are_named(tmp_path: Path):
 
 def test_text_that_is_not_utf_8_is_named(tmp_path: Path):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 the hen")
-    with pytest.raises(UserError, match=r"latin\.txt is not UTF-8 text"):
+    with pytest.raises(UserError, match=r"latin\.txt line 1 is not UTF-8 text"):
         stream_of(tmp_path / "latin.txt")
+
+
+def test_a_tokenizer_without_an_end_of_text_adds_none(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("the hen")
+    (tokens,) = TokenStream([tmp_path / "a.txt"], byte_tokenizer(), None)
+    assert [*tokens.tolist(), 0] == ids("the hen")
 
 
 def test_an_end_of_text_spelled_out_in_a_document_is_ordinary_text(tmp_path: Path):
@@ -72,8 +78,8 @@ def test_a_document_in_pieces_has_the_tokens_and_the_counts_of_the_whole(tmp_pat
     (tmp_path / "a.txt").write_text(text)
     tokens, stream = stream_of(tmp_path / "a.txt")
     assert tokens == ids(text)
-    counts = (stream.num_documents, stream.num_words, stream.num_bytes, stream.num_tokens)
-    assert counts == (1, len(re.split(r"\s+", text)), len(text.encode()), len(tokens))
+    counts = (stream.num_words, stream.num_bytes, stream.num_tokens)
+    assert counts == (len(re.split(r"\s+", text)), len(text.encode()), len(tokens))
 
 
 def test_words_are_counted_as_the_evaluation_harness_counts_them(tmp_path: Path):

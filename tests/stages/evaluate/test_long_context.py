@@ -10,8 +10,9 @@ import torch
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.evaluate import long_context
-from stages.evaluate.long_context import ContextLoss, by_position, context_losses
+from stages.evaluate.long_context import by_position, context_losses
 from stages.evaluate.replicas import Replicas
+from stages.evaluate.results import positions_of
 from stages.evaluate.text import text_loss
 from tests.pretrained import text_config, write_pretrained
 
@@ -35,33 +36,37 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "text.txt"
 
 
-def losses(checkpoint: Pretrained, text: Path, *contexts: int, **changes: Any) -> list[ContextLoss]:
+def losses(checkpoint: Pretrained, text: Path, *contexts: int, **changes: Any) -> dict[int, dict[str, Any]]:
     settings: dict[str, Any] = {"kind": None, "trained_length": 32, "max_tokens": 10**6} | changes
     replicas = Replicas(checkpoint.model, [torch.device("cpu")])
-    return list(context_losses(checkpoint, replicas, [text], contexts, **settings))
+    scores = list(context_losses(checkpoint, replicas, [text], contexts, **settings))
+    return {
+        context: {score.metric: score for score in scores if score.task == f"context-{context}"} for context in contexts
+    }
 
 
 def test_each_context_has_the_loss_of_plain_evaluation_on_the_same_tokens(checkpoint: Pretrained, text: Path):
     replicas = Replicas(checkpoint.model, [torch.device("cpu")])
-    for found in losses(checkpoint, text, 16, 32, 128):
-        plain = text_loss(checkpoint, replicas, [text], context=found.context, stride=found.context, batch_size=4)
-        assert (found.num_tokens, found.loss) == (plain.num_tokens, pytest.approx(plain.loss, abs=1e-5))
-        assert (found.rope_scaling, found.factor) == ("none", 1.0)
-        assert sum(part.num_tokens for part in found.positions) == found.num_tokens
+    for context, found in losses(checkpoint, text, 16, 32, 128).items():
+        plain = next(iter(text_loss(checkpoint, replicas, [text], context=context, stride=context, batch_size=4)))
+        assert plain.metric == "loss"
+        assert found["loss"].num_samples == plain.num_samples
+        assert found["loss"].value == pytest.approx(plain.value, abs=1e-5)
+        parts = [score.num_samples for metric, score in found.items() if positions_of(metric)]
+        assert sum(parts) == plain.num_samples
 
 
 def test_only_contexts_beyond_training_are_scaled_by_how_much_longer_they_are(checkpoint: Pretrained, text: Path):
     plain = losses(checkpoint, text, 32, 64, 128)
     scaled = losses(checkpoint, text, 32, 64, 128, kind="yarn")
-    assert [(loss.rope_scaling, loss.factor) for loss in scaled] == [("none", 1.0), ("yarn", 2.0), ("yarn", 4.0)]
-    assert scaled[0].loss == plain[0].loss
-    assert abs(scaled[2].loss - plain[2].loss) > 1e-4
+    assert scaled[32]["loss"].value == plain[32]["loss"].value
+    assert abs(scaled[128]["loss"].value - plain[128]["loss"].value) > 1e-4
 
 
 def test_time_of_a_token_is_recorded_and_memory_only_on_a_gpu(checkpoint: Pretrained, text: Path):
-    for loss in losses(checkpoint, text, 32, 128):
-        assert loss.seconds_per_token > 0
-        assert loss.bytes_per_token is None
+    for scores in losses(checkpoint, text, 32, 128).values():
+        assert scores["seconds_per_token"].value > 0
+        assert scores["bytes_per_token"].value is None
 
 
 def test_a_batch_of_the_longest_context_comes_before_all_measurements(
@@ -81,14 +86,15 @@ def test_a_batch_of_the_longest_context_comes_before_all_measurements(
 
 
 def test_the_first_tokens_are_enough_if_asked(checkpoint: Pretrained, text: Path):
-    assert [found.num_tokens for found in losses(checkpoint, text, 16, 64, max_tokens=100)] == [99, 99]
+    found = losses(checkpoint, text, 16, 64, max_tokens=100)
+    assert [scores["loss"].num_samples for scores in found.values()] == [99, 99]
 
 
 def test_positions_are_joined_in_buckets_that_double():
     counts_T = np.ones(200)
     buckets = list(by_position(np.arange(200.0), counts_T))
-    assert [(bucket.first, bucket.last) for bucket in buckets] == [(0, 63), (64, 127), (128, 199)]
-    assert [bucket.loss for bucket in buckets] == pytest.approx([31.5, 95.5, 163.5])
+    assert [bucket[:3] for bucket in buckets] == [(0, 63, 64), (64, 127, 64), (128, 199, 72)]
+    assert [loss for *_, loss in buckets] == pytest.approx([31.5, 95.5, 163.5])
 
 
 def test_text_shorter_than_the_longest_context_is_refused(checkpoint: Pretrained, text: Path):

@@ -1,8 +1,9 @@
 """The loss on text: the trainer's own on the trainer's windows, and the plain formula on any others."""
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from stages.data.spec import DataSpec
 from stages.data.tokens import TokenSplit
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.replicas import Replicas
-from stages.evaluate.results import TextLoss
+from stages.evaluate.results import Score
 from stages.evaluate.text import dataset_loss, position_losses, require_ids, text_loss
 from stages.evaluate.windows import batches, sliding_windows
 from stages.train import evaluate as trainer
@@ -42,11 +43,26 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "text.txt"
 
 
+class Figures(NamedTuple):
+    """The values of one task's scores by metric, and the tokens predicted."""
+
+    num_tokens: int
+    loss: float
+    bits_per_byte: float
+    perplexity: float | None = None
+    word_perplexity: float | None = None
+
+
+def figures(scores: Iterable[Score], task: str = "text") -> Figures:
+    own: list[Any] = [score for score in scores if score.task == task]
+    return Figures(own[0].num_samples, **{score.metric: score.value for score in own})
+
+
 def loss_on(
     checkpoint: Pretrained, *files: Path, devices: tuple[torch.device, ...] = (CPU,), **changes: Any
-) -> TextLoss:
+) -> Figures:
     settings = {"context": 32, "stride": 32, "batch_size": 4} | changes
-    return text_loss(checkpoint, Replicas(checkpoint.model, devices), files, **settings)
+    return figures(text_loss(checkpoint, Replicas(checkpoint.model, devices), files, **settings))
 
 
 def plain_losses(checkpoint: Pretrained, tokens: list[int]) -> torch.Tensor:
@@ -73,15 +89,8 @@ def test_the_loss_on_a_dataset_is_the_trainers_validation_loss(
         monkeypatch.setattr(trainer.dist, name, lambda *_, value=value: value)
     windows = EvaluationWindows(dataset, "validation", 32, max_sequences)
     expected = trainer.evaluate(checkpoint.model, windows, 5, CPU)
-    found = dataset_loss(
-        checkpoint,
-        Replicas(checkpoint.model, [CPU]),
-        dataset,
-        "validation",
-        context=32,
-        max_sequences=max_sequences,
-        batch_size=3,
-    )
+    size: dict[str, Any] = {"context": 32, "max_sequences": max_sequences, "batch_size": 3}
+    found = figures(dataset_loss(checkpoint, Replicas(checkpoint.model, [CPU]), dataset, "validation", **size))
     assert found.num_tokens == expected["num_tokens"]
     assert found.loss == pytest.approx(expected["loss"], abs=1e-5)
     assert found.perplexity == pytest.approx(expected["perplexity"], rel=1e-5)
@@ -100,18 +109,17 @@ def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
         monkeypatch.setattr(trainer.dist, name, lambda *_, value=value: value)
     expected = trainer.evaluate(checkpoint.model, EvaluationWindows(mixture, "validation", 32, 9), 5, CPU)
 
-    def loss_on_split(directory: Path, sequences: int) -> TextLoss:
+    def scores_on_split(directory: Path, sequences: int) -> list[Score]:
         size: dict[str, Any] = {"context": 32, "max_sequences": sequences, "batch_size": 2}
-        return dataset_loss(checkpoint, Replicas(checkpoint.model, [CPU]), directory, "validation", **size)
+        return list(dataset_loss(checkpoint, Replicas(checkpoint.model, [CPU]), directory, "validation", **size))
 
-    found = loss_on_split(mixture, 9)
-    assert found.by_source is not None
-    assert {name: source.weight for name, source in found.by_source.items()} == {"farm": 0.75, "chant": 0.25}
-    for source, directory, sequences in zip(found.by_source.values(), (dataset, chant), (7, 2), strict=True):
-        alone = loss_on_split(directory, sequences)
+    scores = scores_on_split(mixture, 9)
+    found, farm, chants = (figures(scores, task) for task in ("text", "text farm", "text chant"))
+    for source, directory, sequences in zip((farm, chants), (dataset, chant), (7, 2), strict=True):
+        alone = figures(scores_on_split(directory, sequences))
         assert source.loss == pytest.approx(alone.loss, abs=1e-5)
         assert source.bits_per_byte == pytest.approx(alone.bits_per_byte, abs=1e-5)
-    assert found.by_source["farm"].loss != found.by_source["chant"].loss
+    assert farm.loss != chants.loss
     assert found.loss == pytest.approx(expected["loss"], abs=1e-5)
     assert found.bits_per_byte == pytest.approx(expected["bits_per_byte"], abs=1e-5)
     assert found.num_tokens == expected["num_tokens"] == 9 * 32
@@ -129,15 +137,8 @@ def test_the_loss_on_text_is_the_trainers_on_the_same_tokens(checkpoint: Pretrai
     windows = EvaluationWindows(dataset, "validation", 32)
     tail = (split.num_tokens - 1) % 32  # the trainer leaves out the tokens after the last whole window
     rest = plain_losses(checkpoint, tokens[-tail - 1 :].tolist()).sum().item()
-    own = dataset_loss(
-        checkpoint,
-        Replicas(checkpoint.model, [CPU]),
-        dataset,
-        "validation",
-        context=32,
-        max_sequences=None,
-        batch_size=8,
-    )
+    size: dict[str, Any] = {"context": 32, "max_sequences": None, "batch_size": 8}
+    own = figures(dataset_loss(checkpoint, Replicas(checkpoint.model, [CPU]), dataset, "validation", **size))
     assert own.num_tokens == len(windows) * 32
     assert found.num_tokens == own.num_tokens + tail
     assert found.loss == pytest.approx((own.loss * own.num_tokens + rest) / found.num_tokens, abs=1e-5)
@@ -162,8 +163,8 @@ def test_strided_windows_give_every_token_at_least_the_overlap_as_context(
 def test_word_perplexity_and_bits_per_byte_spread_the_loss_over_words_and_bytes(checkpoint: Pretrained, text: Path):
     found = loss_on(checkpoint, text)
     nats = found.loss * (found.num_tokens + 1)
-    assert found.num_words == len(TEXT.strip().split()) + 1  # the white space at the end ends one more, empty word
-    assert found.word_perplexity == pytest.approx(math.exp(nats / found.num_words))
+    num_words = len(TEXT.strip().split()) + 1  # the white space at the end ends one more, empty word
+    assert found.word_perplexity == pytest.approx(math.exp(nats / num_words))
     assert found.bits_per_byte == pytest.approx(nats / math.log(2) / len(TEXT.encode()))
     assert found.perplexity == pytest.approx(math.exp(found.loss))
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from model.errors import Failure, UserError
 from stages.checkpoint.pretrained import load_pretrained
 from stages.generate import generate as generating
-from stages.generate.decode import decode
+from stages.generate.decode import choose, decode, draws
 from stages.generate.generate import generate
-from stages.generate.sampling import choose, draws
 from stages.generate.settings import GREEDY, GenerationSettings, Sampling
 from tests.model.test_cache import VOCAB_SIZE, models
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained

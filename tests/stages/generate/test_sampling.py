@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.generate.sampling import choose, draws, filtered
+from stages.generate.decode import choose, draws, filtered
 from stages.generate.settings import GREEDY, Sampling
 
 LOGITS_BV = torch.tensor([[0.0, 3.0, 1.0, 2.0, -torch.inf, 2.5]])
