@@ -6,10 +6,9 @@ folder was renamed keep their folders, with the ladder's former name.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -92,48 +91,35 @@ def short_name(run: str, is_below: bool) -> str:
     return f"  {control}" if is_below and infix else run
 
 
+def ladder_of(control_of: str, ladder_id: str | None, run_ids: Mapping[str, str], prefix: str = "") -> str:
+    """The folder of a control's ladder, from what the control's ledger says; `run_ids`: those of ladders, by folder.
+
+    It is the folder that the control names, if the ladder there has the recorded id, or else that of the ladder with
+    this id: a renamed ladder keeps its controls, and a copy beside its original has none. `prefix`: that with which the
+    control's ledger was imported; its ladder may have the same.
+    """
+    named = [folder for folder in (prefix + control_of, control_of) if folder in run_ids]
+    alike = sorted(folder for folder, run_id in run_ids.items() if run_id == ladder_id)
+    fits = (folder for folder in (*named, *alike) if ladder_id in (None, run_ids[folder]))
+    return next(fits, control_of)
+
+
 def in_their_folders(planned: Sequence[ControlPlan], ladder: RunPaths) -> list[ControlPlan]:
     """The `planned` controls of a ladder, each named as the folder that it has since the ladder was renamed."""
-    renamed = renamed_controls(ladder)
-    names = [plan.name.removeprefix(f"{ladder.directory.name}{CONTROL_INFIX}") for plan in planned]
+    name, entries = ladder.directory.name, dict[str, RunEntry]()
+    for run in (ladder, *RunsPaths(ladder.directory.parent).runs_with_ledgers()):
+        with suppress(LedgerError, OSError), Ledger.open(run.ledger, read_only=True) as ledger:
+            entries[run.directory.name] = ledger.run()
+        if name not in entries or entries[name].name == name:
+            return list(planned)
+    run_ids = {folder: entry.run_id for folder, entry in entries.items() if not entry.control}
+    folders: dict[str, str] = {}
+    # If several do the same, because the original of a copied ladder is gone, the one that this ladder trained counts.
+    for folder, entry in sorted(entries.items(), key=lambda item: item[1].control_of == name):
+        if entry.control_of and ladder_of(entry.control_of, entry.ladder_id, run_ids) == name:
+            folders[entry.name.removeprefix(f"{entry.control_of}{CONTROL_INFIX}")] = folder
+    names = [folders.get(plan.name.removeprefix(f"{name}{CONTROL_INFIX}"), plan.name) for plan in planned]
     return [
-        replace(plan, name=renamed[name], schedule=plan.schedule.model_copy(update={"name": renamed[name]}))
-        if name in renamed
-        else plan
+        replace(plan, name=name, schedule=plan.schedule.model_copy(update={"name": name}))
         for plan, name in zip(planned, names, strict=True)
     ]
-
-
-def renamed_controls(ladder: RunPaths) -> dict[str, str]:
-    """The folders of the controls of a renamed ladder, by the part of their first names after CONTROL_INFIX.
-
-    Of several that do the same, that which the ladder itself trained. Empty for a ladder that still has its first name,
-    and for a copy beside its original, which the controls belong to.
-    """
-    entry, runs = _entry(ladder), RunsPaths(ladder.directory.parent)
-    if entry is None or entry.control or entry.name == ladder.directory.name:
-        return {}
-    original = _entry(runs.run(entry.name))
-    if original and original.run_id == entry.run_id:
-        return {}
-    found: dict[str, list[tuple[bool, str]]] = {}
-    for run in runs.runs_with_ledgers():
-        control = _entry(run)
-        if control and control.control and control.ladder_id == entry.run_id:
-            place = (control.control_of != ladder.directory.name, run.directory.name)
-            found.setdefault(control.name.removeprefix(f"{control.control_of}{CONTROL_INFIX}"), []).append(place)
-    return {part: min(places)[1] for part, places in found.items()}
-
-
-def _entry(run: RunPaths) -> RunEntry | None:
-    with suppress(LedgerError, OSError):
-        state = run.ledger.stat()
-        return _read_entry(run.ledger, (state.st_ino, state.st_mtime_ns, state.st_size))
-    return None
-
-
-@lru_cache(maxsize=4096)
-def _read_entry(ledger: Path, _: tuple[int, int, int]) -> RunEntry:
-    """The run of a ledger, which never changes. Each renamed ladder looks at all runs, so each is read once."""
-    with Ledger.open(ledger, read_only=True) as opened:
-        return opened.run()

@@ -10,6 +10,7 @@ from growctl.ledger.books import UNKNOWN
 from growctl.ledger.entries import AnomalyEntry, Cost, RunEntry, ScoreEntry, StageEntry
 from growctl.ledger.file import LedgerError, NothingRecorded
 from growctl.ledger.ledger import Ledger
+from growctl.runs.directory import ladder_of
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.text.suggestion import nearest
@@ -101,27 +102,14 @@ def _ends(run: RunReport) -> tuple[tuple[str, int, float | None, bool], ...]:
 
 
 def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:
-    """The runs, with each control's `control_of` set to the directory name of its ladder.
+    """The runs, with each control's `control_of` set to the directory name of its ladder."""
+    run_ids = {name: run.run_id for name, run in runs.items() if run.control is None}
 
-    The ladder is the one that still has the name recorded by the control, or else the renamed one with the recorded id.
-    A control with a prefix before its name belongs to the ladder with the same prefix, if there is one.
-    """
-    ladders = [run for run in runs.values() if run.control is None]
-    names = {run.recorded_name: run.name for run in ladders}
-    names |= {run.name: run.name for run in ladders if run.name == run.recorded_name}
-    by_id = {run.run_id: run.name for run in ladders}
+    def folder(run: RunReport) -> str | None:
+        prefix = run.name.removesuffix(run.recorded_name) if run.name != run.recorded_name else ""
+        return run.control_of and ladder_of(run.control_of, run.ladder_id, run_ids, prefix)
 
-    def ladder_of(run: RunReport) -> str | None:
-        if run.control_of is None:
-            return None
-        alike = run.name.removesuffix(run.recorded_name) + run.control_of
-        if run.name != run.recorded_name and run.name.endswith(run.recorded_name) and alike in runs:
-            return alike
-        named = names.get(run.control_of, run.control_of)
-        is_of_named = named in runs and run.ladder_id in (None, runs[named].run_id)
-        return named if is_of_named else by_id.get(run.ladder_id or "", named)
-
-    return {name: replace(run, control_of=ladder_of(run)) for name, run in runs.items()}
+    return {name: replace(run, control_of=folder(run)) for name, run in runs.items()}
 
 
 class NotTwoRuns(UserError):

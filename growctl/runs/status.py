@@ -18,7 +18,7 @@ from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run, plan_stage
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
-from growctl.runs.directory import RunSet, in_their_folders, read_run_set, renamed_controls, steps_done
+from growctl.runs.directory import RunSet, in_their_folders, ladder_of, read_run_set, steps_done
 from growctl.runs.find import RunNotFoundError
 from growctl.runs.lock import find_holder, is_held
 from growctl.runs.runs import ControlToCome, RunReport
@@ -48,6 +48,10 @@ class RunStatus:
     control: str | None = None
     """Kind of control; None for a ladder."""
     control_of: str | None = None
+    run_id: str | None = None
+    """The unique id of the run; its copies have the same id."""
+    ladder_id: str | None = None
+    """The `run_id` of a control's ladder."""
     group: str | None = None
     """The name of the set of runs that it belongs to, such as the seeds of one schedule; None for a run of its own."""
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -90,19 +94,21 @@ def find_status(runs_dir: Path, names: Sequence[str] = (), leave_out: Collection
     Runs to `leave_out` are not read, which takes time, and are not among them; nor are the controls of such a ladder
     that were not started. Raises RunNotFoundError for an unknown name.
     """
-    families: dict[str, list[RunStatus]] = {}
-    found = RunsPaths(runs_dir).all_runs()
-    ladders = {folder: run.directory.name for run in found for folder in renamed_controls(run).values()}
-    for paths in (paths for paths in found if paths.directory.name not in leave_out):
+    found: dict[str, tuple[RunStatus, list[RunStatus]]] = {}
+    for paths in RunsPaths(runs_dir).all_runs():
         name = paths.directory.name
-        try:
-            run, planned = _read_run(paths)
-        except (OSError, UserError) as error:
-            run, planned = RunStatus(name, "unreadable", str(paths.directory), notes=(str(error),)), []
-        if name in ladders:
-            run = replace(run, control_of=ladders[name])
-        family = families.setdefault(run.control_of or name, [])
-        family += [run, *(control for control in planned if not RunPaths(Path(control.directory)).exists())]
+        if name not in leave_out:
+            try:
+                found[name] = _read_run(paths)
+            except (OSError, UserError) as error:
+                found[name] = RunStatus(name, "unreadable", str(paths.directory), notes=(str(error),)), []
+    run_ids = {name: run.run_id for name, (run, _) in found.items() if run.run_id and not run.control}
+    families: dict[str, list[RunStatus]] = {}
+    for name, (run, planned) in found.items():
+        ladder = run.control_of and ladder_of(run.control_of, run.ladder_id, run_ids)
+        family = families.setdefault(ladder or name, [])
+        family.append(replace(run, control_of=ladder))
+        family += [control for control in planned if not RunPaths(Path(control.directory)).exists()]
     runs: dict[str, RunStatus] = {}
     for _, family in sorted(families.items()):
         runs |= {run.name: run for run in _completed(family, runs_dir)}
@@ -158,6 +164,8 @@ def _read_run(paths: RunPaths) -> tuple[RunStatus, list[RunStatus]]:
         schedule=entry.schedule if entry else None,
         control=kind or None,
         control_of=ladder if kind else None,
+        run_id=entry.run_id if entry else None,
+        ladder_id=entry.ladder_id if entry else None,
         group=run_set.group if run_set else None,
         overrides=run_set.overrides if run_set else {},
         process=holder.process if holder else None,
@@ -202,6 +210,7 @@ def _imported(paths: RunPaths) -> RunStatus:
         run = ledger.run()
     return RunStatus(
         *(paths.directory.name, "imported", str(paths.directory), run.schedule, run.control, run.control_of),
+        *(run.run_id, run.ladder_id),
         notes=(IMPORTED,),
     )
 

@@ -8,10 +8,8 @@ import pytest
 
 from growctl.ladder.load import load_schedule
 from growctl.report.sections import remarks
-from growctl.runs.directory import renamed_controls
 from growctl.runs.find import find_runs
 from growctl.runs.status import RunStatus, find_status
-from growctl.runs_dir import RunPaths
 from growctl.schedule.errors import ScheduleError
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here
 from tests.growctl.runs.hand_made import HandMade, only, printed
@@ -88,9 +86,9 @@ def test_a_copy_whose_original_is_gone_keeps_its_own_controls(runs: Path, copy: 
     with_control(runs, copy)
     shutil.rmtree(runs / "tiny")
     own = SCRATCH.replace("tiny", copy)
-    assert renamed_controls(RunPaths(runs / copy)) == {"tokenformer-scratch": own}
-    _, control, *_ = find_status(runs, [copy])
-    assert (control.name, control.control_of) == (own, copy)
+    _, *controls = find_status(runs, [copy])
+    assert {control.name: control.control_of for control in controls} == {own: copy, SCRATCH: copy}
+    assert f"{runs}/{own}/stages/0-large/spec.json" in resumed(controls[0])
 
 
 def test_a_name_that_is_given_wins_over_the_folder(runs: Path) -> None:
