@@ -63,7 +63,7 @@ def test_a_release_is_recorded_as_the_ledger_names_it(run: RunPaths):
     write_pretrained(release.final)
     place = place_of(release.final)
     assert place is not None
-    assert (place.stage, place.paths) == ("small/release", release)
+    assert (place.stage, place.paths.directory.resolve()) == ("small/release", release.directory.resolve())
 
 
 @pytest.fixture
