@@ -68,6 +68,16 @@ def write_parameters(
     return files
 
 
+def require_parameters(directory: Path, manifest: Manifest) -> Manifest:
+    """The manifest of the checkpoint `directory`. Raises CheckpointError for an engine checkpoint."""
+    if manifest.kind != "parameters":
+        raise CheckpointError(
+            f"{directory} is an engine checkpoint and can only resume its stage; use a final/ or initial/ directory "
+            "instead"
+        )
+    return manifest
+
+
 def read_parameter(directory: Path, manifest: Manifest, name: str, *, moments: bool = True) -> ParameterState:
     """One parameter of a `parameters` checkpoint, float32 on the CPU. Moments that are not stored are zeros.
 
@@ -114,12 +124,7 @@ def load_model(
     Raises CheckpointError if the checkpoint is missing, broken, or an engine checkpoint.
     """
     directory = Path(path)
-    manifest = read_manifest(directory)
-    if manifest.kind != "parameters":
-        raise CheckpointError(
-            f"{directory} is an engine checkpoint and can only resume its stage; use a final/ or initial/ directory "
-            "instead"
-        )
+    manifest = require_parameters(directory, read_manifest(directory))
     model = build_model(manifest.model, device=device)
     fill_model(model, directory, manifest)
     return model.to(dtype).eval()

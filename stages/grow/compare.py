@@ -5,6 +5,7 @@ Shapes: B sequences, T sequence, V vocabulary, L layers, P the Pattentions of a 
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from model.config import PATTENTIONS, TokenformerConfig, TransformerConfig, num_parameters
 from model.errors import Failure, UserError
@@ -20,11 +20,11 @@ from model.language_model import LanguageModel
 from model.policy import ramp_config
 from model.precision import ComparisonDtype
 from model.tokenformer import Tokenformer
-from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
-from stages.checkpoint.parameters import load_model
+from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
+from stages.checkpoint.parameters import load_model, require_parameters
 from stages.data.dataset import read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows, longest_window
-from stages.grow.comparison import ComparedLayer, ComparedModel, Comparison, Descent, GenerationGradients
+from stages.grow.comparison import TOLERANCE, ComparedLayer, ComparedModel, Comparison, Descent, GenerationGradients
 
 GRADIENT_RAMP = 0.01
 """The key ramp for measuring gradients if a generation's ramp is 0, as it is right after a growth, when no new token
@@ -51,14 +51,15 @@ def compare(
     Raises CheckpointError if one is not a complete `parameters` checkpoint, DataError if the dataset cannot be read or
     is too short, UserError if vocabularies or tokenizers do not match, and Failure if logits are not finite.
     """
-    parent, child = _parameters(old), _parameters(new)
+    parent, child = (require_parameters(path, read_manifest(path)) for path in (old, new))
     if parent.model.vocab_size != child.model.vocab_size:
         raise UserError(
             f"{old} has a vocabulary of {parent.model.vocab_size} tokens, but {new} has {child.model.vocab_size}"
         )
     for directory, manifest in ((old, parent), (new, child)):
         require_readable(dataset, directory, manifest)
-    windows = _windows(dataset, num_sequences, sequence_length)
+    length = sequence_length or min(LONGEST_DEFAULT, longest_window(dataset, "validation"))
+    windows = EvaluationWindows(dataset, "validation", length, num_sequences)
     tokens_BT = torch.from_numpy(windows.batch(0, len(windows)))
     old_logits: list[Tensor] = []
     before = _measured(load_model(old, dtype=getattr(torch, dtype)), old, windows, old_logits.append)
@@ -70,18 +71,18 @@ def compare(
         difference_TV = (logits_TV - old_logits[len(differences)]).abs()
         differences.append((difference_TV.max().item(), difference_TV.mean().item()))
 
-    shares = gradients = ramp = None
-    if isinstance(model, Tokenformer) and isinstance(parent.model, TokenformerConfig):
-        mass_LP2, hooks = _watch_scores(model, parent.model)
+    mass_LP2 = shares = gradients = ramp = None
+    with ExitStack() as hooks:
+        if isinstance(model, Tokenformer) and isinstance(parent.model, TokenformerConfig):
+            mass_LP2 = _watch_scores(model, parent.model, hooks)
         after = _measured(model, new, windows, add_difference)
-        for hook in hooks:
-            hook.remove()
-        shares = tuple(_new_shares(mass_P2) for mass_P2 in mass_LP2)
+    if isinstance(model, Tokenformer) and mass_LP2 is not None:
+        shares = tuple(map(_new_shares, mass_LP2))
         ramp = _raise_ramps(model)
         gradients = _gradients(model, tokens_BT)
-    else:
-        after = _measured(model, new, windows, add_difference)
-
+    largest_logit = max(logits_TV.abs().max().item() for logits_TV in old_logits)
+    largest_difference = max(largest for largest, _ in differences)
+    relative, lineage = largest_difference / (largest_logit or 1.0), _descent(old, parent, child)
     return Comparison(
         dtype=dtype,
         num_sequences=len(tokens_BT),
@@ -89,14 +90,19 @@ def compare(
         old=before,
         new=after,
         dataset=dataset,
-        largest_logit=max(logits_TV.abs().max().item() for logits_TV in old_logits),
-        largest_difference=max(largest for largest, _ in differences),
+        largest_logit=largest_logit,
+        largest_difference=largest_difference,
         mean_difference=sum(mean for _, mean in differences) / len(differences),
         layers=_layers(parent.model, child.model),
         new_score_shares=shares,
         gradients=gradients,
         gradient_ramp=ramp,
-        lineage=_descent(old, parent, child),
+        lineage=lineage,
+        jump=after.loss - before.loss,
+        relative_difference=relative,
+        tolerance=TOLERANCE[dtype],
+        verdict="preserved" if relative <= TOLERANCE[dtype] else "changed",
+        breaks_promise=bool(lineage.growth and lineage.growth.preserves) and relative > TOLERANCE[dtype],
     )
 
 
@@ -112,28 +118,11 @@ def require_readable(dataset: Path, directory: Path, manifest: Manifest) -> None
         raise UserError(f"{dataset} was made with a different tokenizer than {directory} was trained with")
 
 
-def _parameters(directory: Path) -> Manifest:
-    manifest = read_manifest(directory)
-    if manifest.kind != "parameters":
-        raise CheckpointError(
-            f"{directory} is an engine checkpoint, of which only the integrity can be verified; compare a final/ or "
-            "initial/ directory instead"
-        )
-    return manifest
-
-
-def _windows(dataset: Path, num_sequences: int, sequence_length: int | None) -> EvaluationWindows:
-    """Windows of the validation split."""
-    length = sequence_length or min(LONGEST_DEFAULT, longest_window(dataset, "validation"))
-    return EvaluationWindows(dataset, "validation", length, num_sequences)
-
-
 @torch.no_grad()
 def _measured(
     model: LanguageModel, directory: Path, windows: EvaluationWindows, on_logits: Callable[[Tensor], None]
 ) -> ComparedModel:
-    squares_L = torch.zeros(len(model.blocks), dtype=torch.float64)
-    losses = dict.fromkeys(windows.sources, 0.0)
+    squares_L, loss = torch.zeros(len(model.blocks), dtype=torch.float64), 0.0
 
     def add_square(layer: int, block: nn.Module, inputs: Any, output_BTD: Tensor) -> None:
         squares_L[layer] += output_BTD.double().square().mean()
@@ -145,16 +134,15 @@ def _measured(
         if not logits_TV.isfinite().all():
             raise Failure(f"{directory} gives logits that are not finite, so they cannot be compared")
         source = windows.source(place)
-        losses[source] += F.cross_entropy(logits_TV, tokens_T[1:]).item() / source.num_windows
+        loss += source.weight * (F.cross_entropy(logits_TV, tokens_T[1:]).item() / source.num_windows)
         on_logits(logits_TV)
     for hook in hooks:
         hook.remove()
     return ComparedModel(
         path=directory,
         num_parameters=num_parameters(model.config),
-        loss=sum(source.weight * loss for source, loss in losses.items()),
+        loss=loss,
         block_rms=tuple((squares_L / len(windows)).sqrt().tolist()),
-        by_source={source.name: loss for source, loss in losses.items() if source.name} or None,
     )
 
 
@@ -170,22 +158,22 @@ def _layers(
     return tuple(ComparedLayer(*(places.get(block_id) for places in positions)) for block_id in merged)
 
 
-def _watch_scores(model: Tokenformer, old: TokenformerConfig) -> tuple[Tensor, list[RemovableHandle]]:
+def _watch_scores(model: Tokenformer, old: TokenformerConfig, hooks: ExitStack) -> Tensor:
     """Returns a float64 tensor (L, P, 2), to which every forward pass adds the sums of |scores| on old and on new
-    tokens, and the hooks to remove afterwards."""
+    tokens until `hooks` closes."""
     mass_LP2 = torch.zeros(len(model.blocks), len(PATTENTIONS), 2, dtype=torch.float64)
 
     def add_scores(mass_2: Tensor, known: Iterable[int], pattention: Any, inputs: tuple[Tensor]) -> None:
         for number, score_BTN in pattention.scores(*inputs).items():
             mass_2[int(number not in known)] += score_BTN.abs().sum(dtype=torch.float64)
 
-    hooks = []
     for layer, (block_id, block) in enumerate(zip(model.config.block_ids, model.blocks.values(), strict=True)):
         olds = old.block(block_id).pattentions() if block_id in old.block_ids else {}
         for i, name in enumerate(PATTENTIONS):
             known = {generation.number for generation in olds[name].generations} if olds else set()
-            hooks.append(getattr(block, name).register_forward_pre_hook(partial(add_scores, mass_LP2[layer, i], known)))
-    return mass_LP2, hooks
+            watch = partial(add_scores, mass_LP2[layer, i], known)
+            hooks.callback(getattr(block, name).register_forward_pre_hook(watch).remove)
+    return mass_LP2
 
 
 def _new_shares(mass_P2: Tensor) -> dict[str, float]:

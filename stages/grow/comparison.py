@@ -1,6 +1,6 @@
 """The result of comparing two checkpoints, OLD and NEW, as functions. Imports no torch."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -29,9 +29,6 @@ class ComparedModel:
 
     block_rms: tuple[float, ...]
     """Root mean square of the residual stream after each block."""
-
-    by_source: dict[str, float] | None
-    """The loss on each source of a mixture, by name; None for any other text."""
 
 
 @dataclass(frozen=True)
@@ -112,30 +109,18 @@ class Comparison:
 
     lineage: Descent
 
-    jump: float = field(init=False, default=0.0)
+    jump: float
     """NEW's loss minus OLD's, nats per token."""
 
-    relative_difference: float = field(init=False, default=0.0)
+    relative_difference: float
     """The largest difference of two logits in units of OLD's largest logit (the plain difference if all of OLD's are
     0)."""
 
-    tolerance: float = field(init=False, default=0.0)
+    tolerance: float
     """The largest `relative_difference` that counts as preserved."""
 
-    verdict: Literal["preserved", "changed"] = field(init=False, default="changed")
+    verdict: Literal["preserved", "changed"]
     """Whether NEW computes the same function as OLD, as far as the text shows."""
 
-    breaks_promise: bool = field(init=False, default=False)
+    breaks_promise: bool
     """Whether NEW was grown from OLD with a policy that claims to preserve the function, but did not."""
-
-    def __post_init__(self) -> None:
-        relative, tolerance = self.largest_difference / (self.largest_logit or 1.0), TOLERANCE[self.dtype]
-        derived = {
-            "jump": self.new.loss - self.old.loss,
-            "relative_difference": relative,
-            "tolerance": tolerance,
-            "verdict": "preserved" if relative <= tolerance else "changed",
-            "breaks_promise": bool(self.lineage.growth and self.lineage.growth.preserves) and relative > tolerance,
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)  # the class is frozen

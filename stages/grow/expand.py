@@ -30,14 +30,13 @@ from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import FileEntry, link_or_copy
 from stages.checkpoint.lineage import GrowthRecord, Lineage, Making, extended, hash_of
 from stages.checkpoint.manifest import (
-    CheckpointError,
     Manifest,
     history_of,
     manifest_hash,
     parameter_file,
     verify_checkpoint,
 )
-from stages.checkpoint.parameters import read_parameter, write_parameters
+from stages.checkpoint.parameters import read_parameter, require_parameters, write_parameters
 from stages.stage_dir import TOKENIZER_NAME
 
 
@@ -65,9 +64,8 @@ def expand(
     Raises CheckpointError if `source` is not a complete `parameters` checkpoint or `output` exists, and UserError if
     the growth itself is invalid. Partial output is deleted.
     """
-    source, output = Path(source), Path(output)
     policy = policy or GrowthPolicy()
-    parent = _parent(source, "expand")
+    parent = _parent(source)
     if ffn_tokens is None:
         ffn_tokens = ffn_tokens_in_proportion(parent.model, attention_tokens)
     model = grow_config(
@@ -91,7 +89,7 @@ def expand(
     with whole_directory(output) as staging:
         files = _linked(source, staging, parent, set(parent.files))
         added = draw_added(parent.model, model, seed, policy, read, rms_of)
-        files |= write_parameters(staging, added, _counted(on_progress, total))
+        files |= write_parameters(staging, added, on_progress and (lambda done: on_progress(done, total)))
         attention, ffn = (tokens_by_layer(tokens, parent.model.num_layers) for tokens in (attention_tokens, ffn_tokens))
         growth = GrowthRecord(
             attention_tokens=one_if_equal(attention),
@@ -135,8 +133,7 @@ def expand_transformer(
     It attends within documents if `source` does, whatever `model` says. All parameters are new files, and the optimizer
     starts fresh. Raises the same errors as `expand`.
     """
-    source, output = Path(source), Path(output)
-    parent = _parent(source, "expand")
+    parent = _parent(source)
     if not isinstance(parent.model, TransformerConfig):
         raise UserError(f"{operator} grows only transformers, but {source} is a {parent.model.family}")
     seed = parent.seed if seed is None else seed
@@ -147,7 +144,7 @@ def expand_transformer(
     total = len(parameter_shapes(model))
     with whole_directory(output) as staging:
         files = _linked(source, staging, parent, {TOKENIZER_NAME})
-        files |= write_parameters(staging, grown, _counted(on_progress, total))
+        files |= write_parameters(staging, grown, on_progress and (lambda done: on_progress(done, total)))
         growth = GrowthRecord(operator=operator, noise=noise, preserves=operator in PRESERVING, seed=seed)
         determined_by = {
             "operator": operator,
@@ -165,8 +162,7 @@ def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest
     restores the expanded model bit for bit, and its optimizer too unless moments were reset. Raises the same errors as
     `expand`.
     """
-    source, output = Path(source), Path(output)
-    parent = _parent(source, "shrink")
+    parent = _parent(source)
     model = shrink_config(parent.model, drop_generations)
     kept = {parameter_file(name) for name in parameter_shapes(model)}
     dropped = range(model.newest_generation + 1, model.newest_generation + 1 + drop_generations)
@@ -174,12 +170,9 @@ def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest
     with whole_directory(output) as staging:
         files = _linked(source, staging, parent, kept | {TOKENIZER_NAME})
         group_steps = {name: step for name, step in parent.group_steps.items() if not name.startswith(gone)}
-        determined_by = {"drop_generations": drop_generations}
-        return _finish(output, source, parent, "shrink", model, files, group_steps, determined_by)
-
-
-def _counted(on_progress: Callable[[int, int], None] | None, total: int) -> Callable[[int], None] | None:
-    return on_progress and (lambda done: on_progress(done, total))
+        return _finish(
+            output, source, parent, "shrink", model, files, group_steps, {"drop_generations": drop_generations}
+        )
 
 
 def _linked(source: Path, staging: Path, parent: Manifest, names: set[str]) -> dict[str, FileEntry]:
@@ -195,14 +188,8 @@ def _value(source: Path, manifest: Manifest, name: str) -> Tensor:
     return read_parameter(source, manifest, name, moments=False).fp32
 
 
-def _parent(source: Path, verb: str) -> Manifest:
-    parent = verify_checkpoint(source, hashes=False)
-    if parent.kind != "parameters":
-        raise CheckpointError(
-            f"{source} is an engine checkpoint and can only resume its stage; {verb} a final/ or initial/ directory "
-            "instead"
-        )
-    return parent
+def _parent(source: Path) -> Manifest:
+    return require_parameters(source, verify_checkpoint(source, hashes=False))
 
 
 def _finish(

@@ -15,7 +15,7 @@ from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import clean_when_full, require_space
 from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
-from stages.checkpoint.parameters import read_parameter
+from stages.checkpoint.parameters import read_parameter, require_parameters
 from stages.official.layout import official_names, official_settings
 from stages.stage_dir import TOKENIZER_NAME
 
@@ -44,9 +44,7 @@ def export_official(
     Raises UserError if the official layout cannot hold the model, CheckpointError if `source` is not a complete
     `parameters` checkpoint or `output` exists, and DiskFull if there is no space. Partial output is deleted.
     """
-    manifest = verify_checkpoint(source, hashes=False)
-    if manifest.kind != "parameters":
-        raise CheckpointError(f"{source} is an engine checkpoint; export a final/ or initial/ directory instead")
+    manifest = require_parameters(source, verify_checkpoint(source, hashes=False))
     config = manifest.model
     if reason := misfit(config):
         raise UserError(

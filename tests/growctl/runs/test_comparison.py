@@ -21,13 +21,14 @@ def shown(*layers: tuple[int | None, int | None], waiting: int = 15) -> list[str
     comparison = Comparison(
         dtype="float64", num_sequences=1, context=8, dataset=Path("text"), largest_logit=1.0, largest_difference=0.0,
         mean_difference=0.0, gradient_ramp=None, lineage=Descent("expand", GrowthRecord(preserves=True, seed=0), 9, 9),
-        old=ComparedModel(Path("old"), 1000, 2.0, tuple(old[i] for i in sorted(old)), None),
-        new=ComparedModel(Path("new"), 2000, 2.0, tuple(new[i] for i in sorted(new)), None),
+        old=ComparedModel(Path("old"), 1000, 2.0, tuple(old[i] for i in sorted(old))),
+        new=ComparedModel(Path("new"), 2000, 2.0, tuple(new[i] for i in sorted(new))),
         layers=tuple(ComparedLayer(*places) for places in layers),
         new_score_shares=tuple(
             OLD_SHARE if known is not None else NEW_SHARE for known, place in layers if place is not None
         ),
         gradients=(GenerationGradients(0, 60, 0, 0), GenerationGradients(1, 30, 15, waiting)),
+        jump=0.0, relative_difference=0.0, tolerance=1e-6, verdict="preserved", breaks_promise=False,
     )  # fmt: skip
     console = Console(file=StringIO(), width=80)
     print_sections([section(comparison)], console)
