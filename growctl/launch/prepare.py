@@ -56,7 +56,7 @@ def execute_on(
 class TaskPart:
     """Some tasks that one process on any machine runs, one after another. Can be pickled."""
 
-    def __init__(self, tasks: Tasks[Any], numbers: list[int], num_threads: int = 1) -> None:
+    def __init__(self, tasks: Tasks, numbers: list[int], num_threads: int = 1) -> None:
         self.tasks = tasks
         self.numbers = numbers
         self.num_threads = num_threads
@@ -79,15 +79,13 @@ class TaskPart:
         return DelayedSubmission(self)
 
 
-def error_file(tasks: Tasks[Any], number: int) -> Path:
+def error_file(tasks: Tasks, number: int) -> Path:
     """Where a process leaves the message of the error of a task."""
     return tasks.directory / JOBS / f"{number:05d}.error"
 
 
-def _folder(tasks: Tasks[Any], executor: str) -> Path:
+def _folder(tasks: Tasks) -> Path:
     """The folder for scripts, logs and errors, without the errors of earlier attempts."""
-    if tasks.shares_memory:
-        raise DataError(f"--executor {executor}: this data.source is in the memory of this process; use local")
     folder = tasks.directory.absolute() / JOBS
     folder.mkdir(exist_ok=True)
     for path in folder.glob("*.error"):
@@ -95,7 +93,7 @@ def _folder(tasks: Tasks[Any], executor: str) -> Path:
     return folder
 
 
-def _wait(tasks: Tasks[Any], meter: Meter, is_alive: Callable[[], bool], logs: str) -> None:
+def _wait(tasks: Tasks, meter: Meter, is_alive: Callable[[], bool], logs: str) -> None:
     """Returns when all tasks have records, and reports each to `meter`.
 
     Raises DataError with the message of a task's error; Interrupted if no process `is_alive` and tasks are missing.
@@ -107,7 +105,7 @@ def _wait(tasks: Tasks[Any], meter: Meter, is_alive: Callable[[], bool], logs: s
             raise DataError(error_file(tasks, failed[0]).read_text())
         left = tasks.pending()
         for number in set(pending) - set(left):
-            meter.advance(tasks.num_bytes(number))
+            meter.advance(tasks.sizes[number])
         pending = left
         if pending and not alive:
             raise Interrupted(
@@ -118,12 +116,12 @@ def _wait(tasks: Tasks[Any], meter: Meter, is_alive: Callable[[], bool], logs: s
             time.sleep(POLL_SECONDS)
 
 
-def _run_on_slurm(schedule: Schedule, tasks: Tasks[Any], meter: Meter, tell: Callable[[str], None]) -> None:
+def _run_on_slurm(schedule: Schedule, tasks: Tasks, meter: Meter, tell: Callable[[str], None]) -> None:
     """Submits an array of up to `data.workers` jobs with the options of `launch.slurm`, without GPUs, and waits for it.
 
     If this process is interrupted, it cancels the jobs. If it is killed, they go on, and the next one replaces them.
     """
-    folder, launch = _folder(tasks, "slurm"), schedule.launch
+    folder, launch = _folder(tasks), schedule.launch
     with suppress(FileNotFoundError):
         earlier = (folder / ARRAY).read_text()
         cancel([earlier])
@@ -154,9 +152,9 @@ def _run_on_slurm(schedule: Schedule, tasks: Tasks[Any], meter: Meter, tell: Cal
         cancel([number])
 
 
-def _run_on_ray(ray: Any, workers: int | None, tasks: Tasks[Any], meter: Meter) -> None:
+def _run_on_ray(ray: Any, workers: int | None, tasks: Tasks, meter: Meter) -> None:
     """Runs tasks on the Ray cluster of RAY_ADDRESS, or on one that Ray starts on this machine; `workers` at once."""
-    folder = _folder(tasks, "ray")
+    folder = _folder(tasks)
     if not (pending := tasks.pending()):
         return
     count = min(workers or len(pending), len(pending))

@@ -14,7 +14,7 @@ from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule, longest_context
-from growctl.schedule.sources import changed_texts, prepare_data
+from growctl.schedule.sources import prepare_data
 from growctl.text.formatting import byte_count
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
@@ -56,18 +56,12 @@ class RunDataset:
     def known(self, ledger: Ledger, directory: Path) -> Path:
         """The dataset that the run in `directory` started with; prepares it again if it is missing or damaged.
 
-        Says so if the text has changed since. Raises RunError if the dataset is gone and the text gives another one.
+        Raises RunError if the dataset is gone and the text gives another one.
         """
         first = first_dataset(ledger, directory)
         if first is None:
             return self.prepared()
-        dataset = self._whole(*first, directory)
-        for source, prepared in changed_texts(self.schedule.data, dataset):
-            self.screen.message(
-                f"warning: {source} has changed since {prepared} was prepared from it; this run "
-                "continues with that dataset. To train on the text as it is now, start a run with another --name"
-            )
-        return dataset
+        return self._whole(*first, directory)
 
     def of_ladder(self, ladder: "RecordedLadder") -> Path:
         """The dataset that `ladder` was trained on, for one of its controls; raises as `known` does."""

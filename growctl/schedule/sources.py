@@ -15,7 +15,6 @@ from stages.corpus.prepared import (
     remote_copy,
     remote_dataset,
     require_usable,
-    text_changed,
 )
 from stages.corpus.tasks import Progress
 from stages.data.dataset import DatasetManifest, read_dataset_manifest, require_one_tokenizer
@@ -130,21 +129,6 @@ def missing_data(data: DataBlock, datasets_dir: Path) -> str | None:
         if missing := missing_unprepared(spec, datasets_dir):
             return of_entry(missing, index) if data.mixture else missing
     return None
-
-
-def changed_texts(data: DataBlock, dataset: Path) -> Iterator[tuple[str, Path]]:
-    """(the text by its key, the dataset) for each text that `dataset` is made of and that has changed since.
-
-    The same limits as `text_changed`'s apply.
-    """
-    if not data.mixture:
-        if text_changed(data, dataset):
-            yield f"data.source {data.source!r}", dataset
-        return
-    made_of = {entry.name: entry.dataset(dataset) for entry in read_dataset_manifest(dataset).sources}
-    for index, (source, spec) in enumerate(zip(data.mixture, data.specs, strict=True)):
-        if source.name in made_of and text_changed(spec, made_of[source.name]):
-            yield f"data.mixture.{index}.source {source.source!r}", made_of[source.name]
 
 
 def missing_source_text(data: DataBlock) -> str | None:

@@ -46,8 +46,6 @@ _PATTERNS = {
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_AFTER_NUMBERS}",  # Llama 3, cl100k
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_AFTER_NUMBERS}",  # Qwen 2 and 3
 }
-_ISOLATING = {"Digits", "Punctuation", "Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
-"""Pre-tokenizers that decide about each character alone, or also cut wherever white space begins."""
 
 
 class Encoder:
@@ -98,13 +96,11 @@ def is_cuttable(tokenizer: Tokenizer) -> bool:
     parts: dict[str, Any] = json.loads(tokenizer.to_str())
     pre_tokenizer = parts["pre_tokenizer"] or {}
     steps = pre_tokenizer["pretokenizers"] if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
-    # A step must cut before one turns the text into bytes, after which white space looks like a letter.
-    deciding = next((step for step in steps if _cuts(step) or step.get("type") == "ByteLevel"), {})
     return (
         (parts["normalizer"] or {"type": "NFC"})["type"] == "NFC"
         and not parts["model"].get("dropout")
-        and _cuts(deciding)
-        and all(map(_keeps_cuts, steps))
+        and _cuts(steps[0])
+        and all(step["type"] == "ByteLevel" and not step["add_prefix_space"] for step in steps[1:])
         and not any(map(_looks_around, parts["added_tokens"]))
     )
 
@@ -118,19 +114,10 @@ def _looks_around(token: dict[str, Any]) -> bool:
 
 def _cuts(step: dict[str, Any]) -> bool:
     """Whether a step of a pre-tokenizer always cuts between a letter and white space, and adds nothing there."""
-    kind = step.get("type")
-    if kind == "Split":
+    if step.get("type") == "Split":
         is_safe = step["pattern"].get("Regex") in _PATTERNS
         return is_safe and (step["behavior"], step["invert"]) in {("Isolated", False), ("Removed", True)}
-    if kind == "ByteLevel":
-        return step["use_regex"] and not step["add_prefix_space"]
-    return kind in _ISOLATING - {"Digits", "Punctuation"}
-
-
-def _keeps_cuts(step: dict[str, Any]) -> bool:
-    """Whether a step treats what stands after a cut as it does in the whole text."""
-    kind = step.get("type")
-    return _cuts(step) or kind in _ISOLATING or (kind == "ByteLevel" and not step["add_prefix_space"])
+    return step.get("type") == "ByteLevel" and step["use_regex"] and not step["add_prefix_space"]
 
 
 def pieces(text: str, shortest: int = PIECE_CHARACTERS) -> Iterator[str]:

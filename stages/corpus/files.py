@@ -181,7 +181,11 @@ def with_hashes(
     Hashing a large source takes minutes, so hashes come from the file `cache` as long as the size, the inode and the
     times of change (in nanoseconds) of a file stay the same. Raises DataError if a file cannot be read.
     """
-    known, stamps = cached_hashes(cache), [_stamp(file) for file in files]
+    try:
+        known = dict(json.loads(cache.read_bytes())) if cache else {}
+    except (OSError, ValueError, TypeError):  # missing or damaged
+        known = {}
+    stamps = [_stamp(file) for file in files]
     fresh = hash_files([Path(file.path) for file, stamp in zip(files, stamps, strict=True) if stamp not in known])
     hashes = {}
     for file, stamp in zip(files, stamps, strict=True):
@@ -191,19 +195,6 @@ def with_hashes(
     if cache and hashes != known:
         write_file(cache, json.dumps(hashes).encode())
     return tuple(file._replace(version=hashes[stamp]) for file, stamp in zip(files, stamps, strict=True))
-
-
-def cached_hashes(cache: Path | None) -> dict[str, str]:
-    """The hashes in a file that `with_hashes` wrote; none if it is missing or damaged."""
-    try:
-        return dict(json.loads(cache.read_bytes())) if cache else {}
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def are_cached(files: Sequence[SourceFile], cache: Path) -> bool:
-    """Whether `with_hashes` need not read the content of any file."""
-    return {_stamp(file) for file in files} <= cached_hashes(cache).keys()
 
 
 def _stamp(file: SourceFile) -> str:

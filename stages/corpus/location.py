@@ -5,7 +5,6 @@ Whoever names a text by a relative path, through a link or as `file://` means th
 dataset. Imports nothing slow.
 """
 
-import difflib
 import glob
 import hashlib
 import json
@@ -13,7 +12,6 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +25,6 @@ Spec = TypeVar("Spec", bound=DataSpec)
 PYTHON_STDLIB = "python-stdlib"
 LOCAL_SCHEMES = ("file", "local")
 
-_DATASETS = "hf://datasets/"
 _ABOUT = re.compile(r"(README|LICEN[CS]E|NOTICE|CITATION|CHANGELOG)(\.(md|txt|cff|rst))?", re.IGNORECASE)
 
 
@@ -86,8 +83,11 @@ def missing_text(spec: DataSpec) -> str | None:
     """
     if missing_source(spec.source):
         return no_source(spec)
-    path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
-    return no_tokenizer(path) if path and not path.is_file() else None
+    try:
+        tokenizer_file(spec)
+    except Unreadable as error:
+        return str(error)
+    return None
 
 
 def missing_source(source: str) -> str | None:
@@ -95,8 +95,6 @@ def missing_source(source: str) -> str | None:
     path = local_path(source)
     if path is None or os.path.exists(path):
         return None
-    if os.path.islink(path):
-        return f"{path!r} is a link to {os.readlink(path)!r}, which does not exist"
     if not glob.has_magic(path):
         return f"{path!r} does not exist"
     return None if next(glob.iglob(path, recursive=True), None) else f"no file matches {path!r}"
@@ -105,22 +103,7 @@ def missing_source(source: str) -> str | None:
 def no_source(spec: DataSpec) -> str:
     """The message for a source that does not exist, with what to do."""
     missing = missing_source(spec.source) or f"{spec.source!r} does not exist"
-    near = _nearest_path(local_path(spec.source) or "")
-    return f"data.source: {missing}{near or f'; set it to {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one'}"
-
-
-def no_tokenizer(path: Path) -> str:
-    """The message for a tokenizer's file that does not exist."""
-    return f"data.tokenizer: there is no file {str(path.absolute())!r}{_nearest_path(str(path))}"
-
-
-def _nearest_path(path: str) -> str:
-    """`; did you mean PATH?` for an existing path in the same folder with a similar name."""
-    folder, name = os.path.split(os.path.abspath(path))
-    with suppress(OSError):
-        if close := difflib.get_close_matches(name, os.listdir(folder), n=1):
-            return f"; did you mean {os.path.join(folder, close[0])!r}?"
-    return ""
+    return f"data.source: {missing}; set it to {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one"
 
 
 def offline_copy(source: str) -> str | None:
@@ -128,13 +111,13 @@ def offline_copy(source: str) -> str | None:
 
     `hf download --repo-type dataset` without `--local-dir` fills that cache. fsspec itself never reads it.
     """
-    if not source.startswith(_DATASETS):
+    repository, revision, below = _hub_parts(source)
+    if not repository:
         return None
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    repository, revision, below = _hub_parts(source)
-    if not (constants.HF_HUB_OFFLINE and repository):
+    if not constants.HF_HUB_OFFLINE:
         return None
     try:
         folder = snapshot_download(repository, repo_type="dataset", revision=revision or None, local_files_only=True)
@@ -153,14 +136,10 @@ def is_about_the_repository(source: str, name: str) -> bool:
 def _hub_parts(source: str) -> tuple[str, str, str]:
     """The repository, the revision and the path in it that `hf://datasets/OWNER/NAME@REVISION/PATH` names.
 
-    The repository is empty for any other source.
+    All are empty for any other source.
     """
-    owner, _, rest = source.removeprefix(_DATASETS).rstrip("/").partition("/")
-    if not source.startswith(_DATASETS) or not rest:
-        return "", "", ""
-    name, _, below = rest.partition("/")
-    name, _, revision = name.partition("@")
-    return f"{owner}/{name}", revision, below
+    match = re.fullmatch(r"hf://datasets/([^/]+/[^/@]+)(?:@([^/]*))?/?(.*?)/*", source)
+    return (match[1], match[2] or "", match[3]) if match else ("", "", "")
 
 
 def local_tokenizer(name: str) -> Path | None:
@@ -175,7 +154,7 @@ def tokenizer_file(spec: DataSpec) -> Path | None:
     """The local file that `data.tokenizer` names. None if it is not set or names a model on the hub."""
     path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
     if path and not path.is_file():
-        raise Unreadable(no_tokenizer(path))
+        raise Unreadable(f"data.tokenizer: there is no file {str(path.absolute())!r}")
     return path
 
 

@@ -31,7 +31,6 @@ from stages.data.dataset import (
     require_tokenizer,
 )
 from stages.data.errors import DataError
-from stages.data.mixture import Mixture, MixtureSource, MixtureStage
 from stages.data.spec import SPLITS
 from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME
 
@@ -54,8 +53,6 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
     A damaged mixture is set aside and written again. Raises DataError if a dataset cannot be read, is a mixture itself,
     or has another tokenizer than the first, and DiskFull if the disk is full.
     """
-    unlimited = [MixtureSource(each.name, 2**60, 1, each.epochs_at_most) for each in ingredients]
-    Mixture(unlimited, [MixtureStage(0, {each.name: each.weight for each in ingredients})])  # checks names and weights
     manifests = {each.name: read_dataset_manifest(each.dataset) for each in ingredients}
     for each in ingredients:
         if manifests[each.name].sources:

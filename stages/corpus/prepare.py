@@ -37,7 +37,7 @@ from stages.checkpoint.files import hash_file, sync_path, write_file
 from stages.corpus.corpus import CHOICE_VERSION, Corpus, Skipped, open_corpus, plain_name
 from stages.corpus.location import in_one_spelling, tokenizer_file
 from stages.corpus.prepared import given_dataset, locked, prepared_datasets, remote_dataset, require_usable
-from stages.corpus.shards import ShardTasks, ShuffleTasks
+from stages.corpus.shards import Shards
 from stages.corpus.tasks import RECORDS, Execute, OnProgress, Progress, run_locally
 from stages.corpus.tokenizer import given_tokenizer, tokenizer_content, train_tokenizer
 from stages.counted import counted
@@ -182,9 +182,9 @@ def _write_dataset(
     token_bytes: Literal[2, 4] = 2 if vocab_size <= 2**16 else 4
     end_of_text_id = tokenizer.token_to_id(spec.end_of_text)
     assert end_of_text_id is not None  # training adds it; given_tokenizer rejects a tokenizer without it
-    num_shuffled = corpus.num_shuffled_shards
-    tasks = ShardTasks(corpus, corpus.shards(), staging, token_bytes, end_of_text_id, num_shuffled)
-    parts, skipped = tasks.finished(progress, execute), Skipped(spec)
+    files, num_shuffled, skipped = corpus.shards(), corpus.num_shuffled_shards, Skipped(spec)
+    shards = Shards(corpus, files, num_shuffled, staging, token_bytes, end_of_text_id)
+    parts = shards.tasks().finished(progress, execute)
     for part in parts:
         skipped.join(part.skipped)
     if skipped.records.total:
@@ -195,10 +195,9 @@ def _write_dataset(
         splits[split] = joined_splits(of_split, tuple(file for each in of_split for file in each.files))
     _require_documents(spec, splits, skipped.records)
     if spec.shuffle_seed is not None:
-        num_tokens = tuple(part.splits["train"].num_tokens for part in parts)
-        shuffle = ShuffleTasks(staging, num_tokens, num_shuffled, spec.shuffle_seed, token_bytes)
-        files = tuple(file for record in shuffle.finished(progress, execute) for file in record.files)
-        splits["train"] = splits["train"].model_copy(update={"files": files})
+        shuffled = shards.shuffling(spec.shuffle_seed, splits["train"]).finished(progress, execute)
+        of_train = tuple(file for record in shuffled for file in record.splits["train"].files)
+        splits["train"] = splits["train"].model_copy(update={"files": of_train})
     tokenizer_sha256 = hash_file(path)
     return DatasetManifest(
         format_version=FORMAT_VERSION,
@@ -215,21 +214,14 @@ def _write_dataset(
 
 
 def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit], skipped: SkippedRecords) -> None:
-    num_documents = sum(split.num_documents for split in splits.values())
-    if num_documents < 2:
-        left_out = f". growctl skipped {skipped}" if skipped.total else ""
+    if without := [name for name, split in splits.items() if not split.num_documents]:
+        num_documents = sum(split.num_documents for split in splits.values())
         raise DataError(
-            f"data.source: {spec.source!r} has {counted(num_documents, 'document')}, but training and validation need"
-            f" one each; use more text, or set a data.document_separator that splits it{left_out}"
+            f"data.validation_fraction: {spec.validation_fraction} of the {counted(num_documents, 'document')} in"
+            f" {spec.source!r} leaves none for {' and '.join(without)} (documents with the same text stay together);"
+            " use another fraction, more text, or a data.document_separator that splits it"
+            + (f". growctl skipped {skipped}" if skipped.total else "")
         )
-    for name, split in splits.items():
-        if not split.num_documents:
-            fraction = max(5 / num_documents, 2 * spec.validation_fraction if name == "validation" else 0)
-            raise DataError(
-                f"data.validation_fraction: {spec.validation_fraction} of the {counted(num_documents, 'document')} in"
-                f" {spec.source!r} leaves none for {name}; try about {min(0.5, fraction):.2g} (documents with"
-                " the same text stay together)"
-            )
 
 
 def _publish(staging: Path, target: Path) -> None:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,14 @@ from typing import Any
 from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_file, write_file
-from stages.corpus.corpus import open_corpus
-from stages.corpus.files import are_cached
-from stages.corpus.location import (
-    PYTHON_STDLIB,
-    in_one_spelling,
-    local_path,
-    missing_text,
-    tokenizer_file,
-)
+from stages.corpus.location import in_one_spelling, local_path, missing_text, tokenizer_file
 from stages.corpus.tasks import Progress
-from stages.data.dataset import REMOTE_NAME, DatasetFile, DatasetManifest, read_dataset_manifest, verify_dataset
+from stages.data.dataset import REMOTE_NAME, DatasetManifest, read_dataset_manifest, verify_dataset
 from stages.data.errors import DataError, reason
 from stages.data.remote import CACHE_NAME, RemoteFiles, RemoteReading, remote_reading, write_remote_reading
 from stages.data.spec import NOT_CONTENT, SPLITS, DataSpec
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, preparation_lock
 
-_ASKED_AT_ONCE = 16
 _KEYS_OF_A_DATASET = {"splits", "fingerprint", "tokenizer_sha256"}
 """Keys that tell the manifest of a dataset from other files of that name."""
 
@@ -120,23 +110,6 @@ def require_usable(given: Path, spec: DataSpec, read: Callable[[Path], DatasetMa
     return given
 
 
-def text_changed(spec: DataSpec, dataset: Path) -> bool:
-    """Whether the local text of `spec` differs from what `dataset` was prepared from; False if that cannot be told.
-
-    A large text is not hashed again: it has changed if the size or the times of its files have.
-    """
-    recorded = read_dataset_manifest(dataset).source_sha256
-    if recorded is None or given_dataset(spec) or (spec.source != PYTHON_STDLIB and local_path(spec.source) is None):
-        return False
-    with suppress(DataError, OSError):
-        corpus = open_corpus(in_one_spelling(spec))
-        cache = corpus.hash_cache(dataset.parent)
-        if cache and not are_cached(corpus.files, cache):
-            return cache.exists()
-        return corpus.hashed(dataset.parent).sha256 != recorded
-    return False
-
-
 @contextmanager
 def locked(dataset_dir: Path, progress: Progress) -> Iterator[None]:
     """Waits until no other process locks the dataset, then locks it, if the file system has locks.
@@ -159,9 +132,8 @@ def locked(dataset_dir: Path, progress: Progress) -> Iterator[None]:
 def remote_dataset(spec: DataSpec, datasets_dir: Path, progress: Progress) -> Path | None:
     """The directory in `datasets_dir` of the dataset at the URL `spec.source`; None if no dataset lies there.
 
-    Fetches and checks the manifest and the tokenizer, and asks for the size of every shard. If the URL cannot be
-    reached, a directory from before is enough; `progress.tell` gets a line that says so. Raises DataError that names
-    the file that is missing, has another size or is altered; CacheUnusable if the cache cannot be written.
+    Fetches and checks the manifest and the tokenizer. If the URL cannot be reached, a directory from before is enough;
+    `progress.tell` gets a line that says so. Raises DataError for a file that is missing or altered.
     """
     if local_path(spec.source) is not None or "://" not in spec.source or "::" in spec.source:
         return None
@@ -226,16 +198,6 @@ def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, target: P
         if manifest.sources:
             raise DataError(f"{reading.url} is a mixture, which has no tokens; name the URLs of its sources' datasets")
         write_file(staging / TOKENIZER_NAME, files.whole(TOKENIZER_NAME, manifest.tokenizer_sha256))
-        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-            list(pool.map(lambda file: _check_size(files, file), manifest.files))
         write_remote_reading(staging, reading)
         verify_dataset(staging)
         publish_directory(target)
-
-
-def _check_size(files: RemoteFiles, file: DatasetFile) -> None:
-    if (size := files.size(file.name)) not in (None, file.bytes):
-        raise DataError(
-            f"{files.url}/{file.name} has {size:,} bytes, not {file.bytes:,} as in the manifest: it is truncated or"
-            " belongs to another dataset; upload it again"
-        )

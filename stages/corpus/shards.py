@@ -11,21 +11,21 @@ import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from model.strict import Strict
 from stages.checkpoint.files import sync_path, write_file
 from stages.corpus.corpus import Corpus, Skipped
 from stages.corpus.encoding import Encoder, Tokens
 from stages.corpus.files import SourceFile
-from stages.corpus.tasks import Meter, Tasks
+from stages.corpus.tasks import Meter, ShardRecord, Tasks
 from stages.data.dataset import DatasetFile, DatasetSplit, joined_hash
 from stages.data.order import UInt64Array
-from stages.data.spec import SPLITS, SkippedRecords, SplitName
+from stages.data.spec import SPLITS, SplitName
 from stages.stage_dir import TOKENIZER_NAME
 
 ENDINGS = ("ds", "ds.index")
@@ -84,48 +84,30 @@ class TokenWriter:
             path.unlink(missing_ok=True)
 
 
-class ShardRecord(Strict):
-    """One written shard."""
-
-    splits: dict[SplitName, DatasetSplit]
-    """Its documents of each split. Train has no files yet if the documents are to be shuffled."""
-
-    skipped: SkippedRecords
-    """The bad records in its files."""
-
-
 @dataclass(frozen=True)
-class ShardTasks(Tasks[ShardRecord]):
-    """Tokenises the documents of a source, a shard at a time."""
+class Shards:
+    """Writes the shards of a dataset from a source. Can be pickled."""
 
     corpus: Corpus
-    shards: tuple[tuple[SourceFile, ...], ...]
+    files: tuple[tuple[SourceFile, ...], ...]
     """The files of each shard."""
-    directory: Path
-    token_bytes: int
-    end_of_text_id: int
     num_shuffled: int
     """How many shards the train documents are shuffled into afterwards, if `data.shuffle_seed` is set."""
-    title = "tokenising"
-    record_type = ShardRecord
+    directory: Path
+    """The dataset that is being prepared, with its tokenizer."""
+    token_bytes: int
+    end_of_text_id: int
 
-    def __len__(self) -> int:
-        return len(self.shards)
+    def tasks(self) -> Tasks:
+        """Tokenises the documents of the source, a shard at a time."""
+        sizes = (sum(file.num_bytes for file in files) for files in self.files)
+        return Tasks("tokenising", self.directory, tuple(sizes), self._tokenise)
 
-    def num_bytes(self, number: int) -> int:
-        """The size of a shard's files as stored."""
-        return sum(file.num_bytes for file in self.shards[number])
-
-    @property
-    def shares_memory(self) -> bool:
-        """Other processes cannot see the files of fsspec's memory."""
-        return "memory" in self.corpus.fs.protocol
-
-    def work(self, number: int, meter: Meter) -> ShardRecord:
+    def _tokenise(self, number: int, meter: Meter) -> ShardRecord:
         """Writes the tokens of both splits. Raises Interrupted if a local file has changed since the start."""
         seed, end = self.corpus.spec.shuffle_seed, self.end_of_text_id
         encoder = Encoder(Tokenizer.from_file(str(self.directory / TOKENIZER_NAME)), end, self.token_bytes)
-        skipped, files = Skipped(self.corpus.spec), self.shards[number]
+        skipped, files = Skipped(self.corpus.spec), self.files[number]
         num_bytes, num_ends = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
         text_hashes = dict.fromkeys(SPLITS, joined_hash(()))
         documents = self.corpus.documents(files, None, meter.advance, skipped)
@@ -145,7 +127,7 @@ class ShardTasks(Tasks[ShardRecord]):
             self.corpus.require_unchanged(files)
             written = {split: writer.finish() for split, writer in writers.items()}
         if seed is not None:
-            _sort_into_buckets(self.directory, number, seed, self.num_shuffled, self.token_bytes, train.num_tokens)
+            self._sort_into_buckets(number, seed)
             written["train"] = ()
         splits = {
             split: DatasetSplit(
@@ -160,74 +142,50 @@ class ShardTasks(Tasks[ShardRecord]):
         }
         return ShardRecord(splits=splits, skipped=skipped.records)
 
+    def shuffling(self, seed: int, train: DatasetSplit) -> Tasks:
+        """Collects the documents of each bucket of train in random order, after all `tasks`."""
+        size = train.num_tokens * self.token_bytes // self.num_shuffled  # on average
+        return Tasks("shuffling", self.directory, (size,) * self.num_shuffled, partial(self._shuffle, seed))
 
-class ShuffledRecord(Strict):
-    """The files of one shuffled shard."""
-
-    files: tuple[DatasetFile, ...]
-
-
-@dataclass(frozen=True)
-class ShuffleTasks(Tasks[ShuffledRecord]):
-    """Collects the documents of each bucket in random order."""
-
-    directory: Path
-    num_tokens: tuple[int, ...]
-    """Train tokens of each shard before shuffling."""
-    num_shuffled: int
-    seed: int
-    token_bytes: int
-    title = "shuffling"
-    record_type = ShuffledRecord
-
-    def __len__(self) -> int:
-        return self.num_shuffled
-
-    def num_bytes(self, number: int) -> int:
-        """The bytes of a shard's tokens, on average."""
-        return sum(self.num_tokens) * self.token_bytes // self.num_shuffled
-
-    def work(self, number: int, meter: Meter) -> ShuffledRecord:
+    def _shuffle(self, seed: int, number: int, meter: Meter) -> ShardRecord:
         """Writes one shuffled shard."""
-        filled = [shard for shard, num_tokens in enumerate(self.num_tokens) if num_tokens]
-        documents = [document for shard in filled for document in self._bucket(shard, number)]
+        unshuffled = sorted((self.directory / UNSHUFFLED).glob("*.buckets"))
+        documents = [document for path in unshuffled for document in self._bucket(path, number)]
         with TokenWriter(self.directory, "train", number) as writer:
-            for place in np.argsort(_draws(self.seed, _ORDERS + number, len(documents)), kind="stable").tolist():
+            for place in np.argsort(_draws(seed, _ORDERS + number, len(documents)), kind="stable").tolist():
                 writer.add(documents[place], True)
             files = writer.finish()
-        meter.advance(self.num_bytes(number))
-        return ShuffledRecord(files=files)
+        split = DatasetSplit(num_tokens=writer.num_tokens, num_bytes=0, num_documents=writer.num_documents, files=files)
+        meter.advance(split.num_tokens * self.token_bytes)
+        return ShardRecord(splits={"train": split})
 
-    def _bucket(self, shard: int, number: int) -> Iterator[Tokens]:
-        """The documents of `shard` that belong to the bucket `number`."""
-        path = self.directory / UNSHUFFLED / f"{shard:05d}.ds"
-        first, stop = np.fromfile(path.with_suffix(".buckets"), "<u8", 2, offset=8 * number).tolist()
+    def _bucket(self, path: Path, number: int) -> Iterator[Tokens]:
+        """The documents of an unshuffled shard that belong to the bucket `number`."""
+        first, stop = np.fromfile(path, "<u8", 2, offset=8 * number).tolist()
         if first == stop:
             return
         before = max(0, first - 1)
         ends = np.fromfile(path.with_suffix(".ds.index"), "<u8", stop - before, offset=8 * before)
         bounds = ends if first else np.concatenate((np.zeros(1, "<u8"), ends))
         start, num_tokens = int(bounds[0]), int(bounds[-1] - bounds[0])
-        tokens = np.fromfile(path, f"<u{self.token_bytes}", num_tokens, offset=start * self.token_bytes)
+        dtype = f"<u{self.token_bytes}"
+        tokens = np.fromfile(path.with_suffix(".ds"), dtype, num_tokens, offset=start * self.token_bytes)
         yield from np.split(tokens, (bounds[1:-1] - bounds[0]).astype(np.int64))
 
-
-def _sort_into_buckets(
-    directory: Path, shard: int, seed: int, num_buckets: int, token_bytes: int, num_tokens: int
-) -> None:
-    """Sorts the documents of an unshuffled shard by their bucket, and writes where each bucket begins."""
-    if not num_tokens:
-        return
-    path = directory / UNSHUFFLED / f"{shard:05d}.ds"
-    tokens = np.memmap(path, f"<u{token_bytes}", mode="r")
-    ends = np.fromfile(path.with_suffix(".ds.index"), "<u8").astype(np.int64)
-    buckets = _draws(seed, shard, len(ends)) % np.uint64(num_buckets)
-    with TokenWriter(directory, UNSHUFFLED, shard) as writer:
-        for document in np.argsort(buckets, kind="stable").tolist():
-            writer.add(tokens[ends[document - 1] if document else 0 : ends[document]], True)
-        writer.finish()
-    counts = np.bincount(buckets.astype(np.int64), minlength=num_buckets)
-    write_file(path.with_suffix(".buckets"), np.concatenate(([0], np.cumsum(counts))).astype("<u8").tobytes())
+    def _sort_into_buckets(self, shard: int, seed: int) -> None:
+        """Sorts the documents of an unshuffled shard by their bucket, and writes where each bucket begins."""
+        path, num_buckets = self.directory / UNSHUFFLED / f"{shard:05d}.ds", self.num_shuffled
+        if not path.exists():
+            return  # it has no documents of train
+        tokens = np.memmap(path, f"<u{self.token_bytes}", mode="r")
+        ends = np.fromfile(path.with_suffix(".ds.index"), "<u8").astype(np.int64)
+        buckets = _draws(seed, shard, len(ends)) % np.uint64(num_buckets)
+        with TokenWriter(self.directory, UNSHUFFLED, shard) as writer:
+            for document in np.argsort(buckets, kind="stable").tolist():
+                writer.add(tokens[ends[document - 1] if document else 0 : ends[document]], True)
+            writer.finish()
+        counts = np.bincount(buckets.astype(np.int64), minlength=num_buckets)
+        write_file(path.with_suffix(".buckets"), np.concatenate(([0], np.cumsum(counts))).astype("<u8").tobytes())
 
 
 def _draws(seed: int, stream: int, count: int) -> UInt64Array:

@@ -7,20 +7,21 @@ has no record is done again, with the same result.
 import os
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
 from model.strict import Strict
 from stages.checkpoint.files import write_file
+from stages.data.dataset import DatasetSplit
 from stages.data.errors import Interrupted
+from stages.data.spec import SkippedRecords, SplitName
 
 RECORDS = "records"
 """The folder of the records below a dataset that is being prepared."""
@@ -106,44 +107,41 @@ class Progress:
         return Meter(message, total_bytes, report)
 
 
-Record = TypeVar("Record", bound=Strict)
+class ShardRecord(Strict):
+    """The shards that a task has written."""
+
+    splits: dict[SplitName, DatasetSplit]
+    """Their documents of each split. Train has no files yet if the documents are to be shuffled."""
+
+    skipped: SkippedRecords = SkippedRecords()
+    """The bad records in the files that it read."""
 
 
-class Tasks(ABC, Generic[Record]):
-    """Tasks 0 to n - 1. Can be pickled, so that another process or machine can run a task."""
+@dataclass(frozen=True)
+class Tasks:
+    """Tasks that any process can do: it can be pickled."""
 
     title: str
     """What they do, as the progress calls it."""
     directory: Path
     """The dataset that is being prepared."""
-    record_type: type[Record]
+    sizes: tuple[int, ...]
+    """How many bytes each task reads."""
+    work: Callable[[int, Meter], ShardRecord]
+    """Does a task by its number. Its files are complete and on the disk when this returns; doing it twice gives the
+    same."""
 
-    @abstractmethod
     def __len__(self) -> int:
-        """How many there are."""
-
-    @abstractmethod
-    def num_bytes(self, number: int) -> int:
-        """How much a task reads."""
-
-    @abstractmethod
-    def work(self, number: int, meter: Meter) -> Record:
-        """Does a task. Its files are complete and on the disk when this returns; doing it twice gives the same."""
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether only this process can do the tasks, because they read from its memory."""
-        return False
+        return len(self.sizes)
 
     def run(self, number: int, meter: Meter) -> None:
         """Does a task and leaves its record."""
-        record = self.work(number, meter)
-        write_file(self._path(number), record.model_dump_json().encode())
+        write_file(self._path(number), self.work(number, meter).model_dump_json().encode())
 
-    def record(self, number: int) -> Record | None:
+    def record(self, number: int) -> ShardRecord | None:
         """The record of a finished task, None of another."""
         try:
-            return self.record_type.model_validate_json(self._path(number).read_bytes())
+            return ShardRecord.model_validate_json(self._path(number).read_bytes())
         except (OSError, ValidationError):
             return None
 
@@ -151,11 +149,10 @@ class Tasks(ABC, Generic[Record]):
         """The numbers of the tasks that are not finished."""
         return [number for number in range(len(self)) if self.record(number) is None]
 
-    def finished(self, progress: Progress, execute: "Execute") -> list[Record]:
+    def finished(self, progress: Progress, execute: "Execute") -> list[ShardRecord]:
         """The records of all tasks, which `execute` runs unless they are finished."""
-        meter = progress.meter(self.title, sum(map(self.num_bytes, range(len(self)))))
-        pending = self.pending()
-        meter.skip(sum(self.num_bytes(number) for number in set(range(len(self))).difference(pending)))
+        meter, pending = progress.meter(self.title, sum(self.sizes)), self.pending()
+        meter.skip(sum(self.sizes) - sum(self.sizes[number] for number in pending))
         if pending:
             execute(self, meter)
         records = [record for number in range(len(self)) if (record := self.record(number)) is not None]
@@ -163,10 +160,10 @@ class Tasks(ABC, Generic[Record]):
         return records
 
     def _path(self, number: int) -> Path:
-        return self.directory / RECORDS / f"{type(self).__name__}-{number:05d}.json"
+        return self.directory / RECORDS / f"{self.title}-{number:05d}.json"
 
 
-Execute = Callable[[Tasks[Any], Meter], None]
+Execute = Callable[[Tasks, Meter], None]
 """Runs all pending tasks, somewhere, and returns when they are finished; raises the error of one that failed."""
 
 
@@ -178,10 +175,10 @@ def run_locally(workers: int | None = None, log_path: Path | None = None) -> Exe
     log handlers of its caller, and leaves its processes behind when the caller is killed.)
     """
 
-    def execute(tasks: Tasks[Any], meter: Meter) -> None:
+    def execute(tasks: Tasks, meter: Meter) -> None:
         pending = tasks.pending()
         cores = len(os.sched_getaffinity(0))
-        num_workers = 1 if tasks.shares_memory else min(workers or cores, len(pending))
+        num_workers = min(workers or cores, len(pending))
         if num_workers > 1:
             _run_in_processes(tasks, pending, num_workers, max(1, cores // num_workers), log_path, meter)
         else:
@@ -192,7 +189,7 @@ def run_locally(workers: int | None = None, log_path: Path | None = None) -> Exe
 
 
 def _run_in_processes(
-    tasks: Tasks[Any], pending: list[int], workers: int, threads: int, log_path: Path | None, meter: Meter
+    tasks: Tasks, pending: list[int], workers: int, threads: int, log_path: Path | None, meter: Meter
 ) -> None:
     processes = get_context("spawn")
     held, lifeline = processes.Pipe(duplex=False)
@@ -201,14 +198,14 @@ def _run_in_processes(
         futures = {pool.submit(_run, tasks, number): number for number in pending}
         try:
             for future in as_completed(futures):
-                meter.advance(tasks.num_bytes(futures[future]), future.result())
+                meter.advance(tasks.sizes[futures[future]], future.result())
         except BrokenProcessPool as error:
             raise Interrupted(
                 f"data.workers: one of {workers} processes died, perhaps out of memory; try fewer"
             ) from error
 
 
-def _run(tasks: Tasks[Any], number: int) -> int:
+def _run(tasks: Tasks, number: int) -> int:
     """Does a task in a worker process. Returns how many tokens it wrote."""
     meter = Meter()
     tasks.run(number, meter)

@@ -18,11 +18,10 @@ read as they are. The definition: megatron/core/datasets/indexed_dataset.py of N
 megatron/data/indexed_dataset.py of EleutherAI/gpt-neox, which knows no modes and gives code 6 and 7 other names.
 
 **datatrove**. NAME.ds holds tokens of 2 or 4 bytes (unsigned, little-endian) and nothing else. NAME.ds.index holds the
-end of each document as uint64, in tokens. NAME.ds.metadata, if there is one, holds lines of text: the tokenizer with
-`|` and the bytes of a token, then the number of tokens. The definition: TokenizedFile in
-datatrove/pipeline/tokens/tokenizer.py.
+end of each document as uint64, in tokens. The definition: TokenizedFile in datatrove/pipeline/tokens/tokenizer.py.
 """
 
+import glob
 import os
 import re
 import struct
@@ -40,7 +39,6 @@ MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Types of tokens by their codes. The others are floating-point types."""
-LARGEST_SIZE = 2**31 - 1
 _HEADER = struct.Struct("<9sQBQQ")
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.bin")
 
@@ -78,28 +76,18 @@ def open_token_files(path: Path) -> list[TokenFiles]:
         return [files for file in files for files in open_token_files(file)]
     if path.suffix == ".ds":
         return [_open_datatrove(path)]
-    prefix = path.with_suffix("") if path.suffix in (".idx", ".bin") else path
-    if prefix == path and not _with_ending(prefix, ".idx").exists():
-        raise DataError(
-            f"there are no token files {str(path)!r}: name PREFIX for PREFIX.idx and PREFIX.bin, a file NAME.ds, or a"
-            " folder of them"
-        )
-    return [open_megatron(prefix)]
+    return [open_megatron(path.with_suffix("") if path.suffix in (".idx", ".bin") else path)]
 
 
 def _open_datatrove(path: Path) -> TokenFiles:
     num_bytes, index_bytes = _file_bytes(path), _file_bytes(_with_ending(path, ".index"))
     ends = mapped(_with_ending(path, ".index"), "<u8").view("<i8")
-    num_tokens, metadata = int(ends[-1]) if len(ends) else 0, _with_ending(path, ".metadata")
-    if metadata.exists():
-        with metadata.open("rb") as file:
-            size = {b"2": 2, b"4": 4}.get(file.readline(1 << 16).rstrip().rpartition(b"|")[2], 0)
-    else:
-        size = num_bytes // max(1, num_tokens) or 2
+    num_tokens = int(ends[-1]) if len(ends) else 0
+    size = num_bytes // max(1, num_tokens) or 2
     if size not in (2, 4) or num_tokens * size != num_bytes or index_bytes % 8 or (np.diff(ends, prepend=0) < 0).any():
         raise DataError(
-            f"{path} has {num_bytes:,} bytes, but its documents end after {num_tokens:,} tokens of 2 or 4 bytes: it,"
-            " its index or its metadata is damaged, or they do not belong together"
+            f"{path} has {num_bytes:,} bytes, but its documents end after {num_tokens:,} tokens of 2 or 4 bytes: it"
+            " or its index is damaged, or they do not belong together"
         )
     return TokenFiles(path, (path,), np.dtype(f"<u{size}"), Numbers.join([mapped(path, f"<u{size}")]), ends)
 
@@ -151,7 +139,7 @@ def _bin_paths(prefix: Path) -> list[Path]:
     whole = _with_ending(prefix, ".bin")
     if whole.exists():
         return [whole]
-    names = [path.name for path in prefix.parent.iterdir() if path.name.startswith(prefix.name)]
+    names = [path.name for path in prefix.parent.glob(f"{glob.escape(prefix.name)}-*.bin")]
     counts = {int(match[2]) for name in names if (match := _PART.fullmatch(name, len(prefix.name)))}
     if len(counts) != 1:
         raise DataError(f"{whole} does not exist, and there is no one set of parts of it ({prefix.name}-00000-of-...)")
@@ -172,22 +160,16 @@ def _with_ending(prefix: Path, ending: str) -> Path:
 def write_megatron(prefix: Path, source: TokenFiles, on_tokens: Callable[[int], None] = lambda count: None) -> None:
     """Writes the documents of `source` as `prefix`.bin and `prefix`.idx, a sequence each, and syncs both to disk.
 
-    Tokens of two bytes become uint16, others int32. Calls `on_tokens` with numbers of tokens that were written. Raises
-    DataError if an id or a document is too large for the format.
+    Tokens of two bytes become uint16, others int32. Calls `on_tokens` with numbers of tokens that were written.
     """
     code = 8 if source.dtype.itemsize == 2 else 4
     dtype, sizes = np.dtype(TYPES[code]), np.diff(source.ends, prepend=0)
-    largest, count = np.iinfo(dtype).max, len(sizes)
-    if (sizes > LARGEST_SIZE).any():
-        raise DataError(f"{source.name} has a document of more than {LARGEST_SIZE:,} tokens")
+    count = len(sizes)
 
     def tokens() -> Iterator[bytes]:
         for start, stop in chunks(len(source.tokens)):
-            ids = source.tokens.read(start, stop - start)
-            if ids.min() < 0 or ids.max() > largest:
-                raise DataError(f"{source.name} has a token outside 0 to {largest:,}, which is all the format has")
             on_tokens(stop - start)
-            yield ids.astype(dtype).tobytes()
+            yield source.tokens.read(start, stop - start).astype(dtype).tobytes()
 
     index = (
         _HEADER.pack(MAGIC, VERSION, code, count, count + 1),

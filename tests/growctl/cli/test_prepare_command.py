@@ -26,9 +26,6 @@ def test_prepare_always_reports_the_bad_records_skipped(tmp_path: Path) -> None:
     assert document["manifest"]["skipped"]["counts"] == {"not UTF-8": 1}
     [warning] = document["warnings"]
     assert "fewer than 50 documents or 100,000 tokens" in warning
-    values = (values[0], "data.vocab_size=2000", *values[2:])
-    out, _ = run_here("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs", "--json")
-    assert json.loads(out)["warnings"][1].startswith("data.vocab_size is 2,000, but the tokenizer trained on this text")
 
 
 def test_a_prepared_text_may_be_gone_for_prepare_validate_and_a_new_run(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_bin_in_parts_and_datatrove_files_become_shards_without_a_copy(tmp_pat
         (tmp_path / f"pile-{number:05d}-of-00004.bin").write_bytes(content[cuts[number] : cuts[number + 1]])
     (tmp_path / "pile.bin").unlink()
     write_datatrove_files(tmp_path / "trove/a.ds", encoded(TEXTS[:30]))
-    write_datatrove_files(tmp_path / "trove/b.ds", encoded(TEXTS[30:]), metadata=False)
+    write_datatrove_files(tmp_path / "trove/b.ds", encoded(TEXTS[30:]))
     (tmp_path / "trove/b.ds").rename(tmp_path / "elsewhere.ds")
     (tmp_path / "trove/b.ds").symlink_to(tmp_path / "elsewhere.ds")
     (tmp_path / "link").symlink_to(tmp_path / "trove")
@@ -232,15 +232,6 @@ def test_bytes_are_counted_by_decoding_if_the_tokenizer_is_not_byte_level(tmp_pa
     assert [splits[split].num_bytes for split in SPLITS] == [len("é the".encode()), len("the")]
 
 
-def test_the_advice_on_little_validation_text_is_to_import_again(tmp_path: Path, tokenizer: Path) -> None:
-    imported = tmp_path / "imported"
-    run_here("data", "import", pile(tmp_path / "pile"), "--tokenizer", tokenizer, "--output", imported,
-             "--validation-fraction", "0.1")  # fmt: skip
-    _, err = run_here("prepare", "quickstart", f"data.source={imported}", "~data.validation_fraction",
-                      "~data.vocab_size", "--runs-dir", tmp_path / "runs")  # fmt: skip
-    assert f"Prepare or import {imported} again with a larger validation fraction" in " ".join(err.split())
-
-
 def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset: Path, tokenizer: Path) -> None:
     good, new = pile(tmp_path / "good"), tmp_path / "new"
     high = write_megatron_files(tmp_path / "high", [[[5, 261, 0]], [[1, 0]]])
@@ -266,7 +257,7 @@ def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset:
         (("import", good, *given, "--validation", good), "good.bin is given twice"),
         (("import", good, *given, "--validation-fraction", "1"), "1.0 must be above 0 and below 1"),
         (("import", good, *given, "--validation", one, "--validation-fraction", "0.1"), "leave out one of the two"),
-        (("import", tmp_path / "gone", *given), "there are no token files"),
+        (("import", tmp_path / "gone", *given), "gone.bin does not exist, and there is no one set"),
         (("import", good, "--tokenizer", good, "--output", new), "--tokenizer: there is no file"),
         (("import", good, "--tokenizer", f"{good}.bin", "--output", new), "good.bin' is not a tokenizer.json"),
         (("import", good, *given, "--end-of-text", "</s>"), "--end-of-text: the tokenizer"),

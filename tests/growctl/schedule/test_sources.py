@@ -13,7 +13,7 @@ from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.run.requests import schedule_yaml
 from growctl.runs.storage import DatasetUse
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.sources import changed_texts, missing_data, prepare_data, prepared_data
+from growctl.schedule.sources import missing_data, prepare_data, prepared_data
 from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.errors import DataError
 from tests.growctl.mixed import write_schedule, write_texts
@@ -59,7 +59,8 @@ def test_the_weights_of_stages_need_no_dataset_of_their_own(original: Path) -> N
 def test_messages_about_a_source_name_its_entry(folder: Path) -> None:
     (folder / "code").rename(folder / "coda")
     missing = missing_data(loaded(folder).data, folder / "other")
-    assert missing == (f"data.mixture.1.source: '{folder}/code' does not exist; did you mean '{folder}/coda'?")
+    assert missing
+    assert missing.startswith(f"data.mixture.1.source: '{folder}/code' does not exist; set it to python-stdlib, a file")
     for command in (("validate",), ("run", "--dry-run")):
         _, err = run_here(*command, folder / "mixed.yaml", "--runs-dir", folder / "runs", expect=2)
         assert missing in err
@@ -83,16 +84,6 @@ def test_a_source_that_is_a_prepared_dataset_is_used_where_it_is(original: Path,
     again = prepare_data(data, tmp_path)
     assert read_dataset_manifest(again).fingerprint == read_dataset_manifest(mixture).fingerprint
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("books")]
-
-
-def test_a_resumed_run_hears_which_text_of_its_mixture_has_changed(folder: Path) -> None:
-    data, datasets = loaded(folder).data, folder / "runs/.datasets"
-    mixture = prepare_data(data, datasets)
-    assert list(changed_texts(data, mixture)) == []
-    (folder / "code/00.txt").write_text("another text")
-    [(text, dataset)] = changed_texts(data, mixture)
-    assert text == f"data.mixture.1.source '{folder}/code'"
-    assert dataset == read_dataset_manifest(mixture).sources[1].dataset(mixture)
 
 
 def write_spec(run: Path, schedule: Schedule, dataset: Path) -> None:

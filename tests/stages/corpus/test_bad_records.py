@@ -79,7 +79,7 @@ def test_more_bad_records_than_the_limit_are_one_error_and_leave_nothing(folder:
 
 def test_too_few_documents_because_the_others_were_skipped_says_which(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").write_text('{"texts": "a"}\n{"texts": "b"}\n{"text": "c"}\n')
-    message = r"has 1 document, .*\. growctl skipped 2 bad records \(2 no text\): .*/d\.jsonl line 1 \(no text\), "
+    message = r"of the 1 document in .*\. growctl skipped 2 bad records \(2 no text\): .*/d\.jsonl line 1 \(no text\), "
     with pytest.raises(DataError, match=message):
         prepare(spec_of(tmp_path), tmp_path / "datasets")
 

@@ -13,10 +13,9 @@ TEXTS = [[4, 5, 6], [], [65535]]
 
 
 @pytest.mark.parametrize("kind", ["H", "I"])
-@pytest.mark.parametrize("metadata", [False, True])
-def test_documents_are_read_exactly_with_and_without_metadata(tmp_path: Path, kind: str, metadata: bool) -> None:
-    path = write_datatrove_files(tmp_path / "00000_shuffled.ds", TEXTS, kind, metadata)
-    write_datatrove_files(tmp_path / "00001_shuffled.ds", [], kind, metadata)
+def test_documents_are_read_exactly(tmp_path: Path, kind: str) -> None:
+    path = write_datatrove_files(tmp_path / "00000_shuffled.ds", TEXTS, kind)
+    write_datatrove_files(tmp_path / "00001_shuffled.ds", [], kind)
     for name in (path, tmp_path):
         first, *others = open_token_files(name)
         assert texts_of(first) == TEXTS
@@ -28,12 +27,9 @@ def test_documents_are_read_exactly_with_and_without_metadata(tmp_path: Path, ki
     [
         ("", b"\x00" * 7, r"a\.ds has 7 bytes, but its documents end after 4 tokens"),
         (".index", b"\x00" * 9, r"a\.ds has 8 bytes, but its documents end after 0 tokens"),
-        (".index", b"\x05" + bytes(7) + b"\x04" + bytes(7), r"a\.ds has 8 bytes, .* its index or its metadata is"),
+        (".index", b"\x05" + bytes(7) + b"\x04" + bytes(7), r"a\.ds has 8 bytes, .* or its index is damaged"),
         (".index", b"\xff" * 8, r"a\.ds has 8 bytes, but its documents end after -1 tokens"),
         (".index", b"\x03" + bytes(7), r"a\.ds has 8 bytes, but its documents end after 3 tokens"),
-        (".metadata", b"", r"a\.ds has 8 bytes, .* its metadata is damaged"),
-        (".metadata", b"gpt2|3\n4\n", r"a\.ds has 8 bytes, .* its metadata is damaged"),
-        (".metadata", b"gpt2|4\n4\n", r"a\.ds has 8 bytes, but its documents end after 4 tokens"),
     ],
 )
 def test_damage_is_one_error_that_names_the_file(tmp_path: Path, ending: str, content: bytes, message: str) -> None:
@@ -43,8 +39,8 @@ def test_damage_is_one_error_that_names_the_file(tmp_path: Path, ending: str, co
         open_token_files(tmp_path / "a.ds")
 
 
-def test_files_that_do_not_belong_together_are_rejected_without_metadata(tmp_path: Path) -> None:
-    write_datatrove_files(tmp_path / "a.ds", TEXTS, metadata=False)
+def test_files_that_do_not_belong_together_are_rejected(tmp_path: Path) -> None:
+    write_datatrove_files(tmp_path / "a.ds", TEXTS)
     (tmp_path / "a.ds").write_bytes(bytes(24))
     with pytest.raises(DataError, match=r"a\.ds has 24 bytes, but its documents end after 4 tokens"):
         open_token_files(tmp_path / "a.ds")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stages.corpus.prepare import prepare
-from stages.corpus.prepared import prepared_datasets, text_changed
+from stages.corpus.prepared import prepared_datasets
 from stages.data.dataset import read_dataset_manifest
 from stages.data.errors import DataError
 from stages.data.spec import DataSpec
@@ -20,7 +20,6 @@ def test_a_dataset_as_source_is_used_as_it_is(tmp_path: Path) -> None:
     [(found, manifest)] = prepared_datasets(spec, tmp_path / "datasets")
     assert found == dataset
     assert manifest == read_dataset_manifest(dataset)
-    assert not text_changed(spec, dataset)
 
 
 def test_a_damaged_dataset_as_source_is_rejected_and_left_where_it_is(tmp_path: Path) -> None:

@@ -83,21 +83,14 @@ def test_a_text_under_another_spelling_is_not_prepared_again(texts: Path) -> Non
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"source": "textz"}, "data.source: '{above}/textz' does not exist; did you mean '{above}/texts'?"),
         ({"source": "q/0.txt"}, "data.source: '{above}/q/0.txt' does not exist; set it to python-stdlib, a file"),
         ({"source": "texts/x*"}, "data.source: no file matches '{above}/texts/x*'; set it to python-stdlib, a file, "),
-        ({"source": "gone"}, "data.source: '{above}/gone' is a link to 'nowhere', which does not exist"),
-        (
-            {"source": "texts", "tokenizer": "./tok.json"},
-            "data.tokenizer: there is no file '{above}/tok.json'; did you mean '{above}/tok2.json'?",
-        ),
+        ({"source": "gone"}, "data.source: '{above}/gone' does not exist; set it to python-stdlib"),
+        ({"source": "texts", "tokenizer": "./tok.json"}, "data.tokenizer: there is no file '{above}/tok.json'"),
     ],
 )
-def test_a_missing_local_source_or_tokenizer_is_named_with_the_nearest(
-    texts: Path, values: dict[str, str], message: str
-) -> None:
+def test_a_missing_local_source_or_tokenizer_is_named(texts: Path, values: dict[str, str], message: str) -> None:
     (texts.parent / "gone").symlink_to("nowhere")
-    (texts.parent / "tok2.json").touch()
     said = missing_text(DataSpec.model_validate(values))
     assert said
     assert said.startswith(message.format(above=texts.parent))

@@ -110,7 +110,7 @@ def test_truncated_files_and_counts_beyond_the_file_are_rejected(tmp_path: Path)
     (tmp_path / "bad.bin").unlink()
     with pytest.raises(DataError, match=r"bad\.bin does not exist, and there is no one set of parts"):
         open_megatron(tmp_path / "bad")
-    with pytest.raises(DataError, match=r"there are no token files '.*nothing'"):
+    with pytest.raises(DataError, match=r"nothing\.bin does not exist, and there is no one set of parts"):
         open_token_files(tmp_path / "nothing")
 
 
@@ -133,18 +133,3 @@ def test_the_writer_writes_the_definition_byte_by_byte(
     assert texts_of(files) == texts
     for ending in ("bin", "idx"):
         assert (folder / f"ours.{ending}").read_bytes() == (folder / f"good.{ending}").read_bytes()
-
-
-def test_ids_and_documents_too_large_for_the_format_are_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wide = open_megatron(write_megatron_files(tmp_path / "wide", [[[1, 2**31]]], "q"))
-    with pytest.raises(DataError, match=r"wide has a token outside 0 to 2,147,483,647"):
-        write_megatron(tmp_path / "new", wide)
-    negative = open_megatron(write_megatron_files(tmp_path / "negative", [[[1, -1]]], "h"))
-    with pytest.raises(DataError, match=r"negative has a token outside 0 to 65,535"):
-        write_megatron(tmp_path / "new", negative)
-    monkeypatch.setattr("stages.corpus.token_files.LARGEST_SIZE", 3)
-    long = open_megatron(write_megatron_files(tmp_path / "long", [[[1], [2, 3, 4]]]))
-    with pytest.raises(DataError, match=r"long has a document of more than 3 tokens"):
-        write_megatron(tmp_path / "new", long)

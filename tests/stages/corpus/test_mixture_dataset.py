@@ -97,15 +97,6 @@ def test_sources_that_make_no_mixture_get_one_clear_error(
     mixture: Path, ingredients: list[Ingredient], tmp_path: Path
 ) -> None:
     datasets = tmp_path / "datasets"
-    with pytest.raises(DataError, match=r"data\.mixture: has no sources"):
-        write_mixture([], datasets)
-    for weight in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(DataError, match=r"data\.mixture: the weight of 'books' is"):
-            write_mixture([ingredients[0]._replace(weight=weight)], datasets)
-    with pytest.raises(DataError, match=r"data\.mixture: 'books' is named more than once"):
-        write_mixture([ingredients[0], ingredients[0]], datasets)
-    with pytest.raises(DataError, match=r"epochs_at_most of 'books' is 0; it must be"):
-        write_mixture([ingredients[0]._replace(epochs_at_most=0)], datasets)
     with pytest.raises(DataError, match=r"data\.mixture: 'all' .* is a mixture itself; name its sources"):
         write_mixture([ingredients[0], Ingredient("all", mixture, 1.0)], datasets)
     manifest = read_dataset_manifest(ingredients[1].dataset).model_copy(update={"tokenizer_sha256": "0"})

@@ -1,4 +1,4 @@
-"""A dataset is enough without its text, and a text that differs from its dataset is noticed."""
+"""A dataset is enough without its text."""
 
 import os
 import shutil
@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.corpus import corpus as corpus_module
 from stages.corpus.prepare import prepare
-from stages.corpus.prepared import text_changed
 from stages.corpus.tasks import Progress
 from stages.data.errors import DataError
 from stages.data.spec import DataSpec
@@ -55,29 +53,3 @@ def test_a_text_that_can_be_read_but_not_used_is_an_error_although_a_dataset_exi
     (texts / "0.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match="is not UTF-8"):
         prepare(spec_of(texts), tmp_path / "datasets")
-
-
-def test_a_dataset_notices_that_its_text_has_changed_but_not_new_times(texts: Path, tmp_path: Path) -> None:
-    spec = spec_of(texts)
-    dataset = prepare(spec, tmp_path / "datasets")
-    os.utime(texts / "0.txt", (1, 1))
-    assert not text_changed(spec, dataset)
-    (texts / "30.txt").write_text("one more")
-    assert text_changed(spec, dataset)
-    shutil.rmtree(texts)
-    assert not text_changed(spec, dataset)
-
-
-def test_a_large_text_is_not_hashed_again_to_see_whether_it_has_changed(
-    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(corpus_module, "CACHED_BYTES", 0)
-    spec = spec_of(texts)
-    dataset = prepare(spec, tmp_path / "datasets")
-    monkeypatch.setattr("stages.corpus.files.hash_files", lambda paths: iter([None] * len(list(paths))))
-    assert not text_changed(spec, dataset)
-    os.utime(texts / "0.txt", (1, 1))
-    assert text_changed(spec, dataset)
-    for memory in dataset.parent.glob(".*.hashes.json"):
-        memory.unlink()
-    assert not text_changed(spec, dataset), "it was prepared elsewhere"

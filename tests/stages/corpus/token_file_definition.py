@@ -42,16 +42,13 @@ def write_megatron_files(prefix: Path, documents: Sequence[Sequence[Sequence[int
     return prefix
 
 
-def write_datatrove_files(
-    path: Path, documents: Sequence[Sequence[int]], kind: str = "H", metadata: bool = True
-) -> Path:
-    """Writes NAME.ds, NAME.ds.index and, if asked for, NAME.ds.metadata."""
+def write_datatrove_files(path: Path, documents: Sequence[Sequence[int]], kind: str = "H") -> Path:
+    """Writes NAME.ds, NAME.ds.index, and NAME.ds.metadata as datatrove does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tokens = [token for document in documents for token in document]
     path.write_bytes(struct.pack(f"<{len(tokens)}{kind}", *tokens))
     ends = [sum(map(len, documents[: number + 1])) for number in range(len(documents))]
     path.with_name(f"{path.name}.index").write_bytes(struct.pack(f"<{len(ends)}Q", *ends))
-    if metadata:
-        text = f"gpt2|{struct.calcsize(kind)}\n{len(tokens)}\n{len(tokens)} T"
-        path.with_name(f"{path.name}.metadata").write_text(text)
+    text = f"gpt2|{struct.calcsize(kind)}\n{len(tokens)}\n{len(tokens)} T"
+    path.with_name(f"{path.name}.metadata").write_text(text)
     return path
