@@ -161,7 +161,7 @@ def run(
         submit(request, screen)
         say(f"\nTo see its progress: growctl status {ladder}{where}")
     else:
-        from growctl.run.ladder import run as run_schedule
+        from growctl.run.runner import run as run_schedule
 
         with make_screen(Terminal()) as screen:
             if note:

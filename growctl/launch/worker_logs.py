@@ -35,14 +35,16 @@ def slurm_failure(log: Path, start: int) -> str | None:
     return failures[-1] if failures else None
 
 
-def failure_reason(log: Path, start: int) -> str:
+def failure_reason(log: Path, start: int, exit_code: int = 1) -> str:
     """Why workers failed whose log is `log` from byte `start` on.
 
     It is their own last failure message, else a node or a machine that failed, as it comes before the errors of workers
-    that miss it, else the last error or lines.
+    that miss it, else the signal that `exit_code` names, else the last error or lines.
     """
     if reason := logged_reason(log, start) or slurm_failure(log, start) or unreached_machine(log, start):
         return reason
+    if ended_by := ending_signal(exit_code):
+        return signal_reason(ended_by)
     lines = _lines(log, start)
     if told := next((line for line in lines if _SSH.fullmatch(line)), None):
         return f"ssh from mpirun failed ({told.removesuffix('.')}); ssh to every machine {_NO_QUESTION}"

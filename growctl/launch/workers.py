@@ -3,12 +3,15 @@
 import os
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from growctl.launch.machines import Launch
-from stages.process.lifeline import Lifeline
+from growctl.launch.worker_logs import failure_reason
+from model.errors import Failure
+from stages.process.lifeline import STDIN, VARIABLE, Lifeline
 
 ENDING_SECONDS = 10.0
 """Time that workers have to end after their standard input is closed; start_ranks.py kills those that do not."""
@@ -102,6 +105,23 @@ class Workers:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def run_apart(command: Sequence[str], environment: Mapping[str, str], log: Path, seconds: float | None = None) -> None:
+    """Runs a command to its end, or for `seconds`, in a process that ends with this one and appends to `log`.
+
+    Raises Failure with the reason if it fails.
+    """
+    log_start = log.stat().st_size if log.exists() else 0
+    launch = Launch(list(command), {"PYTHONSAFEPATH": "1", VARIABLE: STDIN, **environment})
+    with Workers(launch, log) as process:
+        try:
+            exit_code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise Failure(f"it did not end within {seconds:.0f} seconds") from None
+    if exit_code != 0:
+        raise Failure(failure_reason(log, log_start, exit_code))
 
 
 def _private(path: str, flags: int) -> int:

@@ -8,14 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from growctl.launch.machines import Launch
-from growctl.launch.worker_logs import (
-    ending_signal,
-    failure_reason,
-    logged_reason,
-    signal_reason,
-    slurm_failure,
-    unreached_machine,
-)
+from growctl.launch.worker_logs import failure_reason, logged_reason, slurm_failure, unreached_machine
 from growctl.launch.workers import Workers
 from growctl.run import signals
 from growctl.text.formatting import duration
@@ -142,15 +135,10 @@ class Attempt:
             return Outcome("hung", f"no rank did anything for {duration(self._spec.hang_seconds)}: {where}")
         if workers.exit_code == 0:
             return Outcome("ended")
-        if told := logged_reason(self._log, self._log_start):
-            return Outcome("failed", told)
-        if problem := slurm_failure(self._log, self._log_start):  # srun's exit code is then no signal's
-            return Outcome("crashed", problem)
-        ended_by = ending_signal(workers.exit_code)
-        reason = unreached_machine(self._log, self._log_start) or (
-            signal_reason(ended_by) if ended_by else failure_reason(self._log, self._log_start)
-        )
-        return Outcome("crashed" if self._begun or self._once_begun else "failed", reason)
+        reason = failure_reason(self._log, self._log_start, workers.exit_code)
+        may_pass = self._begun or self._once_begun or slurm_failure(self._log, self._log_start)
+        is_reported = logged_reason(self._log, self._log_start) is not None
+        return Outcome("crashed" if may_pass and not is_reported else "failed", reason)
 
     def _follow(self, workers: Workers, stop: signals.Note) -> bool:
         """Follows the workers until they exit or must be killed. Returns True if they hang."""

@@ -3,17 +3,14 @@
 Commands that read an engine checkpoint get a temporary conversion of it.
 """
 
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir
 from typing import NamedTuple
 
-from growctl.launch.machines import Launch
-from growctl.launch.worker_logs import ending_signal, failure_reason, logged_reason, signal_reason
-from growctl.launch.workers import Workers
+from growctl.launch.workers import run_apart
 from growctl.run.requests import RunFailed
 from model.errors import Failure
 from stages.checkpoint.directory import newest_checkpoint, remove_converted, set_aside, whole_or_set_aside
@@ -22,7 +19,6 @@ from stages.checkpoint.pickles import check_origin
 from stages.checkpoint.retention import clear_leftovers
 from stages.checkpoint.staging import remove_abandoned, temporary_directory
 from stages.counted import plural
-from stages.process.lifeline import STDIN, VARIABLE
 from stages.stage_dir import StagePaths, converted_directory, staging_directory
 
 
@@ -40,21 +36,19 @@ class World(NamedTuple):
 
 def newest_own(
     stage_directory: Path, tell: Callable[[str], None], wanted: Callable[[Manifest], bool] = lambda _: True
-) -> Manifest | None:
-    """The manifest of what `checkpoint_to_resume` would choose, before any conversion; None if the stage has nothing.
+) -> Path | None:
+    """The newest checkpoint that is `wanted`, or a conversion that outlived a newer one; None if there is none.
 
-    Sets the same checkpoints aside.
+    Broken checkpoints are set aside, each with a message.
     """
-    clear_leftovers(stage_directory)
+    clear_leftovers(stage_directory)  # no process writes here now, and the new checkpoints may need the space
     newest = newest_checkpoint(stage_directory, tell, wanted)
     if newest:
         remove_converted(stage_directory, newest)
-    manifests = [read_manifest(newest)] if newest else []
     for converted in StagePaths(stage_directory).conversions():
-        own = newest is not None and converted == converted_directory(newest)
-        if not own and _whole(converted, None, tell, wanted):
-            manifests.append(read_manifest(converted))
-    return max(manifests, key=lambda manifest: manifest.step, default=None)
+        if (newest is None or converted != converted_directory(newest)) and _whole(converted, None, tell, wanted):
+            return converted
+    return newest
 
 
 def checkpoint_to_resume(
@@ -66,26 +60,19 @@ def checkpoint_to_resume(
     """The checkpoint that workers of `world` resume from: the newest that is `wanted`; None if the stage has none.
 
     Converts an engine checkpoint of another world first. The conversion is kept until a newer checkpoint is complete.
-    Broken checkpoints are set aside, each with a message. Raises RunFailed if the conversion fails.
+    Raises RunFailed if the conversion fails.
     """
-    clear_leftovers(stage_directory)  # no process writes here now, and the new checkpoints may need the space
-    newest = newest_checkpoint(stage_directory, tell, wanted)
-    if newest:
-        remove_converted(stage_directory, newest)
-    fits = newest is not None and _world(read_manifest(newest)) == world
-    for converted in StagePaths(stage_directory).conversions():
-        own = newest is not None and converted == converted_directory(newest)
-        # A conversion newer than every step_* outlived its broken step_*. It is the newest checkpoint, in any world.
-        if not (own and fits) and _whole(converted, newest if own else None, tell, wanted):
-            return converted
-    if newest is None or fits:
+    newest, stage = newest_own(stage_directory, tell, wanted), StagePaths(stage_directory)
+    if newest is None or newest in stage.conversions() or _world(read_manifest(newest)) == world:
         return newest
+    converted = converted_directory(newest)
+    if converted in stage.conversions() and _whole(converted, newest, tell, wanted):
+        return converted
     tell(f"{newest.name} was saved by {_world(read_manifest(newest))}; converting it for {world}")
-    log = StagePaths(stage_directory).log
     try:
-        return convert(newest, converted_directory(newest), log)
+        return convert(newest, converted, stage.log)
     except RunFailed as error:
-        raise RunFailed(f"{error}\nfull log: {log}") from error
+        raise RunFailed(f"{error}\nfull log: {stage.log}") from error
 
 
 def _whole(
@@ -121,25 +108,6 @@ def convert(checkpoint: Path, target: Path, log: Path) -> Path:
     except Failure as error:
         raise RunFailed(f"{checkpoint} cannot be converted: {error}") from None
     return target
-
-
-def run_apart(command: Sequence[str], environment: Mapping[str, str], log: Path, seconds: float | None = None) -> None:
-    """Runs a command to its end, or for `seconds`, in a process that ends with this one and appends to `log`.
-
-    Raises Failure with the reason if it fails.
-    """
-    log_start = log.stat().st_size if log.exists() else 0
-    launch = Launch(list(command), {"PYTHONSAFEPATH": "1", VARIABLE: STDIN, **environment})
-    with Workers(launch, log) as process:
-        try:
-            exit_code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise Failure(f"it did not end within {seconds:.0f} seconds") from None
-    if exit_code != 0:
-        ended_by = ending_signal(exit_code)
-        reason = signal_reason(ended_by) if ended_by else failure_reason(log, log_start)
-        raise Failure(logged_reason(log, log_start) or reason)
 
 
 @contextmanager

@@ -211,7 +211,7 @@ def train_set(requests: Sequence[LadderRequest], screen: Screen) -> dict[str, st
 
     The reasons are by name. Raises Stopped on a signal, after the current run has saved; the same call resumes.
     """
-    from growctl.run.ladder import run
+    from growctl.run.runner import run
 
     failures: dict[str, str] = {}
     queued: list[LadderRequest] = []

@@ -249,7 +249,7 @@ class JobPart:
         return DelayedSubmission(self)
 
     def _run(self) -> None:
-        from growctl.run.ladder import run_part
+        from growctl.run.runner import run_part
         from growctl.text.console import Terminal
 
         run_part(self.request, self.name, self.last_stage, Screen(Terminal(), timestamps=True))

@@ -5,6 +5,7 @@ Once the first stage has its `initial/`, the run no longer needs the checkpoint 
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from growctl.ladder.stage_plans import StagePlan
@@ -18,7 +19,7 @@ from growctl.schedule.start_block import BaseBlock
 from model.config import TransformerConfig
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.directory import link_checkpoint, whole_or_set_aside
-from stages.checkpoint.manifest import Manifest, history_of, manifest_hash, read_manifest, verify_checkpoint
+from stages.checkpoint.manifest import history_of, manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pickles import check_origin
 from stages.data.dataset import DatasetManifest
 from stages.stage_dir import StagePaths
@@ -54,27 +55,20 @@ class Start:
         """The first stage's `initial/`, written if it is missing. Raises RunFailed for one of another checkpoint."""
         if not whole_or_set_aside(stage.initial, screen.message):
             self.tell(dataset, screen.message)
-            if plan.is_grown:
-                screen.growing(plan)
-            self.write_initial(plan, stage)
+            self._write_initial(plan, stage, screen)
         manifest = read_manifest(stage.initial)
         parents = (manifest_hash(stage.initial), manifest.lineage.parent)
         if self.base.manifest not in parents and self.base.kind != "engine":
             raise RunFailed(f"{stage.initial} was not made from {self.path}; move it away and run again")
         return stage.initial
 
-    def write_initial(self, plan: StagePlan, stage: StagePaths) -> None:
-        """Writes the first stage's `initial/`, completely or not at all: the checkpoint itself, or grown."""
+    def _write_initial(self, plan: StagePlan, stage: StagePaths, screen: Screen) -> None:
         self._check_unchanged()
         source, own = self.path, stage.converted_start
         shutil.rmtree(own, ignore_errors=True)
         if self.base.kind == "engine":
-            source = own if plan.is_grown else stage.initial
-            convert(self.path, source, stage.log)
-        if plan.is_grown:
-            _grow(self.schedule, plan, source, stage.initial)
-        elif source != stage.initial:
-            link_checkpoint(source, stage.initial)
+            source = convert(self.path, own, stage.log)
+        _grow_or_link(self.schedule, plan, source, stage.initial, screen)
         shutil.rmtree(own, ignore_errors=True)
 
     def position(self, dataset: DatasetManifest) -> tuple[int, str]:
@@ -83,19 +77,16 @@ class Start:
         It goes on where the checkpoint stopped if the order of the data is the same.
         """
         base, windows = self.base, longest_context(self.schedule)
-        if base.dataset_fingerprint != dataset.fingerprint:
-            return 0, "from sample 0, because the start checkpoint was trained on other data"
-        if base.seed != self.schedule.seed:
-            return 0, f"from sample 0, because the start checkpoint was trained with the seed {base.seed}"
-        if base.window_length not in (None, windows):
-            ladder = "" if base.window_length == base.sequence_length else ", the longest of its ladder"
-            return 0, f"from sample 0, because the start checkpoint was trained at context {base.window_length}{ladder}"
-        if base.packing != self.schedule.data.packing:
-            return 0, f"from sample 0, because the start checkpoint was trained with data.packing: {base.packing}"
-        context = base.sequence_length or windows
-        of = "" if context == windows else f" of {context:,} tokens"
-        place = f"from sample {base.samples_seen:,}{of}, where the start checkpoint stopped"
-        return base.samples_seen * context, place
+        both = {
+            "data": (base.dataset_fingerprint, dataset.fingerprint),
+            "seed": (base.seed, self.schedule.seed),
+            "context": (base.window_length or windows, windows),
+            "data.packing": (base.packing, self.schedule.data.packing),
+        }
+        if other := [what for what, (was, now) in both.items() if was != now]:
+            return 0, f"from sample 0, because the start checkpoint was trained with another {other[0]}"
+        place = f"from sample {base.samples_seen:,}, where the start checkpoint stopped"
+        return base.samples_seen * (base.sequence_length or windows), place
 
     def entry(self, dataset: DatasetManifest) -> BaseEntry:
         """The checkpoint as the ledger records it; with its loss if that was measured on the same text."""
@@ -130,18 +121,13 @@ class Start:
             )
 
     def _check_unchanged(self) -> None:
-        try:
-            manifest = manifest_hash(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            raise RunError(
-                f"start: {self.path} is gone, and the run has not copied it yet; restore it, or give this run another "
-                "start under another --name"
-            ) from None
-        if manifest != self.base.manifest:
-            raise RunError(
-                f"start: {self.path} has changed since this run was started; restore it, or start a run under another "
-                "--name"
-            )
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if manifest_hash(self.path) == self.base.manifest:
+                return
+        raise RunError(
+            f"start: {self.path} is gone or has changed since this run was started, and the run has not copied it yet; "
+            "restore it, or start a run under another --name"
+        )
 
 
 def made_from_previous(schedule: Schedule, plan: StagePlan, previous: Path, initial: Path, screen: Screen) -> Path:
@@ -150,11 +136,7 @@ def made_from_previous(schedule: Schedule, plan: StagePlan, previous: Path, init
     Raises RunFailed for one of another checkpoint.
     """
     if not whole_or_set_aside(initial, screen.message):
-        if plan.is_grown:
-            screen.growing(plan)
-            _grow(schedule, plan, previous, initial)
-        else:
-            link_checkpoint(previous, initial)
+        _grow_or_link(schedule, plan, previous, initial, screen)
     histories = [history_of(read_manifest(checkpoint)) for checkpoint in (initial, previous)]
     own = histories[0][-2 if plan.is_grown else -1]
     if own.hash != histories[1][-1].hash:
@@ -162,15 +144,20 @@ def made_from_previous(schedule: Schedule, plan: StagePlan, previous: Path, init
     return initial
 
 
-def _grow(schedule: Schedule, plan: StagePlan, source: Path, output: Path) -> Manifest:
-    """Writes `output`, the checkpoint `source` grown to the size of stage `plan`. Returns its manifest."""
+def _grow_or_link(schedule: Schedule, plan: StagePlan, source: Path, output: Path, screen: Screen) -> None:
+    """Writes `output`, completely or not at all: the checkpoint `source`, grown to stage `plan` if that grows."""
+    if not plan.is_grown:
+        link_checkpoint(source, output)
+        return
     from stages.grow.expand import expand, expand_transformer
 
+    screen.growing(plan)
     growth, seed = schedule.growth, schedule.seed
     if isinstance(plan.model, TransformerConfig):
         assert growth.operator is not None
-        return expand_transformer(source, output, plan.model, growth.operator, noise=growth.copy_noise, seed=seed)
-    return expand(source, output, **plan.growth._asdict(), policy=growth.policy(), seed=seed)
+        expand_transformer(source, output, plan.model, growth.operator, noise=growth.copy_noise, seed=seed)
+    else:
+        expand(source, output, **plan.growth._asdict(), policy=growth.policy(), seed=seed)
 
 
 def growth_message(plan: StagePlan, stage: StagePaths, before: float | None, after: float) -> str | None:

@@ -17,12 +17,13 @@ from growctl.launch.local import Local
 from growctl.ledger import books as ledger_books
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.ledger import Ledger
-from growctl.run import runner
+from growctl.run import stage_run
 from growctl.run.attempt import Outcome, StageHistory
 from growctl.run.requests import RunRequest
-from growctl.run.runner import Execution, StageRun, stage_entry
+from growctl.run.runner import Execution, stage_entry
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
+from growctl.run.stage_run import StageRun
 from stages.metrics import MetricsWriter, Record, read_metrics
 from tests.growctl.runs import SCHEDULE, write_schedule
 from tests.stages.checkpoints import write_checkpoint
@@ -120,8 +121,8 @@ def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(
     execution: Execution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts, events = 3, 40
-    monkeypatch.setattr(runner, "Attempt", Attempts(attempts, events))
-    monkeypatch.setattr(runner, "pause_after", lambda failures: 0.0)
+    monkeypatch.setattr(stage_run, "Attempt", Attempts(attempts, events))
+    monkeypatch.setattr(stage_run, "pause_after", lambda failures: 0.0)
     parsed = counted(monkeypatch, stages.metrics, "parse_line")
     booked = counted(monkeypatch, ledger_books._Attempt, "take")
     StageRun(execution, execution.plans[0]).finish()
@@ -141,7 +142,7 @@ def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_w
             assert super().run().kind == "ended"
             return Outcome("failed", "the loss is nan")
 
-    monkeypatch.setattr(runner, "Attempt", Failing(num_attempts=1, num_events=1))
+    monkeypatch.setattr(stage_run, "Attempt", Failing(num_attempts=1, num_events=1))
     StageRun(execution, execution.plans[0]).finish()
     assert "stage small is complete, but its workers failed: the loss is nan" in capsys.readouterr().out
 
@@ -149,8 +150,8 @@ def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_w
 def test_a_run_that_resumes_on_another_machine_removes_what_the_first_was_growing(
     execution: Execution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=1))
-    monkeypatch.setattr(runner, "growth_message", lambda *_: None)
+    monkeypatch.setattr(stage_run, "Attempt", Attempts(num_attempts=1, num_events=1))
+    monkeypatch.setattr(stage_run, "growth_message", lambda *_: None)
     StageRun(execution, execution.plans[0]).finish()
     unfinished = left(execution.stage(execution.plans[1]).initial, host="node-9")
     StageRun(execution, execution.plans[1]).finish()
@@ -161,7 +162,7 @@ def test_a_run_that_resumes_on_another_machine_removes_what_the_first_was_growin
 def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(
     execution: Execution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=3))
+    monkeypatch.setattr(stage_run, "Attempt", Attempts(num_attempts=1, num_events=3))
     StageRun(execution, execution.plans[0]).finish()
     execution.screen = Screen(Console())
     execution.screen.run_started("tiny", None, execution.plans)
@@ -190,7 +191,7 @@ class Interrupted:
 def test_a_signal_while_rows_are_committed_stops_the_run_and_books_every_record_once(
     execution: Execution, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
-    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=4))
+    monkeypatch.setattr(stage_run, "Attempt", Attempts(num_attempts=1, num_events=4))
     query = Interrupted(execution.ledger.query, call, lambda sql, **_: sql == "COMMIT")
     monkeypatch.setattr(execution.ledger, "query", query)
     with pytest.raises(Stopped):
@@ -202,7 +203,7 @@ def test_a_signal_while_rows_are_committed_stops_the_run_and_books_every_record_
 def test_a_signal_while_records_are_read_loses_none_of_them(
     execution: Execution, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
-    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=4))
+    monkeypatch.setattr(stage_run, "Attempt", Attempts(num_attempts=1, num_events=4))
     monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, call))
     with pytest.raises(Stopped):
         StageRun(execution, execution.plans[0]).finish()
@@ -223,7 +224,7 @@ def test_the_rows_of_a_stage_with_a_lost_start_do_not_depend_on_the_pieces_it_is
     execution: Execution, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     monkeypatch.setattr("growctl.run.attempt.PIECE", piece)
-    monkeypatch.setattr(runner, "Attempt", Attempts(num_attempts=1, num_events=0))
+    monkeypatch.setattr(stage_run, "Attempt", Attempts(num_attempts=1, num_events=0))
     stage = execution.stage(execution.plans[0])
     stage.directory.mkdir(parents=True)
     first = line("start", seconds=0.0)[:-9] + b'damaged"}\n' + line("train", step=4) + line("checkpoint", step=5)

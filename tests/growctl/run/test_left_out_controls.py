@@ -122,7 +122,7 @@ def test_the_report_says_it(tmp_path: Path) -> None:
 
 def test_the_line_has_the_time_of_the_run_like_its_other_lines(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request(runs.parent, False).record_choices()
-    monkeypatch.setattr("growctl.run.ladder.run", lambda request, screen: None)
+    monkeypatch.setattr("growctl.run.runner.run", lambda request, screen: None)
     out, err = run_here("run", runs / "tiny/schedule.yaml", "--runs-dir", runs)
     assert err == ""
     assert re.match(rf"\d{{4}}-\S+Z tiny: its {LEFT_OUT}; to train them, add --controls\n", out)

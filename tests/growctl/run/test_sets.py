@@ -70,7 +70,7 @@ def stop() -> None:
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
     runner = Runner()
-    monkeypatch.setattr("growctl.run.ladder.run", runner)
+    monkeypatch.setattr("growctl.run.runner.run", runner)
     return runner
 
 

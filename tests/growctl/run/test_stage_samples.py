@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from growctl.run import stage_samples
-from growctl.run.stage_samples import write_apart, write_new_samples
+from growctl.run import stage_run
+from growctl.run.stage_run import write_apart, write_new_samples
 from model.errors import Failure
 from stages.generate.text_samples import TextRequest, TextSamples, read_samples, write_samples
 from stages.stage_dir import StagePaths
@@ -29,7 +29,7 @@ def _here(monkeypatch):
     def write_here(stage: StagePaths, request: TextRequest) -> TextSamples:
         return write_samples(stage.final, request, stage.samples)
 
-    monkeypatch.setattr(stage_samples, "write_apart", write_here)
+    monkeypatch.setattr(stage_run, "write_apart", write_here)
 
 
 def no_message(text: str) -> None:
@@ -72,7 +72,7 @@ def test_no_stale_texts_remain(stage, monkeypatch):
     assert write_new_samples(stage, TextRequest(), no_message) is None
     assert not stage.samples.exists()
     write_new_samples(stage, REQUEST, no_message)
-    monkeypatch.setattr(stage_samples, "MOST_PARAMETERS", 10)
+    monkeypatch.setattr(stage_run, "MOST_PARAMETERS", 10)
     assert write_new_samples(stage, TextRequest(prompts=("class ",)), lambda _: None) is None
     assert not stage.samples.exists()
 
@@ -113,9 +113,9 @@ def test_a_process_of_its_own_writes_the_texts(stage):
     ],
 )
 def test_a_process_that_fails_does_not_end_the_run(stage, monkeypatch, program, message):
-    monkeypatch.setattr(stage_samples, "PROGRAM", (sys.executable, "-S", "-c", program))
-    monkeypatch.setattr(stage_samples, "KILL_SECONDS", 0.1 if "sleep" in program else 600.0)
-    monkeypatch.setattr(stage_samples, "write_apart", write_apart)
+    monkeypatch.setattr(stage_run, "PROGRAM", (sys.executable, "-S", "-c", program))
+    monkeypatch.setattr(stage_run, "KILL_SECONDS", 0.1 if "sleep" in program else 600.0)
+    monkeypatch.setattr(stage_run, "write_apart", write_apart)
     messages: list[str] = []
     assert write_new_samples(stage, REQUEST, messages.append) is None
     assert messages[1].startswith("no text samples: ")
@@ -131,7 +131,7 @@ def test_trouble_becomes_a_message(stage, trouble, message, monkeypatch):
     if trouble == "checkpoint":
         shutil.rmtree(stage.final)
     elif trouble == "size":
-        monkeypatch.setattr(stage_samples, "MOST_PARAMETERS", 10)
+        monkeypatch.setattr(stage_run, "MOST_PARAMETERS", 10)
     else:
         stage.samples.mkdir()
     assert write_new_samples(stage, REQUEST, messages.append) is None
