@@ -225,6 +225,9 @@ def _whose(index: int) -> str:
 
 def _batches(schedule: Schedule) -> Iterator[Row]:
     training, longest = schedule.training, longest_context(schedule)
+    usual = training.batch_size * training.sequence_length
+    is_other = training.batch_tokens not in (None, usual)
+    yield "training.batch_tokens", is_other, f"must be batch_size x sequence_length, {usual}; drop one of them"
     for index, stage in enumerate(schedule.stages):
         here, length = f"stages.{index}", stage.sequence_length or training.sequence_length
         tokens, size = stage.batch_tokens, stage.batch_size
@@ -232,7 +235,6 @@ def _batches(schedule: Schedule) -> Iterator[Row]:
             differ = tokens % length if size is None else size * length != tokens
             yield f"{here}.batch_tokens", differ, f"must be batch_size times the stage's sequence_length, {length}"
         elif size is None and not longest % length:
-            usual = training.batch_size * training.sequence_length
             allowed = f"must divide the {usual} tokens of training's step; set {here}.batch_size too"
             yield f"{here}.sequence_length", usual % length, allowed
         key = f"{here}.sequence_length" if stage.sequence_length else "training.sequence_length"

@@ -4,13 +4,11 @@ growctl/ladder/checks.py rejects bad combinations, after pydantic has accepted e
 """
 
 import math
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
-    BeforeValidator,
     Field,
     PositiveFloat,
-    field_validator,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
@@ -28,7 +26,6 @@ from growctl.schedule.training_blocks import (
     SamplesBlock,
     TrainingBlock,
 )
-from growctl.text.suggestion import did_you_mean
 from model.config import ScoreFunction
 from model.strict import example
 from stages.spec import Anomalies
@@ -126,34 +123,6 @@ class StageBlock(Block):
     """Whether the stage also ends in a finished model: a branch from its end, on which the learning rate decays. The
     ladder continues undecayed. true, false, or {decay: SHARE}; by default as `releases` says."""
 
-    @field_validator("layers", mode="before")
-    @classmethod
-    def _which_not_how_many(cls, value: Any) -> Any:
-        if type(value) is int:
-            raise ValueError("must be a list, such as [0, 1]; the number of layers is num_layers")
-        return value
-
-    @field_validator("until", mode="before")
-    @classmethod
-    def _no_percentage(cls, value: Any) -> Any:
-        number, is_percentage = str(value).removesuffix("%"), str(value).endswith("%")
-        try:
-            percent = float(number)
-        except ValueError:
-            return value
-        if (0 if is_percentage else 1) < percent <= 100:
-            raise ValueError(f"must be a share, above 0 and 1 at most; write {percent / 100:g} for {percent:g} %")
-        return value
-
-    @field_validator("release", mode="before")
-    @classmethod
-    def _known_release(cls, value: Any) -> Any:
-        if value is None or isinstance(value, bool | ReleaseBlock):
-            return value
-        if isinstance(value, dict):
-            return ReleaseBlock.model_validate(value)  # its errors name the key inside the block
-        raise ValueError("must be true, false, or {decay: SHARE}, with a share above 0 and 1 at most")
-
 
 ControlKind = Literal[
     "tokenformer-scratch",
@@ -183,14 +152,6 @@ class ControlBlock(Block):
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
-TRACKERS = get_args(TrackerName)
-
-
-def _known_tracker(name: Any) -> Any:
-    if name in TRACKERS:
-        return name
-    hint = did_you_mean(name, TRACKERS) if isinstance(name, str) else ""
-    raise ValueError(f"no such tracker{hint} (trackers: {', '.join(TRACKERS)})")
 
 
 class Schedule(Block):
@@ -217,7 +178,7 @@ class Schedule(Block):
     the stages with a `release` do."""
     controls: list[ControlBlock] = []
     trackers: Annotated[
-        list[Annotated[TrackerName, BeforeValidator(_known_tracker, json_schema_input_type=TrackerName)]],
+        list[TrackerName],
         example(["tensorboard", "wandb"]),
     ] = []
     """Experiment trackers that show the run too: tensorboard, wandb, mlflow, trackio (`pip install
@@ -233,13 +194,6 @@ class Schedule(Block):
         release = self.stages[index].release
         asked = self.releases == "all" if release is None else release
         return asked if isinstance(asked, ReleaseBlock) else ReleaseBlock() if asked else None
-
-    @field_validator("trackers")
-    @classmethod
-    def _each_tracker_once(cls, names: list[TrackerName]) -> list[TrackerName]:
-        if len(set(names)) < len(names):
-            raise ValueError("must name each tracker once")
-        return names
 
     @property
     def vocab_size(self) -> int:

@@ -17,13 +17,16 @@ SHOWN_PROBLEMS = 20
 _WORDING = {
     "missing": "is missing",
     "model_type": "must be a block of keys",
+    "bool_type": "must be true or false",
     "dict_type": "must be a block of keys",
     "list_type": "must be a list",
-    "bool_type": "must be true or false",
     "too_short": "must have at least one entry",
     "invalid_key": "must be text",
 }
 """Our wording of pydantic's errors about Python types. The other types keep pydantic's: `must be greater than 0`."""
+
+_ALTERNATIVE = re.compile(r"(bool|int|str|none)|(constrained|function)-.*|(list|literal)\[.*|[A-Z]\w*Block", re.DOTALL)
+"""What pydantic adds to a location for one of several types that a value may have."""
 
 
 class ScheduleError(UserError):
@@ -33,20 +36,34 @@ class ScheduleError(UserError):
 def describe(error: ValidationError, root: type[BaseModel]) -> list[str]:
     """One line per mistake. A misspelt key counts once: the key that it stands for is not also missing."""
     lines, meant = [], set()
-    problems = error.errors(include_url=False)
-    for problem in sorted(problems, key=lambda problem: problem["type"] != "extra_forbidden"):
-        location, kind, value = problem["loc"], problem["type"], problem["input"]
+    problems = _of_alternatives(error)
+    for location, kind, value, reason in sorted(problems, key=lambda problem: problem[1] != "extra_forbidden"):
         if kind == "extra_forbidden":
             close, reason = _unknown_key(location, root)
             meant.add((*location[:-1], close))
-        elif kind == "value_error":
-            reason = str(problem["ctx"]["error"])
-        else:
-            reason = _WORDING.get(kind) or re.sub(r"^\w+ should", "must", problem["msg"])
         if kind != "missing" or location not in meant:
             own_keys = kind == "missing" or (kind == "value_error" and isinstance(value, dict))
             lines += [problem_line(location, ... if own_keys else value, line) for line in reason.splitlines()]
     return lines
+
+
+def _of_alternatives(error: ValidationError) -> list[tuple[tuple[int | str, ...], str, Any, str]]:
+    """(location, kind, value, reason) of each mistake in a value. If a value has alternatives, such as a block or a
+    word, those are the mistakes inside it, or else one that names them all."""
+    found: dict[tuple[int | str, ...], list[tuple[tuple[int | str, ...], str, Any, str]]] = {}
+    for problem in error.errors(include_url=False):
+        location, kind = problem["loc"], problem["type"]
+        reason = _WORDING.get(kind) or re.sub(r"^\w+ should", "must", problem["msg"])
+        reason = str(problem["ctx"]["error"]) if kind == "value_error" else reason
+        keys = tuple(key for key in location if not _ALTERNATIVE.fullmatch(str(key)))
+        whole = next((location[:at] for at, key in enumerate(location) if key not in keys), location)
+        found.setdefault(whole, []).append((keys, kind, problem["input"], reason))
+    problems = []
+    for location, each in found.items():
+        inside = [problem for problem in each if problem[0] != location]
+        reasons = " or ".join(dict.fromkeys(reason for *_, reason in each)).replace(" or must be ", " or ")
+        problems += inside or [(*each[0][:3], reasons)] if len(each) > 1 else each
+    return problems
 
 
 def problem_line(location: Sequence[Any], value: Any, allowed: str) -> str:

@@ -49,10 +49,10 @@ def block_in(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 _NUMBER = r"(\d{1,99}(?:\.\d{1,99})?)"
 _COUNT = re.compile(rf"{_NUMBER} ?([kmbt]?)", re.IGNORECASE)
-_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _DURATION = re.compile(rf"{_NUMBER} ?(d|h|min|m|s)", re.IGNORECASE)
+_SIZE = re.compile(rf"{_NUMBER} ?((?:[kmgt]i?)?)b?", re.IGNORECASE)
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _SECONDS = {"d": 86400, "h": 3600, "min": 60, "m": 60, "s": 1}
-_SIZE = re.compile(rf"{_NUMBER} ?([kmgt]i?)?b?", re.IGNORECASE)
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 MOST_COUNTED = 10**14
@@ -61,39 +61,28 @@ MOST_COUNTED = 10**14
 
 def parse_count(value: Any) -> int:
     """Parses 15B, 300M, 2.5k or a plain whole number. Raises ValueError for anything else."""
-    number = _plain(value)
-    if isinstance(value, str) and (match := _COUNT.fullmatch(value.strip())):
-        number = Decimal(match[1]) * _FACTORS[match[2].upper()]
-    if not number.is_finite() or number != int(number):
-        raise ValueError("must be a whole number; 2.5k, 300M and 15B are fine")
-    return int(number)
+    return _parsed(value, _COUNT, _COUNTS, "must be a whole number; 2.5k, 300M and 15B are fine")
 
 
 def parse_duration(value: Any) -> int:
     """Parses 90m, 36h, 1d 12h or a number of seconds into whole seconds. Raises ValueError for anything else."""
-    number = _plain(value)
-    if isinstance(value, str) and (parts := _DURATION.findall(value)) and not _DURATION.sub("", value).strip():
-        number = sum((Decimal(count) * _SECONDS[unit.lower()] for count, unit in parts), Decimal(0))
-    if not number.is_finite() or number != int(number):
-        raise ValueError("must be a duration: 90m, 36h, 1d 12h, or seconds")
-    return int(number)
+    return _parsed(value, _DURATION, _SECONDS, "must be a duration: 90m, 36h, 1d 12h, or seconds", parts=99)
 
 
 def parse_size(value: Any) -> int:
     """Parses 40GiB, 80 GB, 512MiB or a number of bytes into bytes. Raises ValueError for anything else."""
-    number = _plain(value)
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        number = Decimal(match[1]) * _BYTES[(match[2] or "").lower()]
+    return _parsed(value, _SIZE, _BYTES, "must be a size: 40GiB, 80GB, 512MiB, or bytes")
+
+
+def _parsed(value: Any, pattern: re.Pattern[str], factors: dict[str, int], allowed: str, parts: int = 1) -> int:
+    """The sum of up to `parts` numbers with units, or a plain whole number."""
+    number = Decimal(value) if isinstance(value, int | float) and not isinstance(value, bool) else Decimal("nan")
+    found = pattern.findall(value)[:parts] if isinstance(value, str) else []
+    if found and not pattern.sub("", value, parts).strip():
+        number = sum((Decimal(count) * factors[unit.lower()] for count, unit in found), Decimal(0))
     if not number.is_finite() or number != int(number):
-        raise ValueError("must be a size: 40GiB, 80GB, 512MiB, or bytes")
+        raise ValueError(allowed)
     return int(number)
-
-
-def _plain(value: Any) -> Decimal:
-    """The value of a YAML number; NaN for everything else, so that callers need one check only."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return Decimal(value)
-    return Decimal("nan")
 
 
 def _text(pattern: str) -> Any:

@@ -5,11 +5,10 @@ everything that composition can still fill in: keys from the files of a defaults
 """
 
 import json
-from itertools import combinations
 from typing import Any
 
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.files import GROUPS, SHIPPED, choices, shipped_schedules
+from growctl.schedule.files import GROUPS, shipped_schedules
 
 _ANNOTATIONS = ("description", "default", "examples", "unit")
 _NOT_JSON_SCHEMA = ("title", "gt", "ge", "lt", "le")
@@ -28,14 +27,10 @@ def schedule_schema() -> dict[str, Any]:
     written = Schedule.model_json_schema()
     definitions = {name: _block(block) for name, block in sorted(written["$defs"].items())}
     top = _block({key: value for key, value in written.items() if key != "$defs"})
-    complete: dict[str, Any] = {"required": top.pop("required"), "properties": {}}
-    for name in complete["required"]:
-        block = definitions.get(written["properties"][name].get("$ref", "").removeprefix("#/$defs/"))
-        if block and "required" in block:  # entries of lists keep theirs: lists are never merged from several files
-            complete["properties"][name] = _required(name, block.pop("required"))
-    complete["properties"]["data"] = {"anyOf": [{"required": ["source"]}, {"required": ["mixture"]}]}
-    definitions["StageBlock"] |= _at_most_one("train_tokens", "train_steps", "until")
-    definitions["TrainingBlock"] |= _at_most_one("ladder_tokens", "ladder_flops")
+    required = top.pop("required")
+    for name in required:
+        if block := definitions.get(written["properties"][name].get("$ref", "").removeprefix("#/$defs/")):
+            block.pop("required", None)  # the keys may come from other files; entries of lists keep theirs
     definitions["Reference"] = {
         "description": "The value of another key, ${training.batch_size}, or of the environment, ${oc.env:NAME}.",
         "type": "string",
@@ -48,27 +43,9 @@ def schedule_schema() -> dict[str, Any]:
         "type": "object",
         "properties": {"defaults": _defaults(), **top["properties"]},
         "additionalProperties": False,
-        "if": {"required": ["defaults"]},
-        "else": complete,
+        "anyOf": [{"required": ["defaults"]}, {"required": required}],
         "$defs": definitions,
     }
-
-
-def _at_most_one(*keys: str) -> dict[str, Any]:
-    """The schema of a block in which at most one of `keys` has a value."""
-    pairs = [
-        {"properties": {key: {"not": {"type": "null"}} for key in pair}, "required": [*pair]}
-        for pair in combinations(keys, 2)
-    ]
-    return {"not": {"anyOf": pairs}}
-
-
-def _required(name: str, keys: list[str]) -> dict[str, Any]:
-    """The schema of the keys that a block needs; for the batch, one of `batch_size` and `batch_tokens` is enough."""
-    if name != "training":
-        return {"required": keys}
-    either = [{"required": ["batch_size"]}, {"required": ["batch_tokens"]}]
-    return {"required": [key for key in keys if key != "batch_size"], "anyOf": either}
 
 
 def _block(schema: dict[str, Any]) -> dict[str, Any]:
@@ -111,8 +88,7 @@ def _forms(schema: dict[str, Any]) -> list[dict[str, Any]]:
 def _defaults() -> dict[str, Any]:
     """The schema of a defaults list."""
     choice = {"type": ["string", "array", "null"]}
-    blocks = {group: choice | {"examples": choices(group, (SHIPPED,))} for group in GROUPS}
-    keyword = rf"^(override|optional) ({'|'.join(GROUPS)})$"
+    block = {"type": "object", "patternProperties": {rf"^((override|optional) )?({'|'.join(GROUPS)})$": choice}}
     return {
         "description": "The files that this schedule starts from; later entries win. Each is a schedule by name or "
         "path, a choice for a block ({launch: slurm}, or {override launch: slurm} if an entry above already chooses "
@@ -121,14 +97,7 @@ def _defaults() -> dict[str, Any]:
         "items": {
             "anyOf": [
                 {"type": "string", "examples": ["_self_", *shipped_schedules()]},
-                {
-                    "type": "object",
-                    "properties": blocks,
-                    "patternProperties": {keyword: choice},
-                    "additionalProperties": False,
-                    "minProperties": 1,
-                    "maxProperties": 1,
-                },
+                block | {"additionalProperties": False, "minProperties": 1, "maxProperties": 1},
             ]
         },
     }

@@ -4,12 +4,11 @@ None of it changes the results beyond rounding, so you may change all of it when
 """
 
 import re
-from contextlib import suppress
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt, field_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator
 
-from growctl.schedule.fields import MOST_COUNTED, Block, Count, Duration, FlopsPerSecond, Size, parse_count
+from growctl.schedule.fields import Block, Count, Duration, FlopsPerSecond, Size
 from model.config import Kernels
 from model.precision import Precision
 from model.strict import example
@@ -88,36 +87,10 @@ MOST_MACHINES = 10**6
 Machines = Annotated[int, Field(gt=0, le=MOST_MACHINES)]
 """A number of machines, or of devices per machine."""
 
-
-def _no_more_than_exist(number: Any) -> Any:
-    """Rejects numbers of machines, or of devices per machine, that nobody has: they would overflow times and prices."""
-    if any(type(each) is int and each > MOST_MACHINES for each in (number if isinstance(number, list) else [number])):
-        raise ValueError(f"must be {MOST_MACHINES} or less")
-    return number
-
-
-def _text_or_number(value: Any) -> Any:
-    if not isinstance(value, str | int):  # a bool is an int
-        raise ValueError("must be text, a whole number, true or false")
-    return value
-
-
-Option = Annotated[str | int | bool, BeforeValidator(_text_or_number, json_schema_input_type=str | int | bool)]
-"""The value of a command's option; true for an option without a value."""
-
-
 OptionName = Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-
-
-def _no_nul(value: Any) -> Any:
-    if isinstance(value, str) and "\0" in value:
-        raise ValueError("must not contain a NUL character: environment variables cannot hold one")
-    return value
-
-
-Variable = Annotated[str, BeforeValidator(_no_nul, json_schema_input_type=str)]
-"""The value of an environment variable."""
+Variable = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+"""The value of an environment variable, which cannot hold a NUL."""
 
 
 class HardwareBlock(Block):
@@ -192,8 +165,8 @@ class SlurmBlock(Block):
     """Host memory to request per node; by default all of it."""
     setup: Annotated[list[str], example(["module load cuda"])] = []
     """Shell lines to run before the job starts, for example to load modules or activate an environment."""
-    options: Annotated[dict[OptionName, Option], example({"reservation": "my-reservation"})] = {}
-    """Further sbatch options by their long names: {reservation: name, exclusive: true}."""
+    options: Annotated[dict[OptionName, str | int | bool], example({"reservation": "my-reservation"})] = {}
+    """Further sbatch options by their long names: {reservation: name, exclusive: true}, true for one without value."""
 
 
 class SegmentsBlock(Block):
@@ -209,7 +182,7 @@ class LaunchBlock(Block):
 
     cluster: Annotated[Cluster, example("slurm")] = "local"
     """local: this machine. hostfile: several machines, through DeepSpeed's runners. slurm: jobs in a queue."""
-    nodes: Annotated[Machines | list[Machines], example([1, 2], "machines")] = 1
+    nodes: Annotated[Machines | Annotated[list[Machines], Field(min_length=1)], example([1, 2], "machines")] = 1
     """Number of machines; a list has one entry per stage."""
     devices: Annotated[Literal["auto"] | Machines, example(8, "ranks per machine")] = "auto"
     """Ranks on each machine. auto: one per GPU; without GPUs one per core, up to 8, and as many as divide the batch."""
@@ -225,7 +198,7 @@ class LaunchBlock(Block):
     """How the model is computed. eager: operator by operator; only this keeps a resumed run bit-identical to an
     unbroken one. compiled: torch.compile on each block. triton: fused kernels on GPUs, with `pip install
     'growctl[gpu]'`."""
-    micro_batch_size: Annotated[Literal["auto"] | PositiveInt, example(4, "sequences")] = "auto"
+    micro_batch_size: Annotated[Literal["auto"] | Count, example(4, "sequences")] = "auto"
     """Sequences per forward pass on one device. auto: as many as fit by `plan`'s estimate if the device's memory is
     known, else the device's whole share of the batch."""
     environment: Annotated[dict[VariableName, Variable], example({"NCCL_DEBUG": "INFO"})] = {}
@@ -263,46 +236,10 @@ class LaunchBlock(Block):
         """Machines of the stage with index `stage`."""
         return self.nodes[min(stage, len(self.nodes) - 1)] if isinstance(self.nodes, list) else self.nodes
 
-    @field_validator("nodes", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        entries = value if isinstance(value, list) else [value]
-        if not entries or any(type(entry) is not int or entry < 1 for entry in entries):
-            raise ValueError("must be a number of machines, 1 or more, or a list with one number per stage")
-        return _no_more_than_exist(value)
-
-    @field_validator("devices", mode="before")
-    @classmethod
-    def _auto_or_a_number(cls, value: Any) -> Any:
-        if value == "auto" or (type(value) is int and value > 0):
-            return _no_more_than_exist(value)
-        raise ValueError("must be auto, or a whole number above 0")
-
-    @field_validator("activation_checkpointing", mode="before")
-    @classmethod
-    def _known_checkpointing(cls, value: Any) -> Any:
-        if value in ("none", "blocks") or isinstance(value, SegmentsBlock):
-            return value
-        if isinstance(value, dict):
-            return SegmentsBlock.model_validate(value)  # its errors name the key inside the block
-        meant = {"true": "; blocks recomputes every block", "false": "; write none"}.get(str(value).lower(), "")
-        raise ValueError("must be none, blocks, or {every: N} with a number of blocks" + meant)
-
-    @field_validator("micro_batch_size", mode="before", json_schema_input_type=Literal["auto"] | Count | None)
-    @classmethod
-    def _auto_or_a_count(cls, value: Any) -> Any:
-        if value in (None, "auto"):
-            return "auto"
-        with suppress(ValueError):
-            if 0 < (number := parse_count(value)) <= MOST_COUNTED:
-                return number
-        raise ValueError("must be auto, or a whole number above 0 and no more than 100T")
-
     @field_validator("zero_stage", mode="before")
     @classmethod
     def _no_zero_stage_0(cls, value: Any) -> Any:
-        if type(value) is int and value == 0:
-            raise ValueError("ZeRO 0 saves no optimizer state that growth could read; use 1, which costs no more")
-        if type(value) is not int or not 1 <= value <= 3:
-            raise ValueError("must be 1, 2 or 3")
+        if type(value) is not int or value == 0:
+            advice = "ZeRO 0 saves no optimizer state that growth could read, and 1 costs no more"
+            raise ValueError(f"must be 1, 2 or 3; {advice}")
         return value

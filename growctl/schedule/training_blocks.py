@@ -9,8 +9,6 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     PositiveFloat,
-    ValidationError,
-    field_validator,
     model_validator,
 )
 
@@ -49,28 +47,15 @@ class TrainingBlock(Block):
     @model_validator(mode="before")
     @classmethod
     def _batch_in_tokens(cls, data: Any) -> Any:
-        """Computes batch_size from batch_tokens; if both are set, they must agree.
+        """Computes batch_size from batch_tokens; growctl/ladder/checks.py rejects them if they do not agree.
 
         A schedule that extends another one sets `batch_size: null` to count in tokens instead.
         """
-        if not isinstance(data, dict) or data.get("batch_tokens") is None:
+        if not isinstance(data, dict) or data.get("batch_tokens") is None or data.get("batch_size") is not None:
             return data
-        data = {key: value for key, value in data.items() if key != "batch_size" or value is not None}
-        own = {"batch_size": 1} | data  # if a value is wrong by itself, its field reports that
-        try:
-            tokens, length = parse_count(data["batch_tokens"]), parse_count(data.get("sequence_length"))
-            size = parse_count(data["batch_size"]) if "batch_size" in data else max(1, tokens // max(1, length))
-        except ValueError:
-            return own
-        if min(tokens, length, size) < 1:
-            return own
-        if size * length != tokens:
-            if "batch_size" in data:
-                raise ValueError(
-                    f"batch_size = {size} and batch_tokens = {tokens} differ (sequence_length is {length}); drop one "
-                    "(as an override: ~training.batch_tokens)"
-                )
-            raise ValueError(f"batch_tokens = {tokens}: must be a multiple of sequence_length, {length}")
+        size = 1  # if a value is wrong by itself, its field reports that
+        with suppress(ValueError):
+            size = max(1, parse_count(data["batch_tokens"]) // max(1, parse_count(data.get("sequence_length"))))
         return data | {"batch_size": size}
 
 
@@ -265,16 +250,6 @@ class GrowthBlock(GrowthPolicy):
         policy = POLICIES[_DEFAULT_PRESET]
         differs = any(key in data and data[key] != policy[key] for key in policy if key != "allow_jump")
         return {"preset": "custom" if differs else _DEFAULT_PRESET} | data
-
-    @field_validator("old_tokens", mode="before")
-    @classmethod
-    def _known_treatment(cls, value: Any) -> Any:
-        if value in ("train", "freeze") or isinstance(value, FreezeForBlock):
-            return value
-        if isinstance(value, dict) and value.keys() == {"freeze_for"}:
-            with suppress(ValidationError):
-                return FreezeForBlock(**value)
-        raise ValueError("must be train, freeze, or {freeze_for: STEPS}")
 
     def departures(self, preset: Preset) -> dict[str, Any]:
         """The keys whose values here contradict `preset`, each with the preset's value.

@@ -109,7 +109,7 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ({"k" * 999: 1}, "kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk..."),
         # ranges
         ({"launch.devices": 10**400}, "launch.devices"),
-        ({"launch.nodes": [1, 10**7]}, "launch.nodes"),
+        ({"launch.nodes": [1, 10**7]}, "launch.nodes.1"),
         ({"training.batch_size": -8}, "training.batch_size"),
         ({"training.batch_size": 10**30}, "training.batch_size"),
         ({"stages.0.train_tokens": "9" * 90 + "T"}, "stages.0.train_tokens"),

@@ -145,7 +145,7 @@ def test_any_text_parses_or_raises_value_error(text: str, which: int) -> None:
         ({"launch.hardware": {"device": "h101"}}, "launch.hardware.device"),
         ({"launch.hardware": {"mfu": 40}}, "launch.hardware.mfu"),
         ({"launch.micro_batch_size": "many"}, "launch.micro_batch_size"),
-        ({"launch.nodes": [1, 0]}, "launch.nodes"),
+        ({"launch.nodes": [1, 0]}, "launch.nodes.1"),
         ({"launch.nodes": [1, 2, 4]}, "launch.nodes"),
         ({"launch.environment": {"1A": "x"}}, "launch.environment.1A"),
         ({"launch.environment": {"A": 1}}, "launch.environment.A"),
@@ -189,9 +189,9 @@ def test_batch_tokens_set_the_batch_size() -> None:
 @pytest.mark.parametrize(
     ("changes", "paths"),
     [
-        ({"training.batch_tokens": 256}, "training"),
-        ({"training.batch_size": DELETE, "training.batch_tokens": 250}, "training"),
-        ({"training.batch_size": DELETE, "training.batch_tokens": 8}, "training"),
+        ({"training.batch_tokens": 256}, "training.batch_tokens"),
+        ({"training.batch_size": DELETE, "training.batch_tokens": 250}, "training.batch_tokens"),
+        ({"training.batch_size": DELETE, "training.batch_tokens": 8}, "training.batch_tokens"),
         ({"training.batch_tokens": "x"}, "training.batch_tokens"),
         (
             {"training.batch_size": DELETE, "training.batch_tokens": 256, "training.sequence_length": DELETE},

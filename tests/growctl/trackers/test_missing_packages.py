@@ -38,12 +38,13 @@ def test_the_second_trackers_package_is_named_too(without_wandb) -> None:
 
 def test_every_tracker_has_an_extra_of_its_name_with_its_packages() -> None:
     import tomllib
+    from typing import get_args
 
-    from growctl.schedule.blocks import TRACKERS
+    from growctl.schedule.blocks import TrackerName
     from tests.workers import REPOSITORY
 
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert tuple(adapters.PACKAGES) == tuple(adapters.ADAPTERS) == TRACKERS
+    assert tuple(adapters.PACKAGES) == tuple(adapters.ADAPTERS) == get_args(TrackerName)
     for name, packages in adapters.PACKAGES.items():
         needed = " ".join(extras[name])
         assert all(package in needed for package in packages), name
