@@ -15,7 +15,6 @@ from model.config import (
     BlockConfig,
     Generation,
     PattentionConfig,
-    ScoreFunction,
     TokenformerConfig,
     published_tau,
 )
@@ -63,18 +62,28 @@ def deepened(
     old_layers = config.num_layers
     if depth == "copy-stack":
         _check_stack(config, new_layers, layer_tokens)
-        added = _each_copied(config.blocks, new_layers, number)
+        copied = ((config.blocks[i % old_layers],) for i in range(new_layers))
+        added = each_once(
+            lambda block: _block({name: (p.num_tokens, p.tau) for name, p in block.pattentions().items()}, number),
+            copied,
+        )
     else:
         if not old_layers and layer_tokens is None:
             raise UserError(
                 "layer_tokens is missing: new layers are as large as the layer that they follow, but this model has "
                 "none; give the attention and the FFN tokens of a new layer"
             )
-        follows = [config.blocks[i] if old_layers else None for i in placed_after(depth, old_layers, new_layers)]
-        added = each_once(
-            lambda block: _identity_block(block, layer_tokens, number, config.score_function),
-            ((block,) for block in follows),
-        )
+
+        def identity(follows: BlockConfig | None) -> BlockConfig:
+            if layer_tokens:
+                sizes = dict.fromkeys(PATTENTIONS, layer_tokens[0]) | {"ffn": layer_tokens[1]}
+            else:
+                assert follows
+                sizes = {name: pattention.num_tokens for name, pattention in follows.pattentions().items()}
+            return _block({name: (n, published_tau(config.score_function, n)) for name, n in sizes.items()}, number)
+
+        follows = placed_after(depth, old_layers, new_layers)
+        added = each_once(identity, ((config.blocks[i] if old_layers else None,) for i in follows))
     old = zip(range(old_layers), config.block_ids, config.blocks, strict=True)
     new = zip(placed_after(depth, old_layers, new_layers), new_block_ids(config, new_layers), added, strict=True)
     order = sorted([*old, *new], key=lambda entry: entry[0])  # stable: new blocks come after the one that they follow
@@ -88,48 +97,34 @@ def deepened(
 
 def _check_stack(config: TokenformerConfig, new_layers: int, layer_tokens: tuple[int, int] | None) -> None:
     """Raises UserError unless `copy-stack` can copy the blocks of `config` that often."""
-    old_layers = config.num_layers
-    if not old_layers or new_layers % old_layers:
-        if not old_layers:
-            raise UserError("depth 'copy-stack' copies layers, but this model has none; use depth 'append'")
-        raise UserError(
-            f"depth 'copy-stack' copies all layers: the number of new ones, {new_layers}, must be a multiple of the "
-            f"{old_layers} that the model has"
-        )
-    if layer_tokens is not None:
-        raise UserError("depth 'copy-stack' copies whole layers; layer_tokens cannot set another size")
     generations = [g for block in config.blocks for p in block.pattentions().values() for g in p.generations]
-    if any(g.key_ramp != 1 for g in generations):
-        raise UserError("depth 'copy-stack' is only possible once the ramp of the previous growth has finished")
-    if any(g.tau is not None for g in generations):
-        raise UserError(
-            "depth 'copy-stack' copies a layer into one generation, but this model has generations with a norm of "
-            "their own (tau 'per-generation'); use depth 'append' or 'interleave'"
-        )
+    for wrong, needs in (
+        (
+            not config.num_layers or new_layers % config.num_layers,
+            f"needs as many new layers, or a multiple, as the model has: {config.num_layers}, not {new_layers}",
+        ),
+        (layer_tokens, "copies whole layers; layer_tokens cannot set another size"),
+        (
+            any(g.key_ramp != 1 for g in generations),
+            "is only possible once the ramp of the previous growth has finished",
+        ),
+        (
+            any(g.tau is not None for g in generations),
+            "cannot copy generations with a norm of their own (tau 'per-generation'); use 'append' or 'interleave'",
+        ),
+    ):
+        if wrong:
+            raise UserError(f"depth 'copy-stack' {needs}")
 
 
-def _each_copied(blocks: tuple[BlockConfig, ...], new_layers: int, number: int) -> tuple[BlockConfig, ...]:
-    def copied(block: BlockConfig) -> BlockConfig:
-        return BlockConfig(**{name: _single(p.num_tokens, p.tau, number) for name, p in block.pattentions().items()})
-
-    return each_once(copied, ((blocks[i % len(blocks)],) for i in range(new_layers)))
-
-
-def _identity_block(
-    follows: BlockConfig | None, layer_tokens: tuple[int, int] | None, number: int, score_function: ScoreFunction
-) -> BlockConfig:
-    if layer_tokens is None:
-        assert follows is not None
-        sizes = {name: pattention.num_tokens for name, pattention in follows.pattentions().items()}
-    else:
-        sizes = dict.fromkeys(PATTENTIONS, layer_tokens[0]) | {"ffn": layer_tokens[1]}
+def _block(sizes: dict[str, tuple[int, float]], number: int) -> BlockConfig:
+    """A block of one generation, given the tokens and the tau of each Pattention."""
     return BlockConfig(
-        **{name: _single(size, published_tau(score_function, size), number) for name, size in sizes.items()}
+        **{
+            name: PattentionConfig(generations=(Generation(num_tokens=num_tokens, number=number),), tau=tau)
+            for name, (num_tokens, tau) in sizes.items()
+        }
     )
-
-
-def _single(num_tokens: int, tau: float, number: int) -> PattentionConfig:
-    return PattentionConfig(generations=(Generation(num_tokens=num_tokens, number=number),), tau=tau)
 
 
 def each_once(change: Callable[..., BlockConfig], layers: Iterable[tuple[Any, ...]]) -> tuple[BlockConfig, ...]:

@@ -9,8 +9,7 @@ configuration stores it from then on.
 """
 
 import math
-import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import Annotated, Any, Literal, Self
 
@@ -54,6 +53,16 @@ PRESETS: dict[Preset, dict[str, Any]] = {
 proves exact."""
 
 
+EXACT_TAUS: dict[Init, tuple[TauPolicy, ...]] = {
+    "random": ("ramp",),
+    "matched": ("ramp",),
+    "zero-key": ("frozen", "anneal"),
+    "zero-value": ("per-generation",),
+    "copy": ("recompute",),
+}
+"""With which tau each init preserves the function."""
+
+
 class GrowthPolicy(Strict):
     """What happens at the moment of a growth. Raises pydantic's ValidationError for an invalid combination."""
 
@@ -89,19 +98,13 @@ class GrowthPolicy(Strict):
 
 
 def invalid_combination(init: Init, tau: TauPolicy, copy_noise: float) -> str | None:
-    """Why no model can grow with this combination, or None if it is valid."""
-    if tau == "ramp" and init not in ("random", "matched"):
-        no_gradient = ", and zero keys with zero values get no gradient" if init == "zero-value" else ""
-        instead = {"zero-key": "'frozen' or 'anneal'", "zero-value": "'per-generation'", "copy": "'recompute'"}[init]
-        return (
-            f"init {init!r} cannot be combined with tau 'ramp' (the default), which raises random keys from zero"
-            f"{no_gradient}; use tau {instead}"
-        )
-    if tau == "per-generation" and init == "zero-key":
-        return (
-            "init 'zero-key' cannot be combined with tau 'per-generation': the norm of a row of zero scores is zero, "
-            "and the scores are divided by it"
-        )
+    """Why no model can grow with this combination, or None if it is valid.
+
+    A ramp raises random keys from zero; with zero values too, they would get no gradient. The norm of a row of zero
+    scores is zero, and a separate norm would divide by it.
+    """
+    if (tau == "ramp" and EXACT_TAUS[init] != ("ramp",)) or (init, tau) == ("zero-key", "per-generation"):
+        return f"init {init!r} cannot be combined with tau {tau!r}; use {_exact(init)}"
     if copy_noise and init != "copy":
         return f"copy_noise {copy_noise:g} needs init 'copy', not {init!r}"
     return None
@@ -119,33 +122,26 @@ def rejection_reason(
 
     `adds_tokens`: to old layers. A growth in depth alone has no new tokens that `init` and `tau` apply to.
     """
-    if adds_layers and policy.depth == "copy-stack":
-        if adds_tokens:
-            return (
-                "depth 'copy-stack' cannot add tokens to layers in the same growth; add layers in one growth and "
-                "tokens in another, or use depth 'append' or 'interleave'"
-            )
-        if not policy.allow_jump:
-            return (
-                "depth 'copy-stack' changes the function; that needs allow_jump. 'append' and 'interleave' preserve it"
-            )
-    if not adds_tokens:
+    stacks = adds_layers and policy.depth == "copy-stack"
+    if stacks and adds_tokens:
+        return "depth 'copy-stack' cannot add tokens to layers in the same growth; add them in another growth"
+    if adds_tokens and score_function == "softmax" and _from_zero_scores(policy):
+        return (
+            f"init {policy.init!r} with tau {policy.tau!r} starts from zero scores, which score_function 'softmax' "
+            f"turns into exp(0) = 1; use {_exact('zero-value')}, or {_exact('copy')}"
+        )
+    if policy.allow_jump or preserves(
+        policy, score_function, published=published, adds_tokens=adds_tokens, adds_layers=adds_layers
+    ):
         return None
-    if score_function == "softmax" and (policy.tau == "ramp" or policy.init == "zero-key"):
-        how = "a ramp from zero keys" if policy.tau == "ramp" else "zero keys"
-        return (
-            f"score_function 'softmax' cannot grow with {how}: exp(0) = 1 would change the function; "
-            "use init 'zero-value' with tau 'per-generation', or init 'copy' with tau 'recompute'"
-        )
-    if not policy.allow_jump and not preserves(policy, score_function, published=published):
-        with_noise = f" and copy_noise {policy.copy_noise:g}" if policy.copy_noise else ""
-        why = "" if published or policy.init != "copy" else ", because tau is not sqrt(n) or not shared by all tokens"
-        return (
-            f"init {policy.init!r} with tau {policy.tau!r}{with_noise} changes the function{why}; that needs "
-            "allow_jump. These preserve it: random or matched with ramp; zero-key with frozen or anneal; zero-value "
-            "with per-generation; copy with recompute"
-        )
-    return None
+    if stacks:
+        return "depth 'copy-stack' changes the function; that needs allow_jump. 'append' and 'interleave' preserve it"
+    with_noise = f" and copy_noise {policy.copy_noise:g}" if policy.copy_noise else ""
+    why = "" if published or policy.init != "copy" else ", because tau is not sqrt(n) or not shared by all tokens"
+    return (
+        f"init {policy.init!r} with tau {policy.tau!r}{with_noise} changes the function{why}; that needs allow_jump. "
+        f"These preserve it: {'; '.join(map(_exact, EXACT_TAUS))}"
+    )
 
 
 def preserves(
@@ -165,11 +161,16 @@ def preserves(
         return False
     if not adds_tokens:
         return True
-    if policy.tau == "ramp" or policy.init == "zero-key":
-        return policy.tau in ("ramp", "frozen", "anneal") and score_function != "softmax"
-    if policy.init == "zero-value":
-        return policy.tau == "per-generation"
-    return policy.init == "copy" and policy.tau == "recompute" and policy.copy_noise == 0 and published
+    exact = policy.tau in EXACT_TAUS[policy.init] and not (score_function == "softmax" and _from_zero_scores(policy))
+    return exact and (policy.init != "copy" or (published and policy.copy_noise == 0))
+
+
+def _from_zero_scores(policy: GrowthPolicy) -> bool:
+    return policy.tau == "ramp" or policy.init == "zero-key"
+
+
+def _exact(init: Init) -> str:
+    return f"init {init!r} with tau {' or '.join(map(repr, EXACT_TAUS[init]))}"
 
 
 def is_published(config: TokenformerConfig) -> bool:
@@ -212,7 +213,6 @@ def grow_config(
     if ffn_tokens is None:
         ffn_tokens = ffn_tokens_in_proportion(config, attention_tokens)
     attention, ffn = (tokens_by_layer(tokens, config.num_layers) for tokens in (attention_tokens, ffn_tokens))
-    layer_tokens = _layer_tokens(new_layers, layer_tokens)
     adds_tokens = any((*attention, *ffn))
     if reason := rejection_reason(
         policy,
@@ -222,11 +222,13 @@ def grow_config(
         adds_layers=new_layers > 0,
     ):
         raise UserError(reason)
-    if min((*attention, *ffn), default=0) < 0 or not (adds_tokens or new_layers):
+    if min((*attention, *ffn, new_layers)) < 0 or not (adds_tokens or new_layers):
         raise UserError(
-            f"growth adds {one_if_equal(attention)} attention and {one_if_equal(ffn)} FFN tokens; "
-            "both must be 0 or more, and one of them above 0 unless layers are added"
+            f"growth adds {one_if_equal(attention)} attention and {one_if_equal(ffn)} FFN tokens to each layer, and "
+            f"{new_layers} layers; each must be 0 or more, and one of them above 0"
         )
+    if layer_tokens and (not new_layers or min(layer_tokens) < 1):
+        raise UserError(f"layer_tokens is {layer_tokens} with {new_layers} new layers; all must be 1 or more")
     number, score_function = config.newest_generation + 1, config.score_function
 
     def grown(block: BlockConfig, attention_tokens: int, ffn_tokens: int) -> BlockConfig:
@@ -264,40 +266,12 @@ def one_if_equal(by_layer: Sequence[int]) -> int | list[int]:
 def tokens_by_layer(tokens: int | Sequence[int], num_layers: int) -> tuple[int, ...]:
     """The token numbers of all layers, given one number for all or one for each.
 
-    Integers of other libraries, numpy's for example, become Python's. Raises UserError for anything else, for a wrong
-    number of layers, and for tokens for all layers of a model that has none.
+    Raises UserError for a wrong number of layers, and for tokens for the layers of a model that has none.
     """
-    if isinstance(tokens, Iterable) and not isinstance(tokens, str) and getattr(tokens, "ndim", None) != 0:
-        each = tuple(map(_whole_number, tokens))
-        if len(each) != num_layers:
-            raise UserError(f"growth gives token numbers for {len(each)} layers; the model has {num_layers}")
-        return each
-    number = _whole_number(tokens)
-    if number and not num_layers:
-        raise UserError(f"growth adds {number} tokens to each layer, but the model has no layers; add layers first")
-    return (number,) * num_layers
-
-
-def _whole_number(number: Any, of: str = "tokens") -> int:
-    try:
-        return int(operator.index(number))
-    except TypeError:
-        wanted = "it must be a whole number" + (", or one for each layer" if of == "tokens" else "")
-        raise UserError(f"a number of {of} is {number!r}; {wanted}") from None
-
-
-def _layer_tokens(new_layers: int, layer_tokens: tuple[int, int] | None) -> tuple[int, int] | None:
-    """`layer_tokens` as Python's integers. Raises UserError unless they and `new_layers` are numbers that can be."""
-    if _whole_number(new_layers, "layers") < 0:
-        raise UserError(f"growth adds {new_layers} layers; it must be 0 or more: only shrink removes layers")
-    if layer_tokens is None:
-        return None
-    if not new_layers:
-        raise UserError(f"layer_tokens is {layer_tokens}, but the growth adds no layers; give new_layers")
-    attention, ffn = (_whole_number(tokens) for tokens in layer_tokens)
-    if min(attention, ffn) < 1:
-        raise UserError(f"a new layer has {attention} attention and {ffn} FFN tokens; both must be 1 or more")
-    return attention, ffn
+    by_layer = (tokens,) * num_layers if isinstance(tokens, int) else tuple(tokens)
+    if len(by_layer) != num_layers or (tokens and not num_layers):
+        raise UserError(f"growth adds {tokens} tokens to layers, but the model has {num_layers} layers")
+    return by_layer
 
 
 def _grown(

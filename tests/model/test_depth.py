@@ -211,20 +211,23 @@ def test_impossible_growths_in_depth_are_rejected_with_the_reason():
     ramping = grow_config(base, attention_tokens=4, ffn_tokens=4)
     apart = grow_config(base, attention_tokens=4, ffn_tokens=4, policy=allowed("zero-value", "per-generation"))
     cases: list[tuple[TokenformerConfig, dict[str, Any], str]] = [
-        (base, {"new_layers": -1}, "growth adds -1 layers; it must be 0 or more: only shrink removes layers"),
-        (base, {"new_layers": 1.5}, "a number of layers is 1.5; it must be a whole number"),
+        (base, {"new_layers": -1}, "FFN tokens to each layer, and -1 layers; each must be 0 or more"),
         (base, {"new_layers": 0}, "growth adds 0 attention and 0 FFN tokens"),
-        (base, {"new_layers": 0, "layer_tokens": (1, 1)}, "the growth adds no layers; give new_layers"),
-        (base, {"new_layers": 1, "layer_tokens": (0, 4)}, "a new layer has 0 attention and 4 FFN tokens"),
+        (
+            base,
+            {"attention_tokens": 1, "layer_tokens": (1, 1)},
+            r"layer_tokens is \(1, 1\) with 0 new layers",
+        ),
+        (base, {"new_layers": 1, "layer_tokens": (0, 4)}, r"\(0, 4\) with 1 new layers; all must be 1 or more"),
         (base, {"new_layers": 2, "policy": GrowthPolicy(depth="copy-stack")}, "'copy-stack' changes the function"),
         (base, {"new_layers": 2, "policy": STACK, "attention_tokens": 4}, "cannot add tokens to layers in the same"),
-        (base, {"new_layers": 3, "policy": STACK}, "the number of new ones, 3, must be a multiple of the 2"),
+        (base, {"new_layers": 3, "policy": STACK}, "new layers, or a multiple, as the model has: 2, not 3"),
         (base, {"new_layers": 2, "policy": STACK, "layer_tokens": (4, 6)}, "layer_tokens cannot set another size"),
         (ramping, {"new_layers": 2, "policy": STACK}, "only possible once the ramp of the previous growth has"),
         (apart, {"new_layers": 2, "policy": STACK}, "generations with a norm of their own"),
         (small_config(num_layers=0), {"new_layers": 2}, "layer_tokens is missing"),
-        (small_config(num_layers=0), {"new_layers": 2, "policy": STACK}, "copies layers, but this model has none"),
-        (small_config(num_layers=0), {"new_layers": 2, "attention_tokens": 3}, "the model has no layers"),
+        (small_config(num_layers=0), {"new_layers": 2, "policy": STACK}, "as the model has: 0, not 2"),
+        (small_config(num_layers=0), {"new_layers": 2, "attention_tokens": 3}, "but the model has 0 layers"),
     ]
     for config, arguments, message in cases:
         with pytest.raises(UserError, match=message):

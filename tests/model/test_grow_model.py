@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -130,29 +129,3 @@ def test_a_model_whose_parameters_have_other_names_or_shapes_is_rejected():
             parameter_groups(model, weight_decay=0.1)
         with pytest.raises(UserError, match=problem):
             grow_model(model, attention_tokens=3)
-
-
-@pytest.mark.parametrize("tokens", [numpy.int64(3), numpy.array(3), numpy.array([3, 3]), [3, 3]])
-def test_token_numbers_may_be_integers_of_any_library(tokens: Any):
-    model = build_model(small_config(), seed=0)
-    grown = grow_model(model, attention_tokens=tokens)
-    assert grown.config == grow_model(model, attention_tokens=3).config
-    assert {type(g.num_tokens) for g in grown.config.blocks[0].query.generations} == {int}
-
-
-@pytest.mark.parametrize(
-    ("tokens", "problem"),
-    [
-        ([1], "token numbers for 1 layers; the model has 2"),
-        (2.5, "a number of tokens is 2.5; it must be a whole number, or one for each layer"),
-        ([1, 2.0], "a number of tokens is 2.0"),
-        ("12", "a number of tokens is '12'"),
-        ([None, 1], "a number of tokens is None"),
-    ],
-)
-def test_anything_but_whole_numbers_of_tokens_is_rejected(tokens: Any, problem):
-    model = build_model(small_config(), seed=0)
-    with pytest.raises(UserError, match=problem):
-        grow_model(model, attention_tokens=tokens)
-    with pytest.raises(UserError, match=problem):
-        grow_model(model, attention_tokens=0, ffn_tokens=tokens)

@@ -170,7 +170,10 @@ def test_new_layers_have_the_size_that_is_asked_for_and_the_document_says_where_
             ["--add-layers", 2, "--depth", "copy-stack"],
             "depth 'copy-stack' changes the function; that needs allow_jump",
         ),
-        (["--add-layers", 3, "--depth", "copy-stack", "--allow-jump"], "must be a multiple of the"),
+        (
+            ["--add-layers", 3, "--depth", "copy-stack", "--allow-jump"],
+            "needs as many new layers, or a multiple, as the model has: 2",
+        ),
     ],
 )
 def test_layers_that_cannot_be_added_give_one_message_and_nothing_is_written(arguments, problem):

@@ -13,14 +13,6 @@ from tests.growctl.grown_ladders import ONE_TRANSFORMER, TRANSFORMER, ladder, la
 from tests.growctl.schedules import changed, message_of, parse, paths_of
 from tests.model.growths import EXACT, INITS, POSSIBLE, SCORE_FUNCTIONS, TAUS
 
-JUMPS = (
-    "changes the function; that needs allow_jump. These preserve it: random or matched with ramp; zero-key with frozen "
-    "or anneal; zero-value with per-generation; copy with recompute"
-)
-SOFTMAX = (
-    "exp(0) = 1 would change the function; use init 'zero-value' with tau 'per-generation', or init 'copy' with tau "
-    "'recompute'"
-)
 PRESET_NAMES = "'growctl-default', 'official', 'paper-appendix' or 'custom'"
 LEAVE_OUT = "remove those keys (as an override: ~growth.KEY), or set preset to custom"
 LAYERS = "must be one or more different layers, from 0 to 1"
@@ -133,8 +125,7 @@ def test_several_mistakes_in_a_growth_are_reported_together() -> None:
         "s.yaml: 3 problems",
         "  growth.slope = 1.0: goes with growth.when = 'slope', which needs it",
         "  growth.operator = 'stack': is for a transformer; a tokenformer grows by growth.init",
-        "  growth: init 'copy' cannot be combined with tau 'ramp' (the default), which raises random keys from "
-        "zero; use tau 'recompute'",
+        "  growth: init 'copy' cannot be combined with tau 'ramp'; use init 'copy' with tau 'recompute'",
     ]
 
 
