@@ -9,7 +9,7 @@ Precision = Literal["bf16", "fp32"]
 """What a model trains in: bf16 with float32 master weights, or float32."""
 
 RequestedPrecision = Literal["auto", Precision]
-"""What a schedule asks for. auto: bf16 where the device is fast at it (stages/engine/precision.py)."""
+"""What a schedule asks for. auto: bf16 where the device is fast at it (stages/engine/devices.py)."""
 
 BYTES: dict[Precision, int] = {"bf16": 2, "fp32": 4}
 """The width of one element."""

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from growctl.launch.machines import LaunchError
 from model.precision import DeviceType, Precision, RequestedPrecision
 from stages.counted import counted
-from stages.engine.precision import cpu_is_fast_at_bf16, resolve_precision
+from stages.engine.devices import cpu_is_fast_at_bf16, resolve_precision
 from stages.probe.records import DeviceFacts
 
 DEVICE_FILES = Path("/dev")

@@ -9,7 +9,7 @@ from growctl.launch.machines import LaunchError, Machines
 from growctl.launch.slurm import SlurmMachines
 from growctl.schedule.blocks import Schedule, StageBatch, batch_key, shared_batch, stage_batch
 from stages.counted import counted
-from stages.engine.precision import cpu_is_fast_at_bf16
+from stages.engine.devices import cpu_is_fast_at_bf16
 
 
 def machines_of(schedule: Schedule) -> Machines:

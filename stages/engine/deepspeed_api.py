@@ -1,7 +1,8 @@
-"""What growctl uses of DeepSpeed, imported without MLflow. Every other module imports it from here.
+"""What growctl uses of DeepSpeed, imported from here without MLflow and torch's compiler.
 
 DeepSpeed's autotuner, which growctl never uses, imports MLflow wherever that is installed: 1.5 seconds of each worker's
-start, as long as DeepSpeed and torch together.
+start, as long as DeepSpeed and torch together. Its Muon optimizer, which every engine imports, imports the compiler for
+a decorator: 2 seconds.
 """
 
 import sys
@@ -22,11 +23,23 @@ def hidden(module: str) -> Iterator[None]:
             sys.modules[module] = imported
 
 
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Has DeepSpeed's decorator for compiling, with or without parentheses after it, return the plain function."""
+    compile_function = compiler.compile
+    compiler.compile = lambda *given, **_: given[0] if given and callable(given[0]) else lambda function: function
+    try:
+        yield
+    finally:
+        compiler.compile = compile_function
+
+
 with hidden("mlflow"):
     import deepspeed
     from deepspeed import DeepSpeedEngine
     from deepspeed.checkpoint import DeepSpeedCheckpoint, ds_to_universal
     from deepspeed.constants import default_pg_timeout
+    from deepspeed.runtime import compiler
     from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
     from deepspeed.utils import (
         safe_get_full_fp32_param,
@@ -37,10 +50,14 @@ with hidden("mlflow"):
         safe_set_local_optimizer_state,
     )
 
+with uncompiled():
+    from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
+
 __all__ = [
     "ZERO_SUPPORTED_OPTIMIZERS",
     "DeepSpeedCheckpoint",
     "DeepSpeedEngine",
+    "MuonWithAuxAdam",
     "deepspeed",
     "default_pg_timeout",
     "ds_to_universal",

@@ -1,22 +1,18 @@
 """Builds the process group and the DeepSpeed engine of a worker."""
 
-import importlib
 import os
 import socket
-from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from model.language_model import LanguageModel
-from model.parameter_groups import parameter_groups
 from model.precision import Precision, RequestedPrecision
-from stages.engine.adamw import EagerAdamW
 from stages.engine.deepspeed_api import DeepSpeedEngine, deepspeed, default_pg_timeout
-from stages.engine.devices import is_fast_at_bf16, visible_gpus
+from stages.engine.devices import is_fast_at_bf16, resolve_precision, visible_gpus
 from stages.engine.memory import reduce_bucket
-from stages.engine.precision import resolve_precision
+from stages.engine.optimizers import build_optimizer, check_muon, keep_momentum_of_rejected_updates
 from stages.spec import TrainSpec
 
 _RANKS = {
@@ -80,54 +76,16 @@ def choose_precision(requested: RequestedPrecision, device: torch.device) -> Pre
     return resolve_precision(requested, is_fast_at_bf16(device))
 
 
-def adamw(model: LanguageModel, spec: TrainSpec) -> torch.optim.AdamW:
-    """AdamW over the model's parameter groups.
-
-    Fused: one pass over each tensor without temporary memory; the default makes a dozen passes.
-    """
-    return EagerAdamW(
-        parameter_groups(model, spec.weight_decay),
-        lr=spec.learning_rate.at(0),
-        betas=spec.optimizer.betas,
-        eps=spec.optimizer.epsilon,
-        fused=True,
-    )
-
-
-def import_muon_uncompiled() -> None:
-    """Imports DeepSpeed's Muon optimizer, which every engine imports, without compiling it.
-
-    Each start would import torch's compiler for it: 2 seconds, a quarter of a worker's start. If this DeepSpeed has
-    neither, there is nothing to do: the engine imports what it needs itself.
-    """
-    try:
-        from deepspeed.runtime import compiler
-
-        compile_function = compiler.compile
-    except (ImportError, AttributeError):
-        return
-    compiler.compile = _leave_uncompiled
-    try:
-        with suppress(ImportError, AttributeError):
-            importlib.import_module("deepspeed.runtime.zero.muon.muon_optimizer")
-    finally:
-        compiler.compile = compile_function
-
-
-def _leave_uncompiled(*arguments: Any, **options: Any) -> Any:
-    """In place of DeepSpeed's decorator for compiling, with or without parentheses after it: the plain function."""
-    return arguments[0] if arguments and callable(arguments[0]) else lambda function: function
-
-
 def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) -> DeepSpeedEngine:
     """Wraps `model` in an engine: ZeRO, gradient accumulation in float32, clipping, float32 master weights.
 
     The training loop sets the learning rate; DeepSpeed's schedulers are not used. Raises UserError for Muon with
     settings that it cannot be exact with.
     """
+    if spec.optimizer.name == "muon":
+        check_muon(spec, precision)
     model.use_kernels(spec.kernels)
     model.recompute_every = spec.recompute_every
-    import_muon_uncompiled()
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     zero: dict[str, Any] = {"stage": spec.zero_stage, "reduce_bucket_size": reduce_bucket(num_parameters)}
     if spec.offload == "optimizer":
@@ -145,16 +103,10 @@ def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) ->
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1_000_000_000,
     }
-    if spec.optimizer.name == "muon":
-        from stages.engine import muon  # only now, when what it imports will not be compiled
-
-        general, in_zero = muon.deepspeed_options(spec, precision)
-        zero |= in_zero
-        optimizer: torch.optim.Optimizer = muon.muon(model, spec)
-        config |= general
-    else:
-        optimizer = adamw(model, spec)
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-    if spec.optimizer.name == "muon" and spec.zero_stage == 3:
-        muon.keep_momentum_of_rejected_updates(engine)
+    muon_on_zero_3 = spec.optimizer.name == "muon" and spec.zero_stage == 3
+    if muon_on_zero_3:  # which then gathers gradients and momentum in float32
+        zero["reduce_scatter"], config["communication_data_type"] = False, "fp32"
+    engine, *_ = deepspeed.initialize(model=model, optimizer=build_optimizer(model, spec), config=config)
+    if muon_on_zero_3:
+        keep_momentum_of_rejected_updates(engine)
     return engine

@@ -32,9 +32,8 @@ from growctl.run.requests import LadderRequest, remaining_bytes
 from growctl.run.runner import Execution
 from growctl.run.screen import Screen
 from growctl.schedule.blocks import Schedule
-from stages.engine.devices import visible_gpus
+from stages.engine.devices import cpu_is_fast_at_bf16, resolve_precision, visible_gpus
 from stages.engine.engine import choose_precision
-from stages.engine.precision import cpu_is_fast_at_bf16, resolve_precision
 from stages.probe.machine import find_devices
 from stages.probe.records import DeviceFacts
 from tests.growctl.ladders import ladder

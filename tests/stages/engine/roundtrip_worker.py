@@ -25,7 +25,7 @@ from model.initialization import build_model
 from stages.checkpoint.lineage import Lineage, TrainingRecord
 from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.parameters import fill_model
-from stages.engine.engine import build_engine, import_muon_uncompiled, start_distributed
+from stages.engine.engine import build_engine, start_distributed
 from stages.engine.engine_state import (
     engine_states,
     group_steps,
@@ -60,7 +60,6 @@ MUON_STEPS = STEPS_SAVED | {"generation-0-muon": 11}
 
 def record_newton_schulz() -> list[tuple[int, ...]]:
     """The list to which every call of Newton-Schulz, from now on, adds the shape of its matrix."""
-    import_muon_uncompiled()
     from deepspeed.runtime.zero.muon import original_muon
 
     shapes: list[tuple[int, ...]] = []

@@ -1,7 +1,5 @@
 """Parameter groups and precision, tested without an engine."""
 
-import sys
-
 import pytest
 import torch
 from deepspeed.runtime import compiler
@@ -11,7 +9,8 @@ from model.errors import UserError
 from model.initialization import build_model
 from model.parameter_groups import parameter_groups
 from model.policy import grow_config
-from stages.engine.engine import adamw, import_muon_uncompiled
+from stages.engine.deepspeed_api import uncompiled
+from stages.engine.optimizers import build_optimizer, check_muon
 from tests.memory_tracking import MemoryTracking
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
@@ -58,13 +57,10 @@ def test_muon_has_the_matrices_of_the_blocks_in_groups_of_their_own():
     ],
 )
 def test_no_engine_trains_with_a_muon_that_deepspeed_would_round_or_clip(changes, clipping, key):
-    import_muon_uncompiled()
-    from stages.engine.muon import deepspeed_options
-
     config = small_config()
     settings = small_spec(config).optimizer.model_copy(update={"name": "muon", "gradient_clipping": clipping})
     with pytest.raises(UserError, match=f"^{key}: "):
-        deepspeed_options(small_spec(config, optimizer=settings, **changes), "bf16")
+        check_muon(small_spec(config, optimizer=settings, **changes), "bf16")
 
 
 def test_only_matrices_decay():
@@ -77,7 +73,7 @@ def test_an_update_needs_no_extra_memory():
     """stages/engine/memory.py relies on this."""
     config = small_config()
     model = build_model(config, seed=0)
-    optimizer = adamw(model, small_spec(config))
+    optimizer = build_optimizer(model, small_spec(config))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()  # creates the moments
@@ -86,29 +82,9 @@ def test_an_update_needs_no_extra_memory():
     assert memory.peak < 100
 
 
-def test_muon_is_imported_uncompiled_whichever_way_deepspeed_decorates_it(monkeypatch):
+def test_a_decorator_for_compiling_returns_the_plain_function_however_it_is_written():
     compile_function = compiler.compile
-    found = []
-
-    def decorate(name):
-        found.append(compiler.compile(len))
-        found.append(compiler.compile()(len))
-        found.append(compiler.compile(mode="reduce-overhead")(len))
-
-    monkeypatch.setattr("importlib.import_module", decorate)
-    import_muon_uncompiled()
+    with uncompiled():
+        found = [compiler.compile(len), compiler.compile()(len), compiler.compile(mode="reduce-overhead")(len)]
     assert found == [len, len, len]
     assert compiler.compile is compile_function
-
-
-def test_engines_start_with_a_deepspeed_that_lacks_muon_or_its_compiler(monkeypatch):
-    compile_function = compiler.compile
-    monkeypatch.setitem(sys.modules, "deepspeed.runtime.zero.muon.muon_optimizer", None)
-    import_muon_uncompiled()
-    assert compiler.compile is compile_function
-    monkeypatch.delattr(compiler, "compile")
-    import_muon_uncompiled()
-    assert not hasattr(compiler, "compile")
-    monkeypatch.setitem(sys.modules, "deepspeed.runtime.compiler", None)
-    monkeypatch.delattr("deepspeed.runtime.compiler")
-    import_muon_uncompiled()

@@ -1,25 +1,46 @@
-"""DeepSpeed's Muon on a model's parameter groups.
+"""AdamW, and DeepSpeed's Muon, on a model's parameter groups.
 
 Muon replaces the gradient of a matrix by its momentum, orthogonalised by Newton-Schulz iterations. Each generation of
 parameter tokens is such a matrix by itself.
-
-Import this module after `stages.engine.engine.import_muon_uncompiled`.
 """
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from deepspeed.runtime.utils import combine_grad_norm_groups, is_invalid_grad_norm
-from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
 
 from model.errors import UserError
 from model.language_model import LanguageModel
 from model.parameter_groups import parameter_groups
 from model.precision import Precision
-from stages.engine.adamw import EagerAdamW, outside_the_compiler
-from stages.engine.deepspeed_api import DeepSpeedEngine
+from stages.engine.deepspeed_api import ZERO_SUPPORTED_OPTIMIZERS, DeepSpeedEngine, MuonWithAuxAdam
 from stages.engine.muon_limits import muon_conflicts
 from stages.spec import TrainSpec
+
+
+def outside_the_compiler(optimizer: type[torch.optim.Optimizer], name: str) -> Callable[..., Any]:
+    """The method of torch's optimizer without its wrappers for torch's compiler."""
+    return inspect.unwrap(getattr(optimizer, name))
+
+
+class EagerAdamW(torch.optim.AdamW):
+    """torch's AdamW, with the same bits.
+
+    torch wraps these methods to keep them out of compiled code, and the first call imports the compiler for that: 1.5
+    seconds of each worker's start. No worker compiles its optimizer.
+    """
+
+    step = torch.no_grad()(outside_the_compiler(torch.optim.AdamW, "step"))
+    add_param_group = outside_the_compiler(torch.optim.AdamW, "add_param_group")
+    zero_grad = outside_the_compiler(torch.optim.AdamW, "zero_grad")
+    state_dict = outside_the_compiler(torch.optim.AdamW, "state_dict")
+    load_state_dict = outside_the_compiler(torch.optim.AdamW, "load_state_dict")
+
+
+ZERO_SUPPORTED_OPTIMIZERS.append(EagerAdamW)
+"""As torch's own is. DeepSpeed warns of others."""
 
 
 class EagerMuon(MuonWithAuxAdam):
@@ -41,12 +62,17 @@ class EagerMuon(MuonWithAuxAdam):
         return super().step(closure, step_id)
 
 
-def muon(model: LanguageModel, spec: TrainSpec) -> EagerMuon:
-    """Muon over the matrices of the model's blocks, and AdamW over its other parameters."""
-    settings = spec.optimizer
-    groups = parameter_groups(model, spec.weight_decay, "muon")
+def build_optimizer(model: LanguageModel, spec: TrainSpec) -> torch.optim.Optimizer:
+    """AdamW over the model's parameter groups, or Muon over the matrices of its blocks and AdamW over the others.
+
+    Fused: one pass over each tensor without temporary memory; the default makes a dozen passes.
+    """
+    settings, rate = spec.optimizer, spec.learning_rate.at(0)
+    groups = parameter_groups(model, spec.weight_decay, settings.name)
+    if settings.name == "adamw":
+        return EagerAdamW(groups, lr=rate, betas=settings.betas, eps=settings.epsilon, fused=True)
     for group in groups:
-        group["lr"] = spec.learning_rate.at(0)
+        group["lr"] = rate
         if group["use_muon"]:
             # A step decays a weight by the product of rate and decay, which stays what it is for AdamW's matrices.
             group |= {"momentum": settings.momentum, "ns_method": "gram"}
@@ -58,11 +84,8 @@ def muon(model: LanguageModel, spec: TrainSpec) -> EagerMuon:
     return EagerMuon(groups, adam_optimizer=EagerAdamW, adam_optimizer_kwargs={"fused": True})
 
 
-def deepspeed_options(spec: TrainSpec, precision: Precision) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What DeepSpeed's configuration must say for Muon: (in general, in its section `zero_optimization`).
-
-    With it, ZeRO-3 gathers gradients and momentum in float32. Raises UserError if this engine cannot be exact.
-    """
+def check_muon(spec: TrainSpec, precision: Precision) -> None:
+    """Raises UserError if an engine with Muon cannot be exact with these settings."""
     for conflict in muon_conflicts(
         gradient_clipping=spec.optimizer.gradient_clipping,
         offload=spec.offload,
@@ -70,7 +93,6 @@ def deepspeed_options(spec: TrainSpec, precision: Precision) -> tuple[dict[str, 
         precision=precision,
     ):
         raise UserError(conflict)
-    return ({"communication_data_type": "fp32"}, {"reduce_scatter": False}) if spec.zero_stage == 3 else ({}, {})
 
 
 def keep_momentum_of_rejected_updates(engine: DeepSpeedEngine) -> None:
