@@ -7,10 +7,10 @@ Each batch is (8, 1024) inputs and the token after each, as int64. In one proces
 reads new batches of the same 16-bit tokens:
 
 - `memmap`: `tokens[starts[:, None] + arange(1025)].astype(int64)` on a numpy.memmap, at random starts
-- `training`: TrainingSamples in order; `mixture`: MixedSamples of the four quarters of the tokens in order
+- `training`: TrainingSamples in order; `mixture`: those of a mixture of the four quarters of the tokens in order
 - `megatron`: TrainingSamples in order of a Megatron file of the same uint16 tokens, which `growctl data import` linked;
   `megatron_int32`: of one of int32, as Megatron writes tokens of larger vocabularies, twice the bytes
-- `packed`: PackedSamples in order of other tokens, in documents of log-normal lengths, 700 on average
+- `packed`: packed TrainingSamples in order of the same tokens, in documents of log-normal lengths, 700 on average
 - `training_at_random`, `mixture_at_random`: the same at random indices, as a loader that shuffles would read
 
 Seconds are CPU time of one thread, so that other work on the machine counts little. A ratio is the median over turns of
@@ -36,13 +36,13 @@ from tokenizers import Tokenizer, decoders, models
 
 from benchmarks.machine import machine
 from growctl.data.exchange import import_tokens
+from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.token_files import TokenFiles, write_megatron
 from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
-from stages.data.mixture import MixtureStage
-from stages.data.samples import MixedSamples, TrainingSamples
+from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec, SplitName
 from stages.data.tokens import Int64Array, Numbers
-from stages.stage_dir import MANIFEST_NAME
+from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
 BATCH, LENGTH = 8, 1024
 VOCAB_SIZE = 50_000
@@ -89,12 +89,9 @@ def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[st
     whole = write_dataset(folder / "whole", tokens)
     documents = write_dataset(folder / "documents", tokens, document_ends(num_tokens))
     quarters = zip(WEIGHTS, np.array_split(tokens, len(WEIGHTS)), strict=True)
-    mixed = MixedSamples(
-        {name: write_dataset(folder / name, quarter) for name, quarter in quarters},
-        [MixtureStage(0, WEIGHTS)],
-        LENGTH,
-        seed=0,
-    )
+    sources = [Ingredient(name, write_dataset(folder / name, quarter), WEIGHTS[name]) for name, quarter in quarters]
+    mixed = TrainingSamples(write_mixture(sources, folder), LENGTH, seed=0)
+    assert mixed.mixture
     imported = {
         "megatron": import_megatron(folder / "uint16", tokens),
         "megatron_int32": import_megatron(folder / "int32", tokens.astype(np.int32)),
@@ -138,7 +135,7 @@ def measured(folder: Path, num_tokens: int, turns: int, batches: int) -> dict[st
     }
 
 
-def readers_of(whole: Path, documents: Path, mixed: MixedSamples, others: Mapping[str, Path]) -> dict[str, Read]:
+def readers_of(whole: Path, documents: Path, mixed: TrainingSamples, others: Mapping[str, Path]) -> dict[str, Read]:
     """Functions that read the next batch, by name; `documents` has document ends, `others` are read in order."""
     file = np.memmap(whole / "train/00000.ds", "<u2", mode="r")
     random, places = np.random.default_rng(1), np.arange(LENGTH + 1)
@@ -149,11 +146,11 @@ def readers_of(whole: Path, documents: Path, mixed: MixedSamples, others: Mappin
         tokens_BT: Int64Array = file[starts[:, None] + places].astype(np.int64)
         return tokens_BT
 
-    def in_order(source: TrainingSamples | MixedSamples) -> Read:
+    def in_order(source: TrainingSamples) -> Read:
         numbers = count()
         return lambda: source.batch(next(numbers) * BATCH, BATCH)
 
-    def at_random(source: TrainingSamples | MixedSamples) -> Read:
+    def at_random(source: TrainingSamples) -> Read:
         return lambda: source.batch(int(random.integers(0, 10**9)), BATCH)
 
     return {
@@ -195,6 +192,7 @@ def document_ends(num_tokens: int) -> npt.NDArray[np.uint64]:
 def write_dataset(directory: Path, tokens: npt.NDArray[np.uint16], ends: npt.NDArray[np.uint64] | None = None) -> Path:
     """Writes a dataset whose splits both hold these tokens, without a real tokenizer; `ends`: those of documents."""
     (directory / "train").mkdir(parents=True)
+    (directory / TOKENIZER_NAME).touch()
     contents = {"train/00000.ds": tokens} | ({} if ends is None else {"train/00000.ds.index": ends})
     files = []
     for name, content in contents.items():

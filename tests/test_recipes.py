@@ -122,7 +122,7 @@ def test_the_recipe_for_a_mixture_counts_the_tokens_of_each_source(run):
     tokens = samples.tokens_by_source(0, 1500)
     assert sum(tokens.values()) == 1500 * 64
     assert abs(tokens["code"] - (300 + 250) * 64) <= 4 * 64
-    loaded = next(iter(torch.utils.data.DataLoader(samples[:1500], batch_size=32)))
+    loaded = next(iter(torch.utils.data.DataLoader(torch.utils.data.Subset(samples, range(1500)), batch_size=32)))
     assert loaded.tolist() == samples.batch(0, 32).tolist()
 
 

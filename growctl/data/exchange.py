@@ -301,7 +301,7 @@ def export_megatron(dataset: Path, output: Path, on_progress: OnProgress | None 
         for split, name in names.items():
             ends = np.cumsum(np.concatenate(list(DocumentEnds(dataset, split).lengths())))
             dtype = np.dtype(f"<u{manifest.token_bytes}")
-            source = TokenFiles(dataset / split, (), dtype, TokenSplit(dataset, split).numbers, ends)
+            source = TokenFiles(dataset / split, (), dtype, TokenSplit(dataset, split), ends)
             write_megatron(staging / name, source, advance)
         publish_directory(output)
     prefixes = {split: output / name for split, name in names.items()}

@@ -10,9 +10,9 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.blocks import Schedule, longest_context
 from model.errors import UserError
 from stages.corpus.tokenizer import open_tokenizer
-from stages.data.dataset import DatasetManifest, data_parts, read_dataset_manifest
+from stages.data.dataset import DatasetManifest, dataset_parts
 from stages.data.documents import DocumentEnds
-from stages.data.samples import EndlessSamples, open_samples
+from stages.data.samples import TrainingSamples
 from stages.stage_dir import TOKENIZER_NAME
 
 MOST_INDEX = 2**62
@@ -61,19 +61,18 @@ def sample_of(schedule: Schedule, dataset: Path, manifest: DatasetManifest, inde
     positions = stage_positions([plan.batch for plan in plans], [plan.num_steps for plan in plans], begin)
     spans = mixture_spans(schedule, positions, schedule.base.mixture if schedule.base and begin else ())
     data = schedule.data
-    samples = open_samples(dataset, longest, schedule.seed, spans, data.when_exhausted, data.packing)
+    samples = TrainingSamples(dataset, longest, schedule.seed, spans, data.when_exhausted, data.packing)
     return read_sample(dataset, samples, index)
 
 
-def read_sample(dataset_dir: Path, samples: EndlessSamples, index: int) -> SampleEntry:
+def read_sample(dataset_dir: Path, samples: TrainingSamples, index: int) -> SampleEntry:
     """A sample of those opened from `dataset_dir`. Raises UserError beyond MOST_INDEX, DataError for damage."""
     if index >= MOST_INDEX:
         raise UserError(f"sample {index}: samples are endless, but growctl counts them to 2**62 only")
     tokenizer = open_tokenizer(dataset_dir / TOKENIZER_NAME)
-    source, window = samples.turn(index)
-    name, path = data_parts(dataset_dir)[source]
-    ends, num_tokens = DocumentEnds(path, "train"), read_dataset_manifest(path).splits["train"].num_tokens
-    ids, parts = samples.batch(index, 1)[0].tolist(), list(samples.pieces(index))
+    ids, (source, epoch, parts) = samples[index].tolist(), samples.origin(index)
+    part = dataset_parts(dataset_dir)[source]
+    ends, num_tokens = DocumentEnds(part.directory, "train"), part.manifest.splits["train"].num_tokens
     pieces: list[ShownPiece] = []
     taken = 0
     for position, length in parts:
@@ -81,11 +80,11 @@ def read_sample(dataset_dir: Path, samples: EndlessSamples, index: int) -> Sampl
         while taken < stop:
             number, start, end = ends.document_at(position % num_tokens)  # the stream's end joins its start
             at = position % num_tokens
-            part = ids[taken : min(stop, taken + end - at)]
-            text = tokenizer.decode(part, skip_special_tokens=False)
-            pieces.append(ShownPiece(number, at - start, at + len(part) == end, tuple(part), text))
-            taken, position = taken + len(part), position + len(part)
-    return SampleEntry(index, name, window // samples.epoch_windows(source), parts[0][0], tuple(pieces))
+            piece = ids[taken : min(stop, taken + end - at)]
+            text = tokenizer.decode(piece, skip_special_tokens=False)
+            pieces.append(ShownPiece(number, at - start, at + len(piece) == end, tuple(piece), text))
+            taken, position = taken + len(piece), position + len(piece)
+    return SampleEntry(index, part.name, epoch, parts[0][0], tuple(pieces))
 
 
 def sample_lines(sample: SampleEntry) -> Iterator[tuple[str, bool]]:

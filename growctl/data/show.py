@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from growctl.text.formatting import byte_count
 from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
 from model.errors import UserError
 from stages.counted import counted
-from stages.data.dataset import DatasetManifest, data_parts, read_dataset_manifest, verify_dataset
+from stages.data.dataset import DatasetManifest, dataset_parts, verify_dataset
 from stages.data.documents import DocumentEnds
 from stages.data.errors import reading
 from stages.data.spec import SPLITS, DataSpec, SplitName
@@ -56,15 +57,14 @@ def show_dataset(reference: str, overrides: Sequence[str], runs_dir: Path, sampl
             f"--sample {sample}: which sample that is depends on a schedule; give one, with data.source={reference} to"
             " read this dataset"
         )
-    paths = [path for _, path in data_parts(directory)]
-    sources = {entry.name: read_dataset_manifest(path) for entry, path in zip(manifest.sources, paths, strict=False)}
+    parts = dataset_parts(directory)
+    sources = {part.name: part.manifest for part in parts if part.name}
     if schedule and sample is not None:
         entry = sample_of(schedule, directory, manifest, sample, RunsPaths(runs_dir).directory)
         return DataShowDocument(directory, manifest, sources, {}, entry)
     filled: list[SplitName] = [split for split in SPLITS if manifest.splits[split].num_documents]
-    lengths = {
-        split: count_lengths(part for path in paths for part in DocumentEnds(path, split).lengths()) for split in filled
-    }
+    ends = {split: [DocumentEnds(part.directory, split) for part in parts] for split in filled}
+    lengths = {split: count_lengths(chain.from_iterable(each.lengths() for each in ends[split])) for split in filled}
     return DataShowDocument(directory, manifest, sources, lengths, None)
 
 

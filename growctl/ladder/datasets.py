@@ -181,7 +181,7 @@ def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterat
         mixture, length = _mixture(schedule, part, plans, sizes, limited=not used_up), part.batch.sequence_length
         per_window = longest_context(schedule) // length
         ends = (part.first_sample, part.first_sample + part.num_samples)
-        before, after = (mixture.counts_of_pieces(end, per_window) for end in ends)
+        before, after = (mixture.counts(end, per_window) for end in ends)
         for source, was, now in zip(mixture.sources, before, after, strict=True):
             yield MixturePart(
                 stage=part.name,
@@ -217,7 +217,7 @@ def _mixture(
     schedule: Schedule, part: StagePlan, plans: list[StagePlan], sizes: Mapping[str, int | None], limited: bool = True
 ) -> "Mixture":
     """The order of the sources up to a stage. Raises DataError for a limit of less than one sample."""
-    from stages.data.mixture import Mixture, MixtureSource, MixtureStage  # slow: numpy
+    from stages.data.mixture import Mixture, MixtureSource  # slow: numpy
 
     sources = []
     for source in schedule.data.mixture:
@@ -226,5 +226,4 @@ def _mixture(
         num_tokens = _UNKNOWN_TOKENS if tokens is None else tokens
         sources.append(MixtureSource(source.name, num_tokens, longest_context(schedule), most))
     spans = mixture_spans(schedule, [plan.first_token for plan in plans[: part.index + 1]])
-    stages = [MixtureStage(span.first_window, span.weights) for span in spans]
-    return Mixture(sources, stages, schedule.data.when_exhausted)
+    return Mixture(sources, spans, schedule.data.when_exhausted)

@@ -6,7 +6,7 @@ hydra composes the files, OmegaConf resolves references, and pydantic validates.
 wrong types and bad combinations before any work starts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from growctl.schedule.sources import given_vocabulary, missing_data
 from growctl.schedule.start_block import StartBlock, describe_start
 from model.errors import UserError
 from stages.corpus.prepared import prepared_datasets
+from stages.data.dataset import DatasetPart, dataset_parts
 from stages.data.errors import DataError
 
 
@@ -129,9 +130,9 @@ def _with_attended_tokens(schedule: Schedule, runs_dir: Path, begun: Schedule | 
         tokens = begun and begun.data.attended_tokens
         found = [next(prepared_datasets(spec, RunsPaths(runs_dir).datasets), None) for spec in data.specs]
         weights = data.base_weights.values() or [1.0]
-        datasets = {each[0]: weight for each, weight in zip(found, weights, strict=True) if each}
-        if not tokens and len(datasets) == len(found):
-            tokens = _attended_tokens(schedule, datasets, packed=False)
+        parts = [DatasetPart(None, *each, weight) for each, weight in zip(found, weights, strict=True) if each]
+        if not tokens and len(parts) == len(found):
+            tokens = _attended_tokens(schedule, parts, packed=False)
     return _with_data(schedule, attended_tokens=tokens)
 
 
@@ -140,12 +141,10 @@ def counted_on(schedule: Schedule, dataset: Path) -> Schedule:
 
     Raises DataError if that is damaged, or if the end of text does not tell apart its documents.
     """
-    from stages.data.documents import weighted_datasets
-
-    return _with_data(schedule, attended_tokens=_attended_tokens(schedule, weighted_datasets(dataset), packed=True))
+    return _with_data(schedule, attended_tokens=_attended_tokens(schedule, dataset_parts(dataset), packed=True))
 
 
-def _attended_tokens(schedule: Schedule, datasets: Mapping[Path, float], packed: bool) -> dict[str, float] | None:
+def _attended_tokens(schedule: Schedule, parts: Sequence[DatasetPart], packed: bool) -> dict[str, float] | None:
     """The tokens attended to by context, in the text or the sources of the mixture.
 
     Unless they must be `packed`, None if they are not or are damaged: `prepare` sets those aside with a message.
@@ -156,10 +155,10 @@ def _attended_tokens(schedule: Schedule, datasets: Mapping[Path, float], packed:
     lengths, packing = contexts(schedule), schedule.data.packing
     misplaced = tokens = None
     with nullcontext() if packed else suppress(UserError, OSError):
-        misplaced = misplaced_ends(datasets)
-        known = (known_packing(path, length) for path in datasets for length in lengths)
+        misplaced = misplaced_ends(parts)
+        known = (known_packing(part.directory, length) for part in parts for length in lengths)
         if packed or packing == "concatenate" or all(known):
-            tokens = {str(length): attended_tokens(datasets, length, packing) for length in lengths}
+            tokens = {str(length): attended_tokens(parts, length, packing) for length in lengths}
     if misplaced:
         raise DataError(
             f"data.document_mask = true: {misplaced}; the model tells documents apart by that token alone, so each "

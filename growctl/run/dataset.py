@@ -20,13 +20,19 @@ from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.corpus.prepared import reading_of
 from stages.corpus.tasks import Progress
-from stages.data.dataset import HASHED_BYTES, DatasetManifest, check_dataset, files_here, read_dataset_manifest
-from stages.data.documents import weighted_datasets
+from stages.data.dataset import (
+    HASHED_BYTES,
+    DatasetManifest,
+    check_dataset,
+    dataset_parts,
+    files_here,
+    read_dataset_manifest,
+)
 from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.packing import known_packing, packing_facts
 from stages.data.remote import remote_reading, write_remote_reading
-from stages.data.samples import open_samples
+from stages.data.samples import TrainingSamples
 from stages.spec import TrainSpec
 
 
@@ -100,10 +106,9 @@ class RunDataset:
 
     def _read_as_configured(self, dataset: Path) -> None:
         """Applies the schedule's cache to remote tokens: it, or the place of the runs directory, may have changed."""
-        sources = read_dataset_manifest(dataset).sources
-        for directory in [source.dataset(dataset) for source in sources] or [dataset]:
-            if reading := remote_reading(directory):
-                write_remote_reading(directory, reading_of(self.schedule.data, reading.url, self.runs.datasets))
+        for part in dataset_parts(dataset):
+            if reading := remote_reading(part.directory):
+                write_remote_reading(part.directory, reading_of(self.schedule.data, reading.url, self.runs.datasets))
 
     def _told_of_size(self, dataset: Path) -> Path:
         """Returns `dataset`; prints a message if it is too large to check the hashes of its files at every start."""
@@ -130,7 +135,7 @@ class RunDataset:
                 f"model.vocab_size = {self.schedule.vocab_size}: the tokenizer has {manifest.vocab_size} tokens; "
                 f"use {manifest.vocab_size} or more"
             )
-        is_remote = any(remote_reading(path) for path in weighted_datasets(dataset))
+        is_remote = any(remote_reading(part.directory) for part in dataset_parts(dataset))
         if is_remote and self.schedule.model.vocab_size is None and manifest.vocab_size < self.schedule.vocab_size:
             raise RunError(
                 f"model.vocab_size: is missing, so {self.schedule.vocab_size} rows were assumed, but the tokenizer of "
@@ -138,7 +143,7 @@ class RunDataset:
                 "command again"
             )
         length = longest_context(self.schedule)
-        open_samples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
+        TrainingSamples(dataset, length, self.schedule.seed)  # raises DataError if the text is shorter than a sequence
         self._check_lasts(dataset, manifest)
         EvaluationWindows(dataset, "validation", length)
         for warning in dataset_warnings(self.schedule, known_sizes(self.schedule.data, self.runs.directory)):
@@ -151,7 +156,8 @@ class RunDataset:
         The workers would do it too, each for itself. Raises DataError if the index cannot be written.
         """
         length = longest_context(self.schedule)  # packing allows only one context
-        for path in weighted_datasets(dataset) if self.schedule.data.packing == "best_fit" else ():
+        paths = [part.directory for part in dataset_parts(dataset)]
+        for path in paths if self.schedule.data.packing == "best_fit" else ():
             if not known_packing(path, length):
                 self.screen.message(f"packing the documents of {path.name} into sequences of {length:,} tokens")
                 packing_facts(path, length)

@@ -83,7 +83,7 @@ class DataBlock(DataSpec):
 
     cache_bytes: Annotated[Size, example("200GB", "bytes")] = DEFAULT_CACHE_BYTES
     """For a prepared dataset at a URL: how much of it this machine keeps on disk at most. All processes of a machine
-    share the cache, and the shards opened least recently go first. A full disk makes it smaller."""
+    share the cache, and the shards opened least recently go first."""
 
     retry_seconds: Annotated[Duration, example("15m", "seconds")] = DEFAULT_RETRY_SECONDS
     """For a prepared dataset at a URL: how long a fault of the network is retried before training stops with an error.

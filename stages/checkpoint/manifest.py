@@ -15,9 +15,9 @@ from model.config import ModelConfig, num_parameters
 from model.errors import UserError
 from model.precision import Precision
 from model.strict import Strict
-from stages.checkpoint.files import FileEntry, OnBytes, hash_file, hash_files
+from stages.checkpoint.files import FileEntry, OnBytes, hash_file
 from stages.checkpoint.lineage import History, Lineage, TrainingCost, extended, hash_of
-from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
+from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_files, read_sealed, seal
 from stages.spec import Offload
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
@@ -154,27 +154,9 @@ def verify_checkpoint(directory: Path, *, hashes: bool = True, on_bytes: OnBytes
     Raises CheckpointError that names the first file that is missing, differs, or is a link out of the directory.
     """
     manifest = read_manifest(directory)
-    for name, entry in manifest.files.items():
-        path = directory / name
-        if not path.is_file():
-            raise CheckpointError(f"{directory} is broken: {name} is missing")
-        try:
-            check_inside(directory, name)
-        except DocumentError as error:
-            raise CheckpointError(f"{directory} is broken: {error}") from error
-        if path.stat().st_size != entry.bytes:
-            raise CheckpointError(f"{directory} is broken: {name} has {path.stat().st_size} bytes, not {entry.bytes}")
-    if hashes:
-        found = hash_files(directory / name for name in manifest.files)
-        for name, entry in manifest.files.items():
-            try:
-                sha256 = next(found)
-            except OSError as error:
-                if error.errno != errno.EIO:  # any other error does not mean that the file is damaged
-                    raise
-                raise CheckpointError(f"{directory} is broken: {name} cannot be read: {error.strerror}") from error
-            if sha256 != entry.sha256:
-                raise CheckpointError(f"{directory} is broken: {name} does not have the hash in the manifest")
-            if on_bytes:
-                on_bytes(entry.bytes)
+    files = [(name, entry.bytes, entry.sha256) for name, entry in manifest.files.items()]
+    try:
+        check_files(directory, files, hashes, on_bytes)
+    except DocumentError as error:
+        raise CheckpointError(f"{directory} is broken: {error}") from error
     return manifest

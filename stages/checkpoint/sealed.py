@@ -5,16 +5,20 @@ Imports no torch.
 The manifests of checkpoints and datasets are such documents. Their `seal` is the sha256 of everything else in them.
 """
 
+import errno
 import hashlib
 import json
 import os
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, ValidationError
 
 from model.errors import UserError
 from model.strict import Strict, first_reason
+from stages.checkpoint.files import READERS, OnBytes, hash_file
 
 MOST_BYTES = 256 * 1024 * 1024
 """A larger file is not a manifest: a million entries take less."""
@@ -90,10 +94,39 @@ def read_sealed(path: Path, kind: type[Document], format_version: int) -> Docume
     return document
 
 
-def check_inside(directory: Path, name: str) -> None:
-    """Raises DocumentError if the file `name` of `directory` is a link to a file outside."""
-    if not (directory / PurePosixPath(name)).resolve().is_relative_to(directory.resolve()):
-        raise DocumentError(f"{name} is a link that leads out of the directory")
+def check_files(
+    directory: Path, files: Iterable[tuple[str, int, str]], hashes: bool = True, on_bytes: OnBytes | None = None
+) -> None:
+    """Raises DocumentError that names the first file that is missing, differs, or is a link out of the directory.
+
+    `files` are (name, bytes, sha256). With `hashes`, calls `on_bytes` with the size of each file once it was read.
+    """
+    root, files = directory.resolve(), list(files)
+
+    def problem(file: tuple[str, int, str]) -> str | None:
+        name, num_bytes, sha256 = file
+        path = directory / name
+        try:
+            if not path.is_file():
+                return "is missing"
+            if not path.resolve().is_relative_to(root):
+                return "is a link that leads out of the directory"
+            if (size := path.stat().st_size) != num_bytes:
+                return f"has {size} bytes, not {num_bytes} as in the manifest"
+            if hashes and hash_file(path) != sha256:
+                return "does not have the hash in the manifest"
+        except OSError as error:
+            if error.errno != errno.EIO:  # any other error does not mean that the file is damaged
+                raise
+            return f"cannot be read: {error.strerror}"
+        return None
+
+    with ThreadPoolExecutor(READERS) as pool:  # hashlib releases the GIL
+        for (name, num_bytes, _), wrong in zip(files, pool.map(problem, files), strict=True):
+            if wrong:
+                raise DocumentError(f"{name} {wrong}")
+            if hashes and on_bytes:
+                on_bytes(num_bytes)
 
 
 def _seal_of(found: dict[str, Any]) -> str:

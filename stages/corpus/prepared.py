@@ -197,7 +197,7 @@ def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, target: P
             raise DataError(f"{reading.url}/{MANIFEST_NAME} cannot be used: {error.__cause__ or error}") from error
         if manifest.sources:
             raise DataError(f"{reading.url} is a mixture, which has no tokens; name the URLs of its sources' datasets")
-        write_file(staging / TOKENIZER_NAME, files.whole(TOKENIZER_NAME, manifest.tokenizer_sha256))
+        write_file(staging / TOKENIZER_NAME, files.read(TOKENIZER_NAME))
         write_remote_reading(staging, reading)
         verify_dataset(staging)
         publish_directory(target)

@@ -6,17 +6,16 @@ A mixture of datasets is a directory with a manifest too, but without tokens: it
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from model.strict import Strict
-from stages.checkpoint.files import OnBytes, hash_file, hash_files
+from stages.checkpoint.files import OnBytes, hash_file
 from stages.checkpoint.manifest import TextFacts
-from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_inside, read_sealed, seal
+from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_files, read_sealed, seal
 from stages.data.errors import DataError
 from stages.data.spec import SPLITS, DataSpec, SkippedRecords, SourceName, SplitName
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
@@ -29,9 +28,6 @@ HASHED_BYTES = 20_000_000_000
 REMOTE_NAME = "remote.json"
 """The file in the directory of a dataset whose tokens lie at a URL (stages/data/remote.py)."""
 CONTENT_HASH_BYTES = 16
-
-_URL_AS_PATH = re.compile(r"[a-z][a-z0-9+]+:/")
-"""A path that was made of a URL has lost a slash."""
 
 Amount = Annotated[int, Field(ge=0, lt=2**63)]
 """A number of bytes, tokens or documents."""
@@ -199,11 +195,6 @@ def mixture_fingerprint(sources: Sequence[MixtureEntry]) -> str:
 def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
     """The manifest of a dataset. Raises DataError if there is none or it cannot be read."""
     path = dataset_dir / MANIFEST_NAME
-    if _URL_AS_PATH.match(str(dataset_dir)) and not dataset_dir.exists():
-        raise DataError(
-            f"{str(dataset_dir).replace(':/', '://', 1)} is a URL, and a directory is needed here; `growctl data show"
-            " URL` opens a dataset at a URL and names its directory"
-        )
     if not path.is_file():
         raise DataError(f"{dataset_dir} is not a dataset: it has no {MANIFEST_NAME}; `growctl prepare` makes one")
     try:
@@ -214,10 +205,31 @@ def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def data_parts(dataset_dir: Path) -> list[tuple[str | None, Path]]:
-    """The directories that hold a dataset's tokens: those of a mixture's sources, by name, or else its own."""
-    sources = read_dataset_manifest(dataset_dir).sources
-    return [(source.name, source.dataset(dataset_dir)) for source in sources] or [(None, dataset_dir)]
+class DatasetPart(NamedTuple):
+    """A dataset that samples come from: a source of a mixture, or an ordinary dataset, its own only source."""
+
+    name: str | None
+    """None for an ordinary dataset."""
+
+    directory: Path
+    manifest: DatasetManifest
+    weight: float = 1.0
+    """Its base weight, in any unit."""
+
+    epochs_at_most: float | None = None
+
+
+def dataset_parts(dataset_dir: Path) -> list[DatasetPart]:
+    """The datasets that samples of `dataset_dir` come from: a mixture's sources, or itself.
+
+    Raises DataError if one cannot be read.
+    """
+    manifest = read_dataset_manifest(dataset_dir)
+    parts = [
+        DatasetPart(source.name, path, read_dataset_manifest(path), source.weight, source.epochs_at_most)
+        for source, path in ((source, source.dataset(dataset_dir)) for source in manifest.sources)
+    ]
+    return parts or [DatasetPart(None, dataset_dir, manifest)]
 
 
 def dataset_manifest_bytes(manifest: DatasetManifest) -> bytes:
@@ -230,19 +242,18 @@ def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], 
 
     Calls `on_progress` with a description of the work and the fraction done. Raises DataError as `verify_dataset` does.
     """
-    parts = _manifests(dataset_dir)
-    total = sum(file.bytes for directory, manifest in parts for file in files_here(directory, manifest))
-    if total > HASHED_BYTES or on_progress is None:
-        return verify_dataset(dataset_dir, hashes=total <= HASHED_BYTES)
-    report, done = on_progress, 0
+    files = [file for part in dataset_parts(dataset_dir) for file in files_here(part.directory, part.manifest)]
+    total, done = sum(file.bytes for file in files), 0
 
     def advance(num_bytes: int) -> None:
         nonlocal done
         done += num_bytes
-        report("checking the dataset", done / max(1, total))
+        if on_progress:
+            on_progress("checking the dataset", done / max(1, total))
 
-    report("checking the dataset", 0.0)
-    return verify_dataset(dataset_dir, on_bytes=advance)
+    if total <= HASHED_BYTES:
+        advance(0)
+    return verify_dataset(dataset_dir, hashes=total <= HASHED_BYTES, on_bytes=advance)
 
 
 def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes | None = None) -> DatasetManifest:
@@ -252,42 +263,21 @@ def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes 
     Raises DataError that names the first file that is missing, differs, or is a link out of the directory, or the first
     source that is not the dataset of the mixture.
     """
-    parts = _manifests(dataset_dir)
-    for directory, manifest in parts:
-        for file in files_here(directory, manifest):
-            require_size(directory, file)
-        require_tokenizer(directory, manifest)
-        if manifest.computed_fingerprint != manifest.fingerprint:
-            raise DataError(f"{directory} is damaged: the fingerprint in its manifest does not match its files")
-    for directory, manifest in parts if hashes else []:
-        files = files_here(directory, manifest)
-        for file, sha256 in zip(files, hash_files(directory / file.name for file in files), strict=True):
-            if sha256 != file.sha256:
-                raise DataError(f"{directory} is damaged: {file.name} does not have the hash in the manifest")
-            if on_bytes:
-                on_bytes(file.bytes)
-    return parts[0][1]
-
-
-def _manifests(dataset_dir: Path) -> list[tuple[Path, DatasetManifest]]:
-    """A dataset with its manifest and, after a mixture, each of its sources with that of its own.
-
-    Raises DataError if one cannot be read, or if a source is not the dataset that the mixture was made of.
-    """
-    manifest = read_dataset_manifest(dataset_dir)
-    parts = [(dataset_dir, manifest)]
-    for source in manifest.sources:
-        directory, which = source.dataset(dataset_dir), f"{dataset_dir}: its source {source.name!r}"
-        try:
-            parts.append((directory, read_dataset_manifest(directory)))
-        except DataError as error:
-            raise DataError(f"{which} cannot be used: {error}") from error
-        if (now := parts[-1][1].fingerprint) != source.fingerprint:
+    manifest, parts = read_dataset_manifest(dataset_dir), dataset_parts(dataset_dir)
+    for source, part in zip(manifest.sources, parts, strict=False):
+        if part.manifest.fingerprint != source.fingerprint:
             raise DataError(
-                f"{which} is another dataset than the mixture was made of: {directory} has the fingerprint"
-                f" {now[:12]}..., not {source.fingerprint[:12]}...; restore it, or prepare the mixture again"
+                f"{dataset_dir}: its source {source.name!r} is another dataset than the mixture was made of:"
+                f" {part.directory} has the fingerprint {part.manifest.fingerprint[:12]}..., not"
+                f" {source.fingerprint[:12]}...; restore it, or prepare the mixture again"
             )
-    return parts
+    whole = DatasetPart(None, dataset_dir, manifest)
+    for part in (whole, *parts) if manifest.sources else parts:
+        require_tokenizer(part.directory, part.manifest)
+        if part.manifest.computed_fingerprint != part.manifest.fingerprint:
+            raise DataError(f"{part.directory} is damaged: the fingerprint in its manifest does not match its files")
+        require_files(part.directory, files_here(part.directory, part.manifest), hashes=hashes, on_bytes=on_bytes)
+    return manifest
 
 
 def files_here(dataset_dir: Path, manifest: DatasetManifest) -> list[DatasetFile]:
@@ -295,17 +285,14 @@ def files_here(dataset_dir: Path, manifest: DatasetManifest) -> list[DatasetFile
     return [] if (dataset_dir / REMOTE_NAME).exists() else manifest.files
 
 
-def require_size(dataset_dir: Path, file: DatasetFile) -> None:
-    """Raises DataError if a file of a dataset is missing, is a link out of its directory, or has another size."""
-    path = dataset_dir / file.name
-    if not path.is_file():
-        raise DataError(f"{dataset_dir} is damaged: {file.name} is missing")
+def require_files(
+    dataset_dir: Path, files: Iterable[DatasetFile], *, hashes: bool = True, on_bytes: OnBytes | None = None
+) -> None:
+    """Raises DataError as `verify_dataset` does for one of `files`."""
     try:
-        check_inside(dataset_dir, file.name)
+        check_files(dataset_dir, [(file.name, file.bytes, file.sha256) for file in files], hashes, on_bytes)
     except DocumentError as error:
         raise DataError(f"{dataset_dir} is damaged: {error}") from error
-    if (size := path.stat().st_size) != file.bytes:
-        raise DataError(f"{dataset_dir} is damaged: {file.name} has {size} bytes, not {file.bytes} as in the manifest")
 
 
 def require_tokenizer(dataset_dir: Path, manifest: DatasetManifest) -> None:

@@ -1,6 +1,6 @@
 """Turns every error of a file system, a store or the hub into one message, without naming the libraries' classes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any
@@ -12,14 +12,6 @@ MOST_SAID = 300
 
 PACKAGES = {"libarchive": "libarchive-c", "smbclient": "smbprotocol"}
 """Modules whose package has another name."""
-
-HUB_ANSWERS = {
-    "GatedRepo": ": the dataset is gated; accept its terms on its page on the Hugging Face hub, then give a token of"
-    " that account in HF_TOKEN or by `hf auth login`",
-    "RepoNotFound": ": no such dataset, or a private one; check its name, or give a token with read access in HF_TOKEN"
-    " or by `hf auth login`",
-}
-"""What the codes of the Hugging Face hub mean to a user."""
 
 REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
@@ -74,22 +66,11 @@ def reason(error: BaseException) -> str:
         texts = [" ".join(str(getattr(cause, "strerror", None) or cause).split()) for cause in _causes(error)]
         text = next((text for text in reversed(texts) if text), type(error).__name__)
         return text if len(text) <= MOST_SAID else f"{text[: MOST_SAID - 3]}..."
-    answer = f"the server answered {status.value} {status.phrase}"
-    responses = [getattr(cause, "response", None) for cause in _causes(error)]
-    for response in responses:
-        if isinstance(response, dict):  # botocore; the code is the status again if the store sent no text
-            code = str(response.get("Error", {}).get("Code", ""))
-            return f"{answer}: {code}" if code.isalpha() else answer
-    headers = [getattr(response, "headers", None) for response in responses]
-    codes = [found.get("X-Error-Code") for found in headers if isinstance(found, Mapping)]
-    if hub_answer := next((HUB_ANSWERS[code] for code in codes if code in HUB_ANSWERS), None):
-        return answer + hub_answer
-    if status in REFUSED:
-        answer += (
-            "; private and gated data needs credentials with read access: for the Hugging Face hub, a token in HF_TOKEN"
-            " or from `hf auth login`"
-        )
-    return answer
+    advice = (
+        "; private data needs credentials with read access: for the Hugging Face hub, a token in HF_TOKEN or from `hf"
+        " auth login`; if the dataset is gated, accept its terms on its page"
+    )
+    return f"the server answered {status.value} {status.phrase}{advice if status in REFUSED else ''}"
 
 
 def http_status(error: BaseException) -> HTTPStatus | None:

@@ -3,16 +3,16 @@
 Shapes: B batch, T sequence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from stages.data.dataset import data_parts, read_dataset_manifest
+from stages.data.dataset import dataset_parts
 from stages.data.spec import SplitName
-from stages.data.tokens import Int64Array, TokenSplit, require_tokens
+from stages.data.tokens import Int64Array, TokenSplit, joined, require_tokens
 
 
 class WindowsOfSource(NamedTuple):
@@ -46,23 +46,22 @@ class EvaluationWindows:
         self, dataset_dir: Path, split: SplitName, sequence_length: int, max_sequences: int | None = None
     ) -> None:
         """Opens the split. Raises DataError if it, or that of a source, is shorter than one window."""
-        entries, parts = read_dataset_manifest(dataset_dir).sources, data_parts(dataset_dir)
-        total_weight = sum(entry.weight for entry in entries)
-        weights = [entry.weight / total_weight for entry in entries] if entries else [1.0]
+        parts = dataset_parts(dataset_dir)
+        for part in parts:
+            require_tokens(part, split, sequence_length)
+        total_weight = sum(part.weight for part in parts)
+        weights = [part.weight / total_weight for part in parts]
         self._length = sequence_length
-        self._splits = [TokenSplit(directory, split) for _, directory in parts]
-        for (name, directory), tokens in zip(parts, self._splits, strict=True):
-            require_tokens(directory, split, tokens.num_tokens, sequence_length, name)
-        totals = [(tokens.num_tokens - 1) // sequence_length for tokens in self._splits]
+        self._splits = [TokenSplit(part.directory, split) for part in parts]
+        totals = [(len(tokens) - 1) // sequence_length for tokens in self._splits]
         counts = totals if max_sequences is None else _shared_out(max_sequences, weights, totals)
         self._windows = np.concatenate(
             [np.arange(count) * total // count for count, total in zip(counts, totals, strict=True)]
         )
         self._sources = np.repeat(np.arange(len(counts)), counts)
-        firsts = [sum(counts[:number]) for number in range(len(counts))]
+        firsts = np.cumsum([0, *counts[:-1]]).tolist()
         sizes = [tokens.bytes_per_token for tokens in self._splits]
-        names = [name for name, _ in parts]
-        self.sources = tuple(map(WindowsOfSource, names, weights, firsts, counts, sizes))
+        self.sources = tuple(map(WindowsOfSource, [part.name for part in parts], weights, firsts, counts, sizes))
         """The windows by source."""
 
     def __len__(self) -> int:
@@ -82,27 +81,29 @@ class EvaluationWindows:
 
     def batch(self, start: int, stop: int) -> Int64Array:
         """Windows `start` to `stop`, in order: (stop - start, T + 1) int64, with fewer rows at the end."""
-        windows, sources = self._windows[start:stop].tolist(), self._sources[start:stop].tolist()
-        tokens_BT = np.empty((len(windows), self._length + 1), np.int64)
-        for row, window, source in zip(tokens_BT, windows, sources, strict=True):
-            self._splits[source].numbers.fill(row, window * self._length)
-        return tokens_BT
+        arrays = []
+        for tokens, first in self._places(start, stop):
+            arrays += tokens.arrays([(first, self._length + 1)])
+        return joined(arrays, (len(self._windows[start:stop]), self._length + 1))
 
     def expect(self, start: int, stop: int) -> None:
         """Begins to fetch windows `start` to `stop`, if they are remote and not on this machine."""
-        windows, sources = self._windows[start:stop].tolist(), self._sources[start:stop].tolist()
-        for window, source in zip(windows, sources, strict=True):
-            self._splits[source].expect(window * self._length, self._length + 1)
+        for tokens, first in self._places(start, stop):
+            tokens.expect(first, self._length + 1)
 
     def __getitem__(self, place: int) -> Int64Array:
         """One window: (T + 1,) int64. Raises IndexError beyond either end."""
         return self._splits[self._sources[place]].read(int(self._windows[place]) * self._length, self._length + 1)
 
+    def _places(self, start: int, stop: int) -> Iterator[tuple[TokenSplit, int]]:
+        """The split that holds each window, and the window's first token in it."""
+        for source, window in zip(self._sources[start:stop].tolist(), self._windows[start:stop].tolist(), strict=True):
+            yield self._splits[source], window * self._length
+
 
 def longest_window(dataset_dir: Path, split: SplitName) -> int:
     """The most tokens that a window of a split can have; of a mixture, one of any source."""
-    manifests = (read_dataset_manifest(directory) for _, directory in data_parts(dataset_dir))
-    return max(1, min(manifest.splits[split].num_tokens for manifest in manifests) - 1)
+    return max(1, min(part.manifest.splits[split].num_tokens for part in dataset_parts(dataset_dir)) - 1)
 
 
 def _shared_out(number: int, weights: Sequence[float], most: Sequence[int]) -> list[int]:

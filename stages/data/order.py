@@ -8,7 +8,6 @@ is read twice within an epoch.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +37,7 @@ class WindowOrder:
         """Where samples start in their source's stream: (N,). `positions` count the samples of one source."""
         windows, keys = self._windows(sources, positions)
         num_tokens = self._num_tokens[sources]
-        offsets = _scatter(keys) % num_tokens
-        return ((offsets + windows * self._length) % num_tokens).astype(np.int64)
+        return ((_scatter(keys) % num_tokens + windows * self._length) % num_tokens).astype(np.int64)
 
     def windows(self, sources: Int64Array, positions: Int64Array) -> Int64Array:
         """Which of its source's windows samples are, where these are the same in every epoch: (N,)."""
@@ -51,32 +49,6 @@ class WindowOrder:
         epochs, places = np.divmod(positions.astype(np.uint64), num_windows)
         keys = _scatter(self._seed ^ epochs)
         return _permute(places, num_windows, self._half_bits[sources], keys), keys
-
-
-class WindowPieces(NamedTuple):
-    """How samples of one context lie in windows. With the context of the windows, a sample is a window."""
-
-    sequence_length: int
-    """T."""
-
-    per_window: int
-    """Samples of a window: L / T."""
-
-    @classmethod
-    def cut(cls, window_length: int, sequence_length: int) -> Self:
-        """The pieces of windows of `window_length` tokens, a multiple of `sequence_length`."""
-        assert window_length % sequence_length == 0, f"{sequence_length} does not divide {window_length}"
-        return cls(sequence_length, window_length // sequence_length)
-
-    def windows(self, first_index: int, count: int) -> tuple[int, int]:
-        """The first window of `count` samples from `first_index` on, and the number of windows that they touch."""
-        first = first_index // self.per_window
-        return first, (first_index + count - 1) // self.per_window + 1 - first if count else 0
-
-    def places(self, first_index: int, count: int) -> tuple[Int64Array, Int64Array]:
-        """Of each of these samples: which of the windows that they touch it is in, and its first token there."""
-        windows, pieces = np.divmod(np.arange(first_index, first_index + count), self.per_window)
-        return windows - first_index // self.per_window, pieces * self.sequence_length
 
 
 class Blocks:

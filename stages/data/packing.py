@@ -15,27 +15,23 @@ its own and renames it.
 """
 
 import os
-import socket
+import secrets
 import zlib
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from operator import mul
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationError
 
 from model.strict import Strict
-from stages.data.dataset import read_dataset_manifest
+from stages.data.dataset import DatasetPart, read_dataset_manifest
 from stages.data.documents import DocumentEnds, mean_attended_tokens
 from stages.data.errors import DataError
-from stages.data.tokens import Int64Array, TokenSplit, mapped, require_tokens
+from stages.data.tokens import Int64Array, mapped
 from stages.spec import Packing
-
-BoolArray = npt.NDArray[np.bool_]
 
 BLOCK_DOCUMENTS = 1 << 20
 BLOCK_TOKENS = 1 << 32
@@ -49,26 +45,26 @@ FIRST = np.dtype("<u8")
 
 
 class Pieces(NamedTuple):
-    """Parts of documents, each `lengths` tokens from `starts` on in the stream of a split: all (P,)."""
+    """Parts of documents, each `lengths` tokens from `starts` on in the stream of a split: both (P,)."""
 
     starts: Int64Array
     lengths: Int64Array
-    whole: BoolArray
-    """Which are documents of their own, not cut so far."""
 
-    def at(self, rows: Int64Array | BoolArray) -> "Pieces":
-        """Some of the pieces."""
-        return Pieces(self.starts[rows], self.lengths[rows], self.whole[rows])
+    @classmethod
+    def join(cls, parts: Sequence["Pieces"]) -> "Pieces":
+        """The pieces of all parts."""
+        return Pieces(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def at(self, rows: np.ndarray) -> "Pieces":
+        """Some of the pieces, by number or by a mask."""
+        return Pieces(self.starts[rows], self.lengths[rows])
 
 
 class PackedBlock(NamedTuple):
     """Windows of T tokens each, in order."""
 
-    starts: Int64Array
-    """Where the pieces start in the stream, window after window: (P,)."""
-
-    lengths: Int64Array
-    """The pieces' tokens: (P,)."""
+    pieces: Pieces
+    """The pieces of one window after another."""
 
     num_pieces: Int64Array
     """The number of pieces of each window."""
@@ -79,11 +75,11 @@ def pack(lengths: Iterable[Int64Array], length: int) -> Iterator[PackedBlock]:
 
     Every token is in one window, but for the fewer than `length` that are left at the end.
     """
-    left, position = _joined([]), 0
+    empty = np.empty(0, np.int64)
+    left, position = Pieces(empty, empty), 0
     for part in _blocks(lengths):
         ends = position + np.cumsum(part)
-        documents = Pieces(ends - part, part, np.ones(len(part), bool))
-        block, left = _packed(_joined([left, documents]), length)
+        block, left = _packed(Pieces.join([left, Pieces(ends - part, part)]), length)
         position = int(ends[-1])
         yield block
 
@@ -100,50 +96,33 @@ def _blocks(lengths: Iterable[Int64Array]) -> Iterator[Int64Array]:
         yield np.concatenate(held)
 
 
-def _joined(parts: list[Pieces]) -> Pieces:
-    starts, lengths, whole = zip(*parts, strict=True) if parts else ((), (), ())
-    empty = np.empty(0, np.int64)
-    return Pieces(
-        np.concatenate([empty, *starts]),
-        np.concatenate([empty, *lengths]),
-        np.concatenate([np.empty(0, bool), *whole]),
-    )
-
-
 def _packed(documents: Pieces, length: int) -> tuple[PackedBlock, Pieces]:
     """The windows of a block, and the pieces that do not fill another one."""
     counts, rests = np.divmod(documents.lengths, length)
     first = np.repeat(documents.starts, counts)
     within = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
-    full_starts = first + within * length
+    full = Pieces(first + within * length, np.full(len(first), length))
 
-    has_rest = rests > 0
-    short = Pieces(documents.starts + counts * length, rests, documents.whole & (counts == 0)).at(has_rest)
+    short = Pieces(documents.starts + counts * length, rests).at(rests > 0)
     short = short.at(np.argsort(-short.lengths, kind="stable"))
     windows, used = best_fit(short.lengths, length)
     num_kept = int(short.lengths.sum()) // length
     rank = np.empty(len(used), np.int64)
     rank[np.argsort(-used, kind="stable")] = np.arange(len(used))  # the fullest windows are kept
     windows = rank[windows]
-    kept, pool = windows < num_kept, short.at(windows >= num_kept)
     gaps = np.zeros(num_kept, np.int64)
     gaps[rank[rank < num_kept]] = length - used[rank < num_kept]
-    filled, filled_windows = _fill(pool, gaps)
+    kept = windows < num_kept
+    filling, filled_windows = _fill(short.at(~kept), gaps)
     placed = filled_windows < num_kept
 
-    kept_short = short.at(kept)
-    is_filler = np.repeat([False, True], [len(kept_short.starts), int(placed.sum())])
-    order_within = np.concatenate([kept_short.starts, np.arange(int(placed.sum()))])
+    # within a window, whole pieces in the order of the stream, then what fills it
     window = np.concatenate([windows[kept], filled_windows[placed]])
-    order = np.lexsort((order_within, is_filler, window))
-    starts = np.concatenate([kept_short.starts, filled.starts[placed]])[order]
-    lengths = np.concatenate([kept_short.lengths, filled.lengths[placed]])[order]
-    block = PackedBlock(
-        starts=np.concatenate([full_starts, starts]),
-        lengths=np.concatenate([np.full(len(full_starts), length), lengths]),
-        num_pieces=np.concatenate([np.ones(len(full_starts), np.int64), np.bincount(window, minlength=num_kept)]),
-    )
-    return block, filled.at(~placed)
+    order_within = np.concatenate([short.starts[kept], np.arange(placed.sum())])
+    order = np.lexsort((order_within, np.repeat([False, True], [kept.sum(), placed.sum()]), window))
+    pieces = Pieces.join([full, Pieces.join([short.at(kept), filling.at(placed)]).at(order)])
+    num_pieces = np.concatenate([np.ones(len(first), np.int64), np.bincount(window, minlength=num_kept)])
+    return PackedBlock(pieces, num_pieces), filling.at(~placed)
 
 
 def best_fit(lengths: Int64Array, capacity: int) -> tuple[Int64Array, Int64Array]:
@@ -198,16 +177,14 @@ def _runs(lengths: Int64Array) -> tuple[list[int], list[int]]:
 def _fill(pool: Pieces, gaps: Int64Array) -> tuple[Pieces, Int64Array]:
     """Lays the pieces of `pool`, one after another, into the `gaps` of windows, and cuts them where a gap ends.
 
-    Returns the parts and the window of each, `len(gaps)` for what remains.
+    Returns the parts, and the window of each, `len(gaps)` for what remains.
     """
     gap_ends, piece_ends = np.cumsum(gaps), np.cumsum(pool.lengths)
     edges = np.unique(np.concatenate([[0], gap_ends, piece_ends]))
-    left, parts = edges[:-1], np.diff(edges)
+    left = edges[:-1]
     piece = np.searchsorted(piece_ends, left, side="right")
-    window = np.searchsorted(gap_ends, left, side="right")
-    cut = np.bincount(piece, minlength=len(pool.starts)) > 1
     starts = pool.starts[piece] + left - (piece_ends - pool.lengths)[piece]
-    return Pieces(starts, parts, (pool.whole & ~cut)[piece]), window
+    return Pieces(starts, np.diff(edges)), np.searchsorted(gap_ends, left, side="right")
 
 
 class PackingFacts(Strict):
@@ -227,64 +204,38 @@ class PackingFacts(Strict):
     """Of everything after the header."""
 
 
-class PackedSplit:
+class PackedWindows:
     """The windows of a train split, by number. A window's last token is followed by its successor in the stream."""
 
     def __init__(self, dataset_dir: Path, sequence_length: int) -> None:
-        """Opens the index, or makes it. Raises DataError if the split is damaged or shorter than a sample."""
-        self.split = TokenSplit(dataset_dir, "train")
-        self.num_tokens = self.split.num_tokens
-        require_tokens(dataset_dir, "train", self.num_tokens, sequence_length)
-        self._opened = (dataset_dir, sequence_length)
+        """Opens the index, or makes it. Raises DataError if the split is damaged."""
         facts = packing_facts(dataset_dir, sequence_length)
         path = packing_file(dataset_dir, sequence_length)
         self._firsts = mapped(path, FIRST, HEADER_BYTES, facts.num_windows + 1)
         self._pieces = mapped(path, PIECE, HEADER_BYTES + self._firsts.nbytes, facts.num_pieces)
 
-    def __reduce__(self) -> tuple[type["PackedSplit"], tuple[Path, int]]:
-        """A pickle holds the path, not the index: whoever loads it opens the dataset again."""
-        return PackedSplit, self._opened
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the tokens lie at a URL."""
-        return self.split.is_remote
-
-    def fill(self, tokens_T: Int64Array, window: int) -> None:
-        """Fills (T + 1,) with a window and the token that follows its last one."""
-        self.split.numbers.fill_pieces(tokens_T, self.pieces(window, len(tokens_T)))
-
-    def fill_rows(self, tokens_BT: Int64Array, windows: Sequence[int]) -> None:
-        """Fills each row, (T + 1,), with a window and the token that follows its last one."""
-        pieces: list[tuple[int, int]] = []
-        for window in windows:
-            pieces += self.pieces(window, tokens_BT.shape[1])
-        self.split.numbers.fill_pieces(tokens_BT.reshape(-1), pieces)
-
-    def pieces(self, window: int, length: int) -> list[tuple[int, int]]:
-        """Where each piece of a window starts in the stream, and its tokens; `length` are T + 1, the successor too."""
+    def pieces(self, window: int) -> list[tuple[int, int]]:
+        """Where each piece of a window starts in the stream, and its tokens; the last one with its successor."""
         first, stop = self._firsts[window : window + 2].tolist()
         pieces: list[tuple[int, int]] = self._pieces[first:stop].tolist()
         start, num_tokens = pieces[-1]
         pieces[-1] = (start, num_tokens + 1)
         return pieces
 
-    def expect(self, window: int, length: int) -> None:
-        """Begins to fetch the tokens of a window, if they are remote and not on this machine."""
-        for start, num_tokens in self.pieces(window, length):
-            self.split.expect(start, num_tokens)
 
+def attended_tokens(parts: Sequence[DatasetPart], sequence_length: int, packing: Packing = "concatenate") -> float:
+    """How many data tokens a token attends to within its document, on average over samples from `parts`.
 
-def attended_tokens(datasets: Mapping[Path, float], sequence_length: int, packing: Packing = "concatenate") -> float:
-    """How many data tokens a token attends to within its document, on average over samples from `datasets`.
-
-    Each has its weight. Packs them if that was not done before. Raises DataError if one is damaged.
+    Packs them if that was not done before. Raises DataError if one is damaged.
     """
-    if packing == "best_fit":
-        means = [packing_facts(path, sequence_length).attended_tokens for path in datasets]
-    else:
-        means = [mean_attended_tokens(DocumentEnds(path, "train").lengths(), sequence_length) for path in datasets]
-    return sum(map(mul, means, datasets.values())) / sum(datasets.values())
+    total = 0.0
+    for part in parts:
+        if packing == "best_fit":
+            mean = packing_facts(part.directory, sequence_length).attended_tokens
+        else:
+            mean = mean_attended_tokens(DocumentEnds(part.directory, "train").lengths(), sequence_length)
+        total += part.weight * mean
+    return total / sum(part.weight for part in parts)
 
 
 def packing_file(dataset_dir: Path, sequence_length: int) -> Path:
@@ -311,7 +262,7 @@ def known_packing(dataset_dir: Path, sequence_length: int) -> PackingFacts | Non
 
 def _write(dataset_dir: Path, sequence_length: int) -> PackingFacts:
     path = packing_file(dataset_dir, sequence_length)
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("w+b") as file:
             facts = _write_index(file, dataset_dir, sequence_length)
@@ -325,24 +276,23 @@ def _write(dataset_dir: Path, sequence_length: int) -> PackingFacts:
     return facts
 
 
-def _write_index(file: BinaryIO, dataset_dir: Path, sequence_length: int) -> PackingFacts:
+def _write_index(file: IO[bytes], dataset_dir: Path, sequence_length: int) -> PackingFacts:
     """Writes the pieces as they are packed, each block's windows before them, and the header at last."""
-    ends, manifest = DocumentEnds(dataset_dir, "train"), read_dataset_manifest(dataset_dir)
-    num_tokens = manifest.splits["train"].num_tokens
-    first_piece = HEADER_BYTES + FIRST.itemsize * (num_tokens // sequence_length + 1)
+    manifest = read_dataset_manifest(dataset_dir)
+    most_windows = manifest.splits["train"].num_tokens // sequence_length
+    first_piece = HEADER_BYTES + FIRST.itemsize * (most_windows + 1)
     num_windows = num_pieces = squares = 0
     file.seek(HEADER_BYTES)
     file.write(np.zeros(1, FIRST).tobytes())
-    for block in pack(ends.lengths(), sequence_length):
-        firsts = num_pieces + np.cumsum(block.num_pieces)
-        pieces = np.empty(len(block.starts), PIECE)
-        pieces["start"], pieces["length"] = block.starts, block.lengths
+    for block in pack(DocumentEnds(dataset_dir, "train").lengths(), sequence_length):
         file.seek(HEADER_BYTES + FIRST.itemsize * (num_windows + 1))
-        file.write(firsts.astype(FIRST).tobytes())
+        file.write((num_pieces + np.cumsum(block.num_pieces)).astype(FIRST).tobytes())
         file.seek(first_piece + PIECE.itemsize * num_pieces)
+        pieces = np.empty(len(block.pieces.starts), PIECE)
+        pieces["start"], pieces["length"] = block.pieces
         file.write(pieces.tobytes())
-        num_windows, num_pieces = num_windows + len(firsts), num_pieces + len(pieces)
-        squares += int((block.lengths**2).sum())
+        num_windows, num_pieces = num_windows + len(block.num_pieces), num_pieces + len(pieces)
+        squares += int((block.pieces.lengths**2).sum())
     file.seek(HEADER_BYTES)
     facts = PackingFacts(
         format_version=FORMAT_VERSION,
@@ -358,7 +308,7 @@ def _write_index(file: BinaryIO, dataset_dir: Path, sequence_length: int) -> Pac
     return facts
 
 
-def _crc32(file: BinaryIO) -> int:
+def _crc32(file: IO[bytes]) -> int:
     """Of the rest of a file."""
     crc = 0
     while part := file.read(1 << 20):

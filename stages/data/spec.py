@@ -115,7 +115,7 @@ class DataSpec(SourceSpec):
 
     cache_bytes: PositiveInt = Field(DEFAULT_CACHE_BYTES, examples=[200 * 10**9], json_schema_extra={"unit": "bytes"})
     """For a prepared dataset at a URL: how much of it this machine keeps at most. All processes on a machine share the
-    cache, and the shards opened least recently go first. A full disk makes it smaller."""
+    cache, and the shards opened least recently go first."""
 
     cache_dir: str | None = Field(None, min_length=1, examples=["/local/growctl-cache"])
     """For a prepared dataset at a URL: the folder of the cache, best on a local disk. By default `.shards` beside the

@@ -17,8 +17,8 @@ from model.loss import IGNORED, token_scores
 from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
-from stages.data.dataset import data_parts, read_dataset_manifest
-from stages.data.documents import misplaced_ends, weighted_datasets
+from stages.data.dataset import dataset_parts, read_dataset_manifest
+from stages.data.documents import misplaced_ends
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import SplitName
 from stages.evaluate.documents import TokenStream
@@ -102,7 +102,7 @@ def dataset_loss(
 
     total_tokens, total_loss, total_bits = 0, 0.0, 0.0
     of_sources: list[Score] = []
-    splits = [read_dataset_manifest(directory).splits[split] for _, directory in data_parts(dataset)]
+    splits = [part.manifest.splits[split] for part in dataset_parts(dataset)]
     for number, (source, described) in enumerate(zip(windows.sources, splits, strict=True)):
         num_tokens, loss = mean_loss(*position_losses(checkpoint, replicas, read(number), context))
         bits = _bits_per_byte(loss, described.num_tokens, described.num_bytes)
@@ -128,7 +128,7 @@ def require_ids(checkpoint: Pretrained, dataset: Path) -> None:
             f"{checkpoint.num_token_ids:,}; give the dataset's own, --tokenizer {dataset / TOKENIZER_NAME}"
         )
     end_id = checkpoint.manifest.model.document_end_id
-    if end_id is not None and (misplaced := misplaced_ends(weighted_datasets(dataset), end_id)):
+    if end_id is not None and (misplaced := misplaced_ends(dataset_parts(dataset), end_id)):
         raise UserError(
             f"{checkpoint.directory} attends within documents (data.document_mask), but {misplaced}; the model tells "
             "documents apart by that token alone, so give a dataset whose documents each end in it and contain no other"

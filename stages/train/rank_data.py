@@ -13,7 +13,7 @@ from torch import Tensor
 from stages.data.dataset import read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.read_ahead import EXPECTED_SAMPLES, read_ahead
-from stages.data.samples import MixedSamples, open_samples
+from stages.data.samples import TrainingSamples
 from stages.metrics import Record
 from stages.spec import TrainSpec, evaluation_batch
 from stages.train.evaluate import evaluate
@@ -28,7 +28,7 @@ class RankData:
         self.spec, self.rank, self.world_size, self.device = spec, rank, world_size, device
         dataset = Path(spec.dataset)
         self.manifest = read_dataset_manifest(dataset)
-        self.samples = open_samples(
+        self.samples = TrainingSamples(
             dataset,
             spec.sequence_length,
             spec.seed,
@@ -90,7 +90,7 @@ class RankData:
         """
         spec = self.spec
         per_pass = evaluation_batch(spec.micro_batch_size, spec.sequence_length, spec.evaluation_length)
-        use = source_use(self.samples, spec, step) if isinstance(self.samples, MixedSamples) else None
+        use = source_use(self.samples, spec, step) if self.samples.mixture else None
         result = evaluate(loss_of, self.windows, per_pass, self.device, use)
         if self.own_windows:
             own = evaluate(loss_of, self.own_windows, spec.micro_batch_size, self.device)
@@ -98,15 +98,14 @@ class RankData:
         return result
 
 
-def source_use(samples: MixedSamples, spec: TrainSpec, step: int) -> dict[str, Record]:
+def source_use(samples: TrainingSamples, spec: TrainSpec, step: int) -> dict[str, Record]:
     """How much of each source was read after `step` updates of a stage, by name, as a SourceEvaluation says it.
 
     Data that rollbacks skipped is not trained. Epochs count from the ladder's first sample on.
     """
-    tokens = dict.fromkeys(samples.names, 0)
+    epochs = samples.epochs_by_source(spec.samples_seen + consumed(step, spec.left_out) * spec.batch_size)
+    tokens = dict.fromkeys(epochs, 0)
     for first, num_steps in trained_ranges(step, spec.left_out):
         found = samples.tokens_by_source(spec.samples_seen + first * spec.batch_size, num_steps * spec.batch_size)
         tokens = {name: number + found[name] for name, number in tokens.items()}
-    read = spec.samples_seen + consumed(step, spec.left_out) * spec.batch_size
-    epochs = samples.epochs_by_source(read)
     return {name: {"trained_tokens": number, "epochs": epochs[name]} for name, number in tokens.items()}

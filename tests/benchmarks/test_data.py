@@ -16,8 +16,7 @@ from benchmarks.data import (
     readers_of,
     write_dataset,
 )
-from stages.data.mixture import MixtureStage
-from stages.data.samples import MixedSamples
+from tests.stages.data.mixtures import mixed_samples, spans_of
 from tests.stages.data.test_dataset import write_dataset as write_numbers
 
 
@@ -39,7 +38,7 @@ def test_an_imported_megatron_file_is_read_in_place(tmp_path, dtype):
 def test_all_readers_read_whole_samples_of_the_same_shape(tmp_path):
     whole = write_numbers(tmp_path / "numbers", [4000], [9], token_bytes=2)
     documents = write_dataset(tmp_path / "documents", np.arange(4000, dtype=np.uint16), document_ends(4000))
-    mixed = MixedSamples({"a": whole}, [MixtureStage(0, {"a": 1})], LENGTH, seed=0)
+    mixed = mixed_samples({"a": whole}, spans_of((0, {"a": 1})), LENGTH, seed=0)
     batches = {name: read() for name, read in readers_of(whole, documents, mixed, {"megatron": whole}).items()}
     assert batches.pop("packed").shape == (BATCH, LENGTH + 1)
     for batch in batches.values():

@@ -10,7 +10,7 @@ import pytest
 
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import read_manifest
-from stages.data.samples import TrainingSamples, open_samples
+from stages.data.samples import TrainingSamples
 from stages.data.tokens import TokenSplit
 from stages.spec import TrainSpec
 from tests.growctl.runs import losses
@@ -61,8 +61,7 @@ def test_stages_of_other_batches_and_contexts_read_no_token_twice(undisturbed):
     for stage in ("0-small", "1-middle", "2-large"):
         spec = TrainSpec.model_validate_json((undisturbed.directory / f"stages/{stage}/spec.json").read_bytes())
         dataset = Path(spec.dataset)
-        samples = open_samples(dataset, spec.sequence_length, spec.seed, window_length=spec.window_length)
-        assert isinstance(samples, TrainingSamples)
+        samples = TrainingSamples(dataset, spec.sequence_length, spec.seed, window_length=spec.window_length)
         assert spec.samples_seen * spec.sequence_length == ends[-1]
         number, num_tokens = spec.num_steps * spec.batch_size, samples.num_windows * 32
         stream = TokenSplit(dataset, "train").num_tokens

@@ -19,8 +19,8 @@ from growctl.text.console import Terminal
 from growctl.text.terminal import plain_lines, print_sections
 from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.prepare import prepare
-from stages.data.dataset import data_parts, read_dataset_manifest
-from stages.data.samples import MixedSamples, open_samples
+from stages.data.dataset import dataset_parts, read_dataset_manifest
+from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec
 from stages.data.tokens import TokenSplit
 from stages.spec import MixtureSpan, Packing
@@ -74,7 +74,7 @@ def show(folder: Path, *options: object, expect: int = 0) -> tuple[str, str]:
 def test_a_sample_shown_is_the_sample_that_training_reads(
     dataset: Path, index: int, sequence_length: int, seed: int, packing: Packing
 ) -> None:
-    samples = open_samples(dataset, sequence_length, seed, packing=packing)
+    samples = TrainingSamples(dataset, sequence_length, seed, packing=packing)
     sample = read_sample(dataset, samples, index)
     [expected] = samples.batch(index, 1).tolist()
     assert [token for piece in sample.pieces for token in piece.ids] == expected
@@ -91,7 +91,7 @@ def test_a_sample_shown_is_the_sample_that_training_reads(
 
 def test_a_schedule_that_packs_shows_its_packed_samples(folder: Path, dataset: Path) -> None:
     found = json.loads(show(folder, "data.packing=best_fit", "--sample", 3, "--json")[0])["sample"]
-    expected = open_samples(dataset, 32, 5, packing="best_fit")[3].tolist()
+    expected = TrainingSamples(dataset, 32, 5, packing="best_fit")[3].tolist()
     assert [token for piece in found["pieces"] for token in piece["ids"]] == expected
 
 
@@ -110,20 +110,19 @@ def mixture(folder: Path, dataset: Path) -> Path:
 def test_a_sample_of_a_mixture_is_shown_with_its_source(mixture: Path, index: int, packs: bool, spans: bool) -> None:
     packing: Packing = "best_fit" if packs else "concatenate"
     weights = (MixtureSpan(first_window=0, weights={"docs": 1.0, "chants": 1.0}),) if spans else ()
-    samples = open_samples(mixture, 32, 5, weights, "others", packing)
-    assert isinstance(samples, MixedSamples)
+    samples = TrainingSamples(mixture, 32, 5, weights, "others", packing)
     sample = read_sample(mixture, samples, index)
     assert [token for piece in sample.pieces for token in piece.ids] == samples.batch(index, 1)[0].tolist()
-    source, number = samples.turn(index)
-    assert sample.source == samples.names[source]
-    assert sample.epoch == number // samples.mixture.sources[source].num_windows
+    source, epoch, _ = samples.origin(index)
+    assert samples.mixture
+    assert (sample.source, sample.epoch) == (samples.mixture.sources[source].name, epoch)
     end = read_dataset_manifest(mixture).end_of_text_id
     assert [piece.ends_document for piece in sample.pieces] == [piece.ids[-1] == end for piece in sample.pieces]
 
 
 def test_a_mixture_has_its_sources_and_the_sums_of_their_figures(mixture: Path, folder: Path) -> None:
     document = show_dataset(str(mixture), [], folder / "runs", None)
-    assert document.sources == {name: read_dataset_manifest(path) for name, path in data_parts(mixture)}
+    assert document.sources == {part.name: part.manifest for part in dataset_parts(mixture)}
     for name, split in document.manifest.splits.items():
         splits = [manifest.splits[name] for manifest in document.sources.values()]
         for key in ("num_tokens", "num_documents", "num_bytes"):
@@ -142,7 +141,7 @@ def test_a_mixture_cannot_be_exported_but_its_sources_can(mixture: Path, tmp_pat
 
 
 def test_sample_prints_the_text_as_it_is(folder: Path, dataset: Path) -> None:
-    sample = read_sample(dataset, open_samples(dataset, 32, 5), 123456)
+    sample = read_sample(dataset, TrainingSamples(dataset, 32, 5), 123456)
     lines = [f"sample 123,456: epoch {sample.epoch + 1:,}, from token {sample.position:,} of train"]
     for piece in sample.pieces:
         start = f"from its token {piece.first_token}" if piece.first_token else "starts"

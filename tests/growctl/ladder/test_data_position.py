@@ -45,7 +45,9 @@ def test_no_token_is_an_input_twice_within_an_epoch_whatever_the_contexts(
         assert position % context == 0
         assert 0 <= position - end < context, "less than a sequence is skipped"
         skipped, end = skipped + position - end, position + batch * steps * context
-        inputs += read(TrainingSamples(dataset, context, seed, WINDOW), position // context, batch * steps, ranks)
+        inputs += read(
+            TrainingSamples(dataset, context, seed, window_length=WINDOW), position // context, batch * steps, ranks
+        )
     of_first_epoch = inputs[: NUM_WINDOWS * WINDOW - skipped]
     assert len(set(of_first_epoch)) == len(of_first_epoch)
     assert max(Counter(inputs).values()) <= math.ceil(end / (NUM_WINDOWS * WINDOW)) + 1

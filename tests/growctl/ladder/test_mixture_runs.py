@@ -8,7 +8,7 @@ from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.load import load_schedule
 from growctl.runs.find import read_run
 from stages.checkpoint.manifest import read_manifest
-from stages.data.samples import MixedSamples, open_samples
+from stages.data.samples import TrainingSamples
 from stages.spec import TrainSpec
 from stages.train.training_history import TrainingHistory
 from tests.growctl.mixed import SCHEDULE, write_schedule, write_texts
@@ -61,8 +61,7 @@ def test_training_is_taken_over_exactly_as_far_as_the_shares_agree(folder: Path)
 def test_the_ledger_has_the_tokens_epochs_and_losses_of_each_source(folder: Path) -> None:
     mixed = folder / "runs/mixed"
     spec = TrainSpec.model_validate_json((mixed / "stages/1-b/spec.json").read_bytes())
-    samples = open_samples(Path(spec.dataset), spec.sequence_length, spec.seed, spec.mixture)
-    assert isinstance(samples, MixedSamples)
+    samples = TrainingSamples(Path(spec.dataset), spec.sequence_length, spec.seed, spec.mixture)
     for stage, (first, end) in zip(read_run(mixed / "ledger.db").stages, ((0, 24), (24, 48)), strict=True):
         tokens = {name: found["trained_tokens"] for name, found in stage.by_source.items()}
         assert tokens == samples.tokens_by_source(first, end - first)

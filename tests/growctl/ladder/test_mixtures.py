@@ -46,12 +46,12 @@ def test_a_source_that_does_not_last_is_named_with_what_to_change() -> None:
     assert exhausted(mixed(3), SIZES) is None
     message = exhausted(mixed(2.5), SIZES)
     assert message
-    assert "'code' has 160 tokens, may be read 2.5 times (epochs_at_most), and would be read 3.00 times" in message
+    assert "'code' has 160 tokens and may be read 2.5 times (epochs_at_most); raise" in message
     assert "raise its epochs_at_most, lower its weight, or train on fewer tokens" in message
     assert exhausted(mixed(2.5, when_exhausted="others"), SIZES) is None
     assert exhausted(mixed(0.05), SIZES)
     early = exhausted(mixed(0.5), SIZES) or ""
-    assert "would be read 3.00 times" in early, "by the whole ladder, not only by the stage where the source ends"
+    assert "of 1,280 training tokens" in early, "by the whole ladder, not only by the stage where the source ends"
     assert exhausted(mixed(2.5), {"books": 1600, "code": None}) is None
     others = read(mixed(2.5, when_exhausted="others"), dict(SIZES))
     assert others["c", "code"] == (19 * 16, 2.5)

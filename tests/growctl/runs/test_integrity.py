@@ -134,7 +134,7 @@ def test_a_mixture_is_checked_with_its_sources(runs, tmp_path):
     (elsewhere / "train/00000.ds").write_bytes(b"x" * 160)
     assert f"{elsewhere} is damaged" in found(runs)[mixture.name].line()
     shutil.rmtree(elsewhere)
-    problem = f"{mixture}: its source 'b' cannot be used: {elsewhere} is not a dataset"
+    problem = f"{mixture}: {elsewhere} is not a dataset"
     assert problem in found(mixture)[mixture.name].line()
     shutil.copytree(mixture, tmp_path / mixture.name)
     assert find_targets(tmp_path / mixture.name)[0].kind == "dataset"

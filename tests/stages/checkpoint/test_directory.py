@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from stages.checkpoint import files as files_module
+from stages.checkpoint import sealed
 from stages.checkpoint.directory import finish_directory, newest_checkpoint, set_aside, whole_directory
 from stages.checkpoint.files import hash_file, write_file
 from stages.checkpoint.manifest import CheckpointError, TextFacts, read_manifest, verify_checkpoint
@@ -117,7 +117,7 @@ def test_a_link_that_leads_outside_is_rejected_but_one_within_is_accepted(checkp
 def test_a_checkpoint_on_a_bad_sector_is_set_aside_and_the_previous_one_is_used(tmp_path, monkeypatch):
     for step in (10, 20):
         write_checkpoint(tmp_path / f"step_{step:08d}")
-    whole = files_module.hash_file
+    whole = sealed.hash_file
 
     def hash_file(path):
         if "step_00000020" in str(path):
@@ -125,7 +125,7 @@ def test_a_checkpoint_on_a_bad_sector_is_set_aside_and_the_previous_one_is_used(
         return whole(path)
 
     said: list[str] = []
-    monkeypatch.setattr(files_module, "hash_file", hash_file)
+    monkeypatch.setattr(sealed, "hash_file", hash_file)
     assert newest_checkpoint(tmp_path, said.append) == tmp_path / "step_00000010"
     assert re.search(r"step_00000020 is broken: .*safetensors cannot be read: Input/output error; moved to", said[0])
 

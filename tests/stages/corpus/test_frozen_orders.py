@@ -16,7 +16,7 @@ from stages.corpus.prepare import prepare
 from stages.data.dataset import read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.packing import packing_facts, packing_file
-from stages.data.samples import open_samples
+from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec
 from stages.spec import MixtureSpan, Packing
 
@@ -67,18 +67,18 @@ def digests_of_orders(name: str, dataset: Path, spans: tuple[MixtureSpan, ...] =
     kinds: list[tuple[Packing, int]] = [("concatenate", LENGTH), ("best_fit", LENGTH), ("concatenate", LENGTH // 4)]
     for packing, context in kinds:
         window = LENGTH if packing == "concatenate" else None
-        samples = open_samples(dataset, context, 7, spans, "others", packing, window)
+        samples = TrainingSamples(dataset, context, 7, spans, "others", packing, window)
         whole = samples.batch(0, 4000)
         ranks = [np.concatenate([samples.batch(first + rank, 1) for first in range(100, 140, 2)]) for rank in (0, 1)]
         assert np.array_equal(whole[100:140:2], ranks[0])
         assert np.array_equal(whole[101:140:2], ranks[1])
-        resumed = open_samples(dataset, context, 7, spans, "others", packing, window).batch(1234, 50)
+        resumed = TrainingSamples(dataset, context, 7, spans, "others", packing, window).batch(1234, 50)
         assert np.array_equal(whole[1234:1284], resumed)
         found[f"{name}: {packing}, context {context}"] = digest_of_tokens(whole)
         found[f"{name}: {packing}, context {context}, other seed"] = digest_of_tokens(
-            open_samples(dataset, context, 8, spans, "others", packing, window).batch(10**12, 100)
+            TrainingSamples(dataset, context, 8, spans, "others", packing, window).batch(10**12, 100)
         )
-        places = [list(samples.pieces(index)) for index in range(200)]
+        places = [samples.origin(index)[2] for index in range(200)]
         found[f"{name}: {packing}, context {context}, places"] = digest(json.dumps(places).encode())
     for most in (None, 10):
         windows = EvaluationWindows(dataset, "validation", LENGTH, most)

@@ -10,8 +10,7 @@ from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.data.dataset import check_dataset, dataset_manifest_bytes, read_dataset_manifest, verify_dataset
 from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.mixture import MixtureStage
-from stages.data.samples import MixedSamples, open_samples
+from stages.data.samples import TrainingSamples
 from stages.spec import MixtureSpan
 from tests.stages.data.test_dataset import write_dataset
 
@@ -89,7 +88,7 @@ def test_a_missing_altered_or_exchanged_source_is_one_error_that_names_it(mixtur
     with pytest.raises(DataError, match=r"its source 'code' is another dataset than the mixture was made of: .*/code"):
         verify_dataset(mixture)
     shutil.rmtree(tmp_path / "datasets/code")
-    with pytest.raises(DataError, match=r"its source 'code' cannot be used: .*code is not a dataset"):
+    with pytest.raises(DataError, match=r"/code is not a dataset"):
         verify_dataset(mixture)
 
 
@@ -106,26 +105,21 @@ def test_sources_that_make_no_mixture_get_one_clear_error(
 
 
 def test_samples_of_a_mixture_follow_its_own_weights_or_those_of_the_spans(
-    mixture: Path, ingredients: list[Ingredient]
+    mixture: Path,
 ) -> None:
-    datasets = {each.name: each.dataset for each in ingredients}
-    own = MixedSamples(datasets, [MixtureStage(0, WEIGHTS)], LENGTH, seed=3)
-    assert np.array_equal(open_samples(mixture, LENGTH, 3).batch(0, 500), own.batch(0, 500))
+    own = TrainingSamples(mixture, LENGTH, 3, [MixtureSpan(first_window=0, weights=WEIGHTS)])
+    assert np.array_equal(TrainingSamples(mixture, LENGTH, 3).batch(0, 500), own.batch(0, 500))
     spans = (MixtureSpan(first_window=0, weights=WEIGHTS), MixtureSpan(first_window=200, weights={"wiki": 1.0}))
-    opened = open_samples(mixture, LENGTH, 3, spans)
-    assert isinstance(opened, MixedSamples)
+    opened = TrainingSamples(mixture, LENGTH, 3, spans)
     assert opened.tokens_by_source(200, 40) == {"books": 0, "code": 0, "wiki": 40 * LENGTH}
-    with pytest.raises(DataError, match=r"data\.mixture: .*books is not a mixture"):
-        open_samples(datasets["books"], LENGTH, 3, spans)
 
 
 def test_the_limits_of_epochs_hold_and_the_others_take_over(ingredients: list[Ingredient], tmp_path: Path) -> None:
     *most, wiki = ingredients
     mixture = write_mixture([*most, wiki._replace(epochs_at_most=1)], tmp_path / "datasets")
-    with pytest.raises(DataError, match=r"'wiki' has 500 tokens, may be read 1 time "):
-        open_samples(mixture, LENGTH, 3).batch(400, 10)
-    others = open_samples(mixture, LENGTH, 3, when_exhausted="others")
-    assert isinstance(others, MixedSamples)
+    with pytest.raises(DataError, match=r"'wiki' has 500 tokens and may be read 1 time "):
+        TrainingSamples(mixture, LENGTH, 3).batch(400, 10)
+    others = TrainingSamples(mixture, LENGTH, 3, when_exhausted="others")
     assert others.epochs_by_source(1000)["wiki"] == 1
 
 
@@ -162,4 +156,4 @@ def test_a_source_that_is_shorter_than_a_sample_is_named(mixture: Path) -> None:
     with pytest.raises(DataError, match=r"^data\.mixture: 'wiki', the validation split of .* has 50 tokens, but one"):
         EvaluationWindows(mixture, "validation", 50)
     with pytest.raises(DataError, match=r"^data\.mixture: 'wiki', the train split of .* has 500 tokens, but one"):
-        open_samples(mixture, 500, seed=0)
+        TrainingSamples(mixture, 500, seed=0)

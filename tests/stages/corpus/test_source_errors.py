@@ -47,13 +47,7 @@ ERRORS = {
     "aiohttp": (ClientError("a", status=503), r"the server answered 503 Service Unavailable\)"),
     "botocore": (
         ClientError("b", response={"ResponseMetadata": {"HTTPStatusCode": 403}, "Error": {"Code": "403"}}),
-        r"the server answered 403 Forbidden\)",
-    ),
-    "botocore with S3's own code": (
-        ClientError(
-            "b", response={"ResponseMetadata": {"HTTPStatusCode": 403}, "Error": {"Code": "InvalidAccessKeyId"}}
-        ),
-        r"the server answered 403 Forbidden: InvalidAccessKeyId\)",
+        r"the server answered 403 Forbidden; private data needs",
     ),
     "TLS": (ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed"), "certificate verify failed"),
     "time-out": (TimeoutError("timed out"), "timed out"),
@@ -229,17 +223,3 @@ def test_a_long_message_from_another_library_is_cut() -> None:
         said = reason(ClientError("x" * length))
         assert len(said) == MOST_SAID
         assert said.endswith("...") == (length > MOST_SAID)
-
-
-def test_a_gated_dataset_is_named_as_such(failing: type[Failing]) -> None:
-    response = SimpleNamespace(status_code=403, headers={"X-Error-Code": "GatedRepo"})
-    failing.point, failing.error = "open", ClientError("Cannot access gated repo", response=response)
-    with pytest.raises(DataError, match=r"answered 403 Forbidden: the dataset is gated; accept its terms .* HF_TOKEN"):
-        read_all("failing://folder")
-
-
-def test_a_repository_that_the_hub_does_not_show_is_named_as_missing_or_private(failing: type[Failing]) -> None:
-    response = SimpleNamespace(status_code=401, headers={"X-Error-Code": "RepoNotFound"})
-    failing.point, failing.error = "info", ClientError("Repository not found", response=response)
-    with pytest.raises(DataError, match=r"401 Unauthorized: no such dataset, or a private one; check its name"):
-        read_all("failing://folder")

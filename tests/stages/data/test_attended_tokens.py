@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.flops import training_flops_per_token
-from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
+from stages.data.dataset import dataset_manifest_bytes, dataset_parts, read_dataset_manifest
 from stages.data.documents import mean_attended_tokens, misplaced_ends
 from tests.model.growths import small_config
 from tests.stages.data.test_documents import write_dataset
@@ -44,9 +44,9 @@ def test_only_the_flops_of_attention_depend_on_the_tokens_attended_to():
 
 def test_every_source_of_a_mixture_must_end_its_documents_in_the_same_token(tmp_path):
     datasets = [write_dataset(tmp_path / name, [[5, 9]]) for name in ("a", "b")]
-    assert misplaced_ends(datasets) is None
+    assert misplaced_ends([part for path in datasets for part in dataset_parts(path)]) is None
     other = read_dataset_manifest(datasets[1]).model_copy(update={"end_of_text_id": 7})
     (datasets[1] / "manifest.json").write_bytes(dataset_manifest_bytes(other))
-    assert misplaced_ends(datasets) == (
+    assert misplaced_ends([part for path in datasets for part in dataset_parts(path)]) == (
         f"the documents of {datasets[1]} end in <|endoftext|> (id 7), not in the end of text with id 0"
     )

@@ -5,14 +5,14 @@ import json
 import pickle
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from stages.data.dataset import (
     DatasetFile,
@@ -183,12 +183,6 @@ def test_neighbouring_samples_are_spread_over_the_data(make_dataset: MakeDataset
     counts, _ = np.histogram(starts, bins=50, range=(0, num_tokens))
     chi_squared = float(np.sum((counts - 400) ** 2) / 400)
     assert chi_squared < 90, "49 degrees of freedom: 99.97 % of uniform draws lie below"
-
-
-def test_epochs_count_the_passes_over_the_data(make_dataset: MakeDataset) -> None:
-    samples = TrainingSamples(make_dataset([1000]), 10, seed=0)
-    assert samples.num_windows == 100
-    assert samples.epochs(250) == 2.5
 
 
 @pytest.mark.parametrize("token_bytes", [2, 4])
@@ -367,16 +361,14 @@ def test_only_reading_in_order_computes_whole_blocks() -> None:
     assert computed == [(10**6, 8), (5, 8), (10**7, 8), (0, 8), (0, 4096), (4090, 8), (4096, 8)]
 
 
-def test_samples_and_windows_can_be_indexed_sliced_and_pickled(make_dataset: MakeDataset) -> None:
+def test_samples_and_windows_can_be_indexed_and_pickled(make_dataset: MakeDataset) -> None:
     directory = make_dataset([60, 41], [50])
     samples, windows = TrainingSamples(directory, 10, seed=1), EvaluationWindows(directory, "validation", 10)
-    part = pickle.loads(pickle.dumps(samples[15:40]))
-    assert len(part) == 25
-    assert np.array_equal(np.stack([part[i] for i in range(25)]), samples.batch(15, 25))
-    assert np.array_equal(part[-1], samples[39])
+    again = pickle.loads(pickle.dumps(samples))
+    assert np.array_equal(np.stack([again[i] for i in range(15, 40)]), samples.batch(15, 25))
     assert len(pickle.dumps(TrainingSamples(make_dataset([100_000]), 10, seed=1))) < 10_000, "a pickle has no tokens"
     assert np.array_equal(np.stack([windows[i] for i in range(len(windows))]), windows.batch(0, len(windows)))
-    for wrong in (lambda: part[25], lambda: windows[4], lambda: samples[-1], lambda: samples[5:], lambda: samples[::2]):
+    for wrong in (lambda: windows[4], lambda: samples[-1]):
         with pytest.raises(IndexError):
             wrong()
 
@@ -384,7 +376,8 @@ def test_samples_and_windows_can_be_indexed_sliced_and_pickled(make_dataset: Mak
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_torchs_data_loader_reads_what_a_run_reads(make_dataset: MakeDataset, workers: int) -> None:
     samples = TrainingSamples(make_dataset([5000]), 16, seed=2)
-    batches = DataLoader(samples[64:256], batch_size=32, num_workers=workers)  # type: ignore[arg-type, var-annotated]
+    part: Any = Subset(samples, range(64, 256))  # type: ignore[arg-type]
+    batches: Any = DataLoader(part, batch_size=32, num_workers=workers)
     assert np.array_equal(torch.cat(list(batches)).numpy(), samples.batch(64, 192))
     windows = EvaluationWindows(make_dataset([50], [500]), "validation", 16)
     validation = DataLoader(windows, batch_size=7)  # type: ignore[arg-type, var-annotated]

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.errors import DataError
-from stages.data.mixture import MixtureStage
 from stages.data.order import BLOCK_SAMPLES
-from stages.data.samples import MixedSamples, TrainingSamples
+from stages.data.samples import TrainingSamples
+from tests.stages.data.mixtures import mixed_samples, spans_of
 from tests.stages.data.test_dataset import write_dataset
 
-STAGES = [
-    MixtureStage(0, {"books": 0.6, "code": 0.3, "wiki": 0.1}),
-    MixtureStage(100, {"books": 1, "wiki": 2}),
-    MixtureStage(300, {"books": 0.25, "code": 0.75}),
-]
+STAGES = spans_of(
+    (0, {"books": 0.6, "code": 0.3, "wiki": 0.1}),
+    (100, {"books": 1, "wiki": 2}),
+    (300, {"books": 0.25, "code": 0.75}),
+)
 LENGTH = 16
 
 
@@ -34,11 +34,13 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def samples(datasets: dict[str, Path]) -> MixedSamples:
-    return MixedSamples(datasets, STAGES, LENGTH, seed=3)
+def samples(datasets: dict[str, Path]) -> TrainingSamples:
+    return mixed_samples(datasets, STAGES, LENGTH, seed=3)
 
 
-def test_each_source_is_read_in_the_order_that_it_has_alone(datasets: dict[str, Path], samples: MixedSamples) -> None:
+def test_each_source_is_read_in_the_order_that_it_has_alone(
+    datasets: dict[str, Path], samples: TrainingSamples
+) -> None:
     places, _ = samples.places(0, 1000).T
     batch = samples.batch(0, 1000)
     for i, directory in enumerate(datasets.values()):
@@ -47,8 +49,9 @@ def test_each_source_is_read_in_the_order_that_it_has_alone(datasets: dict[str, 
         assert np.array_equal(batch[places == i], alone)
 
 
-def test_every_epoch_of_a_source_uses_each_of_its_windows_once(samples: MixedSamples) -> None:
+def test_every_epoch_of_a_source_uses_each_of_its_windows_once(samples: TrainingSamples) -> None:
     sources, starts = samples.places(0, 2000).T
+    assert samples.mixture
     for i, source in enumerate(samples.mixture.sources):
         of_source = starts[sources == i]
         for first in range(0, len(of_source) - source.num_windows + 1, source.num_windows):
@@ -57,7 +60,7 @@ def test_every_epoch_of_a_source_uses_each_of_its_windows_once(samples: MixedSam
 
 
 def test_a_mixture_of_one_source_is_that_source(datasets: dict[str, Path]) -> None:
-    mixed = MixedSamples({"code": datasets["code"]}, [MixtureStage(0, {"code": 0.7})], LENGTH, seed=9)
+    mixed = mixed_samples({"code": datasets["code"]}, spans_of((0, {"code": 0.7})), LENGTH, seed=9)
     assert np.array_equal(mixed.batch(10**11, 20), TrainingSamples(datasets["code"], LENGTH, seed=9).batch(10**11, 20))
 
 
@@ -68,10 +71,10 @@ def test_a_mixture_of_one_source_is_that_source(datasets: dict[str, Path]) -> No
     first_step=st.sampled_from([0, 3, 11, BLOCK_SAMPLES // 48 - 1, 10**9]),
 )
 def test_any_world_size_micro_batch_accumulation_and_resumption_gives_the_same_global_batches(
-    datasets: dict[str, Path], samples: MixedSamples, ranks: int, micro_batches: int, first_step: int
+    datasets: dict[str, Path], samples: TrainingSamples, ranks: int, micro_batches: int, first_step: int
 ) -> None:
     batch_size, size = 48, 48 // ranks // micro_batches
-    readers = [MixedSamples(datasets, STAGES, LENGTH, seed=3) for _ in range(ranks)]
+    readers = [mixed_samples(datasets, STAGES, LENGTH, seed=3) for _ in range(ranks)]
     for step in range(first_step, first_step + 3):
         first = step * batch_size
         rows = np.empty((batch_size, LENGTH + 1), np.int64)
@@ -82,19 +85,17 @@ def test_any_world_size_micro_batch_accumulation_and_resumption_gives_the_same_g
         assert np.array_equal(rows, samples.batch(first, batch_size))
 
 
-def test_mixed_samples_can_be_indexed_sliced_and_pickled(samples: MixedSamples) -> None:
-    part = pickle.loads(pickle.dumps(samples[90:310]))
-    assert len(part) == 220
-    assert np.array_equal(np.stack([part[i] for i in range(220)]), samples.batch(90, 220))
+def test_mixed_samples_can_be_indexed_and_pickled(samples: TrainingSamples) -> None:
+    again = pickle.loads(pickle.dumps(samples))
+    assert np.array_equal(np.stack([again[i] for i in range(90, 310)]), samples.batch(90, 220))
 
 
-def test_tokens_and_epochs_by_source_count_what_was_read(samples: MixedSamples) -> None:
+def test_tokens_and_epochs_by_source_count_what_was_read(samples: TrainingSamples) -> None:
     sources, _ = samples.places(50, 400).T
     expected = {"books": 0, "code": 1, "wiki": 2}
     assert samples.tokens_by_source(50, 400) == {n: LENGTH * int(np.sum(sources == i)) for n, i in expected.items()}
     epochs = samples.epochs_by_source(100)
     assert epochs["code"] == pytest.approx(30 / (1700 // LENGTH), abs=2 / (1700 // LENGTH))
-    assert samples.epochs(100) == max(epochs.values())
 
 
 def test_a_source_with_another_tokenizer_or_too_little_text_is_named(datasets: dict[str, Path], tmp_path: Path) -> None:
@@ -102,25 +103,24 @@ def test_a_source_with_another_tokenizer_or_too_little_text_is_named(datasets: d
     manifest = read_dataset_manifest(other).model_copy(update={"tokenizer_sha256": "0"})
     (other / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
     with pytest.raises(DataError, match=r"data\.mixture: 'odd' .*other\) has another tokenizer than 'books'"):
-        MixedSamples(datasets | {"odd": other}, STAGES, LENGTH, seed=3)
+        mixed_samples(datasets | {"odd": other}, STAGES, LENGTH, seed=3)
     short = write_dataset(tmp_path / "short", [9], [100])
-    with pytest.raises(DataError, match=r"data\.mixture: has no sources"):
-        MixedSamples({}, STAGES, LENGTH, seed=3)
-    with pytest.raises(DataError, match=r"short has 9 tokens"):
-        MixedSamples(datasets | {"short": short}, STAGES, LENGTH, seed=3)
+    with pytest.raises(DataError, match=r"data\.mixture: 'short', .*short has 9 tokens"):
+        mixed_samples(datasets | {"short": short}, STAGES, LENGTH, seed=3)
 
 
 def test_a_source_that_is_used_up_stops_the_samples_with_an_error(datasets: dict[str, Path]) -> None:
-    samples = MixedSamples(datasets, STAGES, LENGTH, seed=3, epochs_at_most={"wiki": 1})
+    samples = mixed_samples(datasets, STAGES, LENGTH, seed=3, epochs_at_most={"wiki": 1})
     samples.batch(0, 100)
     with pytest.raises(DataError, match=r"'wiki' has 500 tokens"):
         samples.batch(200, 4)
-    others = MixedSamples(datasets, STAGES, LENGTH, seed=3, epochs_at_most={"wiki": 1}, when_exhausted="others")
+    others = mixed_samples(datasets, STAGES, LENGTH, seed=3, epochs_at_most={"wiki": 1}, when_exhausted="others")
     assert others.epochs_by_source(250)["wiki"] == 1
 
 
 def test_a_mixture_is_read_in_order_up_to_its_last_sample(datasets: dict[str, Path]) -> None:
-    samples = MixedSamples(datasets, STAGES, LENGTH, seed=3, epochs_at_most={"wiki": 1})
+    samples = mixed_samples(datasets, STAGES, LENGTH, seed=3, epochs_at_most={"wiki": 1})
+    assert samples.mixture
     end = samples.mixture.end
     assert end is not None
     assert 100 < end < BLOCK_SAMPLES, "the last samples are not a whole block"

@@ -1,6 +1,6 @@
 """stages/data/mixture.py: whose turn it is at every sample, from the sample's index alone."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 
 import numpy as np
@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stages.data.errors import DataError
-from stages.data.mixture import ROUNDED_PARTS, SHARE_BOUND, Mixture, MixtureSource, MixtureStage
+from stages.data.mixture import ROUNDED_PARTS, SHARE_BOUND, Mixture, MixtureSource
+from tests.stages.data.mixtures import spans_of
 
 NAMES = [f"source-{i}" for i in range(40)]
 weights_of_sources = st.lists(
@@ -23,7 +24,7 @@ indices = st.integers(0, 3000) | st.integers(10**11, 10**12)
 def mixture_of(*stages: tuple[int, Mapping[str, float]]) -> Mixture:
     names = sorted({name for _, weights in stages for name in weights})
     sources = [MixtureSource(name, 1000, 10) for name in names]
-    return Mixture(sources, [MixtureStage(first, weights) for first, weights in stages])
+    return Mixture(sources, spans_of(*stages))
 
 
 def turns(mixture: Mixture, first_index: int, count: int) -> list[tuple[str, int]]:
@@ -106,7 +107,7 @@ def test_another_order_of_the_sources_only_relabels_them(weights: dict[str, floa
     order = list(weights)
     random.shuffle(order)
     sources = [MixtureSource(name, 1000, 10) for name in order]
-    shuffled = Mixture(sources, [MixtureStage(0, {name: weights[name] for name in order})])
+    shuffled = Mixture(sources, spans_of((0, {name: weights[name] for name in order})))
     assert turns(shuffled, start, 50) == turns(mixture_of((0, weights)), start, 50)
 
 
@@ -132,7 +133,7 @@ def test_a_stage_with_the_weights_of_the_one_before_changes_nothing() -> None:
 def limited(most: Mapping[str, float | None], weights: Mapping[str, float], **options) -> Mixture:
     """Sources of 100 windows of 10 tokens each."""
     sources = [MixtureSource(name, 1005, 10, epochs) for name, epochs in most.items()]
-    return Mixture(sources, [MixtureStage(0, weights)], **options)
+    return Mixture(sources, spans_of((0, weights)), **options)
 
 
 def test_a_mixture_that_needs_a_source_too_often_names_it_and_its_need() -> None:
@@ -140,7 +141,7 @@ def test_a_mixture_that_needs_a_source_too_often_names_it_and_its_need() -> None
     assert mixture.end
     assert mixture.end in range(800, 804)
     assert mixture.counts(mixture.end)[0] == 200
-    with pytest.raises(DataError, match=r"'wiki' has 1,005 tokens, may be read 2 times .* would be read 2\.50 times"):
+    with pytest.raises(DataError, match=r"'wiki' has 1,005 tokens and may be read 2 times \(epochs_at_most\); raise"):
         mixture.require(1000)
     with pytest.raises(DataError, match=r"last for 8,0\d0 of 10,000 training tokens.*when_exhausted: others"):
         mixture.locate(990, 10)
@@ -173,51 +174,9 @@ def test_when_all_sources_are_used_up_each_was_read_to_its_last_sample(limits: l
 
 
 def test_a_source_used_up_in_an_earlier_stage_ends_the_mixture_where_it_is_needed_again() -> None:
-    stages = [MixtureStage(0, {"a": 1}), MixtureStage(100, {"b": 1}), MixtureStage(300, {"a": 1, "b": 3})]
+    stages = spans_of((0, {"a": 1}), (100, {"b": 1}), (300, {"a": 1, "b": 3}))
     sources = [MixtureSource("a", 1000, 10, 1), MixtureSource("b", 1000, 10)]
     assert Mixture(sources, stages).end == 300
-    with pytest.raises(DataError, match=r"'a' .* would be read 2\.00 times"):
+    with pytest.raises(DataError, match=r"'a' has 1,000 tokens and may be read 1 time "):
         Mixture(sources, stages).require(700)
     assert Mixture(sources, stages, "others").counts(700) == [100, 600]
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (
-            {"a": 1, "b": 0},
-            "the weight of 'b' is 0; it must be a finite number above 0. To pause a source, leave it out",
-        ),
-        ({"a": 1, "b": float("nan")}, "the weight of 'b' is nan; it must be a finite number above 0"),
-        ({"a": 1, "b": float("inf")}, "the weight of 'b' is inf"),
-        ({"a": 1, "b": -0.5}, r"the weight of 'b' is -0\.5; it must be"),
-        ({"a": 0, "b": 0.0}, "the weight of 'a' is 0"),
-        ({}, "has no sources"),
-        ({"a": 1, "d": 1}, "'d' is none of its sources, which are a, b"),
-    ],
-)
-def test_weights_that_make_no_mixture_get_one_clear_error(weights: dict[str, float], message: str) -> None:
-    with pytest.raises(DataError, match=rf"^data\.mixture: {message}"):
-        limited({"a": None, "b": None}, weights)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: limited({"a": 0}, {"a": 1}),
-            r"epochs_at_most of 'a' is 0; it must be 0\.01 or more, one of its 100 windows",
-        ),
-        (lambda: limited({"a": float("nan")}, {"a": 1}), "epochs_at_most of 'a' is nan"),
-        (
-            lambda: limited({"a": 0.001}, {"a": 1}),
-            r"epochs_at_most of 'a' is 0\.001; it must be 0\.01 or more",
-        ),
-        (lambda: Mixture([MixtureSource("a", 9, 1)] * 2, [MixtureStage(0, {"a": 1})]), "'a' is named more than once"),
-        (lambda: mixture_of((0, {"a": 1}), (5, {"a": 1}), (5, {"a": 1})), "each must start after the one before"),
-        (lambda: mixture_of((5, {"a": 1})), "must start at sample 0"),
-    ],
-)
-def test_sources_and_stages_that_make_no_mixture_get_one_clear_error(make: Callable[[], Mixture], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        make()

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.data.documents import weighted_datasets
+from stages.data.dataset import dataset_parts
 from stages.data.errors import DataError
-from stages.data.mixture import MixtureStage
 from stages.data.packing import HEADER_BYTES, attended_tokens, known_packing, packing_facts, packing_file
-from stages.data.samples import MixedSamples, TrainingSamples, open_samples
+from stages.data.samples import TrainingSamples
+from tests.stages.data.mixtures import mixed_samples, spans_of
 from tests.stages.data.test_documents import write_dataset
 
 LENGTH = 16
@@ -53,7 +53,7 @@ def test_a_sample_follows_from_its_index_alone_and_its_pieces_are_what_it_reads(
     again = pickle.loads(pickle.dumps(samples))
     for index in (59, 3, 31):
         assert np.array_equal(again[index], batch[index])
-        pieces = [np.arange(start, start + length) for start, length in samples.pieces(index)]
+        pieces = [np.arange(start, start + length) for start, length in samples.origin(index)[2]]
         assert np.array_equal(np.concatenate(pieces) % sum(map(sum, SHARDS)), batch[index])
 
 
@@ -104,18 +104,18 @@ def test_attention_within_packed_documents_reaches_the_pieces_of_a_sample(datase
     squares = [
         (length - (number == 0)) ** 2  # the last piece has one token more, a target
         for index in range(samples.num_windows)
-        for number, (_, length) in enumerate(reversed(samples.pieces(index)))
+        for number, (_, length) in enumerate(reversed(samples.origin(index)[2]))
     ]
     expected = sum(squares) / (samples.num_windows * LENGTH)
-    assert attended_tokens(weighted_datasets(dataset), LENGTH, "best_fit") == pytest.approx(expected)
+    assert attended_tokens(dataset_parts(dataset), LENGTH, "best_fit") == pytest.approx(expected)
 
 
 def test_in_a_mixture_each_source_has_the_packed_samples_that_it_has_alone(dataset: Path, tmp_path: Path) -> None:
     datasets = {"one": dataset, "two": write_tokens(tmp_path / "two")}
-    stages = [MixtureStage(0, {"one": 0.7, "two": 0.3})]
-    mixed = MixedSamples(datasets, stages, LENGTH, 3, packing="best_fit")
+    stages = spans_of((0, {"one": 0.7, "two": 0.3}))
+    mixed = mixed_samples(datasets, stages, LENGTH, 3, packing="best_fit")
     sources, batch = mixed.places(0, 50)[:, 0], mixed.batch(0, 50)
     for place, path in enumerate(datasets.values()):
-        alone = open_samples(path, LENGTH, 3, packing="best_fit").batch(0, int(np.sum(sources == place)))
+        alone = TrainingSamples(path, LENGTH, 3, packing="best_fit").batch(0, int(np.sum(sources == place)))
         assert np.array_equal(batch[sources == place], alone)
     assert not np.array_equal(batch[sources == 0][:5], TrainingSamples(dataset, LENGTH, 3).batch(0, 5))

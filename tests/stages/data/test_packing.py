@@ -15,7 +15,7 @@ def windows_of(lengths: list[int], length: int) -> list[list[tuple[int, int]]]:
     """The windows, each a list of (start, length) pieces."""
     found = []
     for block in pack([np.array(lengths, np.int64)], length):
-        pieces = list(zip(block.starts.tolist(), block.lengths.tolist(), strict=True))
+        pieces = list(zip(block.pieces.starts.tolist(), block.pieces.lengths.tolist(), strict=True))
         for number in block.num_pieces.tolist():
             found.append(pieces[:number])
             pieces = pieces[number:]
@@ -33,12 +33,12 @@ def test_windows_are_full_and_hold_every_token_once_but_for_less_than_a_window(l
         patch.setattr(packing, "BLOCK_DOCUMENTS", block)
         parts = [np.array(part, np.int64) for part in np.array_split(lengths, 3)]
         blocks = list(pack(parts, length))
-    sizes = np.concatenate([block.lengths for block in blocks])
+    sizes = np.concatenate([block.pieces.lengths for block in blocks])
     ends = np.cumsum(np.concatenate([block.num_pieces for block in blocks]))
     assert np.add.reduceat(np.append(sizes, 0), np.append(0, ends)[:-1]).tolist() == [length] * len(ends) or not len(
         ends
     )
-    starts = np.concatenate([block.starts for block in blocks])
+    starts = np.concatenate([block.pieces.starts for block in blocks])
     tokens = [token for start, size in zip(starts, sizes, strict=True) for token in range(start, start + size)]
     assert len(tokens) == len(set(tokens)) == sum(lengths) // length * length
     assert set(tokens) <= set(range(sum(lengths)))

@@ -1,19 +1,20 @@
 """The cache of shards: bounded, whole files only, least recently used first out, whatever is killed or full."""
 
 import errno
-import fcntl
 import hashlib
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
 
-from model.errors import UserError
+from stages.checkpoint.disk_full import DiskFull
 from stages.data.dataset import DatasetFile
-from stages.data.remote import ABANDONED_SECONDS, TEMPORARY, CacheFull, ShardCache
+from stages.data.errors import DataError
+from stages.data.remote import ABANDONED_SECONDS, TEMPORARY, ShardCache
 from stages.data.tokens import mapped
 
 SIZE = 1000
@@ -33,16 +34,21 @@ class Origin:
     def __init__(self) -> None:
         self.num_fetched = 0
 
-    def fetch(self, file: DatasetFile, path: Path) -> None:
+    def fetch(self, file: DatasetFile, output: IO[bytes]) -> None:
         self.num_fetched += 1
-        with path.open("r+b") as output:
-            output.write(content_of(int(file.name.removesuffix(".ds"))))
+        output.write(content_of(int(file.name.removesuffix(".ds"))))
 
 
 def get(cache: ShardCache, number: int, origin: Origin | None = None) -> Path:
-    path = cache.get(shard(number), (origin or Origin()).fetch, lambda path: path)
-    assert path.read_bytes() == content_of(number)
-    return path
+    with cache.open(shard(number), (origin or Origin()).fetch) as file:
+        file.seek(0)
+        assert file.read() == content_of(number)
+    return cache.path(shard(number))
+
+
+def num_bytes(cache: ShardCache) -> int:
+    with cache._locked("all"):
+        return sum(status.st_size for _, status in cache._files())
 
 
 def test_the_shard_used_least_recently_goes_first(tmp_path: Path) -> None:
@@ -65,12 +71,9 @@ def test_a_removed_shard_is_still_read_by_whoever_has_it_open(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["file", "file/below"])
 def test_a_folder_that_cannot_hold_the_cache_is_one_error_that_names_the_key(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("")
-    cache = ShardCache(tmp_path / name, 4 * SIZE)
     message = rf"^data\.cache_dir: the data cache {tmp_path / name} cannot be written \("
-    with pytest.raises(UserError, match=message):
-        cache.require_usable()
-    with pytest.raises(UserError, match=message):
-        get(cache, 1)
+    with pytest.raises(DataError, match=message):
+        get(ShardCache(tmp_path / name, 4 * SIZE), 1)
 
 
 def test_a_shard_that_another_user_stored_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,53 +94,43 @@ def test_threads_and_processes_fetch_a_shard_once_and_stay_within_the_limit(tmp_
         assert origin.num_fetched == 1
 
         def work(number: int) -> int:
-            caches[number % 4].get(shard(number % 25), origin.fetch, Path.read_bytes)
-            return caches[0].num_bytes()
+            get(caches[number % 4], number % 25, origin)
+            return num_bytes(caches[0])
 
         assert max(pool.map(work, range(300))) <= 10 * SIZE
 
 
-def test_what_killed_processes_left_neither_breaks_the_limit_nor_stays(tmp_path: Path) -> None:
-    cache = ShardCache(tmp_path, 4 * SIZE)
-    torn = tmp_path / f"{shard(7).sha256}-0123{TEMPORARY}"
-    torn.write_bytes(content_of(7)[:300])
-    with torn.open("rb") as written:
-        fcntl.flock(written, fcntl.LOCK_EX)
-        for number in range(6):
-            get(cache, number)
-            assert cache.num_bytes() <= 4 * SIZE
-        assert torn.exists(), "a process is still writing it"
-    get(cache, 8)
-    assert not torn.exists()
-
-
-def test_without_locks_only_an_old_file_counts_as_left_by_a_killed_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_what_a_killed_process_left_goes_after_a_while_and_never_breaks_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_locks: bool
 ) -> None:
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("fcntl.flock", no_locks)
+    if not has_locks:
+        monkeypatch.setattr("fcntl.flock", no_locks)
     cache, torn = ShardCache(tmp_path, 4 * SIZE), tmp_path / f"{shard(7).sha256}-0123{TEMPORARY}"
     torn.write_bytes(content_of(7)[:300])
-    get(cache, 1)
+    for number in range(6):
+        get(cache, number)
+        assert num_bytes(cache) <= 4 * SIZE
     assert torn.exists(), "perhaps a process is still writing it"
     os.utime(torn, (0, torn.stat().st_mtime - 2 * ABANDONED_SECONDS))
-    get(cache, 2)
+    get(cache, 8)
     assert not torn.exists()
 
 
 def test_a_shard_waits_for_the_room_of_others_that_are_being_fetched(tmp_path: Path) -> None:
     cache, sizes = ShardCache(tmp_path, 2 * SIZE), list[int]()
 
-    def fetch(file: DatasetFile, path: Path) -> None:
-        sizes.append(cache.num_bytes())
+    def fetch(file: DatasetFile, output: IO[bytes]) -> None:
+        sizes.append(num_bytes(cache))
         time.sleep(0.02)
-        Origin().fetch(file, path)
-        sizes.append(cache.num_bytes())
+        Origin().fetch(file, output)
+        sizes.append(num_bytes(cache))
 
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda number: cache.get(shard(number), fetch, Path.read_bytes), range(6)))
+        list(pool.map(lambda number: cache.open(shard(number), fetch).close(), range(6)))
     assert len(sizes) == 12
     assert max(sizes) <= 2 * SIZE
 
@@ -152,19 +145,12 @@ def test_a_file_that_does_not_hold_what_its_name_says_is_fetched_again(tmp_path:
     assert origin.num_fetched == 2
 
 
-def test_the_cache_shrinks_on_a_full_disk_until_nothing_is_left(tmp_path: Path) -> None:
-    cache, room = ShardCache(tmp_path, 100 * SIZE), 4 * SIZE
+def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    def on_a_full_disk(file: DatasetFile, output: IO[bytes]) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def on_a_small_disk(file: DatasetFile, path: Path) -> None:
-        if cache.num_bytes() > room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        Origin().fetch(file, path)
-
-    for number in range(20):
-        cache.get(shard(number), on_a_small_disk, Path.read_bytes)
-        assert cache.num_bytes() <= room
-    room = 0
-    message = r"the disk of the data cache .* is full, and no shard is left .*: free some space, or set data\.cache_dir"
-    with pytest.raises(CacheFull, match=message):
-        cache.get(shard(30), on_a_small_disk, Path.read_bytes)
-    assert cache.num_bytes() == 0
+    cache = ShardCache(tmp_path, 4 * SIZE)
+    message = r"data\.cache_dir: the data cache .* cannot be written \(No space left on device\); free some space there"
+    with pytest.raises(DiskFull, match=message):
+        cache.open(shard(1), on_a_full_disk)
+    assert num_bytes(cache) == 0

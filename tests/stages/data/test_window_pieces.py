@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.data.mixture import MixtureStage
-from stages.data.samples import MixedSamples, TrainingSamples
+from stages.data.samples import TrainingSamples
+from tests.stages.data.mixtures import mixed_samples, spans_of
 from tests.stages.data.test_dataset import write_dataset
 
 WINDOW = 12
@@ -34,13 +34,15 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @given(DIVISORS, st.integers(0, 2**63), st.integers(0, 10**9))
 def test_the_pieces_of_a_window_in_order_are_the_window(dataset: Path, context: int, seed: int, first: int) -> None:
     windows = TrainingSamples(dataset, WINDOW, seed).batch(first, 3)
-    pieces = TrainingSamples(dataset, context, seed, WINDOW).batch(first * WINDOW // context, 3 * WINDOW // context)
+    pieces = TrainingSamples(dataset, context, seed, window_length=WINDOW).batch(
+        first * WINDOW // context, 3 * WINDOW // context
+    )
     assert np.array_equal(pieces[:, :-1].ravel(), windows[:, :-1].ravel())
     assert np.array_equal(pieces[:, 1:].ravel(), windows[:, 1:].ravel()), "each target is the next token"
 
 
 def test_with_one_context_the_order_is_that_of_windows(dataset: Path) -> None:
-    alone, in_windows = TrainingSamples(dataset, 12, 5), TrainingSamples(dataset, 12, 5, 12)
+    alone, in_windows = TrainingSamples(dataset, 12, 5), TrainingSamples(dataset, 12, 5, window_length=12)
     assert np.array_equal(alone.batch(0, 500), in_windows.batch(0, 500))
 
 
@@ -49,8 +51,8 @@ def test_with_one_context_the_order_is_that_of_windows(dataset: Path) -> None:
 def test_a_mixture_takes_whole_windows_from_its_sources_and_counts_their_tokens(
     sources: dict[str, Path], context: int, first: int, count: int
 ) -> None:
-    stages = [MixtureStage(0, {"books": 3, "code": 1}), MixtureStage(20, {"code": 1}), MixtureStage(25, {"books": 1})]
-    pieces, whole = (MixedSamples(sources, stages, length, 7, window_length=48) for length in (context, 48))
+    stages = spans_of((0, {"books": 3, "code": 1}), (20, {"code": 1}), (25, {"books": 1}))
+    pieces, whole = (mixed_samples(sources, stages, length, 7, window_length=48) for length in (context, 48))
     per_window = 48 // context
     found, expected = pieces.places(first, count), whole.places(0, (first + count) // per_window + 1)
     for index, (source, start) in enumerate(found.tolist(), first):
@@ -64,8 +66,8 @@ def test_a_mixture_takes_whole_windows_from_its_sources_and_counts_their_tokens(
 
 
 def test_a_source_that_is_used_up_ends_the_pieces_with_its_last_window(sources: dict[str, Path]) -> None:
-    stages, limits = [MixtureStage(0, {"code": 1.0})], {"code": 1.0}
-    pieces = MixedSamples({"code": sources["code"]}, stages, 12, 7, limits, window_length=48)
+    stages, limits = spans_of((0, {"code": 1.0})), {"code": 1.0}
+    pieces = mixed_samples({"code": sources["code"]}, stages, 12, 7, limits, window_length=48)
     assert len(set(pieces.batch(0, 1700 // 48 * 4)[:, :-1].ravel().tolist())) == 1700 // 48 * 48
     with pytest.raises(ValueError, match="the sources last for 1,680 of 1,728 training tokens"):
         pieces.batch(1700 // 48 * 4, 1)
