@@ -31,7 +31,7 @@ from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.retention import clear_leftovers, clear_stage
 from stages.data.dataset import DatasetManifest, read_dataset_manifest
-from stages.generate.text_samples import MOST_SECONDS, TextRequest, TextSamples, read_samples
+from stages.generate.text_samples import TextRequest, TextSamples, read_samples
 from stages.metrics import Record
 from stages.spec import MixtureSpan, TrainSpec
 from stages.stage_dir import StagePaths
@@ -47,7 +47,7 @@ token."""
 
 PROGRAM = (sys.executable, "-m", "stages.generate.text_samples")
 
-KILL_SECONDS = MOST_SECONDS + 180.0
+KILL_SECONDS = 300.0
 """The process that writes is killed after this time, loading the model included."""
 
 
@@ -278,10 +278,7 @@ def write_new_samples(stage: StagePaths, request: TextRequest, tell: Callable[[s
             )
             return None
         tell(f"{stage.directory.name}: writing texts on the CPU")
-        written = write_apart(stage, request)
-        for problem in written.problems:
-            tell(problem)
-        return written
+        return write_apart(stage, request)
     except Exception as error:  # whatever goes wrong here, the stage is trained
         kind = "" if isinstance(error, UserError | Failure | OSError) else f"{type(error).__name__}: "
         tell(f"no text samples: {kind}{error}")

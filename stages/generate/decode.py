@@ -30,7 +30,7 @@ def decode(
     never chosen: they are padding rows of the embedding. `rows` names the random numbers of each row, by default with
     its number: rows of one name draw alike, in any batch. Equal prompts are read once.
 
-    Raises Failure if the logits are not finite, or if there is too little memory.
+    Raises Failure if the logits are not finite.
     """
     device = model.embedding.weight.device
     draws_BS = draws(sampling.seed, rows or range(len(prompts)), max_new_tokens).to(device)
@@ -52,23 +52,15 @@ def _read(model: LanguageModel, prompts: Sequence[Sequence[int]], max_new_tokens
     input_BT, starts_B = padded(prompts)
     input_BT = input_BT.to(model.embedding.weight.device)
     num_rows, longest = input_BT.shape
-    try:
-        if num_rows > 1 and starts_B.eq(0).all() and input_BT.eq(input_BT[0]).all():
-            row = model.new_cache(1, longest)
-            logits_BV = model(input_BT[:1], cache=row, logits_to_keep=1)[:, 0].expand(num_rows, -1)
-            cache = model.new_cache(num_rows, longest + max_new_tokens)
-            cache.begin_with(row)
-        else:
-            cache = model.new_cache(num_rows, longest + max_new_tokens, starts_B)
-            logits_BV = model(input_BT, cache=cache, logits_to_keep=1)[:, 0]
-        return logits_BV, cache
-    except RuntimeError as error:  # the CPU's allocator raises no class of its own
-        if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
-            raise Failure(
-                f"{num_rows:,} x {longest + max_new_tokens:,} tokens need more memory than there is; read fewer or "
-                "shorter texts"
-            ) from error
-        raise
+    if num_rows > 1 and starts_B.eq(0).all() and input_BT.eq(input_BT[0]).all():
+        row = model.new_cache(1, longest)
+        logits_BV = model(input_BT[:1], cache=row, logits_to_keep=1)[:, 0].expand(num_rows, -1)
+        cache = model.new_cache(num_rows, longest + max_new_tokens)
+        cache.begin_with(row)
+    else:
+        cache = model.new_cache(num_rows, longest + max_new_tokens, starts_B)
+        logits_BV = model(input_BT, cache=cache, logits_to_keep=1)[:, 0]
+    return logits_BV, cache
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

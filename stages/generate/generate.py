@@ -3,15 +3,20 @@
 import time
 from collections.abc import Callable, Sequence
 
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
 from stages.generate.decode import decode
 from stages.generate.settings import FinishReason, GeneratedText, GenerationSettings, Sample
-from stages.generate.text_stream import TextStream
 
 OnText = Callable[[int, str], None]
 """Called with the number of a sample, from 0, and the text that it gained."""
+
+CONTEXT_TOKENS = 8
+"""Tokens before the new ones that are decoded with them: some tokenizers treat the first token of a text apart."""
 
 
 class PromptTooLong(UserError):
@@ -59,7 +64,8 @@ def continue_rows(
 ) -> list["Row"]:
     """The rows that continue `prompts` in one batch, each until it ends by itself or, after `max_new_tokens`, for the
     reason `end`. `names` are those of their random numbers."""
-    rows = [Row(pretrained, ids, settings.stop) for ids in prompts]
+    end_id = pretrained.text.end_of_text_id
+    rows = [Row(pretrained.tokenizer, ids, settings.stop, end_id) for ids in prompts]
 
     def tell(number: int, text: str) -> None:
         if text and on_text:
@@ -97,34 +103,64 @@ def _room(tokens: list[int], limit: int) -> int:
 
 
 class Row:
-    """One sample as it grows."""
+    """One sample as it grows, in whole characters, without special tokens and stop strings."""
 
-    def __init__(self, pretrained: Pretrained, prompt: Sequence[int], stop: tuple[str, ...]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str] = (), end_of_text_id: int | None = None
+    ) -> None:
         self.finish_reason: FinishReason | None = None
         self.tokens: list[int] = []
         self.text = ""
-        self._end_of_text_id = pretrained.text.end_of_text_id
-        self._stream = TextStream(pretrained.tokenizer, prompt, stop)
+        self._tokenizer = tokenizer
+        self._stop = stop
+        self._end_of_text_id = end_of_text_id
+        self._ids = list(prompt[-CONTEXT_TOKENS:])
+        self._stream = DecodeStream(ids=self._ids.copy(), skip_special_tokens=True)
+        self._num_read = len(self._decoded())
+        """Characters of the tokens' text that were passed on to the search for stop strings."""
+        self._pending = ""
+        """Text that may be the start of a stop string."""
 
     def add(self, token: int) -> str:
-        """Adds a token, unless the sample has ended; returns the text that it adds."""
+        """Adds a token, unless the sample has ended; returns the text that is certain now, often none."""
         if self.finish_reason:
             return ""
         self.tokens.append(token)
         if token == self._end_of_text_id:
             return self.end("end_of_text")
-        return self._gain(self._stream.push(token))
+        self._ids.append(token)
+        try:
+            certain = self._stream.step(self._tokenizer, token) or ""
+        except Exception:  # of the library: broken bytes changed how the characters before them decode
+            certain = self._decoded()[self._num_read :]
+            self._stream = DecodeStream(ids=self._ids[-CONTEXT_TOKENS:], skip_special_tokens=True)
+        self._num_read += len(certain)
+        return self._gain(certain, is_last=False)
 
     def end(self, reason: FinishReason) -> str:
         """Ends the sample for `reason`, unless it has ended; returns the text that was held back."""
         if self.finish_reason:
             return ""
-        text = self._gain(self._stream.finish())
+        text = self._gain(self._decoded()[self._num_read :], is_last=True)
         self.finish_reason = self.finish_reason or reason
         return text
 
-    def _gain(self, text: str) -> str:
-        self.text += text
-        if self._stream.stopped:
+    def _decoded(self) -> str:
+        return self._tokenizer.decode(self._ids, skip_special_tokens=True)
+
+    def _gain(self, certain: str, *, is_last: bool) -> str:
+        text = self._pending + certain
+        if places := [place for place in map(text.find, self._stop) if place >= 0]:
             self.finish_reason = "stop"
-        return text
+            num_shown = min(places)
+        else:
+            num_shown = len(text) - (0 if is_last else max((_overlap(text, stop) for stop in self._stop), default=0))
+        self._pending = text[num_shown:]
+        self.text += text[:num_shown]
+        return text[:num_shown]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that `stop` begins with."""
+    longest = min(len(text), len(stop) - 1)
+    return next((length for length in range(longest, 0, -1) if text.endswith(stop[:length])), 0)

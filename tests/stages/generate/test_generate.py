@@ -66,24 +66,6 @@ def test_a_prompt_of_several_rows_is_read_once(model, prompt):
         assert list(tokens) == without_cache(model, prompt, 4, sampling, row)
 
 
-@pytest.mark.parametrize(
-    ("error", "expected", "message"),
-    [
-        (torch.OutOfMemoryError("CUDA out of memory"), Failure, "tokens need more memory than there is"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"), Failure, "need more memory"),
-        (RuntimeError("shapes cannot be multiplied"), RuntimeError, "shapes cannot be multiplied"),
-    ],
-)
-def test_a_forward_pass_that_does_not_fit_into_memory_is_a_failure(pretrained, monkeypatch, error, expected, message):
-    def run_out(*_, **__):
-        raise error
-
-    monkeypatch.setattr(type(pretrained.model), "forward", run_out)
-    with pytest.raises(RuntimeError, match=message) as raised:
-        list(decode(pretrained.model, [[65, 66]], 3, GREEDY))
-    assert raised.type is expected
-
-
 def test_padding_rows_of_the_vocabulary_are_never_chosen(tmp_path):
     write_pretrained(tmp_path / "final", text_config(vocab_size=264))
     padded = load_pretrained(tmp_path / "final")

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from stages.generate.text_stream import TextStream
+from stages.generate.generate import Row
 from tests.pretrained import byte_tokenizer
 
 token_ids = st.lists(st.integers(0, 260), max_size=96)
@@ -13,13 +13,13 @@ texts = st.text(st.sampled_from("ab é€😀\n"), max_size=60)
 
 
 def streamed(ids, prompt=(), stop=(), tokenizer=None) -> list[str]:
-    stream = TextStream(tokenizer or byte_tokenizer(), prompt, stop)
+    row = Row(tokenizer or byte_tokenizer(), prompt, stop)
     pieces = []
     for token in ids:
-        pieces.append(stream.push(token))
-        if stream.stopped:
+        pieces.append(row.add(token))
+        if row.finish_reason:
             return pieces
-    return [*pieces, stream.finish()]
+    return [*pieces, row.end("length")]
 
 
 @settings(deadline=None)
