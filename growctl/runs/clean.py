@@ -8,18 +8,17 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from growctl.runs.directory import RunError, own_schedule, short_name
+from growctl.runs.directory import RunError, own_schedule
 from growctl.runs.lock import hold, why_in_use
 from growctl.runs.status import being_prepared
 from growctl.runs.storage import DatasetUse, DiskUse, existing_runs
-from growctl.runs_dir import CONTROL_INFIX, RunPaths, RunsPaths
+from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.text.formatting import byte_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table
 from model.errors import UserError
@@ -47,16 +46,13 @@ from stages.stage_dir import (
 
 Kind = Literal["leftover", "conversion", "checkpoint", "trunk", "dataset"]
 
-_NOUNS: dict[Kind, tuple[str, str]] = {
-    "leftover": ("leftover of a dead process", "leftovers of dead processes"),
-    "conversion": ("converted checkpoint", "converted checkpoints"),
-    "checkpoint": ("inner checkpoint", "inner checkpoints"),
-    "trunk": ("trunk checkpoint", "trunk checkpoints"),
-    "dataset": ("dataset that no run uses", "datasets that no run uses"),
+_NOUNS: dict[Kind, str] = {
+    "leftover": "leftover",
+    "conversion": "converted checkpoint",
+    "checkpoint": "inner checkpoint",
+    "trunk": "trunk checkpoint",
+    "dataset": "unused dataset",
 }
-
-_LEFTOVER = re.compile(r"\.(.+)\.(?:incomplete(?:-\d+-[0-9a-f]+)?|removed)")
-"""The name of a dataset's directory that is unfinished or being removed."""
 
 _START = re.compile(rb"^start:(?! *null *$)", re.MULTILINE)
 """A schedule's `start`, unless it is null."""
@@ -282,8 +278,7 @@ def _in_datasets(runs_dir: Path) -> Iterator[Removable | Kept]:
 
 def _dataset_name(path: Path) -> str:
     """The name of the dataset that `path` is or that a dead process left it of."""
-    match = _LEFTOVER.fullmatch(path.name)
-    return match[1] if match else path.name
+    return path.name.removeprefix(".").partition(".incomplete")[0].removesuffix(".removed")
 
 
 def remove(cleanup: Cleanup) -> Removed:
@@ -304,14 +299,14 @@ def remove(cleanup: Cleanup) -> Removed:
 
 def _remove_from_run(runs: RunsPaths, name: str, items: list[Removable], removed: Removed) -> None:
     run, others = runs.run(name), [other for other in runs.all_runs() if other.directory.name != name]
-    problem_of = cache(_problem)  # each result is read once, however many checkpoints it makes superfluous
     try:
         if why := why_in_use(run.directory):
             raise RunError(why)
         with hold(run.directory):
             still = set(_in_idle_run(run, NeededCheckpoints.of(others), trunks=True))
+            problems = {path: _problem(path) for path in dict.fromkeys(item.relies_on for item in items)}
             for item in items:
-                problem = problem_of(item.relies_on) if item in still else "it has changed since it was listed"
+                problem = problems[item.relies_on] if item in still else "it has changed since it was listed"
                 if problem:
                     removed.skipped.append(Kept(item.path, problem))
                 else:
@@ -332,39 +327,30 @@ def _problem(checkpoint: Path | None) -> str | None:
 
 def _remove_datasets(runs_dir: Path, items: Iterable[Removable], removed: Removed) -> None:
     for item in items:
-        with _prepared_by_nobody(item.path.with_name(_dataset_name(item.path))) as alone:
-            use = DatasetUse.of(runs_dir)
-            if not alone:
+        with preparation_lock(item.path.with_name(_dataset_name(item.path))).open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
                 removed.skipped.append(Kept(item.path, "a growctl may be preparing this dataset: its lock is not free"))
-            elif item.kind == "dataset" and (item.path.name in use.runs or use.unknown):
+                continue
+            use = DatasetUse.of(runs_dir)
+            if item.kind == "dataset" and (item.path.name in use.runs or use.unknown):
                 removed.skipped.append(Kept(item.path, "a run has started to use it since it was listed"))
             else:
                 removed.remove(item.path)
-
-
-@contextmanager
-def _prepared_by_nobody(dataset: Path) -> Iterator[bool]:
-    """Locks a dataset against processes that would prepare it. Yields False if one does, or if locks do not work."""
-    with preparation_lock(dataset).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
 
 
 def section(cleanup: Cleanup) -> Section:
     """What would be removed and how much that frees, then what is kept and why."""
     parts: list[Part] = [Paragraph(f"there is nothing to remove in {cleanup.runs_dir}")]
     if cleanup.remove:
-        ladders = {item.run for item in cleanup.remove}
         rows = []
         for (run, stage, kind), group in groupby(cleanup.remove, key=lambda item: (item.run, item.stage, item.kind)):
             items = list(group)
-            name = short_name(run, run.partition(CONTROL_INFIX)[0] in ladders) if run else "all runs"
-            what = f"{len(items)} {_NOUNS[kind][len(items) != 1]}"
-            rows.append([*map(Cell, (name, stage or "", what, byte_count(sum(item.bytes for item in items))))])
+            what = counted(len(items), _NOUNS[kind])
+            rows.append(
+                [*map(Cell, (run or "all runs", stage or "", what, byte_count(sum(item.bytes for item in items))))]
+            )
         columns = [Column(text, is_number=text == "size") for text in ("run", "stage", "to remove", "size")]
         freed = Paragraph(f"this would free {byte_count(cleanup.freed_bytes)}", "strong")
         parts = [Table.of("remove", columns, rows), freed]

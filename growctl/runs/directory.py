@@ -85,12 +85,6 @@ def write_run_set(run: RunPaths, run_set: RunSet) -> None:
     write_file(run.run_set, (json.dumps(asdict(run_set), indent=1) + "\n").encode())
 
 
-def short_name(run: str, is_below: bool) -> str:
-    """A run's name in a table; for a control below its ladder, indented, the part of it after the ladder's."""
-    _, infix, control = run.partition(CONTROL_INFIX)
-    return f"  {control}" if is_below and infix else run
-
-
 def ladder_of(control_of: str, ladder_id: str | None, run_ids: Mapping[str, str], prefix: str = "") -> str:
     """The folder of a control's ladder, from what the control's ledger says; `run_ids`: those of ladders, by folder.
 

@@ -4,31 +4,31 @@ Imports no torch and writes nothing. Files that cannot be read are reported in `
 """
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import folder_name_error, load_resolved
+from growctl.ladder.load import folder_name_error
 from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run, plan_stages
 from growctl.ledger.entries import RunEntry
-from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
-from growctl.runs.directory import RunSet, in_their_folders, ladder_of, read_run_set, steps_done
+from growctl.runs.directory import RunSet, in_their_folders, ladder_of, own_schedule, read_run_set, steps_done
 from growctl.runs.find import RunNotFoundError
 from growctl.runs.lock import find_holder, is_held
 from growctl.runs.runs import ControlToCome, RunReport
 from growctl.runs.stages import StageStatus, in_utc, read_stage
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.errors import ScheduleError
 from growctl.text.suggestion import nearest
 from model.errors import UserError
 from stages.stage_dir import StagePaths
+
+Content = TypeVar("Content")
 
 _Part = tuple[str, StagePaths, StagePlan | None]
 """A stage or release: its name, its files, and its plan if the schedule can be read."""
@@ -133,9 +133,12 @@ def _read_run(paths: RunPaths) -> tuple[RunStatus, list[RunStatus]]:
         return _imported(paths), []
     holder = find_holder(directory)
     held_since = paths.lock.stat().st_mtime if holder else None  # the lock file outlives the lock
-    schedule = _schedule(paths.schedule, notes, at_work=holder is not None)
     queued = paths.jobs.exists() and not paths.has_begun()
-    entry, ended = _ledger(paths.ledger, notes, may_be_missing=holder is not None or queued)
+    has_schedule = paths.schedule.exists() or not holder  # a run that has just started may lack its files
+    has_ledger = paths.ledger.exists() or not (holder or queued)
+    schedule = _read(paths.schedule, own_schedule, notes) if has_schedule else None
+    recorded = _read(paths.ledger, _recorded, notes) if has_ledger else None
+    entry, ended = recorded or (None, set[str]())
     parts, stages = _parts(paths, schedule), list[StageStatus]()
     damaged = bool(notes)
     for name, stage_paths, plan in parts:
@@ -289,35 +292,23 @@ def _parts(run: RunPaths, schedule: Schedule | None) -> list[_Part]:
     return [(plan.name, paths_of(run, plan), plan) for plan in plans]
 
 
-def _schedule(path: Path, notes: list[str], at_work: bool) -> Schedule | None:
-    """The run's schedule; None if it cannot be read. While a growctl holds the run, it may be missing without a
-    note."""
+def _read(path: Path, read: Callable[[Path], Content], notes: list[str]) -> Content | None:
+    """What `read` makes of the file `path`; None, with a note, if it cannot."""
     try:
-        return load_resolved(path)
-    except FileNotFoundError:
-        notes += [] if at_work else [f"{path} is missing"]
-    except (ScheduleError, OSError) as error:
-        told = str(error).removeprefix(f"{path}: ").partition("\n")[0]
-        notes.append(f"{path} cannot be read: {told}")
-    return None
+        return read(path)
+    except (OSError, ValueError) as error:
+        told = str(error).partition("\n")[0]
+        notes.append(told if str(path) in told else f"{path} cannot be read: {told}")
+        return None
 
 
-def _ledger(path: Path, notes: list[str], may_be_missing: bool) -> tuple[RunEntry | None, set[str]]:
-    """The recorded run, and the names of the stages whose end is recorded.
-
-    Adds a note if the ledger is missing, unless it `may_be_missing`.
-    """
-    if may_be_missing and not path.exists():
-        return None, set()
-    try:
-        with Ledger.open(path, read_only=True) as ledger:
-            run, ended = ledger.run(), {stage.name for stage in ledger.stages() if ledger.finished(stage.name)}
-        if run.control_of is None or RUN_NAME.fullmatch(run.control_of):
-            return run, ended
-        notes.append(f"{path} names a ladder that no run can be called")  # such a name must not become a path
-    except LedgerError as error:
-        notes.append(str(error))
-    return None, set()
+def _recorded(ledger: Path) -> tuple[RunEntry, set[str]]:
+    """The recorded run, and the names of the stages whose end is recorded."""
+    with Ledger.open(ledger, read_only=True) as opened:
+        run, ended = opened.run(), {stage.name for stage in opened.stages() if opened.finished(stage.name)}
+    if run.control_of is None or RUN_NAME.fullmatch(run.control_of):
+        return run, ended
+    raise UserError(f"{ledger} names a ladder that no run can be called")  # such a name must not become a path
 
 
 def _run_set(entry: RunEntry | None, ladder: RunPaths) -> RunSet | None:
@@ -331,14 +322,10 @@ def _run_set(entry: RunEntry | None, ladder: RunPaths) -> RunSet | None:
 
 def _jobs(ladder: RunPaths, name: str, notes: list[str]) -> dict[str, str]:
     """The jobs of the run `name`: {job name: id}. The ladder's directory records them for its controls too."""
-    try:
-        ids = TypeAdapter(dict[str, str]).validate_json(ladder.jobs.read_bytes())
-        return {job: number for job, number in ids.items() if job == name or job.startswith(f"{name}.")}
-    except FileNotFoundError:
+    if not ladder.jobs.exists():
         return {}
-    except (OSError, ValueError) as error:
-        notes.append(f"{ladder.jobs} cannot be read: {error}")
-        return {}
+    ids = _read(ladder.jobs, lambda path: TypeAdapter(dict[str, str]).validate_json(path.read_bytes()), notes)
+    return {job: number for job, number in (ids or {}).items() if job == name or job.startswith(f"{name}.")}
 
 
 def with_controls_to_come(runs: Sequence[RunReport], runs_dir: Path) -> list[RunReport]:

@@ -5,9 +5,10 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from growctl.runs.directory import RunSet, short_name
+from growctl.runs.directory import RunSet
 from growctl.runs.stages import StageStatus
 from growctl.runs.status import RunState, RunStatus, StatusDocument
+from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, short_count
 from growctl.text.section import Cell, CellTone, Column, Listing, Paragraph, Part, Section, Table, rows_of
 from stages.counted import plural
@@ -32,9 +33,14 @@ def run_columns(runs: Sequence[Any], ladders: Collection[str]) -> tuple[Column, 
     Controls of `ladders` are indented, to stand below them.
     """
     below = [run.control_of in ladders for run in runs]
+
+    def name(run: Any) -> Cell:
+        _, infix, control = run.name.partition(CONTROL_INFIX)
+        return Cell(f"  {control}" if run.control_of in ladders and infix else run.name)
+
     heading = "control" if all(below) else "run, its controls" if any(below) else "run"
     return (
-        Column(heading, is_number=False, cell=lambda run: Cell(short_name(run.name, run.control_of in ladders))),
+        Column(heading, is_number=False, cell=name),
         Column("state", is_number=False, cell=lambda run: Cell(run.state, tone=TONES[run.state])),
     )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from growctl.ledger.ledger import Ledger, LedgerError, SplitCost
 from growctl.runs.directory import own_schedule
-from growctl.runs.status import RunState, RunStatus, find_status
+from growctl.runs.status import RunStatus, find_status
 from growctl.runs.status_sections import run_columns
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.sources import mixtures_in, prepared_data
@@ -90,15 +90,10 @@ def _datasets_of(run: RunPaths) -> set[str] | None:
     return names if names or not run.has_begun() else None
 
 
-@dataclass(frozen=True)
-class StoredRun:
-    """A run: its place on disk, and its cost."""
+@dataclass(frozen=True, kw_only=True)
+class StoredRun(RunStatus):
+    """A run: its state, its place on disk, and its cost."""
 
-    name: str
-    state: RunState
-    control_of: str | None
-    """The ladder that a control belongs to; null for a ladder."""
-    directory: str
     bytes: int
     """The size of its files. A file with several names counts once."""
     freed_bytes: int
@@ -107,7 +102,6 @@ class StoredRun:
     """Training FLOPs spent, including repeated ones; None if there is no readable ledger."""
     device_seconds: float | None
     """Wall seconds x devices spent, including repeated steps."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -163,10 +157,10 @@ def _stored(run: RunStatus) -> StoredRun:
     with suppress(LedgerError, OSError), Ledger.open(RunPaths(Path(run.directory)).ledger, read_only=True) as ledger:
         cost = sum((ledger.stage_cost(stage.name) for stage in ledger.stages()), SplitCost())
     return StoredRun(
-        *(run.name, run.state, run.control_of, run.directory, *DiskUse.of(Path(run.directory))),
+        **vars(run),
+        **DiskUse.of(Path(run.directory))._asdict(),
         flops=cost.spent.flops.total if cost else None,
         device_seconds=cost.spent.device_seconds if cost else None,
-        notes=run.notes,
     )
 
 

@@ -68,7 +68,7 @@ def test_a_broken_file_gives_a_note_and_the_rest_is_still_shown(tmp_path, file, 
 @pytest.mark.parametrize("content", [b"seed: !!bool maybe", b"seed: 0b_", b"[" * 5000, b"seed: !!set [a]"])
 def test_a_schedule_that_is_no_longer_yaml_gives_a_note(tmp_path, content):
     (everything_made(tmp_path).directory / "schedule.yaml").write_bytes(content)
-    assert any("schedule.yaml cannot be read" in note for note in seen(tmp_path)[0].notes)
+    assert any("schedule.yaml, the run's own schedule, cannot be read" in note for note in seen(tmp_path)[0].notes)
 
 
 @pytest.mark.slow

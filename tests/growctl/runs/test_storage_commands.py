@@ -39,7 +39,7 @@ def test_clean_with_yes_removes_without_asking(tmp_path):
     finished_run(tmp_path)
     dataset(tmp_path, "unused")
     out, _ = run_here("clean", "--yes", "--runs-dir", tmp_path)
-    assert "1 dataset that no run uses" in out
+    assert "1 unused dataset" in out
     assert "removed 4 directories, which freed" in out
     assert steps_in(tmp_path) == {"step_00000043"}
     out, _ = run_here("clean", "--yes", "--runs-dir", tmp_path)
@@ -108,4 +108,3 @@ def test_the_table_of_clean_has_80_columns(tmp_path):
     print_sections([section(find_removable(tmp_path))], Console(file=out, width=80, highlight=False))
     table = out.getvalue().partition("this would free")[0]
     assert max(len(line.rstrip()) for line in table.splitlines()) <= 80
-    assert "  transformer-scratch-0.5" in table
