@@ -65,12 +65,20 @@ def init(
 
     Example: growctl init 350m.yaml --params 350M --tokens 7B --gpus 8 --device h100
     """
+    from pydantic import ValidationError
+
     from growctl.draft.document import new_file
     from growctl.draft.fit import drafted
-    from growctl.draft.wish import make_wish
+    from growctl.draft.wish import Wish
+    from growctl.schedule.errors import describe
     from growctl.text.formatting import short_count
+    from model.errors import UserError
 
-    wish = make_wish(params, base=base, tokens=tokens, data=data, gpus=gpus, device=device, grow_depth=grow_depth)
+    options = {"params": params, "base": base, "tokens": tokens, "data": data, "gpus": gpus, "device": device}
+    try:
+        wish = Wish.model_validate(options | {"grow_depth": grow_depth})
+    except ValidationError as error:
+        raise UserError(f"--{describe(error, Wish)[0]}") from None
     name = f"{short_count(wish.params).lower()}.yaml" if file in (None, STANDARD_OUTPUT) else str(file)
     path = None if file == STANDARD_OUTPUT else new_file(name)
     result = drafted(wish, Path(name).stem)

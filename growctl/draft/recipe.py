@@ -60,16 +60,6 @@ class Draft:
     sharding: Sharding = SHARDINGS[0]
 
     @property
-    def deepens(self) -> bool:
-        """Whether layers grow."""
-        return self.sizes[0].num_layers < self.sizes[-1].num_layers
-
-    @property
-    def widens(self) -> bool:
-        """Whether parameter tokens grow."""
-        return self.sizes[0].attention_tokens < self.sizes[-1].attention_tokens
-
-    @property
     def batch_tokens(self) -> int:
         """Data tokens per step."""
         return self.batch_size * self.shape.sequence_length
@@ -99,12 +89,6 @@ class Draft:
     def evaluate_sequences(self) -> int:
         """Sequences of an evaluation: USUAL_SEQUENCES, or more if these are too few to trust."""
         return max(USUAL_SEQUENCES, enough_sequences(self.shape.sequence_length))
-
-    @property
-    def evaluation_share(self) -> float:
-        """FLOPs of all evaluations of the ladder, as a share of its training: a token takes a third of the FLOPs."""
-        tokens = self.num_steps / self.evaluate_every * self.evaluate_sequences * self.shape.sequence_length
-        return tokens / 3 / sum(self.train_tokens)
 
     @property
     def save_every(self) -> int:

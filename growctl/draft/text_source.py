@@ -33,9 +33,6 @@ _OWN_VOCABULARY = re.compile(r"^(tokenizer|vocab_size):.*$", re.MULTILINE)
 class TextSource:
     """The text of a draft."""
 
-    choice: str | None
-    """Its name among the shipped choices; None for a text of the user's."""
-
     source: str
     """The value of `data.source`."""
 
@@ -86,7 +83,7 @@ def text_source(name: str | None, train_tokens: int, most_budget: float) -> Text
 
 def _own(source: str, comment: str, entries: int | None = None) -> TextSource:
     quoted = json.dumps(source.replace("${", "\\${"), ensure_ascii=False)
-    return TextSource(None, source, f"{comment}source: {quoted}\n", Vocabularies(given=entries))
+    return TextSource(source, f"{comment}source: {quoted}\n", Vocabularies(given=entries))
 
 
 def _shipped(choice: str) -> TextSource:
@@ -95,7 +92,7 @@ def _shipped(choice: str) -> TextSource:
     text = _OWN_VOCABULARY.sub("", _file(choice).read_text(encoding="utf-8"))
     lines = [line for line in text.splitlines() if line]
     vocabularies = Vocabularies(published="tokenizer" in keys, most=keys.get("vocab_size"))
-    return TextSource(choice, keys["source"], "".join(f"{line}\n" for line in lines), vocabularies)
+    return TextSource(keys["source"], "".join(f"{line}\n" for line in lines), vocabularies)
 
 
 def _has(choice: str, tokens: float) -> bool:

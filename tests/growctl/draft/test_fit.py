@@ -59,7 +59,7 @@ def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: Wish) -> 
 @pytest.mark.parametrize("params", [150_000, 1_000_000, 24_000_000, 350_000_000, 1_400_000_000, 10_000_000_000])
 @pytest.mark.slow
 def test_a_written_draft_loads_and_plans_without_warnings(params: int, tmp_path: Path) -> None:
-    result = drafted(Wish(params), "mine")
+    result = drafted(Wish(params=params), "mine")
     schedule = load_schedule(file_of(tmp_path, result.text, "mine.yaml"))
     warnings = make_plan(schedule, tmp_path).warnings
     assert [warning for warning in warnings if not warning.startswith("data.source: ")] == [], "no text is here yet"
@@ -69,19 +69,19 @@ def test_a_written_draft_loads_and_plans_without_warnings(params: int, tmp_path:
 
 @pytest.mark.slow
 def test_what_exceeds_a_device_is_sharded_then_offloaded_then_rejected() -> None:
-    assert drafted(Wish(1_400_000_000, gpus=8, device="h100"), "s").draft.sharding == (1, "none")
-    assert drafted(Wish(10_000_000_000, gpus=8, device="h100"), "s").draft.sharding == (3, "none")
-    assert drafted(Wish(3_000_000_000, gpus=1, device="a100-40gb"), "s").draft.sharding[1] == "optimizer"
+    assert drafted(Wish(params=1_400_000_000, gpus=8, device="h100"), "s").draft.sharding == (1, "none")
+    assert drafted(Wish(params=10_000_000_000, gpus=8, device="h100"), "s").draft.sharding == (3, "none")
+    assert drafted(Wish(params=3_000_000_000, gpus=1, device="a100-40gb"), "s").draft.sharding[1] == "optimizer"
     with pytest.raises(UserError, match=r"^--params 15B: does not fit on 1 x h100, .*; --gpus 4 fits$"):
-        drafted(Wish(15_000_000_000, gpus=1, device="h100"), "s")
-    assert drafted(Wish(15_000_000_000, gpus=4, device="h100"), "s").plan.warnings == ()
+        drafted(Wish(params=15_000_000_000, gpus=1, device="h100"), "s")
+    assert drafted(Wish(params=15_000_000_000, gpus=4, device="h100"), "s").plan.warnings == ()
 
 
 def test_a_model_whose_activations_alone_exceed_a_device_is_rejected_without_naming_a_number() -> None:
     with pytest.raises(UserError, match=r"^--params 20B: does not fit on 1 x h100, .*; choose fewer parameters, or "):
-        drafted(Wish(20_000_000_000, gpus=1, device="h100"), "s")
+        drafted(Wish(params=20_000_000_000, gpus=1, device="h100"), "s")
 
 
 def test_tokens_far_from_optimal_are_kept_with_the_warning_that_plan_gives() -> None:
-    [warning] = drafted(Wish(150_000_000, tokens=100_000_000_000), "s").plan.warnings
+    [warning] = drafted(Wish(params=150_000_000, tokens=100_000_000_000), "s").plan.warnings
     assert "tokens per parameter in stage 151m, far above 20" in warning

@@ -19,7 +19,7 @@ SMALL, PUBLISHED = SHAPES[2], SHAPES[6]
 def test_the_default_is_the_smallest_shipped_text_that_no_run_reads_more_than_four_times(
     tokens: float, choice: str
 ) -> None:
-    assert text_source(None, round(tokens), 2.0).choice == choice
+    assert text_source(None, round(tokens), 2.0) == text_source(choice, round(tokens), 2.0)
 
 
 def test_a_shipped_text_keeps_its_comments_and_its_tokenizer_at_published_widths() -> None:
