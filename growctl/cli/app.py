@@ -131,11 +131,7 @@ def run(
 
         points = grid(overrides or [], seeds)
         requests = set_requests(
-            *(schedule, points, runs_dir),
-            name=name,
-            with_controls=controls,
-            sources=sources,
-            until=until,
+            *(schedule, points, runs_dir), name=name, with_controls=controls, sources=sources, until=until
         )
         sweep.train_requests(requests, runs_dir, dry_run)
         return
@@ -219,7 +215,7 @@ def prepare(
         Literal["local", "slurm", "ray"],
         typer.Option(
             help="Who tokenises: local (the cores of this machine), slurm (an array of jobs, with the options of "
-            "launch.slurm) or ray (a Ray cluster).",
+            "launch.slurm) or ray (a Ray cluster)."
         ),
     ] = "local",
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,

@@ -34,10 +34,7 @@ def expand(
     ] = 0,
     output: Annotated[
         Path | None,
-        typer.Option(
-            help="Directory for the larger checkpoint; must not exist yet (default: beside CKPT, as NAME+N).",
-            show_default=False,
-        ),
+        typer.Option(help="Directory for the larger checkpoint; must not exist yet (default: beside CKPT, as NAME+N)."),
     ] = None,
     add_ffn_tokens: Annotated[
         int | None,
@@ -53,8 +50,7 @@ def expand(
         Literal["append", "interleave", "copy-stack"] | None,
         typer.Option(
             help="Where new layers go: after the last (append), evenly between the others (interleave), or copies of "
-            "all layers on top (copy-stack; needs --allow-jump) (default: append).",
-            show_default=False,
+            "all layers on top (copy-stack; needs --allow-jump) (default: append)."
         ),
     ] = None,
     layer_tokens: Annotated[

@@ -16,16 +16,11 @@ _RUN = "a run's name, or the path of its directory."
 
 
 def compare(
-    first: Annotated[
-        str, typer.Argument(help=f"Run A: {_RUN}", metavar="A", autocompletion=complete_run, show_default=False)
-    ],
-    second: Annotated[
-        str, typer.Argument(help=f"Run B: {_RUN}", metavar="B", autocompletion=complete_run, show_default=False)
-    ],
+    first: Annotated[str, typer.Argument(help=f"Run A: {_RUN}", metavar="A", autocompletion=complete_run)],
+    second: Annotated[str, typer.Argument(help=f"Run B: {_RUN}", metavar="B", autocompletion=complete_run)],
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     output: Annotated[
-        Path | None,
-        typer.Option(help=f"Directory for a page with the curves of both, {PAGE}.", metavar="DIR", show_default=False),
+        Path | None, typer.Option(help=f"Directory for a page with the curves of both, {PAGE}.", metavar="DIR")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -16,7 +16,7 @@ data_app = typer.Typer(
     help="Show, export and import prepared datasets.\n\nExample: growctl data show quickstart",
     no_args_is_help=True,
 )
-_option = partial(typer.Option, show_default=False)
+_option = partial(typer.Option)
 
 
 @data_app.command()
@@ -27,7 +27,6 @@ def show(
             help="A dataset's directory, or a schedule whose dataset is prepared.",
             metavar="DIR|SCHEDULE",
             autocompletion=complete_schedule,
-            show_default=False,
         ),
     ],
     overrides: Overrides = None,

@@ -36,8 +36,7 @@ def evaluate(
         typer.Option(help="Dataset of --split (default: the checkpoint's training dataset).", metavar="DIR"),
     ] = None,
     sequences: Annotated[
-        int | None,
-        typer.Option(help="With --split: this many windows, spread over it (default: all).", min=1, show_default=False),
+        int | None, typer.Option(help="With --split: this many windows, spread over it (default: all).", min=1)
     ] = None,
     tasks: Annotated[
         str | None,
@@ -50,19 +49,15 @@ def evaluate(
         Path | None, typer.Option(help="With --tasks: a folder of task YAML files of your own.", metavar="DIR")
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(help="With --tasks: only the first N examples of each.", metavar="N", min=1, show_default=False),
+        int | None, typer.Option(help="With --tasks: only the first N examples of each.", metavar="N", min=1)
     ] = None,
     context: Annotated[
-        int | None,
-        typer.Option(help="Tokens per window (default: those of a training sequence).", min=1, show_default=False),
+        int | None, typer.Option(help="Tokens per window (default: those of a training sequence).", min=1)
     ] = None,
     stride: Annotated[
         int | None,
         typer.Option(
-            help="With --text: tokens from one window to the next (default: the context, without overlap).",
-            min=1,
-            show_default=False,
+            help="With --text: tokens from one window to the next (default: the context, without overlap).", min=1
         ),
     ] = None,
     contexts: Annotated[
@@ -79,20 +74,14 @@ def evaluate(
     max_tokens: Annotated[
         int | None,
         typer.Option(
-            help=f"With --contexts: only the first N tokens (default: {LONG_TEXT_TOKENS:,}).",
-            metavar="N",
-            min=1,
-            show_default=False,
+            help=f"With --contexts: only the first N tokens (default: {LONG_TEXT_TOKENS:,}).", metavar="N", min=1
         ),
     ] = None,
     picture: Annotated[
         Path | None, typer.Option(help="With --contexts: a new PNG file of the loss by position.", metavar="FILE")
     ] = None,
     batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help=f"Windows or requests per device at a time (default: {PER_STEP}).", min=1, show_default=False
-        ),
+        int | None, typer.Option(help=f"Windows or requests per device at a time (default: {PER_STEP}).", min=1)
     ] = None,
     tokenizer: TokenizerFile = None,
     device: Annotated[

@@ -38,17 +38,12 @@ def import_official(
     config: Annotated[Path, typer.Option(help="The model's NeoX-style YAML, such as 150M_eval.yml.", metavar="FILE")],
     output: Annotated[Path, typer.Option(help="Directory for the checkpoint; must not exist yet.", metavar="DIR")],
     tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            help="The model's tokenizer.json, which the checkpoint then holds.", metavar="FILE", show_default=False
-        ),
+        Path | None, typer.Option(help="The model's tokenizer.json, which the checkpoint then holds.", metavar="FILE")
     ] = None,
     end_of_text: Annotated[
         str | None,
         typer.Option(
-            help="The tokenizer's token between documents (default: <|endoftext|>, if it has it).",
-            metavar="TOKEN",
-            show_default=False,
+            help="The tokenizer's token between documents (default: <|endoftext|>, if it has it).", metavar="TOKEN"
         ),
     ] = None,
     as_json: AsJson = False,
@@ -66,12 +61,7 @@ def import_official(
 
     with progress_bar("writing parameters") as on_progress:
         manifest = import_checkpoint(
-            model,
-            config,
-            output,
-            tokenizer=tokenizer,
-            end_of_text=end_of_text,
-            on_progress=on_progress,
+            model, config, output, tokenizer=tokenizer, end_of_text=end_of_text, on_progress=on_progress
         )
     if as_json:
         from growctl.cli.written import WrittenCheckpoint
@@ -101,24 +91,18 @@ def export(
     ],
     dtype: Annotated[
         Literal["float32", "bfloat16"] | None,
-        typer.Option(help="huggingface: precision of the weights (default: float32).", show_default=False),
+        typer.Option(help="huggingface: precision of the weights (default: float32)."),
     ] = None,
     max_shard_size: Annotated[
-        str | None,
-        typer.Option(help="huggingface: largest file of weights (default: 5GB).", metavar="SIZE", show_default=False),
+        str | None, typer.Option(help="huggingface: largest file of weights (default: 5GB).", metavar="SIZE")
     ] = None,
     tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            help="huggingface: a tokenizer.json (default: the checkpoint's).", metavar="FILE", show_default=False
-        ),
+        Path | None, typer.Option(help="huggingface: a tokenizer.json (default: the checkpoint's).", metavar="FILE")
     ] = None,
     context_length: Annotated[
         int | None,
         typer.Option(
-            help="huggingface: tokens of a training sequence, for a checkpoint that does not record it.",
-            min=1,
-            show_default=False,
+            help="huggingface: tokens of a training sequence, for a checkpoint that does not record it.", min=1
         ),
     ] = None,
     no_check: Annotated[

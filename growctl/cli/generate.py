@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from growctl.cli.options import (
-    DEFAULT_RUNS_DIR,
-    AsJson,
-    CheckpointName,
-    DeviceName,
-    DtypeName,
-    RunsDir,
-    TokenizerFile,
-)
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, DeviceName, DtypeName, RunsDir, TokenizerFile
 from growctl.text.escaping import say, visible
 
 if TYPE_CHECKING:
@@ -36,12 +28,10 @@ def generate(
             help="Text to continue; - reads it from standard input, without its last line feed (the default if that "
             "is not a terminal). An empty prompt begins a new text.",
             metavar="PROMPT",
-            show_default=False,
         ),
     ] = None,
     interactive: Annotated[
-        bool,
-        typer.Option("--interactive", help="Continue each line of standard input on its own; Ctrl-D ends."),
+        bool, typer.Option("--interactive", help="Continue each line of standard input on its own; Ctrl-D ends.")
     ] = False,
     max_new_tokens: Annotated[
         int, typer.Option(help="Tokens to generate for each sample, at most.", min=1, max=MOST_NEW_TOKENS)
@@ -61,17 +51,12 @@ def generate(
     ] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Always choose the likeliest token.")] = False,
     seed: Annotated[int, typer.Option(help="Equal seeds give equal text.", min=0)] = 0,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(help="End before this text; repeatable.", metavar="TEXT", show_default=False),
-    ] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.", metavar="TEXT")] = None,
     samples: Annotated[int, typer.Option(help="Continuations of the prompt.", min=1, max=MOST_SAMPLES)] = 1,
     context_length: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of prompt and text together, at most (default: the length of the training sequences).",
-            min=2,
-            show_default=False,
+            help="Tokens of prompt and text together, at most (default: the length of the training sequences).", min=2
         ),
     ] = None,
     tokenizer: TokenizerFile = None,

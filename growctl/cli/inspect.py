@@ -24,17 +24,14 @@ def inspect(
             help="A text file, a .jsonl file or a folder of them to measure on; repeatable (default: the validation "
             "split of the first checkpoint's dataset).",
             metavar="PATH",
-            show_default=False,
         ),
     ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(help="A dataset whose validation split to measure on.", metavar="DIR", show_default=False),
+        Path | None, typer.Option(help="A dataset whose validation split to measure on.", metavar="DIR")
     ] = None,
     sequences: Annotated[int, typer.Option(help="Maximum number of windows of text.", min=1)] = 64,
     context: Annotated[
-        int | None,
-        typer.Option(help="Tokens per window (default: those of a training sequence).", min=1, show_default=False),
+        int | None, typer.Option(help="Tokens per window (default: those of a training sequence).", min=1)
     ] = None,
     batch_size: Annotated[
         int, typer.Option(help="Windows per batch. Gradients are of the mean loss of a batch.", min=1)

@@ -48,9 +48,7 @@ def import_ledger(
     sources: Annotated[
         list[Path], typer.Argument(help="Ledgers (ledger.db), runs or runs directories.", metavar="FILE_OR_DIR")
     ],
-    prefix: Annotated[
-        str, typer.Option(help="What the names of the runs begin with here.", metavar="TEXT", show_default=False)
-    ] = "",
+    prefix: Annotated[str, typer.Option(help="What the names of the runs begin with here.", metavar="TEXT")] = "",
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
 ) -> None:

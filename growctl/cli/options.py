@@ -28,12 +28,10 @@ CheckpointName = Annotated[
     str, typer.Argument(help=CHECKPOINT_HELP, metavar="CKPT", autocompletion=complete_checkpoint)
 ]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(help="Overrides of the schedule, in hydra's syntax.", metavar="KEY=VALUE"),
+    list[str] | None, typer.Argument(help="Overrides of the schedule, in hydra's syntax.", metavar="KEY=VALUE")
 ]
 RunsDir = Annotated[
-    Path,
-    typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Directory that holds the runs.", show_default=True),
+    Path, typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Directory that holds the runs.", show_default=True)
 ]
 RunName = Annotated[str | None, typer.Option("--name", help="Name of the run (default: the schedule's name).")]
 WithControls = Annotated[
@@ -42,12 +40,10 @@ WithControls = Annotated[
         "--controls/--no-controls",
         help="Train the ladder's controls after it, or only the ladder (default: as an earlier command said for "
         "this run; at first, with controls).",
-        show_default=False,
     ),
 ]
 Until = Annotated[
-    str | None,
-    typer.Option("--until", help="Train up to and including this stage, and no controls.", metavar="STAGE"),
+    str | None, typer.Option("--until", help="Train up to and including this stage, and no controls.", metavar="STAGE")
 ]
 NoReuse = Annotated[
     bool, typer.Option("--no-reuse", help="Take over nothing from other runs; what this run has taken over stays.")
@@ -60,12 +56,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document an
 
 TokenizerFile = Annotated[
     Path | None,
-    typer.Option(
-        "--tokenizer",
-        help="A tokenizer.json to use instead of the checkpoint's own.",
-        metavar="FILE",
-        show_default=False,
-    ),
+    typer.Option("--tokenizer", help="A tokenizer.json to use instead of the checkpoint's own.", metavar="FILE"),
 ]
 DeviceName = Annotated[
     str, typer.Option("--device", help="Device to compute on: cpu, cuda, cuda:1; auto: the first GPU if there is one.")

@@ -29,7 +29,6 @@ def report(
             help="Write the files into this directory. Default: RUN/report for one ladder with its controls, "
             ".reports/NAME in the runs directory for several.",
             metavar="DIR",
-            show_default=False,
         ),
     ] = None,
     figures: Annotated[
@@ -55,12 +54,10 @@ def report(
         ),
     ] = None,
     plain: Annotated[
-        bool,
-        typer.Option("--plain", help="Print plain lines without colour and columns, for logs and screen readers."),
+        bool, typer.Option("--plain", help="Print plain lines without colour and columns, for logs and screen readers.")
     ] = False,
     details: Annotated[
-        bool,
-        typer.Option("--details", help="Print every section and every run, not only the most important ones."),
+        bool, typer.Option("--details", help="Print every section and every run, not only the most important ones.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

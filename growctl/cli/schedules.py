@@ -26,9 +26,7 @@ def init(
     file: Annotated[
         str | None,
         typer.Argument(
-            help="File to write, or - for standard output (default: the size, for example 350m.yaml).",
-            metavar="[FILE]",
-            show_default=False,
+            help="File to write, or - for standard output (default: the size, for example 350m.yaml).", metavar="[FILE]"
         ),
     ] = None,
     tokens: Annotated[

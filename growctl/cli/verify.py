@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from stages.grow.comparison import Comparison
 
 Data = Annotated[
-    Path | None,
-    typer.Option(help="Dataset to verify on (default: the checkpoint's training dataset).", metavar="DIR"),
+    Path | None, typer.Option(help="Dataset to verify on (default: the checkpoint's training dataset).", metavar="DIR")
 ]
 
 
@@ -45,8 +44,7 @@ def verify(
     data: Data = None,
     sequences: Annotated[int, typer.Option(help="Maximum number of validation sequences to run on.", min=1)] = 16,
     context: Annotated[
-        int | None,
-        typer.Option(help="Tokens per sequence (default: 256, or as many as there are).", min=1, show_default=False),
+        int | None, typer.Option(help="Tokens per sequence (default: 256, or as many as there are).", min=1)
     ] = None,
     dtype: Annotated[
         Literal["float64", "float32"],

@@ -19,10 +19,7 @@ SHOWN_ANOMALIES = 10
 
 
 def report_sections(
-    runs: Sequence[RunReport],
-    keys: Sequence[str] = (),
-    command: Sequence[str] = (),
-    overlays: Sequence[Published] = (),
+    runs: Sequence[RunReport], keys: Sequence[str] = (), command: Sequence[str] = (), overlays: Sequence[Published] = ()
 ) -> list[Section]:
     """The sections of the report on `runs` that `command` makes, the most important first.
 

@@ -39,11 +39,7 @@ def document_schema(name: str) -> dict[str, Any]:
     module, _, attribute = path.partition(":")
     described = getattr(import_module(module), attribute)
     schema = TypeAdapter(described).json_schema(mode="serialization", schema_generator=_Generator)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": what,
-        **_tidied(schema),
-    }
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": what, **_tidied(schema)}
 
 
 class _Generator(GenerateJsonSchema):
