@@ -142,8 +142,6 @@ class ReportPaths:
         """The chart of compute against perplexity, for slides and chats."""
         self.table = directory / "stages.csv"
         """The figures of every stage."""
-        self.interactive = directory / "interactive.html"
-        """The page with charts that show each point's figures."""
 
     def figure(self, key: str, suffix: str) -> Path:
         """The chart of that key, as a file for papers."""

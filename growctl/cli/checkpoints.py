@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, RunsDir
+from growctl.cli.options import DEFAULT_RUNS_DIR, CheckpointName, Result, RunsDir, prints
 from growctl.cli.verify import Data, compared
 from growctl.text.escaping import say
 
@@ -26,6 +26,7 @@ _LAYERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _tell = partial(say, error=True)
 
 
+@prints
 def expand(
     checkpoint: CheckpointName,
     add_tokens: Annotated[
@@ -96,22 +97,20 @@ def expand(
     ] = False,
     data: Data = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Add parameter tokens or layers to a checkpoint. By default this preserves the function and hard-links old files.
 
     Example: growctl expand quickstart --add-tokens 48 --output grown
 
     Example: growctl expand quickstart --add-layers 2 --depth interleave --output deeper
     """
+    from growctl.cli.written import WrittenCheckpoint
     from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.ladder.sizes import Growth
     from growctl.run.resume import as_parameters
     from growctl.run.screen import added_words
     from growctl.runs.verify import section
-    from growctl.text.console import Terminal
     from growctl.text.progress import progress_bar
-    from growctl.text.terminal import print_sections
     from model.config import num_parameters
     from model.errors import UserError
     from model.policy import grow_config
@@ -144,33 +143,28 @@ def expand(
             settings = {**growth._asdict(), "policy": policy, "seed": seed, "on_progress": on_progress}
             written = expand_checkpoint(parameters, output, **settings)
         comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
-    if as_json:
-        from growctl.cli.written import WrittenCheckpoint
-        from growctl.text.documents import print_document
-
-        print_document(WrittenCheckpoint.of(output, written, comparison))
-    else:
-        assert written.lineage.growth
-        what = "the function is unchanged" if written.lineage.growth.preserves else "the function has changed"
-        say(f"{_sizes(output, written.lineage)} ({added_words(growth)}); {what}")
-        if comparison:
-            print()
-            print_sections([section(comparison)], Terminal())
-    if comparison and comparison.breaks_promise:
-        raise typer.Exit(1)
+    assert written.lineage.growth
+    what = "the function is unchanged" if written.lineage.growth.preserves else "the function has changed"
+    line = f"{_sizes(output, written.lineage)} ({added_words(growth)}); {what}"
+    return Result(
+        WrittenCheckpoint.of(output, written, comparison),
+        [line, *([section(comparison)] if comparison else [])],
+        failed=comparison is not None and comparison.breaks_promise,
+    )
 
 
+@prints
 def shrink(
     checkpoint: CheckpointName,
     output: Annotated[Path, typer.Option(help="Directory for the smaller checkpoint; must not exist yet.")],
     drop_generations: Annotated[int, typer.Option(help="How many of the newest growths to remove.", min=1)] = 1,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Remove the newest growths from a checkpoint: drop their tokens and layers, restore tau, keep all other files.
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
+    from growctl.cli.written import WrittenCheckpoint
     from growctl.find_checkpoint import find_checkpoint
     from growctl.run.resume import as_parameters
     from stages.checkpoint.disk_full import raise_when_full
@@ -180,16 +174,11 @@ def shrink(
     _check_new(output)
     with as_parameters(source, runs_dir, _tell, output) as parameters, raise_when_full(output):
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
-    if as_json:
-        from growctl.cli.written import WrittenCheckpoint
-        from growctl.text.documents import print_document
-
-        print_document(WrittenCheckpoint.of(output, manifest))
-    else:
-        say(_sizes(output, manifest.lineage))
+    return Result(WrittenCheckpoint.of(output, manifest), [_sizes(output, manifest.lineage)])
 
 
-def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_json: AsJson = False) -> None:
+@prints
+def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR) -> Result:
     """Show where a checkpoint comes from: its lineage, its sizes by generation and its cost.
 
     Only reads manifests. `growctl verify --integrity` also reads the tensors.
@@ -198,10 +187,9 @@ def show(checkpoint: CheckpointName, runs_dir: RunsDir = DEFAULT_RUNS_DIR, as_js
     """
     from growctl.find_checkpoint import find_checkpoint
     from growctl.runs.show import read_facts, section
-    from growctl.text.terminal import print_result
 
     facts = read_facts(find_checkpoint(checkpoint, runs_dir, _tell))
-    print_result(facts, [section(facts)], as_json=as_json)
+    return Result(facts, [section(facts)])
 
 
 def _new_tokens(

@@ -1,14 +1,22 @@
-"""The commands `data show`, `data export` and `data import`. Slow modules are imported on use."""
+"""The commands `data show`, `data export`, `data import`, `ledger export` and `ledger import`.
 
-from functools import partial
+Slow modules are imported on use.
+"""
+
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from growctl.cli.completion import complete_schedule
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Overrides, RunsDir
-from growctl.text.escaping import say
+from growctl.cli.options import (
+    DEFAULT_RUNS_DIR,
+    Overrides,
+    Result,
+    RunsDir,
+    complete_schedule,
+    prints,
+    runs_argument,
+)
 from growctl.text.progress import progress_bar
 
 data_app = typer.Typer(
@@ -16,10 +24,18 @@ data_app = typer.Typer(
     help="Show, export and import prepared datasets.\n\nExample: growctl data show quickstart",
     no_args_is_help=True,
 )
-_option = partial(typer.Option)
+ledger_app = typer.Typer(
+    name="ledger",
+    help=(
+        "Export the costs of runs as a table, or import the ledgers of other machines.\n\n"
+        "Example: growctl ledger export quickstart --output quickstart-costs.csv"
+    ),
+    no_args_is_help=True,
+)
 
 
 @data_app.command()
+@prints
 def show(
     dataset: Annotated[
         str,
@@ -32,7 +48,7 @@ def show(
     overrides: Overrides = None,
     sample: Annotated[
         int | None,
-        _option(
+        typer.Option(
             help="Show instead the text of the sample that training on the schedule reads at this index, counted from "
             "0; with several contexts, of the window of the longest.",
             metavar="INDEX",
@@ -40,8 +56,7 @@ def show(
         ),
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Show what a prepared dataset holds: tokens, documents and their lengths, compression, sources of a mixture.
 
     With --sample, show exactly what training reads there, cut where documents end.
@@ -52,22 +67,14 @@ def show(
     """
     from growctl.data.samples import sample_lines
     from growctl.data.show import data_section, show_dataset
-    from growctl.text.colours import FAINT
-    from growctl.text.console import Terminal, Verbatim
-    from growctl.text.documents import print_document
-    from growctl.text.terminal import print_sections
 
     document = show_dataset(dataset, overrides or [], runs_dir, sample)
-    if as_json:
-        print_document(document)
-    elif document.sample is None:
-        print_sections([data_section(document)], Terminal())
-    else:
-        for line, is_text in sample_lines(document.sample):
-            Terminal().print(Verbatim(line), style=None if is_text else FAINT, soft_wrap=True)
+    shown = [data_section(document)] if document.sample is None else sample_lines(document.sample)
+    return Result(document, shown)
 
 
 @data_app.command("export")
+@prints
 def export_data(
     dataset: Annotated[
         Path, typer.Argument(help="A dataset: the directory that `growctl prepare` names.", metavar="DATASET")
@@ -77,31 +84,29 @@ def export_data(
         typer.Option(help="The format to write: megatron is that of Megatron-LM and GPT-NeoX, .bin and .idx."),
     ],
     output: Annotated[Path, typer.Option(help="Directory for the files; must not exist yet.", metavar="DIR")],
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Write a dataset's tokens for another program, split by split, with its tokenizer.
 
     Example: growctl data export runs/.datasets/texts-396a28ec70bd --to megatron --output texts-megatron
     """
     from growctl.data.exchange import export_megatron
-    from growctl.text.documents import print_document
     from stages.checkpoint.directory import check_new
     from stages.counted import counted
 
     check_new(output, "--output")
     with progress_bar("checking the dataset") as advance:
         document = export_megatron(dataset, output, lambda what, done: advance(done or 0.0, what=what))
-    if as_json:
-        print_document(document)
-        return
     manifest = document.manifest
-    for name, split in manifest.splits.items():
-        counts = f"{counted(split.num_documents, 'document')}, {counted(split.num_tokens, 'token')}"
-        say(f"{document.prefixes[name]}: {counts}, {'uint16' if manifest.token_bytes == 2 else 'int32'}")
-    say(f"end of text: {manifest.spec.end_of_text} (id {manifest.end_of_text_id})")
+    lines = [
+        f"{document.prefixes[name]}: {counted(split.num_documents, 'document')}, "
+        f"{counted(split.num_tokens, 'token')}, {'uint16' if manifest.token_bytes == 2 else 'int32'}"
+        for name, split in manifest.splits.items()
+    ]
+    return Result(document, [*lines, f"end of text: {manifest.spec.end_of_text} (id {manifest.end_of_text_id})"])
 
 
 @data_app.command("import")
+@prints
 def import_data(
     sources: Annotated[
         list[Path],
@@ -119,23 +124,21 @@ def import_data(
         str, typer.Option(help="The tokenizer's token after each document.", metavar="TOKEN")
     ] = "<|endoftext|>",
     validation: Annotated[
-        list[Path] | None, _option(help="Files for validation, named like PREFIX; repeatable.", metavar="PREFIX")
+        list[Path] | None, typer.Option(help="Files for validation, named like PREFIX; repeatable.", metavar="PREFIX")
     ] = None,
     validation_fraction: Annotated[
         float | None,
-        _option(
+        typer.Option(
             help="Without --validation: the share of each file's documents with tokens, from its end, for validation "
             "(default: 0.01)."
         ),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Make a dataset of token files that another program wrote. On the same disk, they are linked, not copied.
 
     Example: growctl data import pile_text_document --tokenizer 20B_tokenizer.json --output pile
     """
     from growctl.data.exchange import import_tokens
-    from growctl.text.documents import print_document
     from model.errors import UserError
     from stages.checkpoint.directory import check_new
     from stages.counted import counted
@@ -156,17 +159,58 @@ def import_data(
             validation_fraction=fraction,
             on_progress=lambda what, done: advance(done or 0.0, what=what),
         )
-    if as_json:
-        print_document(document)
-        return
     splits = document.manifest.splits
-    for name, split in splits.items():
-        say(
-            f"{name}: {counted(split.num_documents, 'document')}, {counted(split.num_tokens, 'token')},"
-            f" {counted(split.num_bytes, 'byte')}"
-        )
+    lines = [
+        f"{name}: {counted(split.num_documents, 'document')}, {counted(split.num_tokens, 'token')},"
+        f" {counted(split.num_bytes, 'byte')}"
+        for name, split in splits.items()
+    ]
     if document.linked_files:
-        say(f"shares {counted(len(document.linked_files), 'file')} with the source: leave their content as it is")
+        files = counted(len(document.linked_files), "file")
+        lines.append(f"shares {files} with the source: leave their content as it is")
     if num_unended := sum(split.num_unended_documents for split in splits.values()):
-        say(f"{counted(num_unended, 'document')} without {end_of_text} at the end, left as they are")
-    say(str(output))
+        lines.append(f"{counted(num_unended, 'document')} without {end_of_text} at the end, left as they are")
+    return Result(document, [*lines, str(output)])
+
+
+@ledger_app.command("export")
+@prints
+def export_ledger(
+    output: Annotated[Path, typer.Option(help="The CSV file to write; must not exist yet.", metavar="FILE")],
+    runs: Annotated[list[str] | None, runs_argument("Runs to export (default: all).")] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+) -> Result:
+    """Write the costs of runs as one CSV table for other programs, a row for each piece of work.
+
+    Example: growctl ledger export quickstart --output quickstart-costs.csv
+    """
+    from growctl.ledger.exchange import export_ledgers
+    from growctl.runs.find import find_ledgers
+    from stages.checkpoint.directory import check_new
+    from stages.counted import counted
+
+    check_new(output, "--output")
+    document = export_ledgers(find_ledgers(runs_dir, runs or []), output)
+    return Result(document, [f"{output}: {counted(document.num_rows, 'row')}"])
+
+
+@ledger_app.command("import")
+@prints
+def import_ledger(
+    sources: Annotated[
+        list[Path], typer.Argument(help="Ledgers (ledger.db), runs or runs directories.", metavar="FILE_OR_DIR")
+    ],
+    prefix: Annotated[str, typer.Option(help="What the names of the runs begin with here.", metavar="TEXT")] = "",
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+) -> Result:
+    """Copy ledgers of other machines into the runs directory, so that one report shows them all.
+
+    Each becomes a run without checkpoints. Import it again to bring it up to date. The source stays as it is.
+
+    Example: growctl ledger import /mnt/cluster/runs --prefix cluster-
+    """
+    from growctl.ledger.exchange import import_ledgers
+
+    document = import_ledgers(sources, runs_dir, prefix)
+    said = {"imported": "imported from", "updated": "brought up to date from", "unchanged": "has all of"}
+    return Result(document, [f"{each.name}: {said[each.action]} {each.source}" for each in document.ledgers])

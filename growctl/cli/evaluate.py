@@ -1,4 +1,4 @@
-"""The command `eval`. Slow modules are imported on use."""
+"""The commands `eval` and `inspect`. Slow modules are imported on use."""
 
 import importlib.util
 import os
@@ -9,7 +9,19 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, DtypeName, RunsDir, TokenizerFile
+from growctl.cli.options import (
+    CHECKPOINT_HELP,
+    DEFAULT_RUNS_DIR,
+    AsJson,
+    CheckpointName,
+    DeviceName,
+    DtypeName,
+    Result,
+    RunsDir,
+    TokenizerFile,
+    complete_run,
+    emit,
+)
 from growctl.text.escaping import say
 from growctl.text.progress import progress_bar
 from growctl.whole_file import replace_file
@@ -105,7 +117,6 @@ def evaluate(
     from growctl.evaluate.evaluation import Evaluator
     from growctl.evaluate.pretrained import open_replicas
     from growctl.evaluate.record import record
-    from growctl.text.terminal import print_result
     from model.errors import UserError
 
     text = text or None
@@ -152,7 +163,7 @@ def evaluate(
             document = evaluator.on_split(split or "validation", data, sequences, runs_dir)
     recorded = record(document.checkpoint, document.scores, document.settings)
     document = replace(document, recorded_in=recorded.ledger)
-    print_result(document, document.sections(), as_json=as_json)
+    emit(Result(document, document.sections()), as_json)
     if recorded.ledger and not as_json:
         say(f"recorded in {recorded.ledger}; growctl report shows it")
     if recorded.why_not:
@@ -161,6 +172,77 @@ def evaluate(
         from growctl.evaluate.pictures import contexts_png
 
         replace_file(picture, contexts_png(document))
+
+
+def inspect(
+    checkpoints: Annotated[
+        list[str],
+        typer.Argument(
+            help=f"{CHECKPOINT_HELP} Several are measured on the same text.",
+            metavar="CKPT",
+            autocompletion=complete_run,
+        ),
+    ],
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A text file, a .jsonl file or a folder of them to measure on; repeatable (default: the validation "
+            "split of the first checkpoint's dataset).",
+            metavar="PATH",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A dataset whose validation split to measure on.", metavar="DIR")
+    ] = None,
+    sequences: Annotated[int, typer.Option(help="Maximum number of windows of text.", min=1)] = 64,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens per window (default: those of a training sequence).", min=1)
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(help="Windows per batch. Gradients are of the mean loss of a batch.", min=1)
+    ] = 8,
+    picture: Annotated[
+        Path | None, typer.Option(help="A new PNG file of gradients and activations by depth.", metavar="FILE")
+    ] = None,
+    tokenizer: TokenizerFile = None,
+    device: DeviceName = "auto",
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+    as_json: AsJson = False,
+) -> None:
+    """Look inside models on real text: gradients, activations, scores, and the use of parameter tokens.
+
+    Several checkpoints are compared with each other.
+
+    Example: growctl inspect quickstart --picture inspection.png
+
+    Example: growctl inspect with-softmax with-gelu --text novel.txt
+    """
+    from growctl.evaluate.inspection import inspect_checkpoints
+    from growctl.evaluate.pretrained import tell
+    from growctl.find_checkpoint import dataset_of, find_checkpoint
+    from model.errors import UserError
+
+    if text and data is not None:
+        raise UserError(f"--text {text[0]} and --data {data}: give one of them")
+    check_new_file("--picture", picture)
+    named = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
+    dataset = None if text else dataset_of(named[0][1], data, runs_dir)
+    document = inspect_checkpoints(
+        named,
+        text or (),
+        dataset,
+        num_sequences=sequences,
+        context=context,
+        batch_size=batch_size,
+        runs_dir=runs_dir,
+        tokenizer=tokenizer,
+        device=device,
+    )
+    emit(Result(document, document.sections()), as_json)
+    if picture is not None:
+        from growctl.evaluate.pictures import inspection_png
+
+        replace_file(picture, inspection_png(document))
 
 
 def _one_of(given: Mapping[str, object]) -> str:

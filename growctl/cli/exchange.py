@@ -6,9 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, RunsDir
-from growctl.text.documents import print_document
-from growctl.text.escaping import say
+from growctl.cli.options import DEFAULT_RUNS_DIR, CheckpointName, Result, RunsDir, prints
 from growctl.text.formatting import byte_count, short_count
 from growctl.text.progress import progress_bar
 
@@ -28,6 +26,7 @@ def importing() -> None:
 
 
 @import_app.command("official")
+@prints
 def import_official(
     model: Annotated[
         Path,
@@ -46,8 +45,7 @@ def import_official(
             help="The tokenizer's token between documents (default: <|endoftext|>, if it has it).", metavar="TOKEN"
         ),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Import a checkpoint of the official TokenFormer code. Every tensor is checked; no pickle runs code.
 
     Example: growctl import official TokenFormer-150M/pytorch_model.bin --config 150M_eval.yml --tokenizer
@@ -56,6 +54,8 @@ def import_official(
     from stages.checkpoint.directory import check_new
 
     check_new(output, "--output")
+    from growctl.cli.written import WrittenCheckpoint
+    from model.config import num_parameters
     from stages.counted import counted
     from stages.official.importing import import_official as import_checkpoint
 
@@ -63,22 +63,17 @@ def import_official(
         manifest = import_checkpoint(
             model, config, output, tokenizer=tokenizer, end_of_text=end_of_text, on_progress=on_progress
         )
-    if as_json:
-        from growctl.cli.written import WrittenCheckpoint
-
-        print_document(WrittenCheckpoint.of(output, manifest))
-        return
-    from model.config import num_parameters
-
     text, rows = manifest.text, manifest.model.vocab_size
     padding = rows - (text.tokenizer_vocab_size or rows)
-    say(
+    lines = [
         f"{output}: {short_count(num_parameters(manifest.model))} parameters, vocabulary {rows:,}"
         + (f" ({counted(padding, 'row')} of padding)" if padding else "")
         + (f", context {text.context_length:,}" if text.context_length else "")
-    )
+    ]
+    return Result(WrittenCheckpoint.of(output, manifest), lines)
 
 
+@prints
 def export(
     checkpoint: CheckpointName,
     output: Annotated[Path, typer.Argument(help="Directory for the export; must not exist yet.", metavar="DIR")],
@@ -109,8 +104,7 @@ def export(
         bool, typer.Option("--no-check", help="huggingface: do not compare the export's logits with the checkpoint's.")
     ] = False,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Write a checkpoint's model in the layout of another program.
 
     Example: growctl export quickstart quickstart-hf --to huggingface
@@ -132,8 +126,7 @@ def export(
 
     check_new(output)
     if to == "official":
-        _export_official(checkpoint, output, runs_dir, as_json)
-        return
+        return _export_official(checkpoint, output, runs_dir)
     max_shard_bytes = _size(max_shard_size or "5GB")
     from growctl.evaluate.model_card import model_card
     from growctl.evaluate.pretrained import open_pretrained
@@ -150,14 +143,14 @@ def export(
             context_length=context_length,
             check=not no_check,
         )
-    if as_json:
-        print_document(written)
-        return
     trust = ", trust_remote_code=True" if written.needs_trust_remote_code else ""
     size, files = byte_count(written.weight_bytes), counted(written.num_weight_files, "file")
-    say(f"{output}: {written.architecture}, {written.dtype}, {size} of weights in {files}")
-    say(f"compared with the checkpoint: {written.check}")
-    say(f"To load it: AutoModelForCausalLM.from_pretrained({str(output)!r}{trust})")
+    lines = [
+        f"{output}: {written.architecture}, {written.dtype}, {size} of weights in {files}",
+        f"compared with the checkpoint: {written.check}",
+        f"To load it: AutoModelForCausalLM.from_pretrained({str(output)!r}{trust})",
+    ]
+    return Result(written, lines)
 
 
 def _size(text: str) -> int:
@@ -174,7 +167,7 @@ def _size(text: str) -> int:
     return size
 
 
-def _export_official(checkpoint: str, output: Path, runs_dir: Path, as_json: bool) -> None:
+def _export_official(checkpoint: str, output: Path, runs_dir: Path) -> Result:
     from growctl.cli.written import OfficialDocument
     from growctl.evaluate.pretrained import tell
     from growctl.find_checkpoint import find_checkpoint
@@ -185,8 +178,6 @@ def _export_official(checkpoint: str, output: Path, runs_dir: Path, as_json: boo
     source = find_checkpoint(checkpoint, runs_dir, tell)
     with as_parameters(source, runs_dir, tell) as parameters, progress_bar("reading parameters") as on_progress:
         files = export_official(parameters, output, on_progress=on_progress)
-    if as_json:
-        entries = {name: ExportedFile(entry.bytes, entry.sha256) for name, entry in files.items()}
-        print_document(OfficialDocument(path=output, checkpoint=source, files=entries))
-    else:
-        say(f"{output}: {', '.join(files)}")
+    entries = {name: ExportedFile(entry.bytes, entry.sha256) for name, entry in files.items()}
+    document = OfficialDocument(path=output, checkpoint=source, files=entries)
+    return Result(document, [f"{output}: {', '.join(files)}"])

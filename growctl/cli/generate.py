@@ -1,9 +1,8 @@
 """The command `generate`: continues prompts with a checkpoint. Slow modules are imported on use."""
 
+import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,9 +29,6 @@ def generate(
             metavar="PROMPT",
         ),
     ] = None,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", help="Continue each line of standard input on its own; Ctrl-D ends.")
-    ] = False,
     max_new_tokens: Annotated[
         int, typer.Option(help="Tokens to generate for each sample, at most.", min=1, max=MOST_NEW_TOKENS)
     ] = 100,
@@ -71,10 +67,7 @@ def generate(
     """
     from growctl.evaluate.pretrained import open_pretrained
     from growctl.text.documents import print_document
-    from model.errors import UserError
 
-    if interactive and (as_json or prompt is not None):
-        raise UserError("--interactive reads prompts from standard input; leave out PROMPT and --json")
     settings = _settings(
         {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p},
         greedy=greedy,
@@ -84,16 +77,12 @@ def generate(
         stop=tuple(stop or ()),
         context_length=context_length,
     )
-    if sys.stdin is None and (interactive or prompt in (None, "-")):
-        raise UserError("there is no prompt: standard input is closed; give a prompt, or pipe one in")
-    text = "" if interactive else _prompt(prompt)
+    text = _prompt(prompt)
     with open_pretrained(checkpoint, runs_dir, tokenizer=tokenizer, device=device, dtype=dtype) as pretrained:
-        if interactive:
-            _converse(pretrained, settings)
-        elif as_json:
+        if as_json:
             print_document(_generate(pretrained, text, settings))
         else:
-            _print_generation(pretrained, text, settings, text)
+            _print_generation(pretrained, text, settings)
 
 
 def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: Any) -> "GenerationSettings":
@@ -117,60 +106,26 @@ def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: An
         raise UserError(f"--{option} {problem['input']!r}: {first_reason(error)}") from None
 
 
-@contextmanager
-def _utf8() -> Iterator[None]:
-    from model.errors import UserError
-
-    try:
-        yield
-    except UnicodeError as error:
-        raise UserError(f"the prompt is not valid UTF-8 ({error})") from None
-
-
 def _prompt(given: str | None) -> str:
     """The prompt, from standard input if `given` is `-`, or if there is none and standard input is not a terminal."""
     from model.errors import UserError
 
-    if given is None and sys.stdin.isatty():
-        raise UserError("there is no prompt; give one, pipe one in, or use --interactive")
-    with _utf8():
-        return _decoded(sys.stdin.buffer.read()) if given in (None, "-") else given.encode().decode()
+    if given not in (None, "-"):
+        data = os.fsencode(given)
+    elif sys.stdin is None or (given is None and sys.stdin.isatty()):
+        raise UserError("there is no prompt; give one, or pipe one in")
+    else:
+        data = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        return data.decode()
+    except UnicodeError as error:
+        raise UserError(f"the prompt is not valid UTF-8 ({error})") from None
 
 
-def _decoded(data: bytes) -> str:
-    return data.decode().removesuffix("\n").removesuffix("\r")
-
-
-def _lines() -> Iterator[str]:
-    """The lines of standard input, with a prompt and editing on a terminal."""
-    with _utf8():
-        if not sys.stdin.isatty():
-            yield from map(_decoded, sys.stdin.buffer)
-            return
-        with suppress(ImportError):
-            import readline  # noqa: F401  (its import gives `input` its editing)
-        with suppress(EOFError):
-            while True:
-                yield input("> ").encode().decode()
-        print()
-
-
-def _converse(pretrained: "Pretrained", settings: "GenerationSettings") -> None:
-    """Continues each line, with a seed of its own. A line that cannot be continued gets a message."""
-    from model.errors import UserError
-
-    for number, line in enumerate(_lines()):
-        sampling = settings.sampling.model_copy(update={"seed": settings.sampling.seed + number})
-        try:
-            _print_generation(pretrained, line, settings.model_copy(update={"sampling": sampling}), "")
-        except UserError as error:
-            say(f"growctl: {error}", error=True)
-
-
-def _print_generation(pretrained: "Pretrained", prompt: str, settings: "GenerationSettings", heading: str) -> None:
-    """Prints a text, each sample after `heading`. A single sample is printed as it grows, several once all are done."""
+def _print_generation(pretrained: "Pretrained", prompt: str, settings: "GenerationSettings") -> None:
+    """Prints the prompt and its continuations. A single sample is printed as it grows, several once all are done."""
     if settings.num_samples == 1:
-        unprinted = [heading]  # until there is text: a prompt that is rejected is not printed
+        unprinted = [prompt]  # until there is text: a prompt that is rejected is not printed
 
         def show_more(_: int, text: str) -> None:
             _show("".join(unprinted) + text)
@@ -181,7 +136,7 @@ def _print_generation(pretrained: "Pretrained", prompt: str, settings: "Generati
     else:
         generation = _generate(pretrained, prompt, settings)
         for number, sample in enumerate(generation.samples, 1):
-            _show(f"--- sample {number} of {len(generation.samples)} ---\n{heading}{sample.text}\n")
+            _show(f"--- sample {number} of {len(generation.samples)} ---\n{prompt}{sample.text}\n")
     say(_statistics(generation, settings.context_length or pretrained.text.context_length), error=True)
 
 

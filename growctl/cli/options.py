@@ -1,12 +1,37 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, what a shell completes for them, and how a result is printed."""
 
+import inspect
 import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from growctl.cli.completion import complete_checkpoint, complete_run, complete_schedule
+from growctl.text.escaping import say
+
+if TYPE_CHECKING:
+    from growctl.text.section import Section
+
+
+def complete_run(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of runs that start with `incomplete`."""
+    from growctl.runs_dir import RunPaths  # late: `doctor` must start even if another `stages` shadows ours
+
+    runs_dir = Path(context.params["runs_dir"])
+    folders = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
+    names = [folder.name for folder in folders if RunPaths(folder).schedule.is_file()]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_schedule(incomplete: str) -> list[str]:
+    """The names of the shipped schedules that start with `incomplete`; the shell completes files itself."""
+    from growctl.schedule.files import shipped_schedules
+
+    return [name for name in shipped_schedules() if name.startswith(incomplete)]
+
 
 DEFAULT_RUNS_DIR = Path("runs")
 RUNS_DIR_VARIABLE = "GROWCTL_RUNS_DIR"
@@ -24,9 +49,7 @@ ScheduleName = Annotated[
         autocompletion=complete_schedule,
     ),
 ]
-CheckpointName = Annotated[
-    str, typer.Argument(help=CHECKPOINT_HELP, metavar="CKPT", autocompletion=complete_checkpoint)
-]
+CheckpointName = Annotated[str, typer.Argument(help=CHECKPOINT_HELP, metavar="CKPT", autocompletion=complete_run)]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Overrides of the schedule, in hydra's syntax.", metavar="KEY=VALUE")
 ]
@@ -85,3 +108,50 @@ def runs_argument(purpose: str) -> Any:
 def default_runs_dir() -> Path:
     """The runs directory if no option names one."""
     return Path(os.environ.get(RUNS_DIR_VARIABLE) or DEFAULT_RUNS_DIR)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command found or made."""
+
+    document: object
+    """What it prints with --json."""
+    shown: "Iterable[Section | str]" = ()
+    """What it prints without: lines, and then sections."""
+    failed: bool = False
+    """Whether it ends with exit code 1."""
+
+
+def prints(command: Callable[..., Result]) -> Callable[..., None]:
+    """The command that prints the result of `command`, with the option --json."""
+
+    @wraps(command)
+    def printing(*arguments: Any, as_json: bool = False, **options: Any) -> None:
+        emit(command(*arguments, **options), as_json)
+
+    signature = inspect.signature(command)
+    option = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson)
+    parameters = [*signature.parameters.values(), option]
+    printing.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    printing.__annotations__ = command.__annotations__ | {"as_json": AsJson}
+    return printing
+
+
+def emit(result: Result, as_json: bool) -> None:
+    """Prints a result, as one JSON document or for people. Raises typer.Exit if it is a failure."""
+    from growctl.text.console import Terminal
+    from growctl.text.documents import print_document
+    from growctl.text.terminal import print_sections
+
+    if as_json:
+        print_document(result.document)
+    else:
+        sections: list[Section] = []
+        for part in result.shown:
+            if isinstance(part, str):
+                say(part)
+            else:
+                sections.append(part)
+        print_sections(sections, Terminal(highlight=False))
+    if result.failed:
+        raise typer.Exit(1)

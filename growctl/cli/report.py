@@ -1,4 +1,4 @@
-"""The command `report`. Slow modules are imported on use."""
+"""The commands `report` and `compare`. Slow modules are imported on use."""
 
 import sys
 from pathlib import Path
@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir, runs_argument
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Result, RunsDir, complete_run, prints, runs_argument
 from growctl.text.escaping import say
+
+_RUN = "a run's name, or the path of its directory."
 
 
 def report(
@@ -35,14 +37,6 @@ def report(
         Literal["png", "svg", "pdf"] | None,
         typer.Option("--figures", help="Write every chart, on each of its horizontal axes, as such a file."),
     ] = None,
-    interactive: Annotated[
-        bool,
-        typer.Option(
-            "--interactive",
-            help="Write interactive.html too: the same charts by plotly, with the figures of every point, zoom and a "
-            "plot for each horizontal axis. Needs pip install 'growctl\\[interactive]'.",
-        ),
-    ] = False,
     overlay: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,9 +47,6 @@ def report(
             metavar="NAME|FILE",
         ),
     ] = None,
-    plain: Annotated[
-        bool, typer.Option("--plain", help="Print plain lines without colour and columns, for logs and screen readers.")
-    ] = False,
     details: Annotated[
         bool, typer.Option("--details", help="Print every section and every run, not only the most important ones.")
     ] = False,
@@ -81,26 +72,20 @@ def report(
     from growctl.runs_dir import ReportPaths
     from growctl.text.console import Terminal
     from growctl.text.documents import print_document
-    from growctl.text.terminal import plain_lines, print_sections
-    from model.errors import UserError
+    from growctl.text.terminal import print_sections
 
-    if plain and as_json:
-        raise UserError("--plain and --json: give one of them, because each is another form of the report")
     overlays, keys = [load_overlay(name) for name in overlay or []], group_by or []
     reported = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
     if as_json:
         print_document(report_document(reported, keys, overlays))
-        if not (output or figures or interactive):
+        if not (output or figures):
             return
     sections = report_sections(reported, keys, ["growctl", *sys.argv[1:]], overlays)
-    if plain:
-        for line in plain_lines(sections, details=details):
-            say(line)
-    elif not as_json:
+    if not as_json:
         print_sections(sections, Terminal(), details=details)
     paths = ReportPaths(output) if output else report_folder(reported, runs_dir, are_all=not runs)
     try:
-        write_report(reported, sections, paths, figures, interactive=interactive)
+        write_report(reported, sections, paths, figures)
     except OSError as error:
         reason = f"the report cannot be written there: {error.strerror}"
         if output:
@@ -109,7 +94,27 @@ def report(
         return
     if not as_json:
         say(f"\nCharts and tables: {paths.page}")
-        if interactive:
-            say(f"Charts that show each point's figures: {paths.interactive}")
         if not details:
             say("Every section and run, here: --details")
+
+
+@prints
+def compare(
+    first: Annotated[str, typer.Argument(help=f"Run A: {_RUN}", metavar="A", autocompletion=complete_run)],
+    second: Annotated[str, typer.Argument(help=f"Run B: {_RUN}", metavar="B", autocompletion=complete_run)],
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+) -> Result:
+    """Compare two runs: which is better, what they cost, and every condition in which they differ.
+
+    Example: growctl compare quickstart quickstart-2
+
+    Example: growctl compare quickstart /mnt/cluster/runs/quickstart
+    """
+    from growctl.analysis.groups import lone
+    from growctl.analysis.results import compare as compared
+    from growctl.report.results import compare_sections
+    from growctl.runs.find import find_pair
+
+    a, b = find_pair(first, second, runs_dir)
+    pair = compared(lone(a), lone(b))
+    return Result(pair, compare_sections(pair, a, b))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from growctl.cli.completion import complete_document
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
 from growctl.text.documents import SCHEDULE
 from growctl.text.escaping import say
@@ -160,7 +159,6 @@ def schema(
             help="schedule (the default), a file of a run (metrics, samples, scores), or a command, for what it prints "
             "with --json.",
             metavar="[DOCUMENT]",
-            autocompletion=complete_document,
         ),
     ] = None,
 ) -> None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from growctl.cli.completion import complete_checkpoint
-from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, RunsDir
+from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, Result, RunsDir, complete_run, emit
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def verify(
         typer.Argument(
             help=f"{CHECKPOINT_HELP} With --integrity, a path: also of a dataset, a ledger.db, or all runs.",
             metavar="OLD",
-            autocompletion=complete_checkpoint,
+            autocompletion=complete_run,
         ),
     ],
     new: Annotated[
@@ -35,7 +34,7 @@ def verify(
         typer.Argument(
             help="A checkpoint with the same vocabulary, for example one grown from OLD.",
             metavar="[NEW]",
-            autocompletion=complete_checkpoint,
+            autocompletion=complete_run,
         ),
     ] = None,
     integrity: Annotated[
@@ -64,7 +63,6 @@ def verify(
     """
     from growctl.find_checkpoint import dataset_of, find_checkpoint
     from growctl.runs.verify import VerifyDocument, section
-    from growctl.text.terminal import print_result
     from model.errors import UserError
 
     if new is None and not integrity:
@@ -78,9 +76,8 @@ def verify(
         settings = {"num_sequences": sequences, "sequence_length": context, "dtype": dtype}
         comparison = compared(first, second, dataset, runs_dir, **settings)
     document = VerifyDocument(tuple(checked) if integrity else None, comparison)
-    print_result(document, [section(comparison)] if comparison else [], as_json=as_json)
-    if damaged or (comparison and comparison.breaks_promise):
-        raise typer.Exit(1)
+    failed = damaged or (comparison is not None and comparison.breaks_promise)
+    emit(Result(document, [section(comparison)] if comparison else [], failed), as_json)
 
 
 def _integrity(paths: list[Path], as_json: bool) -> list["CheckedFile"]:

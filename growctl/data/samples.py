@@ -87,16 +87,13 @@ def read_sample(dataset_dir: Path, samples: TrainingSamples, index: int) -> Samp
     return SampleEntry(index, part.name, epoch, parts[0][0], tuple(pieces))
 
 
-def sample_lines(sample: SampleEntry) -> Iterator[tuple[str, bool]]:
-    """A sample for people, in lines, each with whether it is text of the sample; the others describe it."""
+def sample_lines(sample: SampleEntry) -> Iterator[str]:
+    """A sample for people, in lines."""
     source = "" if sample.source is None else f" of {sample.source}"
-    yield (
-        f"sample {sample.index:,}: epoch {sample.epoch + 1:,}{source}, from token {sample.position:,} of train",
-        False,
-    )
+    yield f"sample {sample.index:,}: epoch {sample.epoch + 1:,}{source}, from token {sample.position:,} of train"
     for piece in sample.pieces:
         start = f"from its token {piece.first_token:,}" if piece.first_token else "starts"
-        yield f"--- document {piece.document:,} {start} ---", False
-        yield piece.text, True
+        yield f"--- document {piece.document:,} {start} ---"
+        yield piece.text
         if piece.ends_document:
-            yield f"--- document {piece.document:,} ends ---", False
+            yield f"--- document {piece.document:,} ends ---"

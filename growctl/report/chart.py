@@ -42,8 +42,6 @@ class Mark:
     x: dict[str, float]
     """Its place on each x axis, by the axis's key. On an axis that it lacks, it is not drawn."""
     y: float
-    facts: tuple[tuple[str, str], ...] = ()
-    """Exact figures to show when a reader points at it: a name and a value each."""
     is_end: bool = False
     """Whether it ends a stage or a run: drawn large. The others are measurements on the way."""
 

@@ -11,7 +11,6 @@ from growctl.report.chart import Axis, Chart, Mark, Role, Series, share_of_marks
 from growctl.report.legend import Legend
 from growctl.report.published import Published, published_series
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
-from growctl.text.formatting import exact
 from growctl.text.section import Section
 from stages.counted import counted
 
@@ -137,18 +136,7 @@ def _mark(run: RunReport, part: StageReport, point: EvaluationPoint, y: str, *, 
     share = 1.0 if point.point == "final" else point.step / part.num_steps if part.num_steps else float(point.step > 0)
     cost = {key: before[key] + share * (after[key] - before[key]) for key in after} if share <= 1.0 else {}
     cost = {key: value for key, value in cost.items() if value > 0} | {"flops": point.cumulative_flops}
-    tokens = sum(each.train_tokens for each in run.path(part)[:-1]) + round(min(1.0, share) * part.train_tokens)
-    facts = {
-        "stage": f"{part.name}, {point.point.replace('_', ' ')}",
-        "parameters": f"{part.num_parameters:,}",
-        "FLOPs": exact(point.cumulative_flops),
-        "tokens": f"{tokens:,}",
-        "loss (nats per token)": f"{point.loss:.4f}",
-        "perplexity": f"{point.perplexity:.3f}",
-        **({} if point.bits_per_byte is None else {"bits per byte": f"{point.bits_per_byte:.4f}"}),
-        **{currency.name: currency.shown(cost[currency.key]) for currency in CURRENCIES[1:] if currency.key in cost},
-    }
-    return Mark(cost, getattr(point, y), tuple(facts.items()), is_end=is_end)
+    return Mark(cost, getattr(point, y), is_end=is_end)
 
 
 def _summary(runs: Sequence[RunReport], y_axis: Axis) -> str:

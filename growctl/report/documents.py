@@ -132,19 +132,16 @@ def write_report(
     sections: Sequence[Section],
     paths: ReportPaths,
     figures: FigureFormat | None = None,
-    *,
-    interactive: bool = False,
 ) -> None:
     """Writes the page of `sections`, the table of `runs` and the chart of compute, each file whole.
 
-    `figures`: the kind of files to write every chart as, on each of its x axes. `interactive`: also a page of all
-    charts by plotly. All files are made before the first is written. Raises OSError if the folder cannot be written.
+    `figures`: the kind of files to write every chart as, on each of its x axes. All files are made before the first is
+    written. Raises OSError if the folder cannot be written.
     """
     from growctl.report.compute import COMPUTE
-    from growctl.report.drawing import figure_file, interactive_page
+    from growctl.report.drawing import figure_file
     from growctl.report.page import render_page
 
-    title = report_title(runs)
     charts = {part.key: part for each in sections for part in each.parts if isinstance(part, Chart)}
     files = {paths.table: stages_csv(runs).encode()}
     files |= {paths.chart: figure_file(charts[COMPUTE], "png")} if COMPUTE in charts else {}
@@ -152,8 +149,7 @@ def write_report(
         for number, axis in enumerate(chart.x_axes if figures else ()):
             path = paths.figure(f"{key}-by-{axis.key}" if number else key, figures or "pdf")
             files[path] = figure_file(chart, figures or "pdf", axis)
-    files |= {paths.interactive: interactive_page(title, list(charts.values())).encode()} if interactive else {}
-    files[paths.page] = render_page(title, sections).encode()
+    files[paths.page] = render_page(report_title(runs), sections).encode()
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)

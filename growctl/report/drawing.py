@@ -1,7 +1,6 @@
-"""Draws charts: by matplotlib for pages and papers, by plotly for a page whose charts show each point's figures."""
+"""Draws charts by matplotlib, for pages and papers."""
 
 import io
-import json
 import math
 import re
 import textwrap
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from matplotlib.axis import Axis as DrawnAxis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -20,16 +19,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from growctl.report.chart import COLOURS, GREY, Axis, Chart, FigureFormat, Rule, looks
 from growctl.text.escaping import visible
 from growctl.text.formatting import scientific, short_count
-from model.errors import UserError
 
 INK, PAPER = "#1a1f26", "#ffffff"
 """What a page replaces by its own colours of text and background."""
 _PAGE_COLOURS = {INK: "currentColor", PAPER: "var(--paper)", GREY.light: "var(--grey)"} | {
     colour.light: f"var(--c{number})" for number, colour in enumerate(COLOURS)
 }
-_SYMBOLS = {"o": "circle", "^": "triangle-up", "h": "hexagon", "s": "square", "P": "cross", "X": "x", "D": "diamond"}
-_SYMBOLS |= {"d": "diamond-tall", "*": "star", "v": "triangle-down", ">": "triangle-right", "<": "triangle-left"}
-"""plotly's names of matplotlib's markers."""
 
 _WIDTH, _HEIGHT = 4.8, 3.2
 """Inches; the legend below makes the chart higher."""
@@ -163,72 +158,3 @@ def _draw_rules(axes: Any, rules: Sequence[Rule], axis: Axis, colours: dict[str,
 def _literal(text: str) -> str:
     """`text` as matplotlib shows it: on one line, without control codes, with dollar signs that start no formula."""
     return re.sub(r"\s+", " ", visible(text)).replace("$", r"\$")
-
-
-def interactive_page(title: str, charts: Sequence[Chart]) -> str:
-    """One offline HTML file with the charts as plotly draws them: figures at each point, zoom, a plot for each x axis.
-
-    Raises UserError if plotly is not installed.
-    """
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise UserError("--interactive needs plotly: pip install 'growctl[interactive]'") from error
-    plots = [_plotly(chart, axis) for chart in charts for axis in chart.x_axes]
-    divs = []
-    for chart in charts:
-        divs.append(f"<h2>{escape(visible(chart.title))}</h2><p>{escape(visible(chart.summary))}</p>")
-        divs += ["<div></div>"] * len(chart.x_axes)
-    data = json.dumps(plots, allow_nan=False).replace("</", r"<\/")
-    return _INTERACTIVE.format(title=escape(visible(title)), charts="".join(divs), js=get_plotlyjs(), plots=data)
-
-
-_INTERACTIVE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title><style>:root {{ color-scheme: light dark }}
-body {{ font: 1rem/1.5 system-ui, sans-serif; max-width: 70rem; margin: 1.5rem auto; padding: 0 1rem }}</style></head>
-<body><main><h1>{title}</h1>{charts}</main><script>{js}</script><script>
-const divs = [...document.querySelectorAll("main > div")];
-const dark = matchMedia("(prefers-color-scheme: dark)").matches, ink = dark ? "#e6e9ed" : "#1a1f26";
-{plots}.forEach(({{ data, layout }}, number) => {{
-  for (const trace of data) trace.line.color = trace.marker.color = trace.meta[dark ? 1 : 0];
-  const axis = {{ gridcolor: dark ? "#363c45" : "#d5dae0" }}, none = "transparent";
-  Object.assign(layout.xaxis, axis); Object.assign(layout.yaxis, axis);
-  Object.assign(layout, {{ paper_bgcolor: none, plot_bgcolor: none, font: {{ color: ink }} }});
-  Plotly.newPlot(divs[number], data, layout, {{ responsive: true, displaylogo: false }});
-}});
-</script></body></html>
-"""
-
-
-def _plotly(chart: Chart, axis: Axis) -> dict[str, Any]:
-    """The chart on one of its x axes as plotly's JSON."""
-    traces: list[dict[str, Any]] = []
-    named: set[str] = set()
-    for series, look in looks(chart):
-        marks, entry = chart.marks_on(series, axis), str(escape(visible(series.entry)))
-        sizes = [9 if mark.is_end or not series.is_joined else 0 if series.hides_dots else 4 for mark in marks]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers" if series.is_joined else "markers",
-                "x": [mark.x[axis.key] for mark in marks],
-                "y": [mark.y for mark in marks],
-                "marker": {"size": sizes, "symbol": _SYMBOLS[look.marker] + ("-open" if look.is_hollow else "")},
-                "line": {"dash": ",".join(f"{length}px" for length in look.dashes) or "solid", "width": look.width},
-                "name": entry,
-                "legendgroup": entry,
-                "showlegend": entry not in named,
-                "meta": list(look.colour),
-                "text": ["<br>".join(f"{escape(name)}: {escape(fact)}" for name, fact in mark.facts) for mark in marks],
-                "hovertemplate": f"{escape(visible(series.name))}<br>%{{text}}<extra></extra>",
-            }
-        )
-        named.add(entry)
-    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot", "width": 1, "color": "gray"}}
-    rules = [(x, rule.label) for rule in chart.rules if axis.has_place(x := rule.x.get(axis.key))]
-    x_axis, y_axis = ({"title": {"text": visible(one.label)}, "type": one.scale} for one in (axis, chart.y_axis))
-    shapes = [line | {"x0": x, "x1": x, "label": {"text": visible(label), "textposition": "end"}} for x, label in rules]
-    below = {"orientation": "h", "y": -0.2}  # beside the plot, it would cover it on a phone
-    layout = {"xaxis": x_axis, "yaxis": y_axis, "shapes": shapes, "hovermode": "closest", "legend": below}
-    return {"data": traces, "layout": layout | {"margin": {"l": 50, "r": 10, "t": 50}}}

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from growctl.report.chart import Mark, Series
 from growctl.schedule.errors import describe, several
-from growctl.text.formatting import exact, scientific, short_count
+from growctl.text.formatting import scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure, rows_of
 from growctl.text.suggestion import did_you_mean, nearest
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
@@ -153,18 +153,10 @@ def published_series(overlay: Published) -> tuple[Series, ...]:
     drawn = []
     for name, models in _by_series(overlay).items():
         models = [model for model in overlay.rows if model.model == models[0].grown_from] + models
-        if marks := tuple(_mark(overlay, model) for model in models if model.costs and model.perplexity):
+        costly = [model for model in models if model.costs]
+        if marks := tuple(Mark(each.costs, each.perplexity, is_end=True) for each in costly if each.perplexity):
             drawn.append(Series(f"{name} (published)", marks, "published", f"published: {overlay.title}"))
     return tuple(drawn)
-
-
-def _mark(overlay: Published, model: PublishedModel) -> Mark:
-    facts = [(model.model, "published, not measured by growctl"), ("perplexity", f"{model.perplexity:g}")]
-    for key, cost in model.costs.items():
-        how = f", {_COMPUTED}" if key == "flops" and model.flops_computed else ""
-        facts.append((key.replace("flops", "FLOPs").replace("_", " "), f"{exact(cost)}{how}"))
-    facts += [("data", model.data or ""), ("source", overlay.source)]
-    return Mark(model.costs, model.perplexity or 0.0, tuple(facts), is_end=True)
 
 
 _UNKNOWN = "Neither the FLOPs nor the shape and the tokens were published."

@@ -166,8 +166,7 @@ def _series(
 
     def mark(place: int) -> Mark:
         part, step = owners[place]
-        facts = (("value", shown.format(ys[place])), ("step", f"{step:,.0f} of {part.part.name}"))
-        return Mark(part.place(step), float(ys[place]), facts, is_end=place == places[-1])
+        return Mark(part.place(step), float(ys[place]), is_end=place == places[-1])
 
     run, is_release = parts[0].run, parts[0].part.branch_of
     role: Role = "release" if is_release else "control" if run.control else "ladder"
@@ -181,9 +180,6 @@ def _validation(logs: Sequence[Sequence[_Log]], legend: Legend) -> Iterator[Seri
         run, by_name = log[0].run, {part.part.name: part for part in log}
         points = [point for point in run.points if point.stage in by_name]
         chosen = [points[place] for place in thinned([point.loss for point in points], share_of_marks(2 * len(logs)))]
-        marks = tuple(
-            Mark(by_name[point.stage].place(point.step), point.loss, (("loss", f"{point.loss:.4f}"),))
-            for point in chosen
-        )
+        marks = tuple(Mark(by_name[point.stage].place(point.step), point.loss) for point in chosen)
         label = f"{legend.entry(run)}, validation"
         yield Series(f"{run.name}, validation", marks, "plain", legend.group(run), is_joined=False, label=label)

@@ -15,10 +15,9 @@ from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.run.progress import LadderProgress
 from growctl.schedule.blocks import Schedule
-from growctl.text.colours import BUSY, FAINT, GOOD
-from growctl.text.console import Verbatim
+from growctl.text.console import BUSY, FAINT, GOOD, Verbatim
 from growctl.text.formatting import byte_count, duration, indented, scientific, short_count
-from growctl.text.name_cell import NameCell
+from growctl.text.terminal import NameCell
 from stages.corpus.tasks import Meter
 from stages.counted import counted
 from stages.generate.text_samples import TextSamples

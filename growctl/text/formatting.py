@@ -33,12 +33,6 @@ def jump_text(value: float) -> str:
     return f"{value:+.1e}" if value else "0"
 
 
-def exact(value: float) -> str:
-    """1234567890000 -> '1.23456789e12': up to nine digits and an exponent, for FLOPs."""
-    digits, exponent = f"{value:.8e}".split("e")
-    return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}" if value else "0"
-
-
 def byte_count(value: float) -> str:
     """80000000000 -> '80 GB': three digits and a decimal unit."""
     for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -1,19 +1,17 @@
-"""Prints sections to the terminal, or as plain lines. A narrow terminal gets fewer columns of a table."""
+"""Prints sections to the terminal. A narrow terminal gets fewer columns of a table."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from growctl.text.colours import BAD, FAINT, GOOD, WARNING
-from growctl.text.console import Terminal
-from growctl.text.documents import print_document
+from growctl.text.console import BAD, FAINT, GOOD, WARNING
 from growctl.text.formatting import wrapped
-from growctl.text.name_cell import NameCell
-from growctl.text.section import Cell, CellTone, Column, Facts, Listing, Paragraph, Rows, Section, Table, for_terminal
+from growctl.text.section import CellTone, Column, Facts, Listing, Paragraph, Rows, Section, Table, for_terminal
 
 MOST_NAME, LEAST_NAME = 24, 12
 """The widest column of names, and the narrowest before columns are dropped; longer names break at hyphens."""
@@ -24,14 +22,6 @@ _STYLES: dict[CellTone, str] = {
 }  # fmt: skip
 _LEAST_TEXT = 12
 """The narrowest column of text that may break into lines."""
-
-
-def print_result(document: object, sections: Iterable[Section], *, as_json: bool) -> None:
-    """Prints what a command found: as one JSON document, or as sections."""
-    if as_json:
-        print_document(document)
-    else:
-        print_sections([*sections], Terminal(highlight=False))
 
 
 def print_sections(sections: Sequence[Section], console: Console, *, details: bool = False) -> None:
@@ -154,38 +144,28 @@ def _layout(columns: Sequence[Column], widths: Sequence[int], room: int) -> tupl
     return shown, gap
 
 
-def plain_lines(sections: Sequence[Section], *, details: bool = False) -> Iterator[str]:
-    """Sections as lines for logs and screen readers: each paragraph and each row of a table is one, of any length."""
-    for number, section in enumerate(for_terminal(sections, details=details)):
-        yield from [""] if number else []
-        yield from [section.heading] if section.heading else []
-        yield from _plain_parts(section)
+class NameCell:
+    """A table cell with a name, or several. A name that is too wide breaks after a hyphen or slash, not within a word,
+    and its lines are indented like the first."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text("\n".join(broken(self._name, options.max_width)), overflow="fold")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        whole = len(self._name)
+        return Measurement(min(whole, max(map(len, broken(self._name, 1)))), whole)
 
 
-def _plain_parts(section: Section) -> Iterator[str]:
-    for part in section.parts:
-        if isinstance(part, Paragraph):
-            yield f"Warning: {part.text}" if part.tone == "warning" else part.text
-        elif isinstance(part, Table):
-            for rows in part.groups:
-                yield from _plain_rows(part, rows)
-            if part.caption:
-                yield part.caption
-        elif isinstance(part, Facts):
-            yield from (f"{label}: {text}" if label else text for label, text in part.rows)
-        elif isinstance(part, Listing):
-            yield f"{part.label}:"
-            yield from part.text.rstrip().splitlines()
-
-
-def _plain_rows(table: Table, rows: Rows) -> Iterator[str]:
-    if rows.heading:
-        yield f"{rows.heading} ({rows.remark})" if rows.remark else rows.heading
-    for name, *cells in rows.rows:
-        pairs = [pair for pair in zip(table.columns[1:], cells, strict=True) if pair[1].text]
-        yield f"{name.text}: {'; '.join(f'{column.heading} {_plain_text(cell)}' for column, cell in pairs)}"
-    yield from (*rows.reasons, *rows.notes)
-
-
-def _plain_text(cell: Cell) -> str:
-    return "none" if cell.text == "-" else cell.text
+def broken(name: str, width: int) -> list[str]:
+    """`name` in lines of at most `width` characters, unless a single word is longer."""
+    body = name.lstrip(" ")
+    indent = name[: len(name) - len(body)]
+    lines = [""]
+    for word in re.findall(r"[^-/ ]*[-/ ]|[^-/ ]+$", body):
+        if lines[-1] and len(indent + lines[-1] + word.rstrip(" ")) > width:
+            lines.append("")
+        lines[-1] += word
+    return [indent + line.rstrip(" ") for line in lines]

@@ -5,9 +5,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from growctl.report.chart import Chart
-from growctl.report.drawing import interactive_page
-from growctl.report.sections import report_sections
 from growctl.runs.runs import RunReport
 from tests.browser.checks import overlaps, violations
 from tests.browser.conftest import DESKTOP, PHONE, Open
@@ -72,19 +69,3 @@ def test_a_run_named_like_a_script_is_text(open_page: Open, path: Path) -> None:
     assert page.locator("h1", has_text=EVIL).count() == 1
     assert EVIL in page.locator(".chart svg").first.inner_html().replace("&lt;", "<").replace("&gt;", ">")
     assert page.locator("script", has_text="alert(1)").count() == 0
-
-
-@each_screen
-def test_the_interactive_page_draws_every_chart_offline_and_shows_the_figures_of_a_point(
-    open_page: Open, runs: list[RunReport], tmp_path: Path, width: int, scheme: str, axe: str
-) -> None:
-    pytest.importorskip("plotly")
-    charts = [part for each in report_sections(runs) for part in each.parts if isinstance(part, Chart)]
-    path = tmp_path / "interactive.html"
-    path.write_text(interactive_page(f"Charts of {EVIL}", charts))
-    page = open_page(path, width, scheme)
-    assert page.locator(".js-plotly-plot").count() == sum(len(chart.x_axes) for chart in charts)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.locator(".scatterlayer .point").last.hover(force=True)
-    page.locator(".hoverlayer text").first.wait_for()
-    assert page.title() == f"Charts of {EVIL}"

@@ -92,7 +92,7 @@ def test_the_longest_run_names_still_give_valid_control_names():
 @pytest.mark.slow
 def test_a_hostile_name_on_the_command_line_is_rejected(name, tmp_path):
     with pytest.raises(ScheduleError, match="--name"):
-        app.run("quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
+        app.run.run("quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -163,7 +163,7 @@ def test_commands_show_the_names_in_a_ledger_as_text(text, command, tmp_path, re
         if command == "report":
             report.report([], runs_dir=tmp_path / "runs")
         else:
-            app.machine.status([], runs_dir=tmp_path / "runs")
+            app.runs.status([], runs_dir=tmp_path / "runs")
     warnings = "".join(str(warning.message) for warning in recwarn)  # of fonts: they name missing characters
     assert commands(told.getvalue() + warnings) == []
     assert "quick" in told.getvalue()

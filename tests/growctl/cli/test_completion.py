@@ -54,25 +54,6 @@ def test_runs_come_from_the_runs_directory_that_the_command_line_or_the_environm
     assert completed(folder, "growctl show --runs-dir nowhere ti") == []
 
 
-def test_stages_are_completed_after_a_run_and_paths_are_left_to_the_shell(folder):
-    assert completed(folder, "growctl show tiny/s") == ["tiny/small"]
-    assert completed(folder, "growctl show runs/tiny/st") == []
-
-
-@pytest.mark.slow
-def test_checkpoints_and_the_release_are_completed_after_a_stage(folder):
-    stage = folder / "runs/tiny/stages/0-small"
-    for name in ("final", "step_00000010", "release/final", "release/step_00000012", "logs"):
-        (stage / name).mkdir(parents=True)
-        (stage / name / "manifest.json").touch()
-    everything = ["tiny/small/final", "tiny/small/step_00000010", "tiny/small/release"]
-    assert completed(folder, "growctl show tiny/small/") == everything
-    assert completed(folder, "growctl show tiny/small/s") == everything[1:2]
-    in_release = ["tiny/small/release/final", "tiny/small/release/step_00000012"]
-    assert completed(folder, "growctl show tiny/small/release/") == in_release
-    assert completed(folder, "growctl show tiny/small/final/") == []
-
-
 def test_shipped_schedules_are_completed(folder):
     assert completed(folder, "growctl run quick") == ["quickstart"]
 

@@ -81,22 +81,6 @@ def test_a_prompt_can_be_piped_in(generate, typed):
     assert prompts == ["two\nlines é", "two\nlines é"]
 
 
-def test_every_line_is_a_prompt_in_interactive_mode(generate, typed, monkeypatch):
-    say(monkeypatch, "ok")
-    typed(b"one\n" + b"x" * 40 + b"\ntwo\n")
-    out, err = generate("--interactive", "--max-new-tokens", 2)
-    assert out == "ok\nok\n"
-    assert "growctl: the prompt has 40 tokens" in err
-
-
-def test_lines_before_one_that_is_no_text_are_continued(generate, typed, monkeypatch):
-    say(monkeypatch, "ok")
-    typed(b"one\nb\xffd\ntwo\n")
-    out, err = generate("--interactive", "--max-new-tokens", 2, expect=2)
-    assert out == "ok\n"
-    assert "the prompt is not valid UTF-8" in err
-
-
 def test_several_samples_are_printed_one_after_the_other(generate, monkeypatch):
     say(monkeypatch, "a\x1b\nb")
     out, err = generate("x", "--samples", 2, "--stop", "b")
@@ -111,7 +95,6 @@ def test_several_samples_are_printed_one_after_the_other(generate, monkeypatch):
         (["x", "--top-p", "0"], "--top-p 0.0: Input should be greater than 0"),
         (["x", "--temperature", "nan"], "'--temperature': Input should be"),
         (["x", "--stop", ""], "--stop '': String should have at least 1 character"),
-        (["x", "--interactive"], "--interactive reads prompts from standard input"),
         (["x" * 33], "the prompt has 33 tokens; with a context of 32 tokens it may have 31"),
         (["x", "--device", "cuda:99"], "--device 'cuda:99': this machine has auto, cpu"),
         (["x", "--tokenizer", "nowhere.json"], "nowhere.json cannot be read"),
@@ -125,7 +108,7 @@ def test_a_mistake_gets_one_message(generate, arguments, message):
     assert message in " ".join(err.split())
 
 
-@pytest.mark.parametrize("arguments", [[], ["-"], ["--interactive"]])
+@pytest.mark.parametrize("arguments", [[], ["-"]])
 def test_a_closed_standard_input_holds_no_prompt(generate, monkeypatch, arguments):
     monkeypatch.setattr("sys.stdin", None)
     assert "there is no prompt" in generate(*arguments, expect=2)[1]

@@ -22,8 +22,8 @@ from packaging.requirements import Requirement
 
 from growctl.doctor import diagnosis, machine
 from growctl.doctor.check import Check, DoctorDocument, carried_out, check_imports, doctor_section
-from growctl.text.terminal import plain_lines
 from stages.probe.records import AllReduceResult, DeviceFacts, MachineFacts
+from tests.growctl.report.rendered import lines_of
 from tests.growctl.runs import run, run_here, wait_for
 from tests.workers import REPOSITORY, TrainingGuard
 
@@ -139,10 +139,10 @@ def test_every_check_runs_even_if_others_fail(monkeypatch, tmp_path):
 
 def test_the_checks_are_shown_with_their_fixes_and_counted():
     checks = (Check("a", "ok", "fine"), Check("b", "warning", "slow", "buy another"), Check("c", "failed", "gone"))
-    *_, shown, summary = plain_lines([doctor_section(DoctorDocument(False, checks[:2]))])
-    assert shown == "b: level warning; what slow\nfix: buy another"
+    *_, found, fix, summary = lines_of([doctor_section(DoctorDocument(False, checks[:2]))])
+    assert (found.split(), fix) == (["b", "warning", "slow"], "fix: buy another")
     assert summary == "ok: 1, warnings: 1, failed: 0"
-    *_, summary = plain_lines([doctor_section(DoctorDocument(False, checks[2:]))])
+    *_, summary = lines_of([doctor_section(DoctorDocument(False, checks[2:]))])
     assert summary.endswith("failed: 1. Fix this first; growctl doctor can then run the other checks.")
 
 

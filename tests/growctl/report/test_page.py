@@ -30,7 +30,7 @@ def sections(text: str = "some text") -> list[Section]:
         ),
         caption=text,
     )
-    marks = (Mark({"flops": 1e9}, 3.0, ((text, text),)), Mark({"flops": 2e9}, 2.0, is_end=True))
+    marks = (Mark({"flops": 1e9}, 3.0), Mark({"flops": 2e9}, 2.0, is_end=True))
     axes, rules = (Axis("flops", text, is_log=True),), (Rule({"flops": 1.5e9}, text),)
     chart = Chart("curve", text, text, axes, Axis("loss", text), (Series(text, marks, "ladder"),), rules)
     return [

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from growctl.text.name_cell import NameCell, broken
+from growctl.text.terminal import NameCell, broken
 
 
 @pytest.mark.parametrize(
