@@ -9,8 +9,7 @@ from growctl.ledger.ledger import Ledger
 from growctl.runs.directory import own_schedule
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.text.formatting import growth_words, short_count
-from growctl.text.section import Column, Facts, Paragraph, Section, Table, figure
-from model.config import PATTENTIONS
+from growctl.text.section import Facts, Paragraph, Section
 from model.errors import UserError
 from stages.checkpoint.files import OnBytes
 from stages.checkpoint.manifest import verify_checkpoint
@@ -148,8 +147,6 @@ def _kind(directory: Path) -> Literal["checkpoint", "dataset"]:
 
 def section(comparison: Comparison) -> Section:
     """A comparison for people."""
-    has_shares = comparison.new_score_shares is not None
-    title = "residual stream after each block" + ("; share of the score mass on new tokens" if has_shares else "")
     promise = "; NEW breaks its policy's promise" if comparison.breaks_promise else ""
     share, limit = f"{comparison.relative_difference:.1e}", f"{comparison.tolerance:.0e}"
     verdict = (
@@ -168,8 +165,7 @@ def section(comparison: Comparison) -> Section:
         ("loss", f"{old.loss:.5f} -> {new.loss:.5f} nats per token, a jump of {comparison.jump:+.1e}"),
         *(("no gradient", _gradient_words(counts)) for counts in comparison.gradients or ()),
     )
-    parts = (Facts(facts), Paragraph(title, "heading"), _layers(comparison), Paragraph(verdict, "strong"))
-    return Section("comparison", "", parts)
+    return Section("comparison", "", (Facts(facts), Paragraph(verdict, "strong")))
 
 
 def _descent_words(descent: Descent) -> str:
@@ -187,16 +183,3 @@ def _gradient_words(counts: GenerationGradients) -> str:
     words = f"generation {counts.generation}: {counts.without_gradient:,} of {counted(counts.num_tokens, 'token')}"
     waiting = f", {counts.waiting:,} of them in new layers, which have one from the second step on"
     return words + (waiting if counts.waiting else "")
-
-
-def _layers(comparison: Comparison) -> Table:
-    """One row per layer of either model. A layer may have moved from one position to another."""
-    old, new, shares = comparison.old.block_rms, comparison.new.block_rms, comparison.new_score_shares
-    names = PATTENTIONS if shares else ()
-    rows = []
-    for layer in comparison.layers:
-        rms = (None if layer.old is None else old[layer.old], None if layer.new is None else new[layer.new])
-        share = shares[layer.new] if shares and layer.new is not None else {}
-        figures = [*(figure(value, "{:.5g}") for value in rms), *(figure(share.get(name), "{:.1%}") for name in names)]
-        rows.append([figure(layer.old, str), figure(layer.new, str), *figures])
-    return Table.of("layers", [*map(Column, ("layer OLD", "layer NEW", "RMS OLD", "RMS NEW", *names))], rows)

@@ -1,20 +1,17 @@
 """Compares two `parameters` checkpoints, OLD and NEW, as functions on real text.
 
 One model is in memory at a time: OLD runs first, one sequence at a time, and its logits are kept; then NEW runs.
-Shapes: B sequences, T sequence, V vocabulary, L layers, P the Pattentions of a block, D model width.
+Shapes: B sequences, T sequence, V vocabulary, N parameter tokens, D model width.
 """
 
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from model.config import PATTENTIONS, TokenformerConfig, TransformerConfig, num_parameters
+from model.config import PATTENTIONS, TokenformerConfig, num_parameters
 from model.errors import Failure, UserError
 from model.language_model import LanguageModel
 from model.policy import ramp_config
@@ -24,7 +21,7 @@ from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model, require_parameters
 from stages.data.dataset import read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows, longest_window
-from stages.grow.comparison import TOLERANCE, ComparedLayer, ComparedModel, Comparison, Descent, GenerationGradients
+from stages.grow.comparison import TOLERANCE, ComparedModel, Comparison, Descent, GenerationGradients
 
 GRADIENT_RAMP = 0.01
 """The key ramp for measuring gradients if a generation's ramp is 0, as it is right after a growth, when no new token
@@ -71,13 +68,9 @@ def compare(
         difference_TV = (logits_TV - old_logits[len(differences)]).abs()
         differences.append((difference_TV.max().item(), difference_TV.mean().item()))
 
-    mass_LP2 = shares = gradients = ramp = None
-    with ExitStack() as hooks:
-        if isinstance(model, Tokenformer) and isinstance(parent.model, TokenformerConfig):
-            mass_LP2 = _watch_scores(model, parent.model, hooks)
-        after = _measured(model, new, windows, add_difference)
-    if isinstance(model, Tokenformer) and mass_LP2 is not None:
-        shares = tuple(map(_new_shares, mass_LP2))
+    gradients = ramp = None
+    after = _measured(model, new, windows, add_difference)
+    if isinstance(model, Tokenformer) and isinstance(parent.model, TokenformerConfig):
         ramp = _raise_ramps(model)
         gradients = _gradients(model, tokens_BT)
     largest_logit = max(logits_TV.abs().max().item() for logits_TV in old_logits)
@@ -93,8 +86,6 @@ def compare(
         largest_logit=largest_logit,
         largest_difference=largest_difference,
         mean_difference=sum(mean for _, mean in differences) / len(differences),
-        layers=_layers(parent.model, child.model),
-        new_score_shares=shares,
         gradients=gradients,
         gradient_ramp=ramp,
         lineage=lineage,
@@ -122,13 +113,7 @@ def require_readable(dataset: Path, directory: Path, manifest: Manifest) -> None
 def _measured(
     model: LanguageModel, directory: Path, windows: EvaluationWindows, on_logits: Callable[[Tensor], None]
 ) -> ComparedModel:
-    squares_L, loss = torch.zeros(len(model.blocks), dtype=torch.float64), 0.0
-
-    def add_square(layer: int, block: nn.Module, inputs: Any, output_BTD: Tensor) -> None:
-        squares_L[layer] += output_BTD.double().square().mean()
-
-    blocks = enumerate(model.blocks.values())
-    hooks = [block.register_forward_hook(partial(add_square, layer)) for layer, block in blocks]
+    loss = 0.0
     for place, tokens_T in enumerate(torch.from_numpy(windows.batch(0, len(windows)))):
         logits_TV = model(tokens_T[None, :-1])[0]
         if not logits_TV.isfinite().all():
@@ -136,49 +121,7 @@ def _measured(
         source = windows.source(place)
         loss += source.weight * (F.cross_entropy(logits_TV, tokens_T[1:]).item() / source.num_windows)
         on_logits(logits_TV)
-    for hook in hooks:
-        hook.remove()
-    return ComparedModel(
-        path=directory,
-        num_parameters=num_parameters(model.config),
-        loss=loss,
-        block_rms=tuple((squares_L / len(windows)).sqrt().tolist()),
-    )
-
-
-def _layers(
-    old: TokenformerConfig | TransformerConfig, new: TokenformerConfig | TransformerConfig
-) -> tuple[ComparedLayer, ...]:
-    """The layers of both, in the order of NEW. A layer that only OLD has follows the one that it follows there."""
-    merged = list(new.block_ids)
-    for position, block_id in enumerate(old.block_ids):
-        if block_id not in merged:
-            merged.insert(merged.index(old.block_ids[position - 1]) + 1 if position else 0, block_id)
-    positions = [{block_id: i for i, block_id in enumerate(config.block_ids)} for config in (old, new)]
-    return tuple(ComparedLayer(*(places.get(block_id) for places in positions)) for block_id in merged)
-
-
-def _watch_scores(model: Tokenformer, old: TokenformerConfig, hooks: ExitStack) -> Tensor:
-    """Returns a float64 tensor (L, P, 2), to which every forward pass adds the sums of |scores| on old and on new
-    tokens until `hooks` closes."""
-    mass_LP2 = torch.zeros(len(model.blocks), len(PATTENTIONS), 2, dtype=torch.float64)
-
-    def add_scores(mass_2: Tensor, known: Iterable[int], pattention: Any, inputs: tuple[Tensor]) -> None:
-        for number, score_BTN in pattention.scores(*inputs).items():
-            mass_2[int(number not in known)] += score_BTN.abs().sum(dtype=torch.float64)
-
-    for layer, (block_id, block) in enumerate(zip(model.config.block_ids, model.blocks.values(), strict=True)):
-        olds = old.block(block_id).pattentions() if block_id in old.block_ids else {}
-        for i, name in enumerate(PATTENTIONS):
-            known = {generation.number for generation in olds[name].generations} if olds else set()
-            watch = partial(add_scores, mass_LP2[layer, i], known)
-            hooks.callback(getattr(block, name).register_forward_pre_hook(watch).remove)
-    return mass_LP2
-
-
-def _new_shares(mass_P2: Tensor) -> dict[str, float]:
-    masses = zip(PATTENTIONS, mass_P2.tolist(), strict=True)
-    return {name: new / (old + new) if new else 0.0 for name, (old, new) in masses}
+    return ComparedModel(path=directory, num_parameters=num_parameters(model.config), loss=loss)
 
 
 def _raise_ramps(model: Tokenformer) -> float | None:

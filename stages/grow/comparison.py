@@ -27,9 +27,6 @@ class ComparedModel:
     loss: float
     """Mean cross-entropy, nats per token; of a mixture, the mean of its sources' by base weights."""
 
-    block_rms: tuple[float, ...]
-    """Root mean square of the residual stream after each block."""
-
 
 @dataclass(frozen=True)
 class GenerationGradients:
@@ -44,17 +41,6 @@ class GenerationGradients:
     waiting: int
     """Those of them that feed a projection whose values are all zero, as in a layer that was just added. The first step
     moves the projection, and from the second on they have a gradient too."""
-
-
-@dataclass(frozen=True)
-class ComparedLayer:
-    """A layer of one or both models: its position in each, counted from 0 in the order of the forward pass."""
-
-    old: int | None
-    """None if OLD does not have it."""
-
-    new: int | None
-    """None if NEW does not have it."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +78,8 @@ class Comparison:
     largest_difference: float
     mean_difference: float
 
-    layers: tuple[ComparedLayer, ...]
-    """The layers of both, in the order of the forward pass. Growth in depth may move a layer to another position; its
-    id says that it is the same."""
-
-    new_score_shares: tuple[dict[str, float], ...] | None
-    """By layer and Pattention: the share of the sum of |score| that falls on generations that OLD lacks there.
-
-    The layers are NEW's. None unless both are Tokenformers; the same holds for the gradients."""
-
     gradients: tuple[GenerationGradients, ...] | None
-    """NEW's gradients by generation, oldest first."""
+    """NEW's gradients by generation, oldest first. None unless both are Tokenformers."""
 
     gradient_ramp: float | None
     """The key ramp that replaced ramps of 0 for the gradients; None if no ramp was 0."""

@@ -14,7 +14,7 @@ from model.policy import GrowthPolicy
 from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.checkpoint.parameters import load_model, read_parameter
 from stages.grow.compare import compare
-from stages.grow.comparison import ComparedLayer, GenerationGradients
+from stages.grow.comparison import GenerationGradients
 from stages.grow.expand import expand, shrink
 from stages.inspect.measure import inspect_model
 from tests.stages.checkpoints import small_config, write_checkpoint
@@ -91,27 +91,16 @@ def test_shrink_undoes_growths_in_depth_and_tokens_bit_for_bit(tmp_path_factory,
         assert_the_same_checkpoint(folder / f"back-{number}", paths[-1 - number])
 
 
-def test_verify_matches_layers_by_their_ids_and_expects_new_ones_to_wait_for_a_gradient(tmp_path, dataset):
+def test_verify_expects_tokens_of_new_layers_to_wait_for_a_gradient(tmp_path, dataset):
     old, new = write_trained(tmp_path / "old", dataset), tmp_path / "new"
     expand(old, new, new_layers=2, policy=INTERLEAVE)
     found = compare(old, new, dataset, **TEXT)
     assert (found.largest_difference, found.lineage.growth.preserves) == (0, True)
-    new_ones = [layer.new for layer in found.layers if layer.old is None]
-    assert found.layers == (
-        ComparedLayer(0, 0), ComparedLayer(None, 1), ComparedLayer(1, 2), ComparedLayer(None, 3),
-    )  # fmt: skip
-    first, second = found.old.block_rms
-    assert found.new.block_rms == (first, first, second, second)
-    assert [set(layer.values()) for layer in found.new_score_shares] == [{0.0}, {1.0}] * 2
     tokens_in_qkv, num_tokens = 2 * 3 * 5, 2 * (4 * 5 + 10)
-    assert new_ones == [1, 3]
     assert found.gradients == (
         GenerationGradients(0, 60, 0, 0),
         GenerationGradients(1, num_tokens, tokens_in_qkv, tokens_in_qkv),
     )
-    shrink(new, tmp_path / "shrunk")
-    back = compare(new, tmp_path / "shrunk", dataset, **TEXT)
-    assert [(layer.old, layer.new) for layer in back.layers] == [(0, 0), (1, None), (2, 1), (3, None)]
 
 
 def test_verify_reports_copies_of_layers_as_a_changed_function(tmp_path, dataset):
@@ -127,7 +116,7 @@ def test_a_model_without_layers_is_verified_and_inspected(tmp_path, dataset):
     write_trained(old, dataset, CONFIG.model_copy(update={"blocks": (), "block_ids": ()}))
     expand(old, new, new_layers=3, layer_tokens=(4, 6))
     found = compare(old, new, dataset, **TEXT)
-    assert (found.largest_difference, found.old.block_rms, len(found.layers)) == (0, (), 3)
+    assert found.largest_difference == 0
     assert compare(old, old, dataset, **TEXT).gradients == ()
     for path, num_layers in ((old, 0), (new, 3)):
         facts = inspect_model(load_model(path), IDS, 2)
