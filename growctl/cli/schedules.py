@@ -107,7 +107,6 @@ def validate(
     from growctl.ladder.datasets import dataset_warnings, known_sizes
     from growctl.ladder.load import check_text, load_schedule
     from growctl.ladder.plan import CheckedSchedule, ValidateDocument
-    from growctl.launch.resolve import planned_crowding
     from growctl.schedule.errors import ScheduleError
     from growctl.text.documents import print_document
     from growctl.trackers.adapters import missing_package
@@ -120,7 +119,7 @@ def validate(
             check_text(loaded, file, runs_dir)
             if missing := missing_package(loaded.trackers):
                 raise ScheduleError(f"{file}: {missing}")
-            further = (*dataset_warnings(loaded, known_sizes(loaded.data, runs_dir)), *planned_crowding(loaded))
+            further = tuple(dataset_warnings(loaded, known_sizes(loaded.data, runs_dir)))
             results.append(CheckedSchedule.of(file, loaded, further))
         except ScheduleError as error:
             results.append(CheckedSchedule(file, valid=False, message=str(error)))

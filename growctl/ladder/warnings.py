@@ -8,7 +8,7 @@ from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import HEADROOM, Plan, RunCost, StageCost, stage_memory
 from growctl.ladder.datasets import dataset_warnings, exhausted
 from growctl.ladder.stage_plans import plan_stages
-from growctl.launch.resolve import crowded_cores, uneven_batch
+from growctl.launch.resolve import uneven_batch
 from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import byte_count
 from stages.counted import counted
@@ -121,8 +121,6 @@ def _ranks(plan: Plan) -> Iterator[str]:
     for uneven in dict.fromkeys(uneven_batch(run.schedule, plan.devices.per_machine) for run in plan.runs):
         if uneven:
             yield f"{uneven}. `run` does not start with it."
-    if crowded := crowded_cores(plan.schedule, plan.devices):
-        yield crowded
 
 
 def _memory(plan: Plan) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 `plan`, `doctor`, `run` and `--dry-run` all ask here, so they agree.
 
-If `/dev` has no device file of a GPU, or torch was built for CPUs, the answer is the CPU, without importing torch.
+If `/dev` has no device file of a GPU, the answer is the CPU, without importing torch.
 Otherwise torch answers, in a separate process with the workers' environment: only torch knows what workers will see,
 NVIDIA's GPUs or AMD's, through CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES.
 """
@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Literal
 
@@ -101,20 +100,7 @@ def gpus_possible(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether workers with this environment could find a GPU, as far as can be told without torch."""
     if environment.get("DS_ACCELERATOR") == "cpu":
         return False
-    return any(True for pattern in GPU_FILES for _ in DEVICE_FILES.glob(pattern)) and _torch_is_built_for_gpus()
-
-
-def _torch_is_built_for_gpus() -> bool:
-    """False if the installed torch is built only for CPUs, according to its version.py."""
-    spec = PathFinder.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return True  # importing torch will then give the reason
-    try:
-        version = Path(spec.origin).with_name("version.py").read_text()
-    except OSError:
-        return True
-    builds = [line.split("=")[-1].strip() for line in version.splitlines() if line.startswith(("cuda", "hip"))]
-    return not builds or any(build != "None" for build in builds)
+    return any(True for pattern in GPU_FILES for _ in DEVICE_FILES.glob(pattern))
 
 
 @cache

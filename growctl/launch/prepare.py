@@ -22,9 +22,8 @@ from stages.data.errors import DataError, Interrupted
 
 ExecutorName = Literal["local", "slurm", "ray"]
 
-POLL_SECONDS = 1.0
-ASK_SECONDS = 10.0
-"""How often to ask SLURM which jobs are left."""
+POLL_SECONDS = 2.0
+"""How often to look for records, and to ask which processes are left."""
 
 MOST_JOBS = 1000
 """The most jobs of one array: SLURM's default MaxArraySize is 1001."""
@@ -136,15 +135,11 @@ def _run_on_slurm(schedule: Schedule, tasks: Tasks, meter: Meter, tell: Callable
     replace_file(folder / ARRAY, number.encode())
     logs = f"{folder}/{number}_*_log.out"
     tell(f"array {number}: {counted(count, 'job')} for {tasks.title}; logs: {logs}")
-    asked, alive = time.monotonic(), True
 
     def is_alive() -> bool:
-        nonlocal asked, alive
-        if alive and time.monotonic() >= asked + ASK_SECONDS:
-            asked = time.monotonic()
-            with suppress(Failure):  # a busy controller
-                alive = bool(job_states([number]))
-        return alive
+        with suppress(Failure):
+            return bool(job_states([number]))
+        return True  # the controller is busy
 
     try:
         _wait(tasks, meter, is_alive, logs)

@@ -1,7 +1,5 @@
 """What a schedule's `launch` block means: machines, the devices on each, and what the number of ranks demands."""
 
-import os
-
 from growctl.launch.devices import Devices, local_devices
 from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.local import Local
@@ -103,23 +101,3 @@ def _message(key: str, batch: StageBatch, share: int, why: str) -> str:
         own = f"set {key.replace('sequence_length', 'batch_size')} to {instead}"
         return f"{key}: makes {value} sequences of a step, which must be a multiple of {share}{why}; {own}"
     return f"{key} = {value}: must be a multiple of {multiple}{why}; use {instead}"
-
-
-def crowded_cores(schedule: Schedule, devices: Devices) -> str | None:
-    """A warning, in one sentence, if the ranks of a local run on `devices` share CPU cores; else None."""
-    cores = len(os.sched_getaffinity(0))
-    if schedule.launch.cluster != "local" or devices.type != "cpu" or devices.per_machine <= cores:
-        return None
-    ranks = devices.per_machine
-    return (
-        f"launch.devices = {ranks}: {ranks} ranks share the {counted(cores, 'CPU core')} of this machine, which slows "
-        f"all of them down; set {cores} or less, or auto."
-    )
-
-
-def planned_crowding(schedule: Schedule) -> list[str]:
-    """The warning of `crowded_cores`, if any, for the devices that a plan of `schedule` is for."""
-    if schedule.launch.devices == "auto" or schedule.launch.cluster != "local":
-        return []  # without asking torch for GPUs
-    crowded = crowded_cores(schedule, planned_devices(schedule))
-    return [crowded] if crowded else []

@@ -25,34 +25,12 @@ PROGRAMS = dict.fromkeys(
 FIRST_PORT, NUM_PORTS = 15_000, 15_000
 """Ports on which a job's ranks meet, below Linux's ephemeral ports; the job's id selects one of them."""
 
-_KEYS = {
-    "account": "launch.slurm.account",
-    "constraint": "launch.slurm.constraint",
-    "cpus-per-task": "launch.slurm.cpus_per_device",
-    "gpus-per-node": "launch.devices and launch.slurm.gpus",
-    "mem": "launch.slurm.memory",
-    "nodes": "launch.nodes",
-    "ntasks-per-node": "launch.devices",
-    "partition": "launch.slurm.partition",
-    "qos": "launch.slurm.qos",
-    "signal": "launch.slurm.warn_before",
-    "time": "launch.slurm.time_limit",
-}
-"""Options of sbatch that growctl sets from schedule keys."""
-
-_OWN_OPTIONS = [
-    "array",
-    "dependency",
-    "error",
-    "export",
-    "job-name",
-    "ntasks",
-    "open-mode",
-    "output",
-    "requeue",
-    "wrap",
-]
-"""Options of sbatch that growctl sets itself."""
+_OWN_OPTIONS = (
+    *("account", "array", "constraint", "cpus-per-task", "dependency", "error", "export", "gpus-per-node", "job-name"),
+    *("mem", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "partition", "qos", "requeue", "signal"),
+    *("time", "wrap"),
+)
+"""Options of sbatch that growctl sets, many of them from keys of `launch` and `launch.slurm`."""
 
 _LONGEST_WARNING = 65_535
 """SLURM's limit for the time between the warning and the time limit, in seconds."""
@@ -122,9 +100,8 @@ def check_slurm(launch: LaunchBlock) -> None:
             f"a minute or more of launch.slurm.time_limit, {slurm.time_limit} s"
         )
     for name in slurm.options:
-        if name in _KEYS or name in _OWN_OPTIONS:
-            fix = f"set {_KEYS[name]} instead" if name in _KEYS else "is set by growctl"
-            raise LaunchError(f"launch.slurm.options.{name}: {fix}")
+        if name in _OWN_OPTIONS:
+            raise LaunchError(f"launch.slurm.options.{name}: growctl sets it, from the other keys of launch")
     named = {name: getattr(slurm, name) for name in ("partition", "account", "qos", "constraint")}
     for name, value in (named | {f"options.{name}": value for name, value in slurm.options.items()}).items():
         if isinstance(value, str) and not value.isprintable():

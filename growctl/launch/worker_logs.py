@@ -14,9 +14,6 @@ those of workers."""
 _SSH = re.compile(r"ssh: .+|\S+: Permission denied \(.+|Host key verification failed\.")
 """What ssh reports; mpirun does not say on which machine."""
 
-_MPIRUN_ADVICE = re.compile(r"^-{40,}\n(.+)", re.MULTILINE)
-"""The first line of a page of advice that mpirun prints between two rules."""
-
 _NO_QUESTION = "must work without a password or a question"
 
 _SLURM_FAILURE = re.compile(r"srun: error: (Task launch for StepId=\S+ failed on node .*|Node failure on .*)")
@@ -50,8 +47,6 @@ def failure_reason(log: Path, start: int, exit_code: int = 1) -> str:
         return f"ssh from mpirun failed ({told.removesuffix('.')}); ssh to every machine {_NO_QUESTION}"
     if errors := [line for line in lines if "Error" in line and not line.startswith(" ")]:
         return errors[-1]
-    if advice := _MPIRUN_ADVICE.search("\n".join(lines)):
-        return advice[1]
     return "\n".join(lines[-5:]) or "no output"
 
 

@@ -15,22 +15,14 @@ from growctl.runs.directory import RunError
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule, longest_context
 from growctl.schedule.sources import prepare_data
-from growctl.text.formatting import byte_count
 from stages.checkpoint.directory import set_aside
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.corpus.prepared import reading_of
 from stages.corpus.tasks import Progress
-from stages.data.dataset import (
-    HASHED_BYTES,
-    DatasetManifest,
-    check_dataset,
-    dataset_parts,
-    files_here,
-    read_dataset_manifest,
-)
+from stages.data.dataset import DatasetManifest, check_dataset, dataset_parts, read_dataset_manifest
 from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows
-from stages.data.packing import known_packing, packing_facts
+from stages.data.packing import packing_facts
 from stages.data.remote import remote_reading, write_remote_reading
 from stages.data.samples import TrainingSamples
 from stages.spec import TrainSpec
@@ -87,7 +79,7 @@ class RunDataset:
         try:
             if fingerprint in (None, check_dataset(recorded, self.screen.preparing).fingerprint):
                 self._read_as_configured(recorded)
-                return self._told_of_size(recorded)
+                return recorded
         except DataError as error:
             # Rename only datasets in our own datasets directory: the ledger may name any path.
             ours = recorded.exists() and recorded.resolve().parent == self.runs.datasets.resolve() and not self.mixture
@@ -109,16 +101,6 @@ class RunDataset:
         for part in dataset_parts(dataset):
             if reading := remote_reading(part.directory):
                 write_remote_reading(part.directory, reading_of(self.schedule.data, reading.url, self.runs.datasets))
-
-    def _told_of_size(self, dataset: Path) -> Path:
-        """Returns `dataset`; prints a message if it is too large to check the hashes of its files at every start."""
-        manifest = read_dataset_manifest(dataset)
-        if (num_bytes := sum(file.bytes for file in files_here(dataset, manifest))) > HASHED_BYTES:
-            self.screen.message(
-                f"{dataset} has {byte_count(num_bytes)}: only the sizes of its files were checked; `growctl verify "
-                f"--integrity {dataset}` checks their hashes too"
-            )
-        return dataset
 
     def prepared(self) -> Path:
         """The dataset that the schedule describes, reused or prepared now.
@@ -148,7 +130,7 @@ class RunDataset:
         EvaluationWindows(dataset, "validation", length)
         for warning in dataset_warnings(self.schedule, known_sizes(self.schedule.data, self.runs.directory)):
             self.screen.message(f"warning: {warning}")
-        return self._told_of_size(dataset)
+        return dataset
 
     def pack(self, dataset: Path) -> None:
         """Packs the documents of `dataset` if the schedule says so and that was not done before.
@@ -156,11 +138,8 @@ class RunDataset:
         The workers would do it too, each for itself. Raises DataError if the index cannot be written.
         """
         length = longest_context(self.schedule)  # packing allows only one context
-        paths = [part.directory for part in dataset_parts(dataset)]
-        for path in paths if self.schedule.data.packing == "best_fit" else ():
-            if not known_packing(path, length):
-                self.screen.message(f"packing the documents of {path.name} into sequences of {length:,} tokens")
-                packing_facts(path, length)
+        for part in dataset_parts(dataset) if self.schedule.data.packing == "best_fit" else ():
+            packing_facts(part.directory, length)
 
 
 @dataclass(frozen=True)

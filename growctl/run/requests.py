@@ -231,10 +231,6 @@ def reuse_sources(runs_dir: Path, further: Sequence[Path], no_reuse: bool) -> tu
     if no_reuse and further:
         raise RunError("--no-reuse and --reuse-from contradict each other; give one of them")
     for directory in further:
-        if not directory.is_dir():
-            raise RunError(f"--reuse-from {directory}: must be an existing directory of runs")
-        if RunPaths(directory).exists():
-            raise RunError(f"--reuse-from {directory}: is a run; give the directory of runs, {directory.parent}")
         if not RunsPaths(directory).all_runs():
             raise RunError(f"--reuse-from {directory}: there are no runs in it")
     return () if no_reuse else (runs_dir, *further)

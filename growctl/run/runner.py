@@ -20,7 +20,7 @@ from growctl.ladder.stage_plans import (
 from growctl.ladder.warnings import control_caveats, decays
 from growctl.launch.devices import Devices
 from growctl.launch.machines import Machines
-from growctl.launch.resolve import crowded_cores, machines_of, run_devices
+from growctl.launch.resolve import machines_of, run_devices
 from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.file import BrokenLedger, move_aside
 from growctl.ledger.ledger import Ledger
@@ -50,8 +50,6 @@ def run(request: LadderRequest, screen: Screen) -> None:
     check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
     machines.check(request.runs_dir)
     request = _documents_counted(request, screen)
-    if crowded := crowded_cores(request.ladder.schedule, devices):
-        screen.message(f"warning: {crowded}")
     controls = [request.directory(control) for control in request.controls()]
     ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
     ladder.run(request.last_stage, request.record_choices)

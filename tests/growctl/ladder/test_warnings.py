@@ -8,7 +8,7 @@ import pytest
 from growctl.ladder.costs import Measurements
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
-from growctl.launch.resolve import planned_crowding, uneven_batch
+from growctl.launch.resolve import uneven_batch
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from stages.data.remote import RemoteReading
@@ -137,20 +137,6 @@ def test_a_batch_that_does_not_split_evenly_is_reported_once_as_run_reports_it(
         schedule = optimal(launch=launch, controls=controls)
         assert warnings(schedule) == [f"{reason}. `run` does not start with it."]
         assert uneven_batch(schedule, launch["devices"]) == reason
-
-
-def test_more_ranks_than_cpu_cores_are_reported_on_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
-    expected = (
-        "launch.devices = 8: 8 ranks share the 2 CPU cores of this machine, which slows all of them down; set 2 or "
-        "less, or auto."
-    )
-    assert warnings(optimal(launch={"devices": 8})) == [expected]
-    assert planned_crowding(optimal(launch={"devices": 8})) == [expected]
-    for launch in ({"devices": 2}, {"devices": "auto"}, {"devices": 8, "hardware": {"device": "h100"}}):
-        assert warnings(optimal(launch=launch)) == []
-        assert planned_crowding(optimal(launch=launch)) == []
 
 
 def test_failed_measurements_are_warnings() -> None:

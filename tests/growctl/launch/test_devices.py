@@ -1,7 +1,6 @@
 """`plan`, `doctor`, `run` and `--dry-run` agree on devices, and query torch only when necessary.
 
-A machine with GPUs is faked: device files in a folder, a torch that says what it was built for, and a Python that
-answers for the torch of a worker.
+A machine with GPUs is faked: device files in a folder, and a Python that answers for the torch of a worker.
 """
 
 import json
@@ -41,9 +40,6 @@ from tests.workers import REPOSITORY
 
 GIB = 2**30
 H100 = {"device": "h100"}
-NVIDIA = "cuda: Optional[str] = '12.8'\nhip: Optional[str] = None\n"
-AMD = "cuda: Optional[str] = None\nhip: Optional[str] = '6.4.2'\n"
-CPUS_ONLY = "cuda: Optional[str] = None\nhip: Optional[str] = None\n"
 
 
 def gpu(name: str = "GPU", capability: str = "9.0", fast_bf16: bool = True, memory: int = 80 * GIB) -> DeviceFacts:
@@ -78,26 +74,22 @@ class Machine:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
         self.has()
 
-    def has(self, *files: str, torch: str = NVIDIA, gpus: tuple[DeviceFacts, ...] = ()) -> None:
-        """Gives the machine device files, a build of torch, and the GPUs that torch finds."""
+    def has(self, *files: str, gpus: tuple[DeviceFacts, ...] = ()) -> None:
+        """Gives the machine device files, and the GPUs that torch finds."""
         (self.folder / "dev").mkdir(exist_ok=True)
         for file in files:
             (self.folder / "dev" / file).touch()
-        (self.folder / "torch").mkdir(exist_ok=True)
-        (self.folder / "torch/__init__.py").touch()
-        (self.folder / "torch/version.py").write_text(f"__version__ = '2.13.0'\n{torch}")
         self.answers(
             PYTHON.format(
                 python=sys.executable,
                 asked=str(self.asked),
                 found=json.dumps([each.model_dump() for each in gpus]),
                 variables=("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-                if torch is AMD
+                if "kfd" in files
                 else ("CUDA_VISIBLE_DEVICES",),
             )
         )
         self.monkeypatch.setattr(devices, "DEVICE_FILES", self.folder / "dev")
-        self.monkeypatch.syspath_prepend(self.folder)
 
     def answers(self, script: str) -> None:
         """Makes `script` answer for the workers' torch."""
@@ -164,17 +156,6 @@ def test_ranks_on_cpus_divide_the_micro_batches_of_a_step(batch_size: int, micro
     assert batch_size % found.per_machine == 0
 
 
-def test_a_torch_built_for_cpus_is_not_asked_about_gpus(other_machine, tmp_path):
-    other_machine.has("nvidia0", "nvidiactl", torch=CPUS_ONLY, gpus=(gpu(),))
-    assert everyones_answers(ladder(), tmp_path).type == "cpu"
-    assert other_machine.times_torch_was_asked == 0
-
-
-def test_torch_is_asked_if_its_build_is_unknown(other_machine):
-    other_machine.has("nvidia0", torch="# nothing\n", gpus=(gpu(),))
-    assert len(gpus_here()) == 1
-
-
 def test_gpus_are_ignored_if_deepspeed_is_set_to_the_cpu(other_machine, tmp_path, monkeypatch):
     other_machine.has("nvidia0", gpus=(gpu(),))
     schedule = ladder(launch={"environment": {"DS_ACCELERATOR": "cpu"}})
@@ -198,7 +179,7 @@ def test_a_machine_without_gpus_counts_its_devices_without_torch():
 
 
 def test_on_an_amd_machine_all_commands_count_its_gpus(other_machine, tmp_path, monkeypatch):
-    other_machine.has("kfd", torch=AMD, gpus=(gpu("MI300X", "9.4", memory=192 * GIB),) * 4)
+    other_machine.has("kfd", gpus=(gpu("MI300X", "9.4", memory=192 * GIB),) * 4)
     assert everyones_answers(ladder(), tmp_path) == Devices(4, "cuda", fast_bf16=True, memory_bytes=192 * GIB)
     assert other_machine.times_torch_was_asked == 1  # and its answer is kept
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0,2")
@@ -276,7 +257,7 @@ def test_asking_for_too_many_gpus_stops_a_run_and_is_noted_in_the_plan(other_mac
     ],
 )
 def test_a_failing_torch_stops_a_run_with_the_reason(other_machine, script, reason):
-    other_machine.has("kfd", torch=AMD)
+    other_machine.has("kfd")
     other_machine.answers(script)
     with pytest.raises(LaunchError, match=f"torch cannot list this machine's GPUs: .*{reason}"):
         machines_of(ladder())
@@ -287,7 +268,7 @@ def test_a_failing_torch_stops_a_run_with_the_reason(other_machine, script, reas
 
 
 def test_a_failing_torch_is_asked_only_once(other_machine):
-    other_machine.has("kfd", torch=AMD)
+    other_machine.has("kfd")
     other_machine.answers(f"#!/bin/sh\necho asked >> '{other_machine.asked}'; exit 3\n")
     for _ in range(3):
         with pytest.raises(LaunchError, match="exit code 3"):

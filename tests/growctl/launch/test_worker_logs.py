@@ -69,17 +69,6 @@ def test_what_ssh_said_is_found_above_mpiruns_long_advice(tmp_path, said):
     assert failure_reason(log(tmp_path, text), 0) == f"{reason} without a password or a question"
 
 
-def test_the_first_line_of_mpiruns_advice_is_the_reason(tmp_path):
-    text = (
-        "---------------------------------------------------\nmpirun has detected an attempt to run as root.\n\n"
-        "Running as root is *strongly* discouraged as any mistake (e.g., in\ndefining TMPDIR) or bug can result in\n"
-        "your system in an unusable state.\n\nadd one more layer.\n"
-        "We reiterate our advice against doing so - please proceed at your own risk.\n"
-        "---------------------------------------------------\n"
-    )
-    assert failure_reason(log(tmp_path, text), 0) == "mpirun has detected an attempt to run as root."
-
-
 @pytest.mark.parametrize(("exit_code", "number"), [(137, 9), (-9, 9), (143, 15), (255, 0), (127, 0), (1, 0)])
 def test_only_exit_codes_of_signals_name_a_signal(exit_code, number):
     assert ending_signal(exit_code) == number

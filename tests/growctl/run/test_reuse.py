@@ -326,10 +326,8 @@ def test_directories_to_reuse_from_must_exist_and_exclude_no_reuse(tmp_path: Pat
     (tmp_path / "others/run/schedule.yaml").touch()
     others = (tmp_path / "runs", tmp_path / "others")
     assert reuse_sources(others[0], [others[1]], False) == others
-    with pytest.raises(RunError, match=r"run: is a run; give the directory of runs, .*others$"):
-        reuse_sources(others[0], [others[1] / "run"], False)
     assert reuse_sources(tmp_path / "runs", [], True) == ()
-    with pytest.raises(RunError, match=r"--reuse-from .*missing: must be an existing directory of runs"):
+    with pytest.raises(RunError, match=r"--reuse-from .*missing: there are no runs in it"):
         reuse_sources(tmp_path / "runs", [tmp_path / "missing"], False)
     with pytest.raises(RunError, match="contradict each other"):
         reuse_sources(tmp_path / "runs", [tmp_path], True)
