@@ -135,7 +135,7 @@ def expand(
     output = output or _beside(source, add_tokens, add_layers)
     _check_new(output)
     grown = grow_config(model, **growth._asdict(), policy=policy)
-    require_space(output, PARAMETER_BYTES * (num_parameters(grown) - num_parameters(model)), again="")
+    require_space(output, PARAMETER_BYTES * (num_parameters(grown) - num_parameters(model)))
     from stages.grow.expand import expand as expand_checkpoint  # imports torch, after the quick checks
 
     with as_parameters(source, runs_dir, _tell, output) as parameters, raise_when_full(output):

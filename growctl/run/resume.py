@@ -80,14 +80,11 @@ def _whole(
 ) -> bool:
     """Whether a conversion is intact, `wanted`, and made from `checkpoint` if one is given; else sets it aside with a
     message."""
-    manifest = whole_or_set_aside(converted, tell)
+    manifest = whole_or_set_aside(converted, tell, wanted)
     if manifest is None:
         return False
     if checkpoint and manifest.lineage.parent != manifest_hash(checkpoint):
         tell(f"{converted} was not made from {checkpoint.name}; moved to {set_aside(converted).name}")
-        return False
-    if not wanted(manifest):
-        tell(f"{converted} belongs to training that was rolled back; moved to {set_aside(converted).name}")
         return False
     return True
 
@@ -121,8 +118,8 @@ def as_parameters(
     from one names the next one as its parent. It is made beside `output`, so that files can be hard-linked from it, or
     else in the system's temporary directory.
 
-    Raises CheckpointError if the engine checkpoint is broken, OriginError if it lies outside `runs_dir`, RunFailed if
-    it cannot be converted.
+    Raises CheckpointError if the engine checkpoint is broken or lies outside `runs_dir`, RunFailed if it cannot be
+    converted.
     """
     manifest = read_manifest(checkpoint)
     if manifest.kind == "parameters":

@@ -44,7 +44,7 @@ class Start:
     def check(self) -> None:
         """Checks the hashes of all files of the checkpoint, and that it is the one that the run was requested with.
 
-        Raises RunError or CheckpointError if not, OriginError for an engine checkpoint outside the runs directory.
+        Raises RunError or CheckpointError if not, or for an engine checkpoint outside the runs directory.
         """
         self._check_unchanged()
         manifest = verify_checkpoint(self.path)

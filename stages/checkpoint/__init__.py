@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stages.checkpoint.parameters import load_model
-    from stages.checkpoint.pretrained import load_pretrained
-    from stages.checkpoint.save import save_model
+    from stages.checkpoint.pretrained import load_pretrained, save_model
 
 __all__ = ["load_model", "load_pretrained", "save_model"]
 
-_MODULES = {"load_model": "parameters", "load_pretrained": "pretrained", "save_model": "save"}
+_MODULES = {"load_model": "parameters", "load_pretrained": "pretrained", "save_model": "pretrained"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,25 +1,16 @@
 """Checkpoint directories on disk: whole or not there, set aside if broken, the newest one found. No torch here."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from model.strict import first_reason
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import link_or_copy, sync_path, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, sealed_manifest, verify_checkpoint
-from stages.checkpoint.staging import (
-    NOT_EMPTY,
-    create_marked,
-    discard,
-    remove_abandoned,
-    remove_unless_written,
-    why_unfinished,
-)
+from stages.checkpoint.staging import create_marked, discard, remove_abandoned, remove_unless_written, why_unfinished
 from stages.stage_dir import (
     MANIFEST_NAME,
     WRITING_MARK,
@@ -43,7 +34,7 @@ def begin_directory(directory: Path) -> Path:
         os.rename(marked, staging)
     except OSError as error:
         discard(marked)
-        if error.errno not in NOT_EMPTY:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise CheckpointError(f"{directory} {why_unfinished(staging)}") from None
     return staging
@@ -55,25 +46,10 @@ def finish_directory(directory: Path, manifest: Manifest) -> Manifest:
     The other files must be synced already; `write_file`, `list_files` and `link_or_copy` do that. Returns the
     manifest as written.
     """
-    staging, sealed = staging_directory(directory), sealed_manifest(manifest)
-    document = sealed.model_dump_json(indent=1)
-    _check_readable(document, directory)
-    write_file(staging / MANIFEST_NAME, document.encode())
+    sealed = sealed_manifest(manifest)
+    write_file(staging_directory(directory) / MANIFEST_NAME, sealed.model_dump_json(indent=1).encode())
     publish_directory(directory)
     return sealed
-
-
-def _check_readable(document: str, directory: Path) -> None:
-    """Raises CheckpointError if the manifest `document` is one that `read_manifest` would reject."""
-    try:
-        Manifest.model_validate_json(document)
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        key = ".".join(map(str, problem["loc"]))
-        raise CheckpointError(
-            f"{directory} is not written, because it could not be read again: {key} {problem['input']!r}: "
-            f"{first_reason(error)}"
-        ) from error
 
 
 def link_checkpoint(source: Path, target: Path) -> None:
@@ -120,7 +96,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 def check_new(directory: Path, option: str = "") -> None:
     """Checks that a checkpoint or export can become `directory`, which the user names with the command's `option`.
 
-    Raises CheckpointError if it exists, even as a link to nothing, or if it would be in a file or another checkpoint.
+    Raises CheckpointError if it exists, even as a link to nothing, or if it would be in a file.
     """
     choose = f"choose another directory{option and f' with {option}'}"
     if os.path.lexists(directory):
@@ -128,58 +104,45 @@ def check_new(directory: Path, option: str = "") -> None:
     above = next(folder for folder in directory.absolute().parents if os.path.lexists(folder))
     if not above.is_dir():
         raise CheckpointError(f"{directory} cannot be created, because {above} is not a directory; {choose}")
-    for folder in directory.parent.resolve().joinpath(directory.name).parents:
-        if _is_checkpoint(folder):
-            raise CheckpointError(f"{directory} is inside the checkpoint {folder}; {choose}")
-
-
-def _is_checkpoint(folder: Path) -> bool:
-    """Whether `folder` has a manifest of growctl; other programs also write files of that name."""
-    try:
-        read_manifest(folder)
-    except (CheckpointError, OSError):
-        return False
-    return True
 
 
 def set_aside(directory: Path) -> Path:
     """Renames a broken directory to `broken-<name>`, with a number if necessary. Returns its new path."""
-    for number in range(1, 1000):
-        target = broken_directory(directory, number)
-        if not target.exists():
-            os.rename(directory, target)
-            return target
-    raise CheckpointError(f"{directory.parent} has a thousand broken copies of {directory.name}; check the disk")
+    number = 1
+    while (target := broken_directory(directory, number)).exists():
+        number += 1
+    os.rename(directory, target)
+    return target
 
 
-def whole_or_set_aside(directory: Path, tell: Callable[[str], None]) -> Manifest | None:
-    """The manifest of a checkpoint that is whole, else None; sets a broken one aside with a message to `tell`."""
+def whole_or_set_aside(
+    directory: Path, tell: Callable[[str], None], wanted: Callable[[Manifest], bool] = lambda _: True
+) -> Manifest | None:
+    """The manifest of a checkpoint that is whole and `wanted`, else None.
+
+    Sets a broken one aside with a message to `tell`, and so one that is not `wanted`, because it belongs to training
+    that was rolled back.
+    """
     if not directory.exists():
         return None
     try:
-        return verify_checkpoint(directory)
+        manifest = verify_checkpoint(directory)
+        if wanted(manifest):
+            return manifest
+        problem = f"{directory} belongs to training that was rolled back"
     except CheckpointError as error:
-        tell(f"{error}; moved to {set_aside(directory).name}")
-        return None
+        problem = str(error)
+    tell(f"{problem}; moved to {set_aside(directory).name}")
+    return None
 
 
 def newest_checkpoint(
     stage_directory: Path, tell: Callable[[str], None], wanted: Callable[[Manifest], bool] = lambda _: True
 ) -> Path | None:
-    """The newest complete `step_*` checkpoint of a stage that is `wanted`, or None.
-
-    Broken checkpoints are set aside with a message to `tell`, and so are those that are not `wanted`, because they
-    belong to training that was rolled back.
-    """
+    """The newest complete `step_*` checkpoint of a stage that is `wanted`, or None. Sets newer ones aside."""
     for directory in StagePaths(stage_directory).named_as_checkpoints():
-        try:
-            manifest = verify_checkpoint(directory)
-        except CheckpointError as error:
-            tell(f"{error}; moved to {set_aside(directory).name}, trying the previous checkpoint")
-        else:
-            if wanted(manifest):
-                return directory
-            tell(f"{directory} belongs to training that was rolled back; moved to {set_aside(directory).name}")
+        if whole_or_set_aside(directory, tell, wanted):
+            return directory
     return None
 
 

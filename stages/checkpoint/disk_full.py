@@ -10,19 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from model.errors import Failure
-from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
+from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.stage_dir import StagePaths, staging_directory
 
 MARGIN_BYTES = 65536
 """Space for a checkpoint's manifest and folders, in addition to its files."""
-
-CONVERSION_SIZES = 1.5
-"""Sizes of an engine checkpoint that its conversion takes for a while: the ranks' parts are deleted as the new files
-are written."""
-
-RESUMES = ": it resumes from the previous checkpoint"
-"""What running the command again does for a stage."""
-
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -49,50 +41,35 @@ def last_checkpoint_bytes(stage_directory: Path) -> int | None:
     return None
 
 
-def conversion_bytes(manifest: Manifest) -> int:
-    """The disk space that converting an engine checkpoint takes for a while; 0 for other checkpoints."""
-    return int(CONVERSION_SIZES * manifest.num_bytes) if manifest.kind == "engine" else 0
-
-
-def require_space(directory: Path, num_bytes: int, again: str = RESUMES) -> None:
-    """Raises DiskFull if there is not enough free space for the checkpoint `directory` of about `num_bytes`.
-
-    `again` ends the message: what running the same command again does.
-    """
+def require_space(directory: Path, num_bytes: int) -> None:
+    """Raises DiskFull if there is not enough free space for the checkpoint `directory` of about `num_bytes`."""
     free = free_bytes(directory)
     if free < num_bytes + MARGIN_BYTES:
         raise DiskFull(
             f"{directory} takes {num_bytes:,} bytes and only {free:,} are free there; nothing was written. Free some "
-            f"space and run the same command again{again}"
+            "space and run the same command again"
         )
 
 
 @contextmanager
-def clean_when_full(directory: Path, num_bytes: int, again: str = RESUMES) -> Iterator[None]:
-    """Removes an incomplete checkpoint `directory` if writing it fails. Raises DiskFull if the disk is full.
+def raise_when_full(directory: Path, checkpoint_bytes: int | None = None) -> Iterator[None]:
+    """Raises DiskFull if the disk of `directory` is full. Removes an incomplete checkpoint of `checkpoint_bytes` there.
 
     torch does not report why a file could not be written. If fewer bytes are free after the removal than the checkpoint
-    needs (`num_bytes`), the disk was full; otherwise a rank may have died, and the error is raised again.
+    needs, the disk was full; otherwise a rank may have died, and the error is raised again.
     """
     try:
         yield
     except (OSError, RuntimeError) as error:
-        shutil.rmtree(staging_directory(directory), ignore_errors=True)
-        full = error.errno in NO_SPACE if isinstance(error, OSError) else free_bytes(directory) < num_bytes
+        removed = ""
+        if checkpoint_bytes is not None:
+            shutil.rmtree(staging_directory(directory), ignore_errors=True)
+            removed = " while it was being written; the incomplete checkpoint was removed"
+        full = (
+            error.errno in NO_SPACE if isinstance(error, OSError) else free_bytes(directory) < (checkpoint_bytes or 0)
+        )
         if not full:
             raise
         raise DiskFull(
-            f"the disk filled up while {directory} was being written; the incomplete checkpoint was removed. Free some "
-            f"space and run the same command again{again}"
+            f"the disk of {directory} is full{removed}; free some space and run the same command again"
         ) from error
-
-
-@contextmanager
-def raise_when_full(directory: Path) -> Iterator[None]:
-    """Raises DiskFull if the disk of `directory` is full. For everything that is written there except checkpoints."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
-        raise DiskFull(f"the disk of {directory} is full; free some space and run the same command again") from error

@@ -5,18 +5,17 @@ per parameter; stages pass it on, and every tool reads it. An `engine` checkpoin
 resume within a stage.
 """
 
-import errno
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import NonNegativeInt, PositiveInt
 
 from model.config import ModelConfig, num_parameters
 from model.errors import UserError
 from model.precision import Precision
 from model.strict import Strict
 from stages.checkpoint.files import FileEntry, OnBytes, hash_file
-from stages.checkpoint.lineage import History, Lineage, TrainingCost, extended, hash_of
+from stages.checkpoint.lineage import History, ImportRecord, Lineage, TrainingCost, extended, hash_of
 from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_files, read_sealed, seal
 from stages.spec import Offload
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
@@ -92,16 +91,6 @@ class Manifest(Sealed):
         """The total size of the checkpoint's files."""
         return sum(entry.bytes for entry in self.files.values())
 
-    @model_validator(mode="after")
-    def _history_is_of_this_model(self) -> Self:
-        history = self.lineage.history
-        if history and history[-1].num_parameters != num_parameters(self.model):
-            raise ValueError(
-                f"its history ends in a model of {history[-1].num_parameters:,} parameters; this one has "
-                f"{num_parameters(self.model):,}"
-            )
-        return self
-
 
 def history_of(manifest: Manifest) -> History:
     """The history of a checkpoint; if it is not known, one that starts with the tensors themselves, at unknown cost."""
@@ -112,6 +101,28 @@ def history_of(manifest: Manifest) -> History:
     determined_by = {"tensors": hash_of(tensors), "model": model, "group_steps": manifest.group_steps}
     size, unknown = num_parameters(manifest.model), TrainingCost(complete=False)
     return extended((), "import", determined_by, num_parameters=size, cost=unknown)
+
+
+def imported_manifest(
+    model: ModelConfig, files: dict[str, FileEntry], text: TextFacts, imported: ImportRecord
+) -> Manifest:
+    """The manifest of a checkpoint without moments whose history starts with its tensors."""
+    tokenizer = files.get(TOKENIZER_NAME)
+    manifest = Manifest(
+        kind="parameters",
+        model=model,
+        step=0,
+        group_steps={},
+        samples_seen=0,
+        seed=0,
+        dataset_fingerprint=None,
+        tokenizer_sha256=tokenizer.sha256 if tokenizer else None,
+        text=text,
+        files=files,
+        lineage=Lineage(operation="import", imported=imported),
+    )
+    lineage = manifest.lineage.model_copy(update={"history": history_of(manifest)})
+    return manifest.model_copy(update={"lineage": lineage})
 
 
 def parameter_file(name: str) -> str:
@@ -132,10 +143,6 @@ def read_manifest(directory: Path) -> Manifest:
         return read_sealed(path, Manifest, FORMAT_VERSION)
     except DocumentError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def sealed_manifest(manifest: Manifest) -> Manifest:

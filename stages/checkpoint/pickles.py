@@ -6,7 +6,6 @@ sealed manifest, and only if its pickles name nothing but tensors and what DeepS
 
 from pathlib import Path
 
-from model.errors import UserError
 from stages.checkpoint.manifest import CheckpointError, Manifest
 
 DEEPSPEED_GLOBALS = frozenset(
@@ -20,14 +19,10 @@ DEEPSPEED_GLOBALS = frozenset(
 safe."""
 
 
-class OriginError(UserError):
-    """An engine checkpoint lies outside the runs directory that would load it."""
-
-
 def check_origin(directory: Path, runs_dir: Path) -> None:
-    """Raises OriginError unless the engine checkpoint `directory` lies in `runs_dir`, or is linked into it."""
+    """Raises CheckpointError unless the engine checkpoint `directory` lies in `runs_dir`, or is linked into it."""
     if not any(place(directory).is_relative_to(place(runs_dir)) for place in (Path.absolute, Path.resolve)):
-        raise OriginError(
+        raise CheckpointError(
             f"{directory} is an engine checkpoint outside {runs_dir}. Its files are pickles, which growctl loads only "
             "from the runs directory that they lie in: give that directory with --runs-dir, or use a final/ or "
             "initial/ directory, which holds no pickles"

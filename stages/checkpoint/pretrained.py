@@ -1,4 +1,7 @@
-"""A finished checkpoint in memory: its model, its tokenizer and what else it needs to read and write text."""
+"""A finished checkpoint in memory: its model, its tokenizer and what else it needs to read and write text.
+
+Loads one, and saves a model that was made or trained outside growctl's runs.
+"""
 
 import hashlib
 from pathlib import Path
@@ -6,10 +9,16 @@ from typing import NamedTuple
 
 import torch
 from tokenizers import Tokenizer
+from torch import nn
 
-from model.language_model import LanguageModel
-from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts, read_manifest
-from stages.checkpoint.parameters import load_model
+from model.config import num_parameters
+from model.language_model import LanguageModel, bare_model
+from stages.checkpoint.directory import finish_directory, whole_directory
+from stages.checkpoint.disk_full import raise_when_full, require_space
+from stages.checkpoint.files import link_or_copy
+from stages.checkpoint.lineage import ImportRecord
+from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts, imported_manifest, read_manifest
+from stages.checkpoint.parameters import load_model, write_parameters
 from stages.stage_dir import TOKENIZER_NAME
 
 
@@ -52,6 +61,33 @@ def load_pretrained(
     if tokenizer is not None:
         manifest = manifest.model_copy(update={"text": text_facts(loaded, manifest.text)})
     return Pretrained(directory, manifest, load_model(directory, device, dtype), loaded)
+
+
+def save_model(model: nn.Module, directory: str | Path, *, text_of: str | Path) -> Manifest:
+    """Writes `model` as the finished checkpoint `directory`, without moments, and returns its manifest.
+
+    The tokenizer and the facts about its text are those of the checkpoint `text_of`. growctl treats the result as
+    imported: its history starts with its tensors, at unknown cost. Checkpoints hold float32: float64 values are
+    rounded. `model` may be wrapped, by `torch.compile` for example.
+
+    Raises UserError if `model` is not a growctl model (`model.language_model.bare_model`), CheckpointError if
+    `directory` exists, or if `text_of` is not a checkpoint, its tokenizer is damaged, or has ids that the model lacks,
+    and DiskFull. Partial output is deleted.
+    """
+    directory, text_of = Path(directory), Path(text_of)
+    source, model = read_manifest(text_of), bare_model(model)
+    has_tokenizer = TOKENIZER_NAME in source.files
+    if has_tokenizer:
+        load_tokenizer(text_of, source.model_copy(update={"model": model.config}))  # raises if it does not fit
+    num_bytes = 4 * num_parameters(model.config)
+    with whole_directory(directory) as staging, raise_when_full(directory, num_bytes):
+        require_space(directory, num_bytes)
+        files = write_parameters(staging, model.named_parameters())
+        if has_tokenizer:
+            link_or_copy(text_of / TOKENIZER_NAME, staging / TOKENIZER_NAME)
+            files[TOKENIZER_NAME] = source.files[TOKENIZER_NAME]
+        record = ImportRecord(layout="model in memory")
+        return finish_directory(directory, imported_manifest(model.config, files, source.text, record))
 
 
 def load_tokenizer(directory: Path, manifest: Manifest, given: Path | None = None) -> Tokenizer:

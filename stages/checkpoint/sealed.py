@@ -1,6 +1,4 @@
-"""JSON documents that carry their own hash, so that any flipped bit is detected.
-
-Imports no torch.
+"""JSON documents that carry their own hash, so that any flipped bit is detected. No torch here.
 
 The manifests of checkpoints and datasets are such documents. Their `seal` is the sha256 of everything else in them.
 """
@@ -8,7 +6,6 @@ The manifests of checkpoints and datasets are such documents. Their `seal` is th
 import errno
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,14 +17,8 @@ from model.errors import UserError
 from model.strict import Strict, first_reason
 from stages.checkpoint.files import READERS, OnBytes, hash_file
 
-MOST_BYTES = 256 * 1024 * 1024
-"""A larger file is not a manifest: a million entries take less."""
-
 MOST_SAID = 300
 """The most characters of a message that may quote the document."""
-
-MOST_CHARACTERS, NAME_BYTES = 1024, 255
-"""The limits of file systems: characters of a path within a directory, and bytes of each name in it."""
 
 
 class DocumentError(UserError):
@@ -52,8 +43,6 @@ def plain_path(name: str) -> str:
     parts = name.split("/")
     if "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"{name[:200]!r} must be a plain relative path within the directory")
-    if len(name) > MOST_CHARACTERS or any(len(os.fsencode(part)) > NAME_BYTES for part in parts):
-        raise ValueError(f"{name[:80]!r}... is longer than any file's name")
     return name
 
 
@@ -70,11 +59,14 @@ def seal(document: Document) -> Document:
 def read_sealed(path: Path, kind: type[Document], format_version: int) -> Document:
     """The document in the file `path`, after checking its format version and its seal.
 
-    Raises DocumentError if it is invalid, and OSError if the file cannot be read.
+    Raises DocumentError if it is invalid or on a bad sector, and OSError if the file cannot be read at the moment.
     """
-    if path.stat().st_size > MOST_BYTES:
-        raise DocumentError(f"it has {path.stat().st_size:,} bytes; a manifest has at most {MOST_BYTES:,}")
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise DocumentError(str(error.strerror)) from error
     found = _parsed(data)
     version = found.get("format_version", format_version) if isinstance(found, dict) else format_version
     if isinstance(version, int) and version != format_version:
@@ -82,15 +74,13 @@ def read_sealed(path: Path, kind: type[Document], format_version: int) -> Docume
     try:
         document = kind.model_validate_json(data)
     except ValidationError as error:
-        problem = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, problem["loc"])) or "its text"
+        where = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"])) or "its text"
         raise DocumentError(f"{where[:MOST_SAID]}: {first_reason(error)[:MOST_SAID]}") from None
     except ArithmeticError as error:  # validators compute with the document's numbers
         raise DocumentError(f"a number in it is out of range ({error})") from None
-    if document.seal is None:
-        raise DocumentError("its seal is missing")
     if document.seal != _seal_of(found):
-        raise DocumentError("its seal does not match its content: something in it has changed")
+        changed = "does not match its content: something in it has changed"
+        raise DocumentError(f"its seal {changed if document.seal else 'is missing'}")
     return document
 
 

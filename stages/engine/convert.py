@@ -25,7 +25,7 @@ from model.errors import Failure, UserError
 from model.growth import ParameterState
 from model.parameter_names import group_kind, has_muon
 from stages.checkpoint.directory import finish_directory, whole_directory
-from stages.checkpoint.disk_full import conversion_bytes, require_space
+from stages.checkpoint.disk_full import require_space
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import MOMENTS, write_parameters
 from stages.checkpoint.pickles import DEEPSPEED_GLOBALS, check_pickles, list_pickles
@@ -33,6 +33,9 @@ from stages.engine.deepspeed_api import DeepSpeedCheckpoint, ds_to_universal
 from stages.engine.engine_state import ENGINE_TAG
 from stages.engine.moments import MOMENTUM
 from stages.process.lifeline import end_with_runner
+
+CONVERSION_SIZES = 1.5
+"""Sizes of an engine checkpoint that its conversion takes for a while: the ranks' parts go as the new files come."""
 
 Part = tuple[str, str, Tensor]
 """Parameter, key and values of what one rank has of them."""
@@ -50,7 +53,7 @@ def convert(source: Path, target: Path) -> Manifest:
     if manifest.kind != "engine":
         raise CheckpointError(f"{source} is not an engine checkpoint: nothing to convert")
     check_pickles(source, list_pickles(source, manifest))
-    require_space(target, conversion_bytes(manifest), again="")
+    require_space(target, int(CONVERSION_SIZES * manifest.num_bytes))
     with whole_directory(target) as staging:
         fragments = staging / "fragments"
         if has_muon(manifest.group_steps):

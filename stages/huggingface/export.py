@@ -69,7 +69,7 @@ def export_huggingface(
     check_new(directory)
     settings, tensors = _layout(pretrained.model)
     num_values = sum(tensor.numel() for tensor in tensors.values())
-    require_space(directory, torch.float32.itemsize * num_values, again="")
+    require_space(directory, torch.float32.itemsize * num_values)
     own_code = "auto_map" in settings
     texts = {"config.json": _as_json(_common(pretrained, length, dtype) | settings)} | _text_files(pretrained, length)
     if own_code:

@@ -12,7 +12,7 @@ from model.config import PattentionConfig, TokenformerConfig, TransformerConfig,
 from model.errors import UserError
 from model.parameter_names import TokensName
 from stages.checkpoint.directory import publish_directory, whole_directory
-from stages.checkpoint.disk_full import clean_when_full, require_space
+from stages.checkpoint.disk_full import raise_when_full, require_space
 from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.checkpoint.parameters import read_parameter, require_parameters
@@ -53,8 +53,8 @@ def export_official(
     assert isinstance(config, TokenformerConfig)
     num_bytes = 4 * num_parameters(config)
     with whole_directory(output) as staging:
-        require_space(output, num_bytes, again="")
-        with clean_when_full(output, num_bytes, again=""):
+        require_space(output, num_bytes)
+        with raise_when_full(output, num_bytes):
             names, dtype = official_names(config), _dtype(manifest)
             state: dict[str, Tensor] = {}
             for name, official in names.items():

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from model.config import TokenformerConfig, num_parameters, parameter_shapes
 from stages.checkpoint.directory import finish_directory, whole_directory
-from stages.checkpoint.disk_full import clean_when_full, require_space
-from stages.checkpoint.files import FileEntry, write_file
-from stages.checkpoint.lineage import ImportRecord, Lineage
-from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts, history_of
+from stages.checkpoint.disk_full import raise_when_full, require_space
+from stages.checkpoint.files import write_file
+from stages.checkpoint.lineage import ImportRecord
+from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts, imported_manifest
 from stages.checkpoint.parameters import write_parameters
 from stages.checkpoint.pretrained import num_token_ids, parse_tokenizer, text_facts
 from stages.counted import counted
@@ -85,8 +85,8 @@ def import_official(
             yield name, value
 
     with whole_directory(output) as staging:
-        require_space(output, num_bytes, again="")
-        with clean_when_full(output, num_bytes, again=""):
+        require_space(output, num_bytes)
+        with raise_when_full(output, num_bytes):
             files = write_parameters(staging, values(), on_progress and (lambda done: on_progress(done, total)))
             if document is not None:
                 files[TOKENIZER_NAME] = write_file(staging / TOKENIZER_NAME, document)
@@ -95,7 +95,7 @@ def import_official(
                 weights=weights.name,
                 dtype=dtypes.pop() if len(dtypes) == 1 else None,
             )
-            return finish_directory(output, _manifest(config, files, facts, imported))
+            return finish_directory(output, imported_manifest(config, files, facts, imported))
 
 
 def open_weights(path: Path) -> dict[str, Tensor]:
@@ -149,28 +149,6 @@ def _read(path: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about types of storage that a damaged file names
         return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-
-
-def _manifest(
-    config: TokenformerConfig, files: dict[str, FileEntry], facts: TextFacts, imported: ImportRecord
-) -> Manifest:
-    """The manifest of an import, whose history starts with its tensors."""
-    tokenizer = files.get(TOKENIZER_NAME)
-    manifest = Manifest(
-        kind="parameters",
-        model=config,
-        step=0,
-        group_steps={},
-        samples_seen=0,
-        seed=0,
-        dataset_fingerprint=None,
-        tokenizer_sha256=tokenizer.sha256 if tokenizer else None,
-        text=facts,
-        files=files,
-        lineage=Lineage(operation="import", imported=imported),
-    )
-    lineage = manifest.lineage.model_copy(update={"history": history_of(manifest)})
-    return manifest.model_copy(update={"lineage": lineage})
 
 
 def _check_tensors(state: dict[str, Tensor], config: TokenformerConfig, weights: Path, settings: Path) -> None:

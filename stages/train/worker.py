@@ -29,7 +29,7 @@ from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.precision import Precision
 from stages.checkpoint.directory import finish_directory, remove_converted
-from stages.checkpoint.disk_full import clean_when_full, last_checkpoint_bytes, raise_when_full, require_space
+from stages.checkpoint.disk_full import last_checkpoint_bytes, raise_when_full, require_space
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
@@ -296,7 +296,7 @@ class Worker:
         if self.metrics:
             self.metrics.sync()
             require_space(path, num_bytes)
-        with clean_when_full(path, num_bytes):
+        with raise_when_full(path, num_bytes):
             save_engine(engine, path, fields)
         self.record_usage(step)
         self.record("checkpoint", step, path=path.name)
@@ -316,7 +316,7 @@ class Worker:
         )
         if self.rank == 0:
             require_space(final, num_bytes)
-        with clean_when_full(final, num_bytes):
+        with raise_when_full(final, num_bytes):
             self.write_final(engine, step, final)
         dist.barrier()
 

@@ -17,7 +17,6 @@ from stages.checkpoint import disk_full
 from stages.checkpoint.directory import begin_directory
 from stages.checkpoint.disk_full import (
     DiskFull,
-    clean_when_full,
     free_bytes,
     last_checkpoint_bytes,
     raise_when_full,
@@ -102,8 +101,8 @@ def test_a_checkpoint_that_fills_the_disk_is_removed_completely(small_disk, thro
                 write_file(staging / f"{number}", bytes(100_000))
 
     with (
-        pytest.raises(DiskFull, match="was being written; the incomplete checkpoint was removed"),
-        clean_when_full(directory, 1_000_000),
+        pytest.raises(DiskFull, match="is full while it was being written; the incomplete checkpoint was removed"),
+        raise_when_full(directory, 1_000_000),
     ):
         write()
     assert os.listdir(small_disk) == ["filler"]
@@ -119,7 +118,7 @@ def test_a_metrics_line_that_does_not_fit_is_reported(small_disk):
 def test_other_write_failures_are_not_reported_as_a_full_disk(tmp_path):
     for error in (RuntimeError("something else"), PermissionError(13, "no")):
         begin_directory(tmp_path / "final")
-        with pytest.raises(type(error)) as caught, clean_when_full(tmp_path / "final", 1000):
+        with pytest.raises(type(error)) as caught, raise_when_full(tmp_path / "final", 1000):
             raise error
         assert caught.value is error
         assert not staging_directory(tmp_path / "final").exists()
@@ -129,7 +128,7 @@ def test_a_rank_that_dies_while_writing_a_checkpoint_is_not_reported_as_a_full_d
     directory = small_disk / "step_00000010"
     fill(small_disk, leave=1_500_000)
     write_file(begin_directory(directory) / "shard", bytes(800_000))
-    with pytest.raises(RuntimeError, match="closed by peer"), clean_when_full(directory, 1_000_000):
+    with pytest.raises(RuntimeError, match="closed by peer"), raise_when_full(directory, 1_000_000):
         raise RuntimeError("Connection closed by peer")
     assert os.listdir(small_disk) == ["filler"]
 

@@ -14,8 +14,7 @@ from growctl.run.start import Start
 from growctl.runs.find import find_runs
 from model.config import TokenformerConfig
 from model.policy import EXACT_GROWTH
-from stages.checkpoint.manifest import manifest_hash, read_manifest, verify_checkpoint
-from stages.checkpoint.pickles import OriginError
+from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest, verify_checkpoint
 from stages.metrics import read_metrics
 from stages.stage_dir import StagePaths
 from tests.growctl.bases import change_manifest
@@ -184,5 +183,5 @@ def test_an_engine_checkpoint_is_converted_and_grown_or_trained_on(
     assert initial.model.blocks[0].query.num_tokens == attention_tokens
     assert initial.group_steps["generation-0-decay"] == 10
     assert not stage.converted_start.exists()
-    with pytest.raises(OriginError):
+    with pytest.raises(CheckpointError):
         Start(schedule, start.base, tmp_path).check()

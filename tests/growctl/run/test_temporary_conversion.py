@@ -9,8 +9,7 @@ import pytest
 from growctl.run import resume
 from growctl.run.requests import RunFailed
 from growctl.run.resume import as_parameters
-from stages.checkpoint.manifest import sealed_manifest, verify_checkpoint
-from stages.checkpoint.pickles import OriginError
+from stages.checkpoint.manifest import CheckpointError, sealed_manifest, verify_checkpoint
 from tests.growctl.runs import run
 from tests.stages.checkpoints import write_checkpoint
 
@@ -72,7 +71,10 @@ def test_a_damaged_engine_checkpoint_is_not_converted(tmp_path, step, made):
 
 def test_an_engine_checkpoint_outside_the_runs_directory_is_not_unpickled(tmp_path, step, made):
     copy = shutil.copytree(step, tmp_path / "elsewhere/step_00000010")
-    with pytest.raises(OriginError, match="outside"), as_parameters(copy, tmp_path / "runs", print, tmp_path / "grown"):
+    with (
+        pytest.raises(CheckpointError, match="outside"),
+        as_parameters(copy, tmp_path / "runs", print, tmp_path / "grown"),
+    ):
         pass
     assert made == []
 

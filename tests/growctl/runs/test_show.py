@@ -144,7 +144,7 @@ def test_a_transformer_has_no_generations(tmp_path, monkeypatch):
 def test_a_damaged_history_is_rejected(final):
     text = (final / "manifest.json").read_text().replace('"seed":7', '"seed":8')
     (final / "manifest.json").write_text(text)
-    with pytest.raises(ValueError, match=r"entry 1 of its history \(init\) does not match its hash"):
+    with pytest.raises(ValueError, match="its seal does not match its content"):
         show(final)
 
 
@@ -154,8 +154,6 @@ def test_a_damaged_history_is_rejected(final):
         {"tokens": 10**400},
         {"steps": -1},
         {"device_seconds": float("inf")},
-        {"flops": {"parameters": -1.0, "attention": 0.0, "head": 0.0}},
-        {"flops": {"parameters": float("nan"), "attention": 0.0, "head": 0.0}},
     ],
 )
 def test_a_cost_that_no_training_can_have_is_rejected(claim):

@@ -10,7 +10,7 @@ from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import list_files
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import CheckpointError, Manifest
-from stages.checkpoint.pickles import OriginError, check_origin, check_pickles
+from stages.checkpoint.pickles import check_origin, check_pickles
 from stages.engine import engine_state
 from stages.engine.engine_state import load_engine
 from tests.stages.checkpoints import small_config
@@ -52,7 +52,7 @@ def test_an_engine_checkpoint_loads_only_from_the_runs_directory_that_it_lies_in
     runs, step = tmp_path / "runs", tmp_path / "disk/run/step_00000010"
     step.mkdir(parents=True)
     runs.mkdir()
-    with pytest.raises(OriginError, match=r"step_00000010 is an engine checkpoint outside .*runs.*pickles"):
+    with pytest.raises(CheckpointError, match=r"step_00000010 is an engine checkpoint outside .*runs.*pickles"):
         check_origin(step, runs)
     (runs / "run").symlink_to(step.parent)
     check_origin(runs / "run/step_00000010", runs)

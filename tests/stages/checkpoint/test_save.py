@@ -1,7 +1,6 @@
 """Models in memory saved as checkpoints."""
 
 import errno
-import math
 import shutil
 from typing import Any
 
@@ -47,7 +46,7 @@ def test_a_saved_model_expands_and_shrinks_like_any_checkpoint(tmp_path):
 
 def test_a_model_that_cannot_be_saved_leaves_nothing_behind(tmp_path):
     write_pretrained(tmp_path / "old")
-    with pytest.raises(CheckpointError, match="261 token ids, but the model has only 31"):
+    with pytest.raises(CheckpointError, match=r"261 token ids, but the model of .* has only 31"):
         save_model(build_model(small_config(), seed=0), tmp_path / "new", text_of=tmp_path / "old")
     with pytest.raises(CheckpointError, match="already exists"):
         save_model(load_pretrained(tmp_path / "old").model, tmp_path / "old", text_of=tmp_path / "old")
@@ -62,19 +61,6 @@ def test_a_wrapped_model_is_saved_under_the_names_of_its_parameters(tmp_path):
     save_model(wrapped, tmp_path / "new", text_of=tmp_path / "old")
     new = load_pretrained(tmp_path / "new").model
     assert all(torch.equal(one, model.get_parameter(name)) for name, one in new.named_parameters())
-
-
-def test_values_that_float32_cannot_hold_are_rejected_before_anything_is_written(tmp_path):
-    write_pretrained(tmp_path / "old")
-    for dtype, value, number in ((torch.float32, math.nan, "1 value"), (torch.float64, 1e300, "2 values")):
-        model = load_pretrained(tmp_path / "old", dtype=dtype).model
-        with torch.no_grad():
-            model.final_norm.weight[: int(number[0])] = value
-        with pytest.raises(CheckpointError, match=f"final_norm.weight has {number}"):
-            save_model(model, tmp_path / "new", text_of=tmp_path / "old")
-    with pytest.raises(CheckpointError, match="has no values: it is on the meta device"):
-        save_model(build_model(text_config(), device="meta"), tmp_path / "new", text_of=tmp_path / "old")
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_a_missing_or_damaged_tokenizer_is_reported_before_anything_is_written(tmp_path):
@@ -104,6 +90,6 @@ def test_a_full_disk_is_reported_before_or_while_a_model_is_saved(tmp_path, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("stages.checkpoint.parameters.write_file", full)
-    with pytest.raises(DiskFull, match=r"the disk filled up while .*new was being written"):
+    with pytest.raises(DiskFull, match=r"the disk of .*new is full while it was being written"):
         save_model(model, tmp_path / "new", text_of=tmp_path / "old")
     assert [path.name for path in tmp_path.iterdir()] == ["old"]

