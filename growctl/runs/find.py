@@ -148,28 +148,34 @@ def _ledger(name: str, runs_dir: Path) -> Path:
 
 def read_run(path: Path) -> RunReport:
     """The report of the run whose ledger is `path`; raises LedgerError if the ledger cannot be read."""
+    paths, stages, releases = RunPaths(path.parent), list[StageReport](), list[StageReport]()
+    points: list[EvaluationPoint] = []
+    anomalies: list[tuple[str, AnomalyEntry]] = []
+    notes: list[str] = []
     with Ledger.open(path, read_only=True) as ledger:
         run, machines, relaunched = ledger.run(), tuple(ledger.machines()), tuple(ledger.relaunched())
-        stages: list[StageReport] = []
-        releases: list[StageReport] = []
-        points: list[EvaluationPoint] = []
-        anomalies: list[tuple[str, AnomalyEntry]] = []
         for stage in ledger.stages():
+            place = paths.stage(len(stages) - bool(stage.branch_of), stage.branch_of or stage.name)
+            place = place.release if stage.branch_of else place
+            part = _stage_report(ledger, run, stage, stages, place)
+            notes += _notes(part, place, is_here=paths.stages.is_dir())
             anomalies += [(stage.name, anomaly) for anomaly in ledger.anomalies(stage.name)]
             if stage.branch_of:
-                releases.append(_stage_report(ledger, run, stage, stages, path.parent))
+                releases.append(part)
                 continue
             spent = stages[-1].cumulative_flops if stages else run.base_flops or 0.0
             points += [
                 EvaluationPoint(
-                    *(stage.name, e.point, spent + e.step * stage.step_flops.total, e.loss, e.perplexity),
+                    *(stage.name, e.point, spent + e.step * part.step_flops, e.loss, e.perplexity),
                     bits_per_byte=e.bits_per_byte,
                     step=e.step,
                 )
                 for e in ledger.evaluations(stage.name)
                 if e.loss is not None and e.perplexity is not None and math.isfinite(e.perplexity)
             ]
-            stages.append(_stage_report(ledger, run, stage, stages, path.parent))
+            stages.append(part)
+    notes += [f"{CONTROLS_LEFT_OUT.capitalize()}."] if run.control is None and paths.no_controls.exists() else []
+    notes += [f"{IMPORTED.capitalize()}."] if paths.imported.exists() else []
     return RunReport(
         **vars(run) | {"name": path.parent.name},
         recorded_name=run.name,
@@ -181,40 +187,30 @@ def read_run(path: Path) -> RunReport:
         precisions=frozenset(precision for _, _, precision in machines) - {UNKNOWN},
         machines=machines,
         anomalies=tuple(anomalies),
-        notes=tuple(_notes(run, RunPaths(path.parent), stages, releases)),
+        notes=tuple(notes),
     )
 
 
-def _notes(
-    run: RunEntry, paths: RunPaths, stages: Sequence[StageReport], releases: Sequence[StageReport]
-) -> Iterator[str]:
-    """What the reader must know of a run beside its figures, one sentence each."""
-    finals = {stage.name: paths.stage(index, stage.name) for index, stage in enumerate(stages)}
-    finals |= {release.name: finals[release.branch_of].release for release in releases if release.branch_of in finals}
-    for part in (*stages, *releases):
-        files = (finals[part.name].final, finals[part.name].metrics)
-        missing = next((path for path in files if not path.exists()), None)
-        if part.finished and paths.stages.is_dir() and missing:
-            yield (
-                f"Incomplete: {missing} is missing. If this is a copy, copy the run again. The figures "
-                "of the stage are from the ledger."
-            )
-        if not part.cost_is_whole:
-            yield (
-                f"The ledger's rows of {part.name} do not sum up to the FLOPs in the manifest of its final checkpoint: "
-                "rows are missing, so its cost is not known. Run the schedule again to book them; if they stay "
-                "missing, remove ledger.db before."
-            )
-    if run.control is None and paths.no_controls.exists():
-        yield f"{CONTROLS_LEFT_OUT.capitalize()}."
-    if paths.imported.exists():
-        yield f"{IMPORTED.capitalize()}."
+def _notes(part: StageReport, place: StagePaths, is_here: bool) -> Iterator[str]:
+    """What the reader must know of a stage beside its figures; `is_here`: its run has files here."""
+    missing = [path for path in (place.final, place.metrics) if not path.exists()]
+    if part.finished and is_here and missing:
+        yield (
+            f"Incomplete: {missing[0]} is missing. If this is a copy, copy the run again. The figures of the stage are "
+            "from the ledger."
+        )
+    if not part.cost_is_whole:
+        yield (
+            f"The ledger's rows of {part.name} do not sum up to the FLOPs in the manifest of its final checkpoint: "
+            "rows are missing, so its cost is not known. Run the schedule again to book them; if they stay "
+            "missing, remove ledger.db before."
+        )
 
 
 def _stage_report(
-    ledger: Ledger, run: RunEntry, stage: StageEntry, before: Sequence[StageReport], directory: Path
+    ledger: Ledger, run: RunEntry, stage: StageEntry, before: Sequence[StageReport], place: StagePaths
 ) -> StageReport:
-    """The report of a stage, or of a release, after the stages `before`, of the run in `directory`."""
+    """The report of a stage, or of a release, after the stages `before`, whose files are in `place`."""
     cost, finished = ledger.stage_cost(stage.name), ledger.finished(stage.name)
     evaluations = ledger.evaluations(stage.name)
     latest = {evaluation.point: evaluation for evaluation in evaluations}
@@ -240,21 +236,19 @@ def _stage_report(
         reused_flops=cost.reused.flops.total,
         reused_from=tuple(dict.fromkeys(row.paid_by for row in ledger.work(stage.name) if row.paid_by)),
         evaluation_flops=cost.spent.evaluation_flops + cost.reused.evaluation_flops,
-        cost_is_whole=_agrees(cost.trained, directory, stage),
+        cost_is_whole=_agrees(cost.trained, place),
         spent=cost.spent,
         replayed=cost.replayed,
         model_cost=cost.model,
         mfu=cost.spent.mfu,
         validation_loss=final.loss if final else None,
-        own_context_loss=final.own_context_loss if final else None,
-        perplexity=final.perplexity if final else None,
-        bits_per_byte=final.bits_per_byte if final else None,
+        **{name: getattr(final, name, None) for name in ("own_context_loss", "perplexity", "bits_per_byte")},
         evaluated_tokens=final.num_tokens if final else None,
         evaluation_precision=final.precision if final else None,
         by_source=(final or evaluations[-1]).by_source if evaluations else {},
         loss_before_growth=previous_loss if grown else None,
         loss_after_growth=after_growth.loss if after_growth and grown else None,
-        samples=_samples(directory, stage) if finished else (),
+        samples=_samples(place) if finished else (),
         scores=newest_scores(ledger.scores(stage.name)),
     )
 
@@ -271,19 +265,10 @@ def newest_scores(scores: Sequence[ScoreEntry]) -> tuple[ScoreEntry, ...]:
     return tuple(newest.values())
 
 
-def _part_paths(directory: Path, stage: StageEntry) -> StagePaths | None:
-    """Where a stage, or a release, of the run in `directory` lies; None if it is not here."""
-    for _, name, paths in RunPaths(directory).stages_found():
-        if name == (stage.branch_of or stage.name):
-            return paths.release if stage.branch_of else paths
-    return None
-
-
-def _agrees(trained: Cost, directory: Path, stage: StageEntry) -> bool:
+def _agrees(trained: Cost, place: StagePaths) -> bool:
     """Whether the rows of a stage sum up to the FLOPs that its final checkpoint says it cost, if that is here."""
-    paths = _part_paths(directory, stage)
     try:
-        history = read_manifest(paths.final).lineage.history if paths else ()
+        history = read_manifest(place.final).lineage.history
     except (CheckpointError, OSError):
         return True
     if len(history) < 2:
@@ -292,11 +277,9 @@ def _agrees(trained: Cost, directory: Path, stage: StageEntry) -> bool:
     return math.isclose(own, trained.flops.total, rel_tol=_ROUNDING)
 
 
-def _samples(directory: Path, stage: StageEntry) -> tuple[TextSample, ...]:
-    """The texts of a stage, or of a release, of the run in `directory`; none if a former checkpoint wrote them."""
-    if paths := _part_paths(directory, stage):
-        texts = read_samples(paths.samples)
-        known = (paths.final / MANIFEST_NAME).is_file()  # else the weights were removed, to save space
-        if texts and (not known or manifest_hash(paths.final) == texts.checkpoint):
-            return texts.samples
-    return ()
+def _samples(place: StagePaths) -> tuple[TextSample, ...]:
+    """The texts of a finished stage; none if a former checkpoint wrote them."""
+    texts = read_samples(place.samples)
+    has_weights = (place.final / MANIFEST_NAME).is_file()  # else they were removed, to save space
+    is_own = texts and (not has_weights or manifest_hash(place.final) == texts.checkpoint)
+    return texts.samples if texts and is_own else ()
