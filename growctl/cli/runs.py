@@ -71,7 +71,7 @@ def runs(
     names: Annotated[list[str] | None, runs_argument("Runs to list, with their controls (default: all).")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> Result:
-    """List runs with their size on disk and their cost. Only reads files.
+    """List runs and datasets with their size on disk. Only reads files.
 
     Example: growctl runs
     """

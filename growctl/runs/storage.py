@@ -1,4 +1,4 @@
-"""What runs and datasets occupy on disk, and what runs cost. A file with several names counts once."""
+"""What runs and datasets occupy on disk. A file with several names counts once."""
 
 import os
 import stat
@@ -10,13 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from growctl.ledger.ledger import Ledger, LedgerError, SplitCost
+from growctl.ledger.ledger import Ledger, LedgerError
 from growctl.runs.directory import own_schedule
 from growctl.runs.status import RunStatus, find_status
 from growctl.runs.status_sections import run_columns
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.sources import mixtures_in, prepared_data
-from growctl.text.formatting import byte_count, duration, scientific
+from growctl.text.formatting import byte_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table, figure, rows_of
 from model.errors import UserError
 from stages.corpus.prepared import prepared_datasets
@@ -92,16 +92,12 @@ def _datasets_of(run: RunPaths) -> set[str] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun(RunStatus):
-    """A run: its state, its place on disk, and its cost."""
+    """A run: its state, and what it occupies on disk."""
 
     bytes: int
     """The size of its files. A file with several names counts once."""
     freed_bytes: int
     """What removing the run would free: the size of the files that nothing else shares."""
-    flops: float | None
-    """Training FLOPs spent, including repeated ones; None if there is no readable ledger."""
-    device_seconds: float | None
-    """Wall seconds x devices spent, including repeated steps."""
 
 
 @dataclass(frozen=True)
@@ -146,21 +142,9 @@ def measure_storage(runs_dir: Path, names: Sequence[str] = ()) -> Storage:
     users = DatasetUse.of(runs_dir).runs if datasets else {}
     return Storage(
         runs_dir,
-        runs=tuple(map(_stored, runs)),
+        runs=tuple(StoredRun(**vars(run), **DiskUse.of(Path(run.directory))._asdict()) for run in runs),
         datasets=tuple(StoredDataset(p.name, DiskUse.of(p).bytes, users.get(p.name, [])) for p in datasets),
         bytes=DiskUse.of(*(Path(run.directory) for run in runs), *datasets).bytes,
-    )
-
-
-def _stored(run: RunStatus) -> StoredRun:
-    cost: SplitCost | None = None
-    with suppress(LedgerError, OSError), Ledger.open(RunPaths(Path(run.directory)).ledger, read_only=True) as ledger:
-        cost = sum((ledger.stage_cost(stage.name) for stage in ledger.stages()), SplitCost())
-    return StoredRun(
-        **vars(run),
-        **DiskUse.of(Path(run.directory))._asdict(),
-        flops=cost.spent.flops.total if cost else None,
-        device_seconds=cost.spent.device_seconds if cost else None,
     )
 
 
@@ -172,8 +156,6 @@ def section(storage: Storage) -> Section:
         *run_columns(storage.runs, {run.name for run in storage.runs}),
         Column("size", cell=lambda run: figure(run.bytes, byte_count)),
         Column("frees", cell=lambda run: figure(run.freed_bytes, byte_count)),
-        Column("FLOPs", cell=lambda run: figure(run.flops, scientific)),
-        Column("device time", cell=lambda run: figure(run.device_seconds, duration)),
     ]
     caption = "frees: what removing the run would free"
     parts: list[Part] = [Table.of("runs", columns, rows_of(columns, storage.runs), caption)]
