@@ -37,16 +37,6 @@ def report(
         Literal["png", "svg", "pdf"] | None,
         typer.Option("--figures", help="Write every chart, on each of its horizontal axes, as such a file."),
     ] = None,
-    overlay: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--overlay",
-            help="Show published figures beside the runs: paper-openwebtext, paper-growth-methods, paper-pile, "
-            "readme-openwebtext2, or a file like theirs. They are labelled as published, and no verdict uses them. "
-            "Repeatable.",
-            metavar="NAME|FILE",
-        ),
-    ] = None,
     details: Annotated[
         bool, typer.Option("--details", help="Print every section and every run, not only the most important ones.")
     ] = False,
@@ -61,11 +51,8 @@ def report(
     Example: growctl report --group-by learning_rate.peak
 
     Example: growctl report quickstart --figures pdf --output paper
-
-    Example: growctl report quickstart --overlay paper-openwebtext
     """
     from growctl.report.documents import report_document, report_folder, write_report
-    from growctl.report.published import load_overlay
     from growctl.report.sections import report_sections
     from growctl.runs.find import find_runs
     from growctl.runs.status import with_controls_to_come
@@ -74,13 +61,13 @@ def report(
     from growctl.text.documents import print_document
     from growctl.text.terminal import print_sections
 
-    overlays, keys = [load_overlay(name) for name in overlay or []], group_by or []
+    keys = group_by or []
     reported = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
     if as_json:
-        print_document(report_document(reported, keys, overlays))
+        print_document(report_document(reported, keys))
         if not (output or figures):
             return
-    sections = report_sections(reported, keys, ["growctl", *sys.argv[1:]], overlays)
+    sections = report_sections(reported, keys, ["growctl", *sys.argv[1:]])
     if not as_json:
         print_sections(sections, Terminal(), details=details)
     paths = ReportPaths(output) if output else report_folder(reported, runs_dir, are_all=not runs)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from growctl.text.section import Drawn
 
-Role = Literal["ladder", "control", "release", "published", "plain"]
+Role = Literal["ladder", "control", "release", "plain"]
 """What a series stands for. Roles are told apart by line and marker, groups by colour, so no one needs the colour."""
 
 FigureFormat = Literal["png", "svg", "pdf"]
@@ -125,8 +125,6 @@ COLOURS = tuple(
     )
 )
 """One for each group, in order. They stay apart for readers with any of the three kinds of colour blindness."""
-GREY = Colour("#6a6f78", "#a3a9b3")
-"""Published figures, which were not measured here."""
 
 
 class Look(NamedTuple):
@@ -141,7 +139,6 @@ class Look(NamedTuple):
 
 
 _ROLES: dict[Role, tuple[str, float, tuple[float, ...]]] = {
-    "published": ("v><", 1.1, (1, 4)),
     "plain": ("o^h", 1.5, ()),
     "control": ("sPX", 1.1, (6, 3)),
     "release": ("Dd*", 1.5, (2, 3)),
@@ -154,17 +151,15 @@ Later roles are drawn above earlier ones."""
 def looks(chart: Chart) -> list[tuple[Series, Look]]:
     """Every series and how it is drawn, the lowest first. Groups get colours in the chart's order, then as they
     appear."""
-    measured = [series for series in chart.series if series.role != "published"]
-    groups = list(dict.fromkeys([*chart.groups, *(series.colour_group for series in measured)]))
+    groups = list(dict.fromkeys([*chart.groups, *(series.colour_group for series in chart.series)]))
     looked = []
     for role, (markers, width, dashes) in _ROLES.items():
         members = [series for series in chart.series if series.role == role]
-        is_published = role == "published"
-        families = list(dict.fromkeys(each.entry if is_published else each.colour_group for each in members))
+        families = list(dict.fromkeys(each.colour_group for each in members))
         for series in members:
-            marker = markers[families.index(series.entry if is_published else series.colour_group) % len(markers)]
-            colour = GREY if is_published else COLOURS[groups.index(series.colour_group) % len(COLOURS)]
-            looked.append((series, Look(colour, marker, width, dashes, role in ("published", "release"))))
+            marker = markers[families.index(series.colour_group) % len(markers)]
+            colour = COLOURS[groups.index(series.colour_group) % len(COLOURS)]
+            looked.append((series, Look(colour, marker, width, dashes, role == "release")))
     return looked
 
 

@@ -1,4 +1,4 @@
-"""The chart of what models cost against how good they are: ladders, releases, controls, published models."""
+"""The chart of what models cost against how good they are: ladders, releases, controls."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,6 @@ from growctl.analysis.costs import CURRENCIES
 from growctl.analysis.data_groups import comparable_datasets, data_groups
 from growctl.report.chart import Axis, Chart, Mark, Role, Series, share_of_marks, thinned
 from growctl.report.legend import Legend
-from growctl.report.published import Published, published_series
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.text.section import Section
 from stages.counted import counted
@@ -31,13 +30,11 @@ _AXES = {
 """The axes, by currency (growctl/analysis/costs.py)."""
 
 
-def section(runs: Sequence[RunReport], legend: Legend, overlays: Sequence[Published] = ()) -> Section:
+def section(runs: Sequence[RunReport], legend: Legend) -> Section:
     """A chart for each dataset, because perplexities of two datasets share no axis, and one in bits per byte for each
     validation text that several datasets share."""
     groups = data_groups(runs)
-    charts = [compute_chart(members, legend, overlays) for members in groups.values()] or [
-        compute_chart((), legend, overlays)
-    ]
+    charts = [compute_chart(members, legend) for members in groups.values()] or [compute_chart((), legend)]
     if len(groups) > 1:
         charts = [
             replace(chart, key=f"{COMPUTE}-{number}", title=f"{chart.title}, {dataset.name}")
@@ -51,12 +48,7 @@ def section(runs: Sequence[RunReport], legend: Legend, overlays: Sequence[Publis
     return Section("compute", "Compute against perplexity", tuple(charts), in_terminal=False)
 
 
-def compute_chart(
-    runs: Sequence[RunReport],
-    legend: Legend | None = None,
-    overlays: Sequence[Published] = (),
-    y_axis: Axis = _PERPLEXITY,
-) -> Chart:
+def compute_chart(runs: Sequence[RunReport], legend: Legend | None = None, y_axis: Axis = _PERPLEXITY) -> Chart:
     """Validation perplexity against cumulative cost, for ladders, their releases and their controls. Replayed work does
     not count, reused work does."""
     legend = legend or Legend.of(runs)
@@ -79,7 +71,7 @@ def compute_chart(
         summary=_summary(runs, y_axis),
         x_axes=tuple(Axis(key, _AXES[key], is_log=True) for key in keys),
         y_axis=y_axis,
-        series=(*lines, *(series for overlay in overlays for series in published_series(overlay))),
+        series=tuple(lines),
         rules=legend.growths([run for run in runs if run.control is None], place),
         groups=legend.groups,
     )

@@ -13,7 +13,6 @@ from typing import Any
 from growctl.analysis.data_groups import DataDocument, data_document
 from growctl.analysis.results import Results, results
 from growctl.report.chart import Chart, FigureFormat
-from growctl.report.published import Published
 from growctl.report.sections import validation_warning
 from growctl.report.setup import GrowthEffect, growths, software
 from growctl.runs.runs import RunReport
@@ -45,14 +44,10 @@ class ReportDocument:
     """What they show together: verdicts, families, sweeps, ladders compared."""
     data: DataDocument
     """The datasets of the runs."""
-    published: tuple[Published, ...]
-    """The figures of --overlay, which nothing else in this document uses."""
 
 
-def report_document(
-    runs: Sequence[RunReport], keys: Sequence[str] = (), overlays: Sequence[Published] = ()
-) -> ReportDocument:
-    """The report on `runs` for scripts. `overlays`: published figures to list apart."""
+def report_document(runs: Sequence[RunReport], keys: Sequence[str] = ()) -> ReportDocument:
+    """The report on `runs` for scripts."""
     reported = (
         ReportedRun(
             **{each.name: getattr(run, each.name) for each in fields(RunReport)},
@@ -62,7 +57,7 @@ def report_document(
         )
         for run in runs
     )
-    return ReportDocument(tuple(reported), results(runs, keys), data_document(runs), tuple(overlays))
+    return ReportDocument(tuple(reported), results(runs, keys), data_document(runs))
 
 
 _NOT_IN_TABLE = ("name", "samples", "scores", "model_cost")
@@ -128,10 +123,7 @@ def report_title(runs: Sequence[RunReport]) -> str:
 
 
 def write_report(
-    runs: Sequence[RunReport],
-    sections: Sequence[Section],
-    paths: ReportPaths,
-    figures: FigureFormat | None = None,
+    runs: Sequence[RunReport], sections: Sequence[Section], paths: ReportPaths, figures: FigureFormat | None = None
 ) -> None:
     """Writes the page of `sections`, the table of `runs` and the chart of compute, each file whole.
 

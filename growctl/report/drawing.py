@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from growctl.report.chart import COLOURS, GREY, Axis, Chart, FigureFormat, Rule, looks
+from growctl.report.chart import COLOURS, Axis, Chart, FigureFormat, Rule, looks
 from growctl.text.escaping import visible
 from growctl.text.formatting import scientific, short_count
 
 INK, PAPER = "#1a1f26", "#ffffff"
 """What a page replaces by its own colours of text and background."""
-_PAGE_COLOURS = {INK: "currentColor", PAPER: "var(--paper)", GREY.light: "var(--grey)"} | {
+_PAGE_COLOURS = {INK: "currentColor", PAPER: "var(--paper)"} | {
     colour.light: f"var(--c{number})" for number, colour in enumerate(COLOURS)
 }
 
@@ -93,7 +93,7 @@ def _draw(chart: Chart, axis: Axis, title: str = "") -> Figure:
         colour = colours[series.colour_group] = look.colour.light
         marks = chart.marks_on(series, axis)
         xs, ys = [mark.x[axis.key] for mark in marks], [mark.y for mark in marks]
-        are_ends = [mark.is_end or not series.is_joined or series.role == "published" for mark in marks]
+        are_ends = [mark.is_end or not series.is_joined for mark in marks]
         line: dict[str, Any] = {"ls": (0, look.dashes) if look.dashes else "-", "lw": 0.8 * look.width, "color": colour}
         face, edge, width = (PAPER, colour, 1.3) if look.is_hollow else (colour, PAPER, 0.5)
         marker: dict[str, Any] = {

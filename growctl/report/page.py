@@ -8,13 +8,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from growctl.bugs import growctl_version
-from growctl.report.chart import COLOURS, GREY
+from growctl.report.chart import COLOURS
 from growctl.report.drawing import page_svg
 from growctl.text.escaping import visible
 from growctl.text.section import Paragraph, Part, Rows, Section
 
 _FILES = Path(__file__).parent
-_CHART_COLOURS = [("grey", GREY), *((f"c{number}", colour) for number, colour in enumerate(COLOURS))]
+_CHART_COLOURS = [(f"c{number}", colour) for number, colour in enumerate(COLOURS)]
 
 
 def render_page(title: str, sections: Sequence[Section]) -> str:

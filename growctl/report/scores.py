@@ -2,13 +2,19 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from growctl.ledger.entries import ScoreEntry
-from growctl.report.published import PublishedModel, load_overlay
 from growctl.runs.runs import RunReport, StageReport
 from growctl.text.formatting import short_count
 from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table, figure
 from stages.evaluate.results import positions_of
+
+PUBLISHED = Path(__file__).with_name("zero_shot.yaml")
+"""The rows of the paper's table, by the names that COLUMNS has."""
 
 PUBLISHED_NOTE = (
     "Rows marked with † are published in the Tokenformer paper (arXiv 2410.23168). growctl did not measure them, and "
@@ -34,8 +40,8 @@ def section(runs: Sequence[RunReport]) -> Section | None:
     measured = [_row(run, part) for run in runs for part in run.parts if _comparable(part.scores)]
     if measured:
         columns = (Column("model", is_number=False), *map(Column, ("size", *COLUMNS, "average")))
-        published = [_published_row(model) for model in load_overlay("paper-pile").rows if model.data == "the Pile"]
-        groups = (Rows(tuple(measured)), Rows(tuple(published), "published"))
+        models = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
+        groups = (Rows(tuple(measured)), Rows(tuple(map(_published_row, models)), "published"))
         parts += [Paragraph("Zero-shot scores", "heading"), Table("zero-shot", columns, groups, PUBLISHED_NOTE)]
     if others := other_scores(runs):
         texts = [Column(name, is_number=False) for name in ("model", "evaluated on", "scores")]
@@ -53,9 +59,9 @@ def _row(run: RunReport, part: StageReport) -> tuple[Cell, ...]:
     return _cells(f"{run.name}/{part.name}", short_count(part.num_parameters), perplexity, *accuracies, average)
 
 
-def _published_row(model: PublishedModel) -> tuple[Cell, ...]:
-    scores = (model.scores.get(key) for key in (*(key for key, _, _ in COLUMNS.values()), "average"))
-    return _cells(f"† {model.model}", model.size or "-", *scores)
+def _published_row(model: Mapping[str, Any]) -> tuple[Cell, ...]:
+    scores = (model.get(key) for key in (*(key for key, _, _ in COLUMNS.values()), "average"))
+    return _cells(f"† {model['model']}", model["size"], *scores)
 
 
 def _cells(name: str, size: str, perplexity: float | None, *percentages: float | None) -> tuple[Cell, ...]:

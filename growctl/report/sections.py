@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 from growctl.analysis.data_groups import data_document, data_groups
 from growctl.analysis.results import results as judge
 from growctl.ladder.datasets import small_validation
-from growctl.report import compute, published, results, scores, setup, training
+from growctl.report import compute, results, scores, setup, training
 from growctl.report.legend import Legend
-from growctl.report.published import Published
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
@@ -18,21 +17,19 @@ MOST_RUNS = 6
 SHOWN_ANOMALIES = 10
 
 
-def report_sections(
-    runs: Sequence[RunReport], keys: Sequence[str] = (), command: Sequence[str] = (), overlays: Sequence[Published] = ()
-) -> list[Section]:
+def report_sections(runs: Sequence[RunReport], keys: Sequence[str] = (), command: Sequence[str] = ()) -> list[Section]:
     """The sections of the report on `runs` that `command` makes, the most important first.
 
-    `keys` keep runs apart (`--group-by`). `overlays`: published figures, which are shown apart and change nothing else.
+    `keys` keep runs apart (`--group-by`).
     """
     legend = Legend.of(runs, keys)
     judged = judge(runs, keys)
     topics = (
-        *(results.headline(judged), _warnings(runs), compute.section(runs, legend, overlays)),
+        *(results.headline(judged), _warnings(runs), compute.section(runs, legend)),
         *results.sections(judged),
         *(stage_section(runs), _sources(runs), results.cost_by_stage(runs)),
         *training.sections(runs, legend),
-        *(_anomalies(runs), setup.growth_section(runs), scores.section(runs), published.section(overlays)),
+        *(_anomalies(runs), setup.growth_section(runs), scores.section(runs)),
         *(_samples(runs), setup.environment_section(runs), setup.schedule_section(runs)),
         *(setup.command_section(runs, command), _method()),
     )
