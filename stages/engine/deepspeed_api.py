@@ -37,7 +37,6 @@ def uncompiled() -> Iterator[None]:
 with hidden("mlflow"):
     import deepspeed
     from deepspeed import DeepSpeedEngine
-    from deepspeed.checkpoint import DeepSpeedCheckpoint, ds_to_universal
     from deepspeed.constants import default_pg_timeout
     from deepspeed.runtime import compiler
     from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
@@ -55,12 +54,10 @@ with uncompiled():
 
 __all__ = [
     "ZERO_SUPPORTED_OPTIMIZERS",
-    "DeepSpeedCheckpoint",
     "DeepSpeedEngine",
     "MuonWithAuxAdam",
     "deepspeed",
     "default_pg_timeout",
-    "ds_to_universal",
     "hidden",
     "safe_get_full_fp32_param",
     "safe_get_full_optimizer_state",

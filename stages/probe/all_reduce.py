@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from stages.engine.devices import wait_for
 from stages.engine.rank_process import run_rank
@@ -26,22 +25,16 @@ TIMED = 5
 """Number of timed all-reduces, after an untimed one."""
 
 
-def filled(num_elements: int, rank: int, device: torch.device) -> Tensor:
-    """A rank's summands, float32 (num_elements,): small whole numbers, so that every order of addition is exact."""
-    return (torch.arange(num_elements, device=device) % PATTERN + rank).float()
-
-
-def expected_sum(num_elements: int, num_ranks: int, device: torch.device) -> Tensor:
-    """The sum of the values of `num_ranks` ranks, exact in float32 up to 16,000 ranks."""
-    return num_ranks * filled(num_elements, 0, device) + num_ranks * (num_ranks - 1) // 2
-
-
 def all_reduce(spec: AllReduceSpec, device: torch.device) -> AllReduceResult:
-    """Sums over all ranks, counts wrong elements, and times the all-reduce."""
-    rank, num_ranks = dist.get_rank(), dist.get_world_size()
-    values = filled(spec.num_elements, rank, device)
+    """Sums over all ranks, counts wrong elements, and times the all-reduce.
+
+    The values are small whole numbers, so every order of addition is exact in float32, up to 16,000 ranks.
+    """
+    num_ranks = dist.get_world_size()
+    pattern = (torch.arange(spec.num_elements, device=device) % PATTERN).float()
+    values = pattern + dist.get_rank()
     dist.all_reduce(values)
-    wrong = int((values != expected_sum(spec.num_elements, num_ranks, device)).sum().item())
+    wrong = int((values != num_ranks * pattern + num_ranks * (num_ranks - 1) // 2).sum().item())
     seconds = []
     for _ in range(TIMED):
         values.fill_(1.0)

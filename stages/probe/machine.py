@@ -52,29 +52,22 @@ def driver_version() -> str | None:
 
 def find_devices() -> tuple[DeviceFacts, ...]:
     """Every GPU, or the CPU if there is none."""
-    return tuple(_gpu(device) for device in visible_gpus()) or (_cpu(),)
+    return tuple(map(_facts, visible_gpus() or [torch.device("cpu")]))
 
 
-def _gpu(device: torch.device) -> DeviceFacts:
-    properties = torch.cuda.get_device_properties(device)
+def _facts(device: torch.device) -> DeviceFacts:
+    capability = free_bytes = None
+    if device.type == "cuda":
+        capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+        free_bytes, memory_bytes = torch.cuda.mem_get_info(device)
+    else:
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return DeviceFacts(
-        kind="cuda",
+        kind="cuda" if device.type == "cuda" else "cpu",
         name=device_name(device),
-        memory_bytes=properties.total_memory,
-        free_bytes=torch.cuda.mem_get_info(device)[0],
-        capability=f"{properties.major}.{properties.minor}",
-        fast_bf16=is_fast_at_bf16(device),
-    )
-
-
-def _cpu() -> DeviceFacts:
-    device = torch.device("cpu")
-    return DeviceFacts(
-        kind="cpu",
-        name=device_name(device),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        free_bytes=None,
-        capability=None,
+        memory_bytes=memory_bytes,
+        free_bytes=free_bytes,
+        capability=capability,
         fast_bf16=is_fast_at_bf16(device),
     )
 

@@ -1,5 +1,6 @@
 """A stage resumes on other ranks and at another ZeRO stage, in real processes, with the same training."""
 
+import json
 import signal
 import sqlite3
 from itertools import pairwise
@@ -51,23 +52,26 @@ def changed(training, tmp_path_factory):
     runs = folder / "changed"
     stage = as_killed_at(20, folder / "whole", runs)
 
-    def goes_on(world: tuple[str, ...], pause_steps: int | None = None):
-        pause = {VARIABLE: paused_rank(folder / ".marks", "1-large", pause_steps)} if pause_steps is not None else {}
+    stalled = {"name": "stalled", "at": "stages.checkpoint.directory:finish_directory", "process": "converter"}
+    in_conversion = json.dumps({"folder": str(folder / ".marks"), "faults": [stalled | {"do": "stall"}]})
+
+    def goes_on(world: tuple[str, ...], pause: str | None = None):
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in pause.items():
-                patch.setenv(name, value)
+            if pause:
+                (folder / ".marks").mkdir(exist_ok=True)
+                patch.setenv(VARIABLE, pause)
             return growctl(*start, *world, "--runs-dir", runs)
 
     said = []
-    process = goes_on(SECOND)  # killed while it converts
-    wait_until(lambda: any(stage.glob(".converted_00000020.incomplete/fragments/*")), process)
+    process = goes_on(SECOND, in_conversion)  # killed while it converts
+    wait_until(lambda: any(stage.glob(".converted_00000020.incomplete/parameters/*")), process)
     said.append(stop(process, signal.SIGKILL)[0])
     assert not (stage / "converted_00000020").exists()
-    process = goes_on(SECOND, pause_steps=0)  # killed before its first own checkpoint
+    process = goes_on(SECOND, paused_rank(folder / ".marks", "1-large", 0))  # killed before its first own checkpoint
     wait_until(lambda: [r["event"] for r in read_metrics(stage / "metrics.jsonl")].count("start") == 2, process)
     said.append(kill(process, runs)[0])
     assert verify_checkpoint(stage / "converted_00000020")
-    process = goes_on(SECOND, pause_steps=21)
+    process = goes_on(SECOND, paused_rank(folder / ".marks", "1-large", 21))
     wait_until(reached(stage / "metrics.jsonl", "checkpoint", 40), process)
     said.append(kill(process, runs)[0])
     assert not list(stage.glob("converted_*"))

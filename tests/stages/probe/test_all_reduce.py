@@ -5,10 +5,8 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
-from hypothesis import strategies as st
 
-from stages.probe.all_reduce import all_reduce, expected_sum, filled
+from stages.probe.all_reduce import PATTERN, all_reduce
 from stages.probe.machine import describe
 from stages.probe.records import AllReduceSpec
 
@@ -16,18 +14,8 @@ CPU = torch.device("cpu")
 SPEC = AllReduceSpec(directory=".", num_elements=3000)
 
 
-@given(num_elements=st.integers(1, 3000), num_ranks=st.integers(1, 40), data=st.data())
-def test_the_expected_sum_is_exact_for_any_order_of_ranks(num_elements, num_ranks, data):
-    total = torch.zeros(num_elements)
-    for rank in data.draw(st.permutations(range(num_ranks))):
-        total += filled(num_elements, rank, CPU)
-    assert torch.equal(total, expected_sum(num_elements, num_ranks, CPU))
-
-
-def test_sums_are_exact_up_to_the_number_of_ranks_in_the_docstring():
-    largest = expected_sum(SPEC.num_elements, 16_000, torch.device("cpu")).double()
-    exact = 16_000 * filled(SPEC.num_elements, 0, CPU).double() + 16_000 * 15_999 / 2
-    assert (largest - exact).abs().max() / exact.max() < 1e-7
+def filled(num_elements: int, rank: int) -> torch.Tensor:
+    return (torch.arange(num_elements) % PATTERN + rank).float()
 
 
 @pytest.fixture
@@ -45,7 +33,7 @@ def second_of_two(monkeypatch):
 
 
 def test_correct_sums_have_no_wrong_elements(second_of_two):
-    second_of_two(lambda values: values.add_(filled(SPEC.num_elements, 0, CPU)))
+    second_of_two(lambda values: values.add_(filled(SPEC.num_elements, 0)))
     result = all_reduce(SPEC, CPU)
     assert (result.backend, result.num_ranks, result.wrong_elements) == ("pretended", 2, 0)
     assert result.seconds > 0
@@ -56,8 +44,8 @@ def test_correct_sums_have_no_wrong_elements(second_of_two):
     [
         (lambda values: values, 2997),  # the other rank's values are missing: only its zeros give the right sum
         (lambda values: values.mul_(2), 3000),
-        (lambda values: values.add_(filled(3000, 0, CPU)).view(-1)[7].add_(1), 1),
-        (lambda values: values.add_(filled(3000, 0, CPU).roll(64)), 3000),  # blocks arrive in the wrong places
+        (lambda values: values.add_(filled(3000, 0)).view(-1)[7].add_(1), 1),
+        (lambda values: values.add_(filled(3000, 0).roll(64)), 3000),  # blocks arrive in the wrong places
     ],
 )
 def test_wrong_sums_are_counted(second_of_two, reduce, wrong):
