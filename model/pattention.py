@@ -57,7 +57,7 @@ def pattend(x_BTD: Tensor, group: TokenGroup, function: ScoreFunction, kernels: 
         parts = (*group.keys, *group.values, *group.key_ramps, *group.value_shares)
         out_MO = pattend_with.apply(x_MD, group.tau, function, len(group.keys), *parts)
     else:
-        out_MO = token_factors(x_MD, group, function) @ _joined(group.values, group.value_shares)
+        out_MO = token_factors(x_MD, group, function) @ joined(group.values, group.value_shares)
     return out_MO.unflatten(0, x_BTD.shape[:-1])
 
 
@@ -68,7 +68,7 @@ def _cast(x_BTD: Tensor, group: TokenGroup, dtype: torch.dtype) -> tuple[Tensor,
 
 def token_factors(x_MD: Tensor, group: TokenGroup, function: ScoreFunction) -> Tensor:
     """The factor on each parameter token's value at each data token: theta(X K^T), (M, N), without a gradient."""
-    score_MN = x_MD @ _joined(group.keys, group.key_ramps).mT
+    score_MN = x_MD @ joined(group.keys, group.key_ramps).mT
     score_factors(score_MN, group.tau, function, factor_MN=score_MN)
     return score_MN
 
@@ -84,12 +84,12 @@ class _Pattend(torch.autograd.Function):
         ctx: Any, x_MD: Tensor, tau: Tensor, function: ScoreFunction, num_parts: int, *parts: Tensor | None
     ) -> Tensor:
         keys, values, ramps, shares = _quarters(parts, num_parts)
-        score_MN = x_MD @ _joined(keys, ramps).mT
+        score_MN = x_MD @ joined(keys, ramps).mT
         factor_MN = torch.empty_like(score_MN)
         norm_M1 = score_factors(score_MN, tau, function, factor_MN)
         ctx.save_for_backward(x_MD, score_MN, norm_M1, tau, *parts)
         ctx.function, ctx.num_parts = function, num_parts
-        return factor_MN @ _joined(values, shares)
+        return factor_MN @ joined(values, shares)
 
     @staticmethod
     @once_differentiable
@@ -97,7 +97,7 @@ class _Pattend(torch.autograd.Function):
         x_MD, saved_MN, norm_M1, tau, *parts = ctx.saved_tensors
         keys, values, ramps, shares = _quarters(parts, ctx.num_parts)
         needs_x, needs_parts = ctx.needs_input_grad[0], _quarters(ctx.needs_input_grad[4:], ctx.num_parts)
-        grad_MN = grad_out_MO @ _joined(values, shares).mT
+        grad_MN = grad_out_MO @ joined(values, shares).mT
         factor_MN = score_gradients(saved_MN, norm_M1, tau, ctx.function, grad_MN)
         grads: list[Tensor | None] = [None] * (4 * ctx.num_parts)
         if any(needs_parts[1]):
@@ -105,7 +105,7 @@ class _Pattend(torch.autograd.Function):
         del factor_MN
         if any(needs_parts[0]):
             grads[: ctx.num_parts] = _parted(grad_MN.mT @ x_MD, keys, ramps)
-        return grad_MN @ _joined(keys, ramps) if needs_x else None, None, None, None, *grads
+        return grad_MN @ joined(keys, ramps) if needs_x else None, None, None, None, *grads
 
 
 class _TritonPattend(torch.autograd.Function):
@@ -123,7 +123,7 @@ class _TritonPattend(torch.autograd.Function):
         keys, values, ramps, shares = _quarters(parts, num_parts)
         x_MD = x_MD.contiguous()
         out_MO, score_MN, norm_M = triton_kernels.forward(
-            x_MD, _joined(keys, ramps), _joined(values, shares), tau.item(), "elementwise"
+            x_MD, joined(keys, ramps), joined(values, shares), tau.item(), "elementwise"
         )
         ctx.save_for_backward(x_MD, score_MN, norm_M, tau, *parts)
         ctx.num_parts = num_parts
@@ -137,8 +137,8 @@ class _TritonPattend(torch.autograd.Function):
         grad_x_MD, grad_key_ND, grad_value_NO = triton_kernels.backward(
             grad_out_MO.contiguous(),
             x_MD,
-            _joined(keys, ramps),
-            _joined(values, shares),
+            joined(keys, ramps),
+            joined(values, shares),
             score_MN,
             norm_M,
             tau.item(),
@@ -152,7 +152,8 @@ def _quarters(parts: Sequence[Any], num_parts: int) -> tuple[Sequence[Any], ...]
     return tuple(parts[first : first + num_parts] for first in range(0, 4 * num_parts, num_parts))
 
 
-def _joined(parts: Sequence[Tensor], scales: Sequence[Scale]) -> Tensor:
+def joined(parts: Sequence[Tensor], scales: Sequence[Scale]) -> Tensor:
+    """The keys or values of a group as one tensor, each generation times its factor."""
     acting = [part if scale is None else part * scale for part, scale in zip(parts, scales, strict=True)]
     return acting[0] if len(acting) == 1 else torch.cat(acting)
 

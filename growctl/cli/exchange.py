@@ -176,8 +176,8 @@ def _export_official(checkpoint: str, output: Path, runs_dir: Path) -> Result:
     from stages.official.exporting import export_official
 
     source = find_checkpoint(checkpoint, runs_dir, tell)
-    with as_parameters(source, runs_dir, tell) as parameters, progress_bar("reading parameters") as on_progress:
-        files = export_official(parameters, output, on_progress=on_progress)
+    with as_parameters(source, runs_dir, tell) as parameters:
+        files = export_official(parameters, output)
     entries = {name: ExportedFile(entry.bytes, entry.sha256) for name, entry in files.items()}
     document = OfficialDocument(path=output, checkpoint=source, files=entries)
     return Result(document, [f"{output}: {', '.join(files)}"])

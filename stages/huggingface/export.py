@@ -105,7 +105,7 @@ def export_huggingface(
 def _layout(model: LanguageModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The architecture's settings, and the tensors."""
     if isinstance(model, Tokenformer):
-        return tokenformer_settings(model.config), tokenformer_tensors(model)
+        return tokenformer_settings(model), tokenformer_tensors(model)
     assert isinstance(model, Transformer)
     return neox_settings(model.config), neox_tensors(model)
 

@@ -8,10 +8,10 @@ joined projection to queries, keys and values are in another order.
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from model.config import PATTENTIONS, Generation, PattentionConfig, TokenformerConfig, TransformerConfig
-from model.pattention import Pattention
+from model.config import PATTENTIONS, TransformerConfig
+from model.pattention import Pattention, TokenGroup, joined
 from model.tokenformer import Tokenformer
 from model.transformer import Transformer
 
@@ -26,15 +26,16 @@ NEOX_NAMES = {
 """What GPT-NeoX calls the modules of a block."""
 
 
-def tokenformer_settings(config: TokenformerConfig) -> dict[str, Any]:
+def tokenformer_settings(model: Tokenformer) -> dict[str, Any]:
     """The part of `config.json` that describes the Pattentions."""
-
-    def groups(pattention: PattentionConfig) -> list[dict[str, Any]]:
-        return [
-            {"num_tokens": sum(g.num_tokens for g, _ in group), "tau": group[0][0].tau or pattention.tau}
-            for group in _groups(pattention)
-        ]
-
+    config = model.config
+    groups = [
+        {
+            name: [{"num_tokens": sum(map(len, g.keys)), "tau": g.tau.item()} for g in _token_groups(block, name)]
+            for name in PATTENTIONS
+        }
+        for block in model.blocks.values()
+    ]
     return {
         "model_type": "tokenformer",
         "architectures": ["TokenformerForCausalLM"],
@@ -46,10 +47,11 @@ def tokenformer_settings(config: TokenformerConfig) -> dict[str, Any]:
         "layer_norm_eps": config.norm_epsilon,
         "initializer_range": 0.02,
         "score_function": config.score_function,
-        "pattentions": [{name: groups(p) for name, p in block.pattentions().items()} for block in config.blocks],
+        "pattentions": groups,
     }
 
 
+@torch.no_grad()
 def tokenformer_tensors(model: Tokenformer) -> dict[str, Tensor]:
     """The model's tensors under the names of the modeling code.
 
@@ -59,29 +61,15 @@ def tokenformer_tensors(model: Tokenformer) -> dict[str, Tensor]:
     tensors = {"model.embed_tokens.weight": model.embedding.weight}
     for i, block in enumerate(model.blocks.values()):
         for name in PATTENTIONS:
-            pattention = cast(Pattention, getattr(block, name))
-            parts = [part for group in _groups(pattention.config) for part in group]
+            groups = _token_groups(block, name)
             place = f"model.layers.{i}.{'' if name == 'ffn' else 'attention.'}{name}"
-            tensors[f"{place}.key_tokens"] = _joined(
-                [(pattention.key_tokens[str(g.number)], g.key_ramp) for g, _ in parts]
-            )
-            tensors[f"{place}.value_tokens"] = _joined(
-                [(pattention.value_tokens[str(g.number)], share) for g, share in parts]
-            )
+            tensors[f"{place}.key_tokens"] = torch.cat([joined(g.keys, g.key_ramps) for g in groups])
+            tensors[f"{place}.value_tokens"] = torch.cat([joined(g.values, g.value_shares) for g in groups])
     return tensors | {f"model.norm.{name}": value for name, value in model.final_norm.named_parameters()}
 
 
-def _groups(pattention: PattentionConfig) -> list[list[tuple[Generation, float]]]:
-    """The generations, each with the factor on its values, in the order of the export: those that share a norm first,
-    then each that has its own."""
-    parts = list(zip(pattention.generations, pattention.value_shares, strict=True))
-    shared = [part for part in parts if part[0].tau is None]
-    own = [[part] for part in parts if part[0].tau is not None]
-    return [shared, *own] if shared else own
-
-
-def _joined(parts: list[tuple[Tensor, float]]) -> Tensor:
-    return torch.cat([tokens if factor == 1 else tokens * factor for tokens, factor in parts])
+def _token_groups(block: nn.Module, name: str) -> list[TokenGroup]:
+    return cast(Pattention, block.get_submodule(name)).token_groups()
 
 
 def neox_settings(config: TransformerConfig) -> dict[str, Any]:
@@ -100,6 +88,7 @@ def neox_settings(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
+@torch.no_grad()
 def neox_tensors(model: Transformer) -> dict[str, Tensor]:
     """The model's tensors under GPT-NeoX's names."""
     tensors = {"gpt_neox.embed_in.weight": model.embedding.weight}

@@ -1,21 +1,30 @@
 """Exports a Tokenformer in the layout of the official PyTorch code: a flat state dict and its NeoX YAML."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import torch
 import yaml
 from torch import Tensor
 
-from model.config import PattentionConfig, TokenformerConfig, TransformerConfig, num_parameters, published_tau
+from model.config import (
+    PattentionConfig,
+    ScoreFunction,
+    TokenformerConfig,
+    TransformerConfig,
+    num_parameters,
+    published_tau,
+)
 from model.errors import UserError
+from model.language_model import LanguageModel
 from model.parameter_names import TokensName
+from model.pattention import Pattention, joined
 from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full, require_space
 from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
-from stages.checkpoint.parameters import read_parameter, require_parameters
+from stages.checkpoint.parameters import load_model, require_parameters
 from stages.official.layout import official_names, official_settings
 from stages.stage_dir import TOKENIZER_NAME
 
@@ -31,15 +40,12 @@ _HEADER = """\
 """
 
 
-def export_official(
-    source: Path, output: Path, *, on_progress: Callable[[int, int], None] | None = None
-) -> dict[str, FileEntry]:
+def export_official(source: Path, output: Path) -> dict[str, FileEntry]:
     """Writes the directory `output`: the model of the checkpoint `source` as one file of weights in the official
     layout, `official.yml`, and the tokenizer if the checkpoint has one. Returns the files.
 
     The generations of a Pattention are joined. The tensors of a model with one generation are the checkpoint's, byte
     for byte. They are float32, but an import that has not changed keeps the type that all its tensors had.
-    `on_progress(done, total)` counts tensors of the official layout.
 
     Raises UserError if the official layout cannot hold the model, CheckpointError if `source` is not a complete
     `parameters` checkpoint or `output` exists, and DiskFull if there is no space. Partial output is deleted.
@@ -55,12 +61,8 @@ def export_official(
     with whole_directory(output) as staging:
         require_space(output, num_bytes)
         with raise_when_full(output, num_bytes):
-            names, dtype = official_names(config), _dtype(manifest)
-            state: dict[str, Tensor] = {}
-            for name, official in names.items():
-                state[official] = _merged(source, manifest, config, name).to(dtype)
-                if on_progress:
-                    on_progress(len(state), len(names))
+            model, dtype = load_model(source), _dtype(manifest)
+            state = {theirs: _merged(model, ours).detach().to(dtype) for ours, theirs in official_names(config).items()}
             with (staging / WEIGHTS_NAME).open("wb") as file:
                 torch.save(state, file)
             write_file(staging / SETTINGS_NAME, _settings(manifest, config).encode())
@@ -83,54 +85,47 @@ def misfit(config: TokenformerConfig | TransformerConfig) -> str | None:
         return "it has no layers, and needs at least one"
     if config.document_end_id is not None:
         return "it attends within documents only (data.document_mask), and the official code would compute other logits"
-    first: dict[str, tuple[str, int]] = {}
-    for name, pattention in _pattentions(config):
-        num_tokens = pattention.num_tokens
-        if any(generation.key_ramp != 1 for generation in pattention.generations):
-            return f"the ramp of {name} is not finished; train the model until it is"
-        if any(generation.tau is not None for generation in pattention.generations):
-            return f"{name} normalises a generation by itself (tau policy per-generation)"
-        if _value_factor(pattention, config) is None:
-            published = published_tau(config.score_function, num_tokens)
-            return f"{name} has tau {pattention.tau:.6g}, not the {published:.6g} of its {num_tokens:,} tokens"
-        other, same = first.setdefault(SLOTS[name.rpartition(".")[2]], (name, num_tokens))
-        if num_tokens != same:
-            return f"{name} has {num_tokens:,} tokens, but {other} has {same:,}; grow all layers alike"
+    sizes: dict[str, int] = {}
+    for block_id, block in zip(config.block_ids, config.blocks, strict=True):
+        for name, pattention in block.pattentions().items():
+            place, num_tokens = f"blocks.{block_id}.{name}", pattention.num_tokens
+            if any(generation.key_ramp != 1 for generation in pattention.generations):
+                return f"the ramp of {place} is not finished; train the model until it is"
+            if any(generation.tau is not None for generation in pattention.generations):
+                return f"{place} normalises a generation by itself (tau policy per-generation)"
+            if _value_factor(pattention, config.score_function) is None:
+                published = published_tau(config.score_function, num_tokens)
+                return f"{place} has tau {pattention.tau:.6g}, not the {published:.6g} of its {num_tokens:,} tokens"
+            if num_tokens != (same := sizes.setdefault(SLOTS[name], num_tokens)):
+                return f"{place} has {num_tokens:,} tokens, but others have {same:,}; grow all layers alike"
     return None
 
 
-def _pattentions(config: TokenformerConfig) -> list[tuple[str, PattentionConfig]]:
-    return [
-        (f"blocks.{block_id}.{name}", p)
-        for block_id, block in zip(config.block_ids, config.blocks, strict=True)
-        for name, p in block.pattentions().items()
-    ]
-
-
-def _value_factor(pattention: PattentionConfig, config: TokenformerConfig) -> float | None:
+def _value_factor(pattention: PattentionConfig, score_function: ScoreFunction) -> float | None:
     """The factor on all values that makes up for another tau than the published one; None if no factor does.
 
     tau multiplies the output under `gelu_l2_norm` and `softmax`, but stands inside GELU under `l2_norm_gelu`.
     """
-    published = published_tau(config.score_function, pattention.num_tokens)
+    published = published_tau(score_function, pattention.num_tokens)
     if math.isclose(pattention.tau, published):
         return 1.0
-    return None if config.score_function == "l2_norm_gelu" else pattention.tau / published
+    return None if score_function == "l2_norm_gelu" else pattention.tau / published
 
 
-def _merged(source: Path, manifest: Manifest, config: TokenformerConfig, name: str) -> Tensor:
+@torch.no_grad()
+def _merged(model: LanguageModel, name: str) -> Tensor:
     """The parameter `name` of a model with one generation: all generations joined, values with their shares."""
     tokens = TokensName.parse(name)
     if tokens is None:
-        return read_parameter(source, manifest, name, moments=False).fp32
-    pattention = config.block(tokens.block).pattentions()[tokens.pattention]
-    factor = _value_factor(pattention, config)
+        return model.get_parameter(name)
+    pattention = cast(Pattention, model.blocks[str(tokens.block)].get_submodule(tokens.pattention))
+    [group] = pattention.token_groups()
+    if tokens.kind == "key":
+        return joined(group.keys, group.key_ramps)
+    factor = _value_factor(pattention.config, pattention.score_function)
     assert factor is not None, "it fits"
-    parts = []
-    for generation, share in zip(pattention.generations, pattention.value_shares, strict=True):
-        part = read_parameter(source, manifest, str(tokens._replace(generation=generation.number)), moments=False).fp32
-        parts.append(part * (share * factor) if tokens.kind == "value" and share * factor != 1 else part)
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    value_NO = joined(group.values, group.value_shares)
+    return value_NO if factor == 1 else value_NO * factor
 
 
 def _dtype(manifest: Manifest) -> torch.dtype:

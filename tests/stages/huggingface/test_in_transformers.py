@@ -116,7 +116,7 @@ def test_the_modeling_code_computes_the_same_logits(behaviours, name, dtype, tol
                 "rope_theta": config.rotary_base,
                 "partial_rotary_factor": config.rotary_fraction,
             },
-            **tokenformer_settings(config),
+            **tokenformer_settings(ours),
         )
     ).to(dtype)
     missing = theirs.load_state_dict(tokenformer_tensors(ours), strict=False)

@@ -187,7 +187,7 @@ def test_layers_of_different_sizes_are_refused(tmp_path):
     write_checkpoint(tmp_path / "final")
     expand(tmp_path / "final", tmp_path / "grown", attention_tokens=(0, 5), policy=OFFICIAL)
     message = refusal(tmp_path, tmp_path / "grown")
-    assert "blocks.1.query has 10 tokens, but blocks.0.query has 5; grow all layers alike" in message
+    assert "blocks.1.query has 10 tokens, but others have 5; grow all layers alike" in message
 
 
 def test_a_transformer_is_refused(tmp_path):
