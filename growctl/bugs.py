@@ -7,6 +7,7 @@ import sys
 import tempfile
 import textwrap
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -28,43 +29,32 @@ def report_bug(error: Exception, runs_dir: Path, print_traceback: bool = False) 
     GROWCTL_DEBUG=1, it is printed too.
     """
     trace = "".join(traceback.format_exception(error))
-    written = _write(trace, runs_dir)
     if print_traceback or os.environ.get(DEBUG_VARIABLE) == "1":
         say(trace.rstrip(), error=True)
+    now = datetime.now(UTC)
+    facts = {"time": now.isoformat(timespec="seconds"), "command": shlex.join(sys.argv), "growctl": growctl_version()}
+    text = "".join(f"{name}: {value}\n" for name, value in (facts | {"python": platform.python_version()}).items())
+    where = f"The traceback could not be written to a file; {DEBUG_VARIABLE}=1 prints it"
+    for folder in _folders(runs_dir):
+        with suppress(OSError):
+            descriptor, path = tempfile.mkstemp(".txt", f"growctl-{now:%Y%m%dT%H%M%SZ}-", folder)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(f"{text}\n{trace}")
+            where = f"The traceback is in {path}; please report the bug with that file"
+            break
     what = textwrap.shorten(f"{type(error).__name__}: {error}", LONGEST_MESSAGE, placeholder=" ...")
-    if written:
-        where = f"The traceback is in {written}; please report the bug with that file"
-    else:
-        where = f"The traceback could not be written to a file; {DEBUG_VARIABLE}=1 prints it"
     say(f"growctl: this is a bug in growctl: {what.removesuffix('.')}. {where}", error=True)
 
 
-def _write(trace: str, runs_dir: Path) -> Path | None:
-    """Writes `trace` with the command and versions to a new file; returns its path, or None if no place is writable."""
-    now = datetime.now(UTC)
-    text = (
-        f"time: {now.isoformat(timespec='seconds')}\n"
-        f"command: {shlex.join(sys.argv)}\n"
-        f"growctl: {growctl_version()}\n"
-        f"python: {platform.python_version()}\n\n{trace}"
-    )
+def _folders(runs_dir: Path) -> Iterator[Path]:
+    """Where to write the traceback, in this order."""
     with suppress(OSError, ImportError):
         from growctl.runs_dir import RunsPaths  # imported late: another `stages` may shadow the one that it needs
 
         if runs_dir.is_dir():  # a missing one is not created for a bug report
-            folder = RunsPaths(runs_dir).bugs
-            folder.mkdir(exist_ok=True)
-            return _new_file(folder, now, text)
-    with suppress(OSError):
-        return _new_file(Path(tempfile.gettempdir()), now, text)
-    return None
-
-
-def _new_file(folder: Path, now: datetime, text: str) -> Path:
-    descriptor, path = tempfile.mkstemp(".txt", f"growctl-{now:%Y%m%dT%H%M%SZ}-", folder)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
-    return Path(path)
+            RunsPaths(runs_dir).bugs.mkdir(exist_ok=True)
+            yield RunsPaths(runs_dir).bugs
+    yield Path(tempfile.gettempdir())
 
 
 def growctl_version() -> str:

@@ -65,7 +65,7 @@ class RunStatus:
     reason: str | None = None
     """Why the run failed."""
     resume_command: str | None = None
-    """The command that starts or resumes the run; null if it would repair nothing, or a growctl is at work."""
+    """The command that starts or resumes the run; null if it is damaged, or a growctl is at work."""
     jobs: dict[str, str] = field(default_factory=dict)
     """The SLURM jobs last submitted for the run: {name: id}."""
     stages: tuple[StageStatus, ...] = ()
@@ -198,13 +198,8 @@ def _missing_files(
                 f"{paths.final} is missing, although the ledger records the end of its stage: {again}; otherwise "
                 "`growctl run` trains the stage again from the newest checkpoint that is there"
             )
-        elif _lacks_records(stage):
+        elif stage.state == "done" and not paths.metrics.exists():  # no command can write it again
             yield f"{paths.metrics} is missing: {again}"
-
-
-def _lacks_records(stage: StageStatus) -> bool:
-    """Whether a finished stage has lost its metrics.jsonl, which no command can write again."""
-    return stage.state == "done" and not (stage.directory and StagePaths(Path(stage.directory)).metrics.exists())
 
 
 def _imported(paths: RunPaths) -> RunStatus:
@@ -256,7 +251,7 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
         command += ["--runs-dir", str(runs_dir)]
     asks = ["--controls"] if ladder.no_controls.exists() else []
     at_work = any(run.state == "running" for run in family)
-    over = ("finished", "running", "imported", "unreadable", *(("not started",) if at_work else ()))
+    over = ("finished", "running", "imported", "damaged", "unreadable", *(("not started",) if at_work else ()))
     cannot = _why_not_resumed(family, ladder)
 
     def completed(run: RunStatus) -> RunStatus:
@@ -264,8 +259,6 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
             return run
         if cannot:
             return replace(run, notes=(*run.notes, cannot))
-        if run.state == "damaged" and any(map(_lacks_records, run.stages)):
-            return run
         return replace(run, resume_command=shlex.join([*command, *(asks if run.control else ())]))
 
     return list(map(completed, sorted(family, key=lambda run: (run.control is not None, run.name))))
