@@ -59,14 +59,13 @@ def show(
 ) -> Result:
     """Show what a prepared dataset holds: tokens, documents and their lengths, compression, sources of a mixture.
 
-    With --sample, show exactly what training reads there, cut where documents end.
+    With --sample, show exactly the text that training reads there.
 
     Example: growctl data show quickstart
 
     Example: growctl data show quickstart --sample 123456
     """
-    from growctl.data.samples import sample_lines
-    from growctl.data.show import data_section, show_dataset
+    from growctl.data.show import data_section, sample_lines, show_dataset
 
     document = show_dataset(dataset, overrides or [], runs_dir, sample)
     shown = [data_section(document)] if document.sample is None else sample_lines(document.sample)

@@ -9,23 +9,46 @@ from pathlib import Path
 
 import numpy as np
 
-from growctl.data.samples import SampleEntry, sample_of
+from growctl.ladder.budgets import stage_positions
+from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.load import load_schedule
+from growctl.ladder.stage_plans import plan_stages
 from growctl.runs_dir import RunsPaths
-from growctl.schedule.blocks import Schedule
+from growctl.schedule.blocks import Schedule, longest_context
 from growctl.schedule.sources import prepared_data
 from growctl.text.formatting import byte_count
 from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
 from model.errors import UserError
+from stages.corpus.tokenizer import open_tokenizer
 from stages.counted import counted
 from stages.data.dataset import DatasetManifest, dataset_parts, verify_dataset
 from stages.data.documents import DocumentEnds
 from stages.data.errors import reading
+from stages.data.samples import TrainingSamples
 from stages.data.spec import SPLITS, DataSpec, SplitName
 from stages.data.tokens import Int64Array
-from stages.stage_dir import MANIFEST_NAME
+from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
+MOST_INDEX = 2**62
+"""No training reads so far; beyond, 64-bit indices overflow."""
 PERCENTILES = {"shortest": 0, "5 %": 5, "25 %": 25, "median": 50, "75 %": 75, "95 %": 95, "longest": 100}
+
+
+@dataclass(frozen=True)
+class SampleEntry:
+    """A training sample: the tokens that a model reads, and one more, the target of the last."""
+
+    index: int
+    source: str | None
+    """The source of a mixture that it is from; None for a dataset that is not a mixture."""
+    epoch: int
+    """Counted from 0; of a mixture, the source's."""
+    position: int
+    """Of its first token in the train split; of a mixture, in the source's."""
+    ids: tuple[int, ...]
+    text: str
+    """The ids decoded, with ends of text. A character that is cut at an end of the sample becomes a replacement
+    character."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +89,40 @@ def show_dataset(reference: str, overrides: Sequence[str], runs_dir: Path, sampl
     ends = {split: [DocumentEnds(part.directory, split) for part in parts] for split in filled}
     lengths = {split: count_lengths(chain.from_iterable(each.lengths() for each in ends[split])) for split in filled}
     return DataShowDocument(directory, manifest, sources, lengths, None)
+
+
+def sample_of(schedule: Schedule, dataset: Path, manifest: DatasetManifest, index: int, runs_dir: Path) -> SampleEntry:
+    """The sample that `schedule` reads at `index`: a window of its longest context. Raises UserError beyond MOST_INDEX.
+
+    A stage that ends early, by its slope or after a rollback, makes a run read others than planned of a mixture.
+    """
+    begin = 0
+    if schedule.base is not None:
+        from growctl.run.start import Start  # slow
+
+        begin = Start(schedule, schedule.base, runs_dir).position(manifest)[0]
+    plans, longest = plan_stages(schedule), longest_context(schedule)
+    positions = stage_positions([plan.batch for plan in plans], [plan.num_steps for plan in plans], begin)
+    spans = mixture_spans(schedule, positions, schedule.base.mixture if schedule.base and begin else ())
+    data = schedule.data
+    samples = TrainingSamples(dataset, longest, schedule.seed, spans, data.when_exhausted, data.packing)
+    return read_sample(dataset, samples, index)
+
+
+def read_sample(dataset: Path, samples: TrainingSamples, index: int) -> SampleEntry:
+    """A sample of those opened from `dataset`. Raises UserError beyond MOST_INDEX, DataError for damage."""
+    if index >= MOST_INDEX:
+        raise UserError(f"sample {index}: samples are endless, but growctl counts them to 2**62 only")
+    ids, (source, epoch, pieces) = samples[index].tolist(), samples.origin(index)
+    text = open_tokenizer(dataset / TOKENIZER_NAME).decode(ids, skip_special_tokens=False)
+    return SampleEntry(index, dataset_parts(dataset)[source].name, epoch, pieces[0][0], tuple(ids), text)
+
+
+def sample_lines(sample: SampleEntry) -> list[str]:
+    """A sample for people, in lines."""
+    place = f"epoch {sample.epoch + 1:,}{f' of {sample.source}' if sample.source else ''}"
+    fact = f"sample {sample.index:,}: {place}, {len(sample.ids)} tokens from token {sample.position:,} of train"
+    return [fact, sample.text]
 
 
 def _find(reference: str, overrides: Sequence[str], runs: RunsPaths) -> tuple[Path, Schedule | None]:

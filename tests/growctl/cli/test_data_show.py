@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from growctl.data.samples import read_sample
-from growctl.data.show import PERCENTILES, count_lengths, data_section, show_dataset
+from growctl.data.show import PERCENTILES, count_lengths, data_section, read_sample, show_dataset
 from growctl.text.console import Terminal
 from growctl.text.terminal import print_sections
 from stages.corpus.mixture_dataset import Ingredient, write_mixture
@@ -77,23 +75,14 @@ def test_a_sample_shown_is_the_sample_that_training_reads(
 ) -> None:
     samples = TrainingSamples(dataset, sequence_length, seed, packing=packing)
     sample = read_sample(dataset, samples, index)
-    [expected] = samples.batch(index, 1).tolist()
-    assert [token for piece in sample.pieces for token in piece.ids] == expected
-    end = read_dataset_manifest(dataset).end_of_text_id
-    assert all(end not in piece.ids[:-1] for piece in sample.pieces)
-    assert [piece.ends_document for piece in sample.pieces] == [piece.ids[-1] == end for piece in sample.pieces]
-    assert "".join(piece.text for piece in sample.pieces) == Tokenizer.from_file(
-        str(dataset / "tokenizer.json")
-    ).decode(expected, skip_special_tokens=False)
-    assert all(before.ends_document for before, _ in pairwise(sample.pieces))
-    if packing == "concatenate":
-        assert all(after.first_token == 0 for _, after in pairwise(sample.pieces))
+    expected = samples.batch(index, 1)[0].tolist()
+    tokenizer = Tokenizer.from_file(str(dataset / "tokenizer.json"))
+    assert (list(sample.ids), sample.text) == (expected, tokenizer.decode(expected, skip_special_tokens=False))
 
 
 def test_a_schedule_that_packs_shows_its_packed_samples(folder: Path, dataset: Path) -> None:
     found = json.loads(show(folder, "data.packing=best_fit", "--sample", 3, "--json")[0])["sample"]
-    expected = TrainingSamples(dataset, 32, 5, packing="best_fit")[3].tolist()
-    assert [token for piece in found["pieces"] for token in piece["ids"]] == expected
+    assert found["ids"] == TrainingSamples(dataset, 32, 5, packing="best_fit")[3].tolist()
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +102,10 @@ def test_a_sample_of_a_mixture_is_shown_with_its_source(mixture: Path, index: in
     weights = (MixtureSpan(first_window=0, weights={"docs": 1.0, "chants": 1.0}),) if spans else ()
     samples = TrainingSamples(mixture, 32, 5, weights, "others", packing)
     sample = read_sample(mixture, samples, index)
-    assert [token for piece in sample.pieces for token in piece.ids] == samples.batch(index, 1)[0].tolist()
+    assert list(sample.ids) == samples.batch(index, 1)[0].tolist()
     source, epoch, _ = samples.origin(index)
     assert samples.mixture
     assert (sample.source, sample.epoch) == (samples.mixture.sources[source].name, epoch)
-    end = read_dataset_manifest(mixture).end_of_text_id
-    assert [piece.ends_document for piece in sample.pieces] == [piece.ids[-1] == end for piece in sample.pieces]
 
 
 def test_a_mixture_has_its_sources_and_the_sums_of_their_figures(mixture: Path, folder: Path) -> None:
@@ -143,12 +130,8 @@ def test_a_mixture_cannot_be_exported_but_its_sources_can(mixture: Path, tmp_pat
 
 def test_sample_prints_the_text_as_it_is(folder: Path, dataset: Path) -> None:
     sample = read_sample(dataset, TrainingSamples(dataset, 32, 5), 123456)
-    lines = [f"sample 123,456: epoch {sample.epoch + 1:,}, from token {sample.position:,} of train"]
-    for piece in sample.pieces:
-        start = f"from its token {piece.first_token}" if piece.first_token else "starts"
-        lines += [f"--- document {piece.document} {start} ---", piece.text]
-        lines += [f"--- document {piece.document} ends ---"] if piece.ends_document else []
-    assert show(folder, "--sample", 123456)[0] == "\n".join(lines) + "\n"
+    fact = f"sample 123,456: epoch {sample.epoch + 1:,}, 33 tokens from token {sample.position:,} of train"
+    assert show(folder, "--sample", 123456)[0] == f"{fact}\n{sample.text}\n"
 
 
 def test_figures_are_those_of_the_tokens(folder: Path, dataset: Path) -> None:
