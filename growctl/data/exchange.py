@@ -15,7 +15,6 @@ from typing import Literal
 import numpy as np
 from tokenizers import Tokenizer
 
-from model.errors import UserError
 from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_files, link_or_copy, sync_path, write_file
@@ -74,10 +73,10 @@ class Piece:
     start: int
     stop: int
 
-    def ends(self) -> Int64Array:
-        """Where its documents end, without those that have no tokens."""
-        ends = _filled_ends(self.files)
-        return ends[(ends > self.start) & (ends <= self.stop)]
+    def ends(self, start: int, stop: int) -> Int64Array:
+        """Where its documents end that end in tokens `start` to `stop`."""
+        ends = self.files.ends
+        return ends[(ends > start) & (ends <= stop)]
 
 
 def import_tokens(
@@ -93,13 +92,11 @@ def import_tokens(
     """Makes the dataset `output` of the token files called `sources` (`open_token_files`).
 
     Validation is the files called `validation` or, if there are none, the last documents of each source: a share of
-    `validation_fraction`. All tokens are read once. Raises UserError for files or a tokenizer that cannot be used,
+    `validation_fraction`. All tokens are read once. Raises DataError for files or a tokenizer that cannot be used,
     CheckpointError if `output` exists, DiskFull if it does not fit. Nothing incomplete remains.
     """
     progress = Progress(on_progress=on_progress)
-    if not tokenizer.is_file():
-        raise UserError(f"--tokenizer: there is no file {str(tokenizer)!r}")
-    loaded = read_tokenizer(tokenizer, end_of_text, str(tokenizer), ("--tokenizer", "--end-of-text"))
+    loaded = read_tokenizer(tokenizer, end_of_text, "--tokenizer", "--end-of-text")
     vocab_size = max(loaded.get_vocab().values()) + 1
     end_of_text_id = loaded.token_to_id(end_of_text)
     assert end_of_text_id is not None  # read_tokenizer rejects a tokenizer without it
@@ -154,7 +151,7 @@ def _split_pieces(
     train: Sequence[TokenFiles], validation: Sequence[TokenFiles], validation_fraction: float
 ) -> dict[SplitName, list[Piece]]:
     """The documents of each split: all of the files given for it or, if none are given for validation, the last
-    documents with tokens of every file. Raises DataError if a file is given twice or a split gets no tokens.
+    documents of every file. Raises DataError if a file is given twice or a split gets no tokens.
     """
     paths = [path.resolve() for files in (*train, *validation) for path in files.paths]
     if twice := [path for path in paths if paths.count(path) > 1]:
@@ -164,15 +161,14 @@ def _split_pieces(
         "validation": [Piece(files, 0, len(files.tokens)) for files in validation],
     }
     for files in train:
-        ends = _filled_ends(files)
-        left = len(ends) - (0 if validation else round(len(ends) * validation_fraction))
-        cut = int(ends[left - 1]) if left else 0
+        left = len(files.ends) - (0 if validation else round(len(files.ends) * validation_fraction))
+        cut = int(files.ends[left - 1]) if left else 0
         pieces["train"].append(Piece(files, 0, cut))
         pieces["validation"].append(Piece(files, cut, len(files.tokens)))
     splits = {name: [piece for piece in pieces[name] if piece.start < piece.stop] for name in SPLITS}
     for name in SPLITS:
         if not splits[name]:
-            num_documents = sum(len(_filled_ends(files)) for files in train)
+            num_documents = sum(len(files.ends) for files in train)
             raise DataError(
                 f"--validation-fraction {validation_fraction} of {counted(num_documents, 'document')} leaves no tokens"
                 f" for {name}; choose another, or name other files"
@@ -180,17 +176,10 @@ def _split_pieces(
     return splits
 
 
-def _filled_ends(files: TokenFiles) -> Int64Array:
-    """Where the documents that have tokens end."""
-    return files.ends[np.diff(files.ends, prepend=0) > 0]
-
-
 def _token_bytes(pieces: Sequence[Piece], vocab_size: int) -> Literal[2, 4]:
     """The width of the dataset's tokens: that of the files if all have the same, so that none needs a copy."""
     widths = {piece.files.dtype.itemsize for piece in pieces}
-    if len(widths) == 1 and widths <= {2, 4}:
-        return 2 if widths == {2} else 4
-    return 2 if vocab_size <= 2**16 else 4
+    return 2 if widths == {2} or (widths != {4} and vocab_size <= 2**16) else 4
 
 
 def _examine(
@@ -201,7 +190,11 @@ def _examine(
     Returns the UTF-8 bytes of the text, the number of documents, of those that do not end in the end of text, and of
     ends of text before the end of their document.
     """
-    lengths, tokens, ends = _bytes_by_token(tokenizer, vocab_size), piece.files.tokens, piece.ends()
+    lengths, tokens, ends = (
+        _bytes_by_token(tokenizer, vocab_size),
+        piece.files.tokens,
+        piece.ends(piece.start, piece.stop),
+    )
     num_bytes = num_unended = num_ends = 0
     for start, stop in chunks(piece.stop, piece.start):
         ids = tokens.read(start, stop - start)
@@ -254,9 +247,8 @@ def _write_files(staging: Path, split: SplitName, pieces: Sequence[Piece], token
             sync_path(staging / name)
         whole = (staging / name).stat().st_size == (stop - start) * token_bytes
         lengths[name] = None if whole else stop - start
-        ends = piece.ends()
-        if len(inside := ends[(ends > start) & (ends <= stop)] - start):
-            write_file(staging / f"{name}.index", inside.astype("<u8").tobytes())
+        if len(ends := piece.ends(start, stop) - start):
+            write_file(staging / f"{name}.index", ends.astype("<u8").tobytes())
             lengths[f"{name}.index"] = None
     hashes = hash_files(staging / name for name in lengths)
     return tuple(

@@ -34,7 +34,6 @@ PIECE_CHARACTERS = 1 << 16
 """A text is cut at the first place after so many characters."""
 
 Key = TypeVar("Key")
-Tokens = npt.NDArray[np.unsignedinteger]
 _CUT = re.compile("[^\\W_](?= )|[a-zA-Z一-龥가-힣](?=\n)")
 """Before a line feed only letters of every version of Unicode: some patterns join other characters with it."""
 
@@ -48,33 +47,26 @@ _PATTERNS = {
 }
 
 
-class Encoder:
-    """Encodes texts with a tokenizer. An end of text that is spelled out in a text is ordinary text."""
+def encode_documents(
+    tokenizer: Tokenizer, texts: Iterable[tuple[Key, str]], end_of_text_id: int | None, dtype: npt.DTypeLike
+) -> Iterator[tuple[Key, npt.NDArray[Any], bool]]:
+    """The tokens of each text and the end of text, if any, in order, in parts, with the text's key and whether it ends.
 
-    def __init__(self, tokenizer: Tokenizer, end_of_text_id: int, token_bytes: int) -> None:
-        """Sets up `tokenizer`. Tokens are little-endian integers of `token_bytes`."""
-        tokenizer.encode_special_tokens = True
-        self._tokenizer = tokenizer
-        self._dtype = np.dtype(f"<u{token_bytes}")
-        self._end = np.array([end_of_text_id], self._dtype)
-        self._is_cuttable = is_cuttable(tokenizer)
-
-    def documents(self, texts: Iterable[tuple[Key, str]]) -> Iterator[tuple[Key, Tokens, bool]]:
-        """The tokens of each text and the end of text, in order, in parts, with the text's key and whether it ends.
-
-        The parts of a document together are what the tokenizer gives for its whole text.
-        """
-        for batch in _batches(chain.from_iterable(self._pieces(key, text) for key, text in texts)):
-            encodings = self._tokenizer.encode_batch_fast([text for _, text, _ in batch], add_special_tokens=False)
-            for (key, _, is_last), encoding in zip(batch, encodings, strict=True):
-                ids = np.array(encoding.ids, self._dtype)
-                yield key, np.concatenate((ids, self._end)) if is_last else ids, is_last
-
-    def _pieces(self, key: Key, text: str) -> Iterator[tuple[Key, str, bool]]:
-        """Pieces of a text, and whether each is the last."""
-        parts = pieces(text) if self._is_cuttable else iter((text,))
-        for piece, following in pairwise(chain(parts, (None,))):
-            yield key, piece or "", following is None
+    The parts of a document together are what the tokenizer gives for its whole text. An end of text that is spelled out
+    in a text is ordinary text; `tokenizer` is set up for that.
+    """
+    tokenizer.encode_special_tokens = True
+    end = [] if end_of_text_id is None else [end_of_text_id]
+    is_cut = is_cuttable(tokenizer)
+    parts = (
+        (key, piece or "", following is None)
+        for key, text in texts
+        for piece, following in pairwise(chain(pieces(text) if is_cut else (text,), (None,)))
+    )
+    for batch in _batches(parts):
+        encodings = tokenizer.encode_batch_fast([text for _, text, _ in batch], add_special_tokens=False)
+        for (key, _, is_last), encoding in zip(batch, encodings, strict=True):
+            yield key, np.array(encoding.ids + end if is_last else encoding.ids, dtype), is_last
 
 
 def _batches(texts: Iterable[tuple[Key, str, bool]]) -> Iterator[list[tuple[Key, str, bool]]]:

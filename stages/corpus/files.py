@@ -11,14 +11,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 import fsspec
-import fsspec.compression
 import fsspec.utils
 from fsspec.implementations.local import LocalFileSystem
 
 from stages.checkpoint.files import hash_files, write_file
-from stages.corpus.location import PYTHON_STDLIB, by_hand, glob_root, is_about_the_repository, local_path, offline_copy
+from stages.corpus.location import PYTHON_STDLIB, by_hand, glob_root, local_path, offline_copy
 from stages.data.errors import DataError, is_missing, reading
-from stages.data.spec import DataSpec, SourceSpec
+from stages.data.spec import DataSpec
 
 NOT_STDLIB = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "__pycache__"}
 NO_TEXT = {".tar", ".tbz2", ".txz", ".zip", ".7z", ".parquet", ".arrow", ".feather", ".csv", ".tsv", ".npy", ".npz"}
@@ -72,10 +71,8 @@ def list_files(spec: DataSpec) -> tuple[Any, list[SourceFile], bool]:
             files, is_folder = _remote_files(fs, path, spec.include)
     if is_folder:
         files = [file for file in files if not any(part.startswith(".") for part in file.name.split("/"))]
-    if spec.include == SourceSpec.model_fields["include"].default:
-        files = [file for file in files if not is_about_the_repository(spec.source, file.name)]
     for file in files:
-        _require_reader(file, is_folder)
+        _require_text(file, is_folder)
     return fs, sorted(files, key=lambda file: file.name), is_folder
 
 
@@ -153,12 +150,8 @@ def _remote_files(fs: Any, path: str, include: str) -> tuple[list[SourceFile], b
     return files, info["type"] != "file"
 
 
-def _require_reader(file: SourceFile, is_folder: bool) -> None:
-    """Raises DataError if a file holds no text by its name, or if a package to read it is missing.
-
-    fsspec also reads .zst with `zstandard`, but then silently stops after a file's first frame, and `.zip`, but then
-    only the first file of the archive.
-    """
+def _require_text(file: SourceFile, is_folder: bool) -> None:
+    """Raises DataError if a file holds no text by its name. Of a `.zip`, fsspec reads only the first file."""
     suffixes = PurePosixPath(file.name.lower()).suffixes or [""]
     while suffixes[1:] and suffixes[-1] != ".zip" and suffixes[-1].removeprefix(".") in fsspec.utils.compressions:
         suffixes.pop()
@@ -168,9 +161,6 @@ def _require_reader(file: SourceFile, is_folder: bool) -> None:
             " Parquet and WebDataset tars; unpack or convert it, and set data.source to the new files, or data.include"
             " to others"
         )
-    zstd = getattr(fsspec.compression.compr.get("zstd"), "__name__", "")
-    if file.name.endswith(".zst") and zstd != "ZstdFile":
-        raise DataError(f"data.source: to read {file.path}, compressed by Zstandard, `pip install backports.zstd`")
 
 
 def with_hashes(

@@ -25,8 +25,6 @@ Spec = TypeVar("Spec", bound=DataSpec)
 PYTHON_STDLIB = "python-stdlib"
 LOCAL_SCHEMES = ("file", "local")
 
-_ABOUT = re.compile(r"(README|LICEN[CS]E|NOTICE|CITATION|CHANGELOG)(\.(md|txt|cff|rst))?", re.IGNORECASE)
-
 
 def local_path(source: str) -> str | None:
     """The absolute path of a file, folder or glob that `source` names; None for python-stdlib and other URLs."""
@@ -125,12 +123,6 @@ def offline_copy(source: str) -> str | None:
         return None
     path = os.path.join(glob.escape(folder) if glob.has_magic(below) else folder, below).rstrip("/")
     return path if glob.has_magic(below) or os.path.exists(path) else None
-
-
-def is_about_the_repository(source: str, name: str) -> bool:
-    """Whether `name` below the source is a text about a repository on the hub, such as its card, and not part of it."""
-    repository, _, below = _hub_parts(source)
-    return bool(repository) and not below and _ABOUT.fullmatch(name) is not None
 
 
 def _hub_parts(source: str) -> tuple[str, str, str]:

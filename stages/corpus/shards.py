@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from stages.checkpoint.files import sync_path, write_file
 from stages.corpus.corpus import Corpus, Skipped
-from stages.corpus.encoding import Encoder, Tokens
+from stages.corpus.encoding import encode_documents
 from stages.corpus.files import SourceFile
 from stages.corpus.tasks import Meter, ShardRecord, Tasks
 from stages.data.dataset import DatasetFile, DatasetSplit, joined_hash
@@ -50,7 +51,7 @@ class TokenWriter:
         self._hashes = [hashlib.sha256() for _ in ENDINGS]
         self.num_tokens = self.num_documents = 0
 
-    def add(self, tokens: Tokens, ends_document: bool) -> None:
+    def add(self, tokens: npt.NDArray[Any], ends_document: bool) -> None:
         """Writes tokens of a document; with `ends_document`, the document ends after them."""
         self.num_tokens += len(tokens)
         self._write(0, tokens.tobytes())
@@ -106,17 +107,17 @@ class Shards:
     def _tokenise(self, number: int, meter: Meter) -> ShardRecord:
         """Writes the tokens of both splits. Raises Interrupted if a local file has changed since the start."""
         seed, end = self.corpus.spec.shuffle_seed, self.end_of_text_id
-        encoder = Encoder(Tokenizer.from_file(str(self.directory / TOKENIZER_NAME)), end, self.token_bytes)
+        tokenizer = Tokenizer.from_file(str(self.directory / TOKENIZER_NAME))
         skipped, files = Skipped(self.corpus.spec), self.files[number]
         num_bytes, num_ends = dict.fromkeys(SPLITS, 0), dict.fromkeys(SPLITS, 0)
         text_hashes = dict.fromkeys(SPLITS, joined_hash(()))
-        documents = self.corpus.documents(files, None, meter.advance, skipped)
+        documents = ((each, each.text) for each in self.corpus.documents(files, None, meter.advance, skipped))
         with (
             TokenWriter(self.directory, "train" if seed is None else UNSHUFFLED, number) as train,
             TokenWriter(self.directory, "validation", number) as validation,
         ):
             writers: dict[SplitName, TokenWriter] = {"train": train, "validation": validation}
-            for document, tokens, is_last in encoder.documents((each, each.text) for each in documents):
+            for document, tokens, is_last in encode_documents(tokenizer, documents, end, f"<u{self.token_bytes}"):
                 split = document.split
                 writers[split].add(tokens, is_last)
                 num_ends[split] += int(np.count_nonzero(tokens == end))
@@ -159,7 +160,7 @@ class Shards:
         meter.advance(split.num_tokens * self.token_bytes)
         return ShardRecord(splits={"train": split})
 
-    def _bucket(self, path: Path, number: int) -> Iterator[Tokens]:
+    def _bucket(self, path: Path, number: int) -> Iterator[npt.NDArray[Any]]:
         """The documents of an unshuffled shard that belong to the bucket `number`."""
         first, stop = np.fromfile(path, "<u8", 2, offset=8 * number).tolist()
         if first == stop:

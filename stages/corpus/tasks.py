@@ -33,18 +33,24 @@ OnProgress = Callable[[str, float | None], None]
 class Meter:
     """Counts bytes and tokens of a piece of work."""
 
-    def __init__(self, description: str = "", total_bytes: int = 0, report: "OnWork | None" = None) -> None:
-        """`report` is called whenever something was done."""
-        self.description, self.total_bytes, self._report = description, total_bytes, report
-        self.done_bytes = self.earlier_bytes = self.num_tokens = 0
-        self._start = time.monotonic()
+    def __init__(self, description: str = "", total_bytes: int = 0, progress: "Progress | None" = None) -> None:
+        self.description, self.total_bytes, self._progress = description, total_bytes, progress
+        self.done_bytes = self.earlier_bytes = self.num_tokens = self._percent = 0
+        self._start = self._reported = time.monotonic()
 
     def advance(self, num_bytes: int, num_tokens: int = 0) -> None:
-        """Adds what was done."""
+        """Adds what was done. Reports each percent, and the figures once a second."""
         self.done_bytes += num_bytes
         self.num_tokens += num_tokens
-        if self._report:
-            self._report(self)
+        if self._progress is None:
+            return
+        if (percent := min(100, 100 * self.done_bytes // max(1, self.total_bytes))) > self._percent:
+            self._percent = percent
+            if self._progress.on_progress:
+                self._progress.on_progress(self.description, percent / 100)
+        if self._progress.on_work and (now := time.monotonic()) >= self._reported + 1:
+            self._reported = now
+            self._progress.on_work(self)
 
     def skip(self, num_bytes: int) -> None:
         """Adds what an earlier process has done."""
@@ -63,23 +69,16 @@ class Meter:
         return self.seconds * left / done if done and self.total_bytes else None
 
 
-OnWork = Callable[[Meter], None]
-"""Receives the meter of the work, once a second."""
-
-
+@dataclass
 class Progress:
     """Reports progress to the caller and to a log, if the log's folder exists."""
 
-    def __init__(
-        self,
-        log_path: Path | None = None,
-        on_progress: OnProgress | None = None,
-        on_work: OnWork | None = None,
-        tell: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        """`tell` gets lines that the user should see, whatever else is on the screen."""
-        self.log_path, self.on_progress, self.tell = log_path, on_progress, tell
-        self._on_work = on_work
+    log_path: Path | None = None
+    on_progress: OnProgress | None = None
+    on_work: Callable[[Meter], None] | None = None
+    """Receives the meter of the work, once a second."""
+    tell: Callable[[str], None] = lambda line: None
+    """Gets lines that the user should see, whatever else is on the screen."""
 
     def say(self, message: str, fraction: float | None = None) -> None:
         """Reports `message` to the log and, with the fraction done, to the caller."""
@@ -90,21 +89,9 @@ class Progress:
             self.on_progress(message, fraction)
 
     def meter(self, message: str, total_bytes: int) -> Meter:
-        """Reports the start of work on `total_bytes`. The meter reports each percent, and itself once a second."""
-        percent, second = 0, time.monotonic()
+        """Reports the start of work on `total_bytes`."""
         self.say(message, 0.0)
-
-        def report(meter: Meter) -> None:
-            nonlocal percent, second
-            if (now := min(100, 100 * meter.done_bytes // max(1, total_bytes))) > percent:
-                percent = now
-                if self.on_progress:
-                    self.on_progress(message, percent / 100)
-            if self._on_work and (clock := time.monotonic()) >= second + 1:
-                second = clock
-                self._on_work(meter)
-
-        return Meter(message, total_bytes, report)
+        return Meter(message, total_bytes, self)
 
 
 class ShardRecord(Strict):

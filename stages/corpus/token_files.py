@@ -60,7 +60,7 @@ class TokenFiles:
     """All tokens, read from disk on use. Ids are not checked."""
 
     ends: Int64Array
-    """Where each document ends, in tokens from the start: never falling. The last ends where the tokens end."""
+    """Where each document that has tokens ends, in tokens from the start. The last ends where the tokens end."""
 
 
 def open_token_files(path: Path) -> list[TokenFiles]:
@@ -89,7 +89,7 @@ def _open_datatrove(path: Path) -> TokenFiles:
             f"{path} has {num_bytes:,} bytes, but its documents end after {num_tokens:,} tokens of 2 or 4 bytes: it"
             " or its index is damaged, or they do not belong together"
         )
-    return TokenFiles(path, (path,), np.dtype(f"<u{size}"), Numbers.join([mapped(path, f"<u{size}")]), ends)
+    return TokenFiles(path, (path,), np.dtype(f"<u{size}"), Numbers.join([mapped(path, f"<u{size}")]), _rising(ends))
 
 
 def open_megatron(prefix: Path) -> TokenFiles:
@@ -130,8 +130,13 @@ def open_megatron(prefix: Path) -> TokenFiles:
         raise DataError(
             f"{path} is damaged: its documents do not follow each other from the first sequence to the last"
         )
-    ends = np.append(starts, bin_bytes)[bounds[1:]] // dtype.itemsize
+    ends = _rising(np.append(starts, bin_bytes)[bounds[1:]] // dtype.itemsize)
     return TokenFiles(prefix, tuple(paths), dtype, Numbers.join([mapped(part, dtype) for part in paths]), ends)
+
+
+def _rising(ends: Int64Array) -> Int64Array:
+    """Ends without those of documents that have no tokens."""
+    return ends[np.diff(ends, prepend=0) > 0]
 
 
 def _bin_paths(prefix: Path) -> list[Path]:

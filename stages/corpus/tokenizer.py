@@ -36,30 +36,30 @@ def given_tokenizer(spec: DataSpec) -> Tokenizer:
     """The tokenizer that the spec names, with truncation and padding turned off. Raises DataError if it is unusable."""
     assert spec.tokenizer is not None
     path = tokenizer_file(spec) or download_tokenizer(spec.tokenizer)
-    return read_tokenizer(path, spec.end_of_text, spec.tokenizer, keys=("data.tokenizer", "data.end_of_text"))
+    return read_tokenizer(path, spec.end_of_text, "data.tokenizer", "data.end_of_text")
 
 
-def open_tokenizer(path: Path, what: str | None = None) -> Tokenizer:
-    """The tokenizer in a file, which messages call `what`. Raises DataError if it is none."""
+def open_tokenizer(path: Path, key: str = "") -> Tokenizer:
+    """The tokenizer in a file, which the setting `key` gave. Raises DataError if it is none."""
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exceptions
-        raise DataError(f"{what or path} is not a tokenizer.json ({reason(error)})") from error
+        raise DataError(f"{key and f'{key}: '}{path} is not a tokenizer.json ({reason(error)})") from error
 
 
-def read_tokenizer(path: Path, end_of_text: str, name: str, keys: tuple[str, str]) -> Tokenizer:
+def read_tokenizer(path: Path, end_of_text: str, key: str, end_key: str) -> Tokenizer:
     """The tokenizer in the file `path`, with truncation and padding turned off. Raises DataError if it is unusable.
 
-    Messages call it `name`; `keys` are the settings that gave the tokenizer and the end of text.
+    `key` and `end_key` are the settings that gave the tokenizer and the end of text.
     """
-    tokenizer = open_tokenizer(path, f"{keys[0]}: {name!r}")
+    tokenizer = open_tokenizer(path, key)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if tokenizer.token_to_id(end_of_text) is None:
         special = sorted(token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special)
         raise DataError(
-            f"{keys[1]}: the tokenizer {name!r} has no token {end_of_text!r};"
-            f" its special tokens are {', '.join(special) or 'none'}"
+            f"{end_key}: the tokenizer {path} has no token {end_of_text!r}; its special tokens are"
+            f" {', '.join(special) or 'none'}"
         )
     return tokenizer
 

@@ -58,8 +58,8 @@ class SourceSpec(Strict):
     one, whose tokens are read on use."""
 
     include: str = Field("**/*", min_length=1, examples=["**/*.jsonl.zst"])
-    """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`. By default all, but
-    for README, LICENSE and the like at the root of a repository on the Hugging Face hub."""
+    """Which files of a folder to read: a glob relative to the folder, for example `**/*.jsonl.zst`. By default all
+    that are not hidden; the README of a repository on the Hugging Face hub is a text like any other."""
 
     document_separator: str | None = Field(None, min_length=1, examples=["====="])
     """The text between two documents of a plain text file; it belongs to neither. It applies to every such file and

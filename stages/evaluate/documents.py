@@ -13,7 +13,7 @@ from fsspec.implementations.local import LocalFileSystem
 from tokenizers import Tokenizer
 
 from model.errors import UserError
-from stages.corpus.encoding import Encoder
+from stages.corpus.encoding import encode_documents
 from stages.corpus.files import SourceFile
 from stages.corpus.records import BadRecord, read_records
 from stages.data.errors import DataError, reading
@@ -35,13 +35,12 @@ class TokenStream:
         """UTF-8 bytes of the documents."""
         self._files = files
         self._total_bytes = sum(file.stat().st_size for file in files)
-        self._has_end = end_of_text_id is not None
-        self._encoder = Encoder(Tokenizer.from_str(tokenizer.to_str()), end_of_text_id or 0, token_bytes=8)
+        self._tokenizer, self._end = Tokenizer.from_str(tokenizer.to_str()), end_of_text_id
 
     def __iter__(self) -> Iterator[Int64Array]:
         """Yields the tokens in arrays of any length."""
-        for _, ids, is_last in self._encoder.documents((None, text) for text in self._texts()):
-            tokens = ids.astype(np.int64)[: len(ids) - (is_last and not self._has_end)]
+        texts = ((None, text) for text in self._texts())
+        for _, tokens, _ in encode_documents(self._tokenizer, texts, self._end, np.int64):
             self.num_tokens += len(tokens)
             yield tokens
 

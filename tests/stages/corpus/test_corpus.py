@@ -317,15 +317,6 @@ def test_a_missing_source_is_an_error(tmp_path: Path, source: str, message: str)
         open_corpus(DataSpec(source=source.format(tmp=tmp_path)))
 
 
-def test_zstandard_files_are_rejected_without_a_reader_of_all_frames(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "d.jsonl.zst").write_bytes(b"")
-    monkeypatch.delitem(fsspec.compression.compr, "zstd", raising=False)
-    with pytest.raises(DataError, match=r"pip install backports\.zstd"):
-        open_corpus(DataSpec(source=str(tmp_path)))
-
-
 def test_a_url_is_read_through_its_file_system() -> None:
     with fsspec.open("memory://books/a.txt", "wb") as file:
         file.write("één".encode())

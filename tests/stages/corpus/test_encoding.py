@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from stages.corpus import encoding as encoding_module
-from stages.corpus.encoding import _PATTERNS, Encoder, is_cuttable, pieces
+from stages.corpus.encoding import _PATTERNS, encode_documents, is_cuttable, pieces
 
 END = "<|endoftext|>"
 PARTS = [*"abé7 \n", "ab", ".\n", "。\n", ",\r\n", ". ", "中\n", "  ", "\n\n", "'ll", "\u0301", "²", "\t", END]
@@ -93,7 +93,7 @@ def test_a_tokenizer_that_might_not_cut_encodes_documents_whole(change: Callable
     tokenizer = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
     change(tokenizer)
     assert not is_cuttable(tokenizer)
-    parts = list(Encoder(tokenizer, 0, 2).documents([(0, "ab " * 100_000)]))
+    parts = list(encode_documents(tokenizer, [(0, "ab " * 100_000)], 0, "<u2"))
     assert [is_last for _, _, is_last in parts] == [True]
 
 
@@ -102,7 +102,7 @@ def test_documents_of_any_length_keep_their_order_and_end_in_the_end_of_text(mon
     tokenizer = TOKENIZERS[0]
     texts = ["a b", "", "ab aa\n" * 60_000, f"b {END} a", "a" * 1000]
     found: list[list[int]] = [[]]
-    for text, tokens, is_last in Encoder(tokenizer, 0, 4).documents(zip(texts, texts, strict=True)):
+    for text, tokens, is_last in encode_documents(tokenizer, zip(texts, texts, strict=True), 0, "<u4"):
         assert text == texts[len(found) - 1]
         assert tokens.dtype == np.dtype("<u4")
         found[-1] += tokens.tolist()

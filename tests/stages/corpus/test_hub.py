@@ -123,18 +123,6 @@ def test_a_file_on_the_hub_is_read_in_parts_with_the_users_token(hub: Hub, folde
     assert hub.tokens == {f"Bearer {TOKEN}"}
 
 
-def test_the_card_and_the_licence_of_a_repository_are_no_text_of_it_unless_included(hub: Hub) -> None:
-    texts = {"a.txt": b"a", "README.rst.txt": b"b", "data/README.md": b"c"}
-    hub.files = {"README.md": b"a card", "LICENSE": b"a licence", **texts}
-
-    def names(source: str, include: str = "**/*") -> set[str]:
-        return {file.name for file in open_corpus(DataSpec(source=source, include=include)).files}
-
-    assert names("hf://datasets/owner/texts") == texts.keys()
-    assert names("hf://datasets/owner/texts/data") == {"README.md"}
-    assert names("hf://datasets/owner/texts", include="*.md") == {"README.md"}
-
-
 def test_a_gated_dataset_and_one_that_the_hub_does_not_show_say_which_credentials_to_give(hub: Hub) -> None:
     hub.refuses = "GatedRepo"
     with pytest.raises(
