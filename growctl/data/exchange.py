@@ -31,7 +31,7 @@ from stages.data.dataset import (
     dataset_fingerprint,
     dataset_manifest_bytes,
 )
-from stages.data.documents import DocumentEnds
+from stages.data.documents import document_lengths
 from stages.data.errors import DataError
 from stages.data.remote import remote_reading
 from stages.data.spec import SPLITS, DataSpec, SplitName
@@ -291,7 +291,7 @@ def export_megatron(dataset: Path, output: Path, on_progress: OnProgress | None 
     with raise_when_full(output), whole_directory(output) as staging:
         write_file(staging / TOKENIZER_NAME, (dataset / TOKENIZER_NAME).read_bytes())
         for split, name in names.items():
-            ends = np.cumsum(np.concatenate(list(DocumentEnds(dataset, split).lengths())))
+            ends = np.cumsum(np.concatenate(list(document_lengths(dataset, split))))
             dtype = np.dtype(f"<u{manifest.token_bytes}")
             source = TokenFiles(dataset / split, (), dtype, TokenSplit(dataset, split), ends)
             write_megatron(staging / name, source, advance)

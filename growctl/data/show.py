@@ -22,7 +22,7 @@ from model.errors import UserError
 from stages.corpus.tokenizer import open_tokenizer
 from stages.counted import counted
 from stages.data.dataset import DatasetManifest, dataset_parts, verify_dataset
-from stages.data.documents import DocumentEnds
+from stages.data.documents import document_lengths
 from stages.data.errors import reading
 from stages.data.samples import TrainingSamples
 from stages.data.spec import SPLITS, DataSpec, SplitName
@@ -86,8 +86,10 @@ def show_dataset(reference: str, overrides: Sequence[str], runs_dir: Path, sampl
         entry = sample_of(schedule, directory, manifest, sample, RunsPaths(runs_dir).directory)
         return DataShowDocument(directory, manifest, sources, {}, entry)
     filled: list[SplitName] = [split for split in SPLITS if manifest.splits[split].num_documents]
-    ends = {split: [DocumentEnds(part.directory, split) for part in parts] for split in filled}
-    lengths = {split: count_lengths(chain.from_iterable(each.lengths() for each in ends[split])) for split in filled}
+    lengths = {
+        split: count_lengths(chain.from_iterable(document_lengths(part.directory, split) for part in parts))
+        for split in filled
+    }
     return DataShowDocument(directory, manifest, sources, lengths, None)
 
 

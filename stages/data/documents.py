@@ -5,10 +5,8 @@ subtracted: a token counts all tokens of its document in its sequence, those aft
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,56 +22,31 @@ READ_AT_ONCE = 1 << 20
 """Documents whose ends are in memory at a time."""
 
 
-class _Shard(NamedTuple):
-    """A shard's documents, and where it lies in the stream of its split."""
+def document_lengths(dataset_dir: Path, split: SplitName) -> Iterator[Int64Array]:
+    """The lengths of all documents of a split in tokens, in order, in parts of at most READ_AT_ONCE documents.
 
-    ends: UInt64Array
-    """The documents' ends in tokens from the start of the shard: memory-mapped."""
-    first_token: int
-    first_document: int
-    before: int
-    """Where the last document ends that ends in an earlier shard, in tokens of the split. In an imported dataset, a
-    document may begin there and end here."""
-    last: int
-    """Where the last document ends that ends in this shard or an earlier one."""
-
-
-class DocumentEnds:
-    """The ends of a split's documents, in tokens. The end of text after a document belongs to it."""
-
-    def __init__(self, dataset_dir: Path, split: SplitName) -> None:
-        """Memory-maps the index files. Raises DataError if one is missing, or has not the size in the manifest."""
-        manifest = read_dataset_manifest(dataset_dir)
-        described = manifest.splits[split]
-        indices = {file.name: file for file in described.files}
-        self._shards: list[_Shard] = []
-        tokens = documents = last = 0
-        for shard in described.shards:
-            index = indices.get(f"{shard.name}.index")  # none for an imported shard in which no document ends
-            ends = _mapped_ends(dataset_dir, index) if index else np.empty(0, np.uint64)
-            before, last = last, tokens + int(ends[-1]) if len(ends) else last
-            self._shards.append(_Shard(ends, tokens, documents, before, last))
-            tokens, documents = tokens + shard_tokens(shard, manifest.token_bytes), documents + len(ends)
-        if (documents, last) != (described.num_documents, described.num_tokens):
-            raise DataError(f"{dataset_dir} is damaged: the index files of {split} do not fit its manifest")
-        self.num_documents = documents
-
-    def lengths(self) -> Iterator[Int64Array]:
-        """The lengths of all documents in tokens, in order, in parts of at most READ_AT_ONCE documents."""
-        for shard in self._shards:
-            before = shard.before - shard.first_token
-            for start in range(0, len(shard.ends), READ_AT_ONCE):
-                part = shard.ends[start : start + READ_AT_ONCE].astype(np.int64)
-                yield np.diff(part, prepend=before)
-                before = int(part[-1])
-
-    def document_at(self, position: int) -> tuple[int, int, int]:
-        """The document that holds the token at `position` of the stream: its number, counted from 0, and the
-        positions where it starts and ends. Raises IndexError beyond the split."""
-        shard = self._shards[bisect_right(self._shards, position, key=lambda shard: shard.last)]
-        number = int(np.searchsorted(shard.ends, np.uint64(max(0, position - shard.first_token)), side="right"))
-        start = shard.first_token + int(shard.ends[number - 1]) if number else shard.before
-        return shard.first_document + number, start, shard.first_token + int(shard.ends[number])
+    The end of text after a document belongs to it. Raises DataError if an index file is missing, or has not what the
+    manifest says.
+    """
+    manifest = read_dataset_manifest(dataset_dir)
+    described = manifest.splits[split]
+    indices = {file.name: file for file in described.files}
+    shards: list[tuple[int, UInt64Array]] = []
+    tokens = last = 0
+    for shard in described.shards:
+        index = indices.get(f"{shard.name}.index")  # none for an imported shard in which no document ends
+        ends = _mapped_ends(dataset_dir, index) if index else np.empty(0, np.uint64)
+        last = tokens + int(ends[-1]) if len(ends) else last
+        shards.append((tokens, ends))
+        tokens += shard_tokens(shard, manifest.token_bytes)
+    if (sum(len(ends) for _, ends in shards), last) != (described.num_documents, described.num_tokens):
+        raise DataError(f"{dataset_dir} is damaged: the index files of {split} do not fit its manifest")
+    last = 0
+    for first_token, ends in shards:
+        for start in range(0, len(ends), READ_AT_ONCE):
+            part = first_token + ends[start : start + READ_AT_ONCE].astype(np.int64)
+            yield np.diff(part, prepend=last)
+            last = int(part[-1])
 
 
 def _mapped_ends(dataset_dir: Path, file: DatasetFile) -> UInt64Array:

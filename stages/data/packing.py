@@ -28,7 +28,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, ValidationEr
 
 from model.strict import Strict
 from stages.data.dataset import DatasetPart, read_dataset_manifest
-from stages.data.documents import DocumentEnds, mean_attended_tokens
+from stages.data.documents import document_lengths, mean_attended_tokens
 from stages.data.errors import DataError
 from stages.data.tokens import Int64Array, mapped
 from stages.spec import Packing
@@ -233,7 +233,7 @@ def attended_tokens(parts: Sequence[DatasetPart], sequence_length: int, packing:
         if packing == "best_fit":
             mean = packing_facts(part.directory, sequence_length).attended_tokens
         else:
-            mean = mean_attended_tokens(DocumentEnds(part.directory, "train").lengths(), sequence_length)
+            mean = mean_attended_tokens(document_lengths(part.directory, "train"), sequence_length)
         total += part.weight * mean
     return total / sum(part.weight for part in parts)
 
@@ -284,7 +284,7 @@ def _write_index(file: IO[bytes], dataset_dir: Path, sequence_length: int) -> Pa
     num_windows = num_pieces = squares = 0
     file.seek(HEADER_BYTES)
     file.write(np.zeros(1, FIRST).tobytes())
-    for block in pack(DocumentEnds(dataset_dir, "train").lengths(), sequence_length):
+    for block in pack(document_lengths(dataset_dir, "train"), sequence_length):
         file.seek(HEADER_BYTES + FIRST.itemsize * (num_windows + 1))
         file.write((num_pieces + np.cumsum(block.num_pieces)).astype(FIRST).tobytes())
         file.seek(first_piece + PIECE.itemsize * num_pieces)

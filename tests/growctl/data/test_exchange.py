@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import fsspec
@@ -16,7 +15,7 @@ from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.prepare import prepare
 from stages.corpus.token_files import open_megatron
 from stages.data.dataset import read_dataset_manifest, verify_dataset
-from stages.data.documents import DocumentEnds
+from stages.data.documents import document_lengths
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import SPLITS, DataSpec, SplitName
 from stages.data.tokens import TokenSplit
@@ -51,7 +50,7 @@ def encoded(texts: list[str]) -> list[list[int]]:
 
 def documents_in(dataset: Path, split: SplitName) -> list[list[int]]:
     """The tokens of each document of a split."""
-    ends, tokens = np.cumsum(np.concatenate([*DocumentEnds(dataset, split).lengths()])), TokenSplit(dataset, split)
+    ends, tokens = np.cumsum(np.concatenate([*document_lengths(dataset, split)])), TokenSplit(dataset, split)
     return [part.tolist() for part in np.split(tokens.read(0, tokens.num_tokens), ends[:-1])]
 
 
@@ -146,12 +145,6 @@ def test_a_bin_in_parts_and_datatrove_files_become_shards_without_a_copy(tmp_pat
     assert train == encoded(TEXTS[:36] + TEXTS[:27] + TEXTS[30:39])
     assert documents_in(tmp_path / "new", "validation") == encoded(TEXTS[36:] + TEXTS[27:30] + TEXTS[39:])
     assert os.stat(tmp_path / "new/train/00000.ds").st_ino == os.stat(tmp_path / "pile-00000-of-00004.bin").st_ino
-    ends = DocumentEnds(tmp_path / "new", "train")
-    lengths = [len(text) for text in train]
-    assert np.concatenate(list(ends.lengths())).tolist() == lengths
-    bounds = enumerate(pairwise(accumulate(lengths, initial=0)))
-    places = [(number, start, end) for number, (start, end) in bounds for _ in range(start, end)]
-    assert [ends.document_at(position) for position in range(sum(lengths))] == places
     out, _ = run_here("data", "export", tmp_path / "new", "--to", "megatron", "--output", tmp_path / "again")
     assert texts_of(open_megatron(tmp_path / "again/train_text_document")) == train
 

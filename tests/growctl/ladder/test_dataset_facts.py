@@ -20,7 +20,7 @@ from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
-from stages.data.documents import DocumentEnds, mean_attended_tokens
+from stages.data.documents import document_lengths, mean_attended_tokens
 from stages.data.errors import DataError
 from stages.data.packing import packing_facts
 from stages.data.spec import DataSpec
@@ -58,7 +58,7 @@ def test_before_the_text_is_prepared_the_plan_counts_the_whole_context_and_says_
 
 def test_afterwards_plan_and_worker_count_the_tokens_attended_to(tmp_path: Path) -> None:
     dataset = prepare(tmp_path)
-    expected = mean_attended_tokens(DocumentEnds(dataset, "train").lengths(), 16)
+    expected = mean_attended_tokens(document_lengths(dataset, "train"), 16)
     masked, plain = loaded(tmp_path, MASKED), loaded(tmp_path, "data.attended_tokens={a: 3}")
     assert (masked.data.attended_tokens, plain.data.attended_tokens) == ({"16": expected}, None)
     [flops, of_plain] = [plan_stages(schedule)[0].flops for schedule in (masked, plain)]

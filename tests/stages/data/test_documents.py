@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from stages.data import documents
 from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
-from stages.data.documents import DocumentEnds
+from stages.data.documents import document_lengths
 from stages.data.errors import DataError
 from stages.data.spec import DataSpec
 
@@ -54,21 +53,16 @@ def write_ends(dataset: Path, *ends: int) -> None:
 @given(
     st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=12), min_size=1, max_size=4), st.sampled_from([1, 5, 100])
 )
-def test_lengths_and_places_of_documents_are_those_written(
+def test_lengths_of_documents_are_those_written(
     tmp_path_factory: pytest.TempPathFactory, shards: list[list[int]], at_once: int
 ) -> None:
-    ends = DocumentEnds(write_dataset(tmp_path_factory.mktemp("dataset"), shards), "train")
+    dataset = write_dataset(tmp_path_factory.mktemp("dataset"), shards)
     lengths = [length for shard in shards for length in shard]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(documents, "READ_AT_ONCE", at_once)
-        parts = list(ends.lengths())
+        parts = list(document_lengths(dataset, "train"))
     assert np.concatenate(parts).tolist() == lengths
     assert max(map(len, parts)) <= at_once
-    bounds = enumerate(pairwise(accumulate(lengths, initial=0)))
-    expected = [(number, start, end) for number, (start, end) in bounds for _ in range(start, end)]
-    assert [ends.document_at(position) for position in range(sum(lengths))] == expected
-    with pytest.raises(IndexError):
-        ends.document_at(sum(lengths))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +76,7 @@ def test_a_damaged_index_is_one_error_that_names_it(tmp_path: Path, ends: tuple[
     dataset = write_dataset(tmp_path, [[3, 1, 5]])
     write_ends(dataset, *ends)
     with pytest.raises(DataError, match="is damaged: ") as caught:
-        list(DocumentEnds(dataset, "train").lengths())
+        list(document_lengths(dataset, "train"))
     assert str(caught.value).endswith(message)
 
 
@@ -90,4 +84,4 @@ def test_a_shard_without_an_index_is_an_error(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path, [[3, 1, 5]])
     (dataset / "train/00000.ds.index").unlink()
     with pytest.raises(DataError, match=r"00000\.ds\.index is missing"):
-        DocumentEnds(dataset, "train")
+        list(document_lengths(dataset, "train"))
