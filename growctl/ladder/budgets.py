@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 
 Model = TokenformerConfig | TransformerConfig
 
-_BATCH_POWERS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
-"""By `learning_rate.batch_scaling`: the power of the ratio of batches that the rate is multiplied with."""
-
-
-def batch_scale(schedule: Schedule, index: int) -> float:
-    """The factor on the learning rate for the batch of stage `index` (`learning_rate.batch_scaling`)."""
-    usual = schedule.training.batch_size * schedule.training.sequence_length
-    power = _BATCH_POWERS[schedule.learning_rate.batch_scaling]
-    return float((stage_batch(schedule, index).tokens / usual) ** power)
-
 
 def stage_steps(schedule: Schedule, steps_done: Sequence[int] = (), models: Sequence[Model] | None = None) -> list[int]:
     """The optimizer steps of every stage: those that the finished stages took (`steps_done`), then whole budgets.
@@ -36,15 +26,22 @@ def stage_steps(schedule: Schedule, steps_done: Sequence[int] = (), models: Sequ
     `when: slope` may cut a budget short. If the ladder has one budget for all stages, the next stage then trains until
     its own share of it all the same. `models` are those of all stages at their ends, which a budget in FLOPs needs.
     """
-    training = schedule.training
+    training, stages, steps = schedule.training, schedule.stages, [*steps_done]
+    budget = training.ladder_flops or training.ladder_tokens
+    costs = [float(stage_batch(schedule, index).tokens) for index in range(len(stages))]
     if training.ladder_flops is not None:
         models = models or [each.final for each in stage_models(schedule)]
         costs = [step_flops(schedule, index, model).total for index, model in enumerate(models)]
-        return _steps_of_shares(schedule, training.ladder_flops, costs, steps_done)
-    if training.ladder_tokens is not None:
-        costs = [stage_batch(schedule, index).tokens for index in range(len(schedule.stages))]
-        return _steps_of_shares(schedule, training.ladder_tokens, costs, steps_done)
-    return [*steps_done, *(_steps(schedule, index) for index in range(len(steps_done), len(schedule.stages)))]
+    for index in range(len(steps), len(stages)):
+        stage, cost = stages[index], costs[index]
+        if budget is not None:
+            # Each stage ends at the step nearest to its share, counted from the ladder's first, so that roundings do
+            # not add up. Halves go up: rounded to even, they would depend on the stages before.
+            spent = sum(number * each for number, each in zip(steps, costs, strict=False))
+            steps.append(max(1, math.floor((budget * (stage.until or 1.0) - spent) / cost + 0.5)))
+        else:
+            steps.append(stage.train_steps or max(1, round((stage.train_tokens or 0) / cost)))
+    return steps
 
 
 def step_flops(schedule: Schedule, index: int, model: Model) -> Flops:
@@ -95,26 +92,3 @@ def stage_weights(schedule: Schedule, index: int) -> list[tuple[int, dict[str, f
     if stage.followed:
         return [(each.first_step, each.weights) for each in stage.followed]
     return [(0, stage.mixture or schedule.data.base_weights)]
-
-
-def _steps_of_shares(schedule: Schedule, budget: float, costs: Sequence[float], steps_done: Sequence[int]) -> list[int]:
-    """The steps of every stage if one budget is for all of them, in whose unit a step of each stage has its cost.
-
-    Each stage ends at the step that is nearest to its share of the budget, counted from the first step of the ladder,
-    so that roundings do not add up. Halves go up: rounded to even, they would depend on the stages before.
-    """
-    steps: list[int] = []
-    spent = 0.0
-    for index, (stage, cost) in enumerate(zip(schedule.stages, costs, strict=True)):
-        end = budget * (1.0 if stage.until is None else stage.until)
-        steps.append(steps_done[index] if index < len(steps_done) else max(1, math.floor((end - spent) / cost + 0.5)))
-        spent += steps[-1] * cost
-    return steps
-
-
-def _steps(schedule: Schedule, index: int) -> int:
-    stage = schedule.stages[index]
-    if stage.train_steps is not None:
-        return stage.train_steps
-    assert stage.train_tokens is not None
-    return max(1, round(stage.train_tokens / stage_batch(schedule, index).tokens))

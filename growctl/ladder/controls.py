@@ -60,33 +60,29 @@ def control_name(schedule: Schedule, kind: str, stage: str, budget: float) -> st
 
 def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: float) -> Iterator[tuple[str, Schedule]]:
     """(stage name or "", schedule) of each run for one entry of `controls` at one budget."""
-    base_flops = schedule.base_flops or 0.0
-    flops, last = budget * (base_flops + total_flops(plans).total), len(plans) - 1
+    base_flops, last = schedule.base_flops or 0.0, len(plans) - 1
+    total, largest = base_flops + total_flops(plans).total, plans[-1].model
+    others = {block.kind for block in schedule.controls if budget in block.budgets}
+    is_twinned = f"{schedule.model.family}-scratch" in others  # it trains the last size at this budget
     if kind == "best-scratch":
-        twin = f"{schedule.model.family}-scratch"
-        covered = [block for block in schedule.controls if block.kind == twin and budget in block.budgets]
         for index, plan in enumerate(plans):
             is_last_of_its_size = index == last or plans[index + 1].is_grown
-            if is_last_of_its_size and (index < last or not covered):  # the twin trains the last size at this budget
-                yield plan.name, _scratch(schedule, index, plan.model, flops, plans)
+            if is_last_of_its_size and (index < last or not is_twinned):
+                yield plan.name, _scratch(schedule, index, plan.model, budget * total, plans)
     elif kind == "scratch-of-each-size":
-        twins = (f"{schedule.model.family}-scratch", "best-scratch")
-        covered = [block for block in schedule.controls if block.kind in twins and budget in block.budgets]
         for plan, cost in finished_models(schedule, plans):
-            if cost.total < total_flops(plans).total or not covered:  # the twin trains that very run
+            own = base_flops + cost.total
+            if own < total or not (is_twinned or "best-scratch" in others):
                 followed = plans[: plan.index + 1]
-                yield (
-                    plan.name,
-                    _scratch(schedule, plan.index, plan.model, budget * (base_flops + cost.total), followed),
-                )
+                yield plan.name, _scratch(schedule, plan.index, plan.model, budget * own, followed)
     elif kind == "tokenformer-scratch":
-        yield "", _scratch(schedule, last, plans[last].model, flops, plans)
+        yield "", _scratch(schedule, last, largest, budget * total, plans)
     elif kind == "transformer-scratch":
-        largest = plans[last].model
         shape = largest if isinstance(largest, TransformerConfig) else equal_size_transformer(largest)
-        yield "", _scratch(schedule, last, shape, flops, plans)
+        yield "", _scratch(schedule, last, shape, budget * total, plans)
     elif kind == "single-jump":
-        yield "", _following(_with_flops(_single_jump(schedule, plans), flops - base_flops), schedule, plans[1:])
+        jump = _with_flops(_single_jump(schedule, plans), budget * total - base_flops)
+        yield "", _following(jump, schedule, plans[1:])
     else:
         yield "", _official_growth(schedule, plans, budget)
 
@@ -98,45 +94,42 @@ def _scratch(
     flops: float,
     followed: Sequence[StagePlan],
 ) -> Schedule:
-    """A schedule that trains a new model of that shape for `flops`, and reads a mixture as the stages `followed` do."""
-    return _following(_with_flops(_from_scratch(schedule, index, shape), flops), schedule, followed)
+    """A schedule of one stage that trains a new model of that shape for `flops`, on the machines of stage `index`.
 
-
-def _from_scratch(schedule: Schedule, index: int, shape: TokenformerConfig | TransformerConfig) -> Schedule:
-    """A schedule with one stage: a model of that shape, trained on the machines of stage `index`.
-
-    Its batch and its context are those of the ladder's last stage, in which losses are measured.
+    Its batch and its context are those of the ladder's last stage, in which losses are measured. It reads a mixture as
+    the stages `followed` do.
     """
-    stage = _bare(schedule.stages[index]).model_copy(update=_last_batch(schedule))
-    update: dict[str, Any] = {"stages": [stage], "launch": _launch(schedule, index)}
-    update["start"] = None
-    if isinstance(shape, TransformerConfig):
-        sizes = shape.model_dump(include={"num_layers", "hidden_size", "num_heads", "ffn_size"})
-        update["model"] = schedule.model.model_copy(update={"family": "transformer", **sizes})
-        update["stages"] = [update["stages"][0].model_copy(update={"attention_tokens": None, "ffn_tokens": None})]
-    else:
-        update["model"] = schedule.model.model_copy(update={"num_layers": shape.num_layers})
-        update["stages"] = [update["stages"][0].model_copy(update=_tokens(shape))]
-    return schedule.model_copy(update=update)
+    last = schedule.stages[-1]
+    batch = {key: getattr(last, key) for key in ("batch_size", "batch_tokens", "sequence_length")}
+    sizes = shape.model_dump(include={"family", "hidden_size", "num_heads", "ffn_size"})
+    update = {
+        "start": None,
+        "stages": [_bare(schedule.stages[index]).model_copy(update=batch | _tokens(shape))],
+        "model": schedule.model.model_copy(update=sizes | {"num_layers": shape.num_layers}),
+        "launch": _launch(schedule, index),
+    }
+    return _following(_with_flops(schedule.model_copy(update=update), flops), schedule, followed)
 
 
 def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
     """The ladder's first stage unchanged, then its last size in one growth."""
-    last, shape = _bare(schedule.stages[-1]), plans[-1].model
-    if isinstance(shape, TransformerConfig):
-        last = last.model_copy(update=shape.model_dump(include={"num_layers", "hidden_size", "ffn_size"}))
-    else:
+    shape = plans[-1].model
+    sizes = shape.model_dump(include={"num_layers", "hidden_size", "ffn_size"})
+    if isinstance(shape, TokenformerConfig):
         deeper = {"num_layers": shape.num_layers} if shape.num_layers > plans[0].model.num_layers else {}
-        last = last.model_copy(update=_tokens(shape) | deeper)
-    stages = [_with_steps(schedule.stages[0], plans[0].num_steps), last]
-    growth = _fixed_growth(schedule)
-    launch = _launch(schedule, 0, len(plans) - 1)
-    return schedule.model_copy(update={"stages": stages, "growth": growth, "launch": launch})
+        sizes = _tokens(shape) | deeper
+    last = _bare(schedule.stages[-1]).model_copy(update=sizes)
+    update = {
+        "stages": [_with_steps(schedule.stages[0], plans[0].num_steps), last],
+        "growth": _fixed_growth(schedule),
+        "launch": _launch(schedule, 0, len(plans) - 1),
+    }
+    return schedule.model_copy(update=update)
 
 
-def _tokens(shape: TokenformerConfig) -> dict[str, int | None]:
-    """The keys of a stage for the parameter tokens of a model whose layers are equal."""
-    first = shape.blocks[0] if shape.blocks else None
+def _tokens(shape: TokenformerConfig | TransformerConfig) -> dict[str, int | None]:
+    """The keys of a stage for the parameter tokens of a model whose layers are equal; without values if it has none."""
+    first = shape.blocks[0] if isinstance(shape, TokenformerConfig) and shape.blocks else None
     sizes = (first.query.num_tokens, first.ffn.num_tokens) if first else (None, None)
     return dict(zip(("attention_tokens", "ffn_tokens"), sizes, strict=True))
 
@@ -188,23 +181,14 @@ def _following(control: Schedule, schedule: Schedule, followed: Sequence[StagePl
                 after = weights[-1].first_step + 1 if weights else 0  # the control's steps are few
                 weights.append(FollowedWeights(first_step=max(first_step + step, after), weights=each))
         position += plan.budget_tokens + (started if plan is followed[0] else 0)
-    update = (
-        {"mixture": weights[0].weights, "followed": None}
-        if len(weights) == 1
-        else {"mixture": None, "followed": weights}
-    )
+    changes = len(weights) > 1
+    update = {"mixture": None if changes else weights[0].weights, "followed": weights if changes else None}
     return control.model_copy(update={"stages": [*before, last.model_copy(update=update)]})
 
 
 def _bare(stage: StageBlock) -> StageBlock:
     """A stage without the keys that describe how it grows from the one before."""
     return stage.model_copy(update=dict.fromkeys(("layers", "num_layers", "hidden_size", "ffn_size", "ramp_steps")))
-
-
-def _last_batch(schedule: Schedule) -> dict[str, int | None]:
-    """The keys of a stage that train at the batch and the context of the ladder's last one."""
-    last = schedule.stages[-1]
-    return {key: getattr(last, key) for key in ("batch_size", "batch_tokens", "sequence_length")}
 
 
 def _launch(schedule: Schedule, *stages: int) -> Any:

@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from growctl.ladder.budgets import batch_scale, first_sample, stage_positions, stage_steps, step_flops
+from growctl.ladder.budgets import first_sample, stage_positions, stage_steps, step_flops
 from growctl.ladder.sizes import Growth, attending, growth_before, is_grown, stage_models, tau_after_growth
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule, StageBatch, evaluation_length, longest_context, stage_batch
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token
 from model.policy import has_unfinished_ramps
-from stages.counted import counted
-from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec, settled_step
+from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
 from stages.stage_dir import StagePaths
+
+_BATCH_POWERS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
+"""By `learning_rate.batch_scaling`: the power of the ratio of batches that the rate is multiplied with."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +102,6 @@ class StagePlan:
         return self.num_steps * self.tokens_per_step
 
     @property
-    def settled_step(self) -> int:
-        """The step before which the stage's loss is no measure (`stages.spec.settled_step`)."""
-        return settled_step(
-            self.num_steps, self.learning_rate, self.ramp_steps, self.anneal_steps, generations=self.generations
-        )
-
-    @property
     def flops(self) -> Flops:
         """Training FLOPs of the stage."""
         return self.step_flops * self.num_steps
@@ -126,13 +121,20 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
     steps = stage_steps(schedule, steps_done, [each.final for each in models])
     batches = [stage_batch(schedule, index) for index in range(len(steps))]
     positions, measured_at = stage_positions(batches, steps), batches[-1].sequence_length
-    plans: list[StagePlan] = []
+    growth, plans = schedule.growth, []
     for index, (stage, (initial, grown)) in enumerate(zip(schedule.stages, models, strict=True)):
-        model, batch = attending(schedule, grown), batches[index]
-        has_own_loss = batch.sequence_length != measured_at
+        model, batch, num_steps = attending(schedule, grown), batches[index], steps[index]
         attended_tokens = schedule.data.attended_at(batch.sequence_length)
+        own_flops = forward_flops_per_token(model, attended_tokens).total
+        recomputed = recomputed_flops_per_token(model, attended_tokens) if schedule.launch.recompute_every else 0.0
         tau = tau_after_growth(schedule, index)
-        first_step = sum(steps[:index])
+        unfinished, newest = is_grown(schedule, index) and tau == "ramp", index
+        if isinstance(initial, TokenformerConfig) and isinstance(model, TokenformerConfig):
+            unfinished, newest = has_unfinished_ramps(initial), model.newest_generation
+        ramp, anneal = (
+            min(stage.ramp_steps or max(1, round(share * num_steps)), num_steps - 1)  # the last update comes at its end
+            for share in (growth.ramp, growth.anneal)
+        )
         plans.append(
             StagePlan(
                 index=index,
@@ -140,24 +142,18 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 model=model,
                 num_parameters=num_parameters(model),
                 num_embedding_parameters=model.vocab_size * model.hidden_size,
-                num_steps=steps[index],
-                first_step=first_step,
+                num_steps=num_steps,
+                first_step=sum(steps[:index]),
                 batch=batch,
                 first_token=positions[index],
                 step_flops=step_flops(schedule, index, grown),
-                step_recomputed_flops=batch.tokens * recomputed_flops_per_token(model, attended_tokens)
-                if schedule.launch.recompute_every
-                else 0.0,
+                step_recomputed_flops=batch.tokens * recomputed,
                 evaluation_flops_per_token=forward_flops_per_token(model, schedule.data.attended_at(measured_at)).total,
-                own_evaluation_flops_per_token=forward_flops_per_token(model, attended_tokens).total
-                if has_own_loss
-                else None,
+                own_evaluation_flops_per_token=own_flops if batch.sequence_length != measured_at else None,
                 learning_rate=_learning_rate(schedule, steps, index),
-                generations=_rules(schedule, index, model, steps[index]) if tau else (),
-                ramp_steps=_ramp_steps(schedule, index, initial, steps[index]),
-                anneal_steps=_steps_of(schedule, index, schedule.growth.anneal, steps[index])
-                if tau == "anneal"
-                else None,
+                generations=growth.rules(newest, num_steps) if tau else (),
+                ramp_steps=ramp if unfinished else 0,
+                anneal_steps=anneal if tau == "anneal" else None,
                 growth=growth_before(schedule, index),
                 is_grown=is_grown(schedule, index),
                 has_initial=index > 0 or schedule.start is not None,
@@ -171,34 +167,11 @@ def total_flops(plans: list[StagePlan]) -> Flops:
     return sum((plan.flops for plan in plans), Flops(0.0, 0.0, 0.0))
 
 
-def _rules(
-    schedule: Schedule, index: int, model: TokenformerConfig | TransformerConfig, num_steps: int
-) -> tuple[GenerationRule, ...]:
-    """How each generation learns in a stage whose newest generation is new."""
-    newest = model.newest_generation if isinstance(model, TokenformerConfig) else index
-    return schedule.growth.rules(newest, num_steps)
-
-
-def _ramp_steps(schedule: Schedule, index: int, initial: TokenformerConfig | TransformerConfig, num_steps: int) -> int:
-    """Steps over which the stage finishes its key ramps: those of its growth, or of its start checkpoint."""
-    growth = schedule.growth
-    if isinstance(initial, TokenformerConfig):
-        unfinished = has_unfinished_ramps(initial)
-    else:
-        unfinished = is_grown(schedule, index) and growth.tau == "ramp"
-    return _steps_of(schedule, index, growth.ramp, num_steps) if unfinished else 0
-
-
-def _steps_of(schedule: Schedule, index: int, share: float, num_steps: int) -> int:
-    """Steps of a stage's ramp, by default that share of the stage: at least one, and fewer than all, so that the last
-    update comes at its end."""
-    return min(schedule.stages[index].ramp_steps or max(1, round(share * num_steps)), num_steps - 1)
-
-
 def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> LearningRate:
     block = schedule.learning_rate
     total = sum(steps) if block.span == "ladder" else steps[index]
     after_warmup = max(0, total - block.warmup_steps)
+    usual = schedule.training.batch_size * schedule.training.sequence_length
     return LearningRate(
         shape=block.shape,
         peak=block.peak,
@@ -207,7 +180,7 @@ def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> Learning
         decay_steps=min(round(block.decay * total), after_warmup),
         total_steps=total,
         first_step=sum(steps[:index]) if block.span == "ladder" else 0,
-        scale=batch_scale(schedule, index),
+        scale=float((stage_batch(schedule, index).tokens / usual) ** _BATCH_POWERS[block.batch_scaling]),
     )
 
 
@@ -279,6 +252,7 @@ def plan_release(schedule: Schedule, plan: StagePlan) -> StagePlan | None:
     if block is None or has_decayed(plan):
         return None
     steps = max(1, round(block.decay * plan.num_steps))
+    span = {"shape": "wsd", "warmup_steps": 0, "decay_steps": steps, "total_steps": steps, "first_step": 0}
     return replace(
         plan,
         name=f"{plan.name}/release",
@@ -286,17 +260,11 @@ def plan_release(schedule: Schedule, plan: StagePlan) -> StagePlan | None:
         num_steps=steps,
         first_step=plan.first_step + plan.num_steps,
         first_token=plan.first_token + plan.budget_tokens,
-        learning_rate=LearningRate(
-            shape="wsd",
-            peak=plan.learning_rate.peak,
-            final=plan.learning_rate.final,
-            warmup_steps=0,
-            decay_steps=steps,
-            total_steps=steps,
-            first_step=0,
-            scale=plan.learning_rate.scale,
+        learning_rate=plan.learning_rate.model_copy(update=span),
+        generations=tuple(  # as in the stage's last step
+            GenerationRule(lr_scale=rule.factor(plan.num_steps - 1), weight_decay=rule.weight_decay)
+            for rule in plan.generations
         ),
-        generations=tuple(_at_the_end(rule, plan.num_steps) for rule in plan.generations),
         ramp_steps=0,
         anneal_steps=None,
         growth=Growth(),
@@ -316,11 +284,6 @@ def finished_models(schedule: Schedule, plans: Sequence[StagePlan]) -> list[tupl
     return models
 
 
-def _at_the_end(rule: GenerationRule, num_steps: int) -> GenerationRule:
-    """How a generation learns after a stage of `num_steps`: as in its last step. What was frozen all along stays so."""
-    return GenerationRule(lr_scale=rule.factor(num_steps - 1), weight_decay=rule.weight_decay)
-
-
 def has_decayed(plan: StagePlan) -> bool:
     """Whether the learning rate has decayed at the stage's end, so that its `final/` is a finished model."""
     rate = plan.learning_rate
@@ -331,19 +294,12 @@ def has_decayed(plan: StagePlan) -> bool:
 def reason_not_to_release(plan: StagePlan) -> str | None:
     """Why no release can branch from the end of a stage; None if one can. Does not apply where the rate has decayed."""
     rate = plan.learning_rate
-    end = rate.first_step + plan.num_steps
     if rate.shape == "cosine":
-        return (
-            "the cosine over the whole ladder has left the peak there, and a release decays from the peak; use "
-            "learning_rate.shape wsd, or learning_rate.span stage, with which every stage ends in a finished model"
-        )
-    if end < rate.warmup_steps:
-        return f"the learning rate still warms up there, until step {rate.warmup_steps}; the stage ends at step {end}"
+        return "the cosine over the whole ladder has left the peak there; use learning_rate.shape wsd or span stage"
+    if rate.first_step + plan.num_steps < rate.warmup_steps:
+        return f"the learning rate still warms up there, until step {rate.warmup_steps}"
     if rate.undecayed_steps is not None and rate.undecayed_steps < plan.num_steps:
-        return (
-            f"the ladder's own decay begins {counted(plan.num_steps - rate.undecayed_steps, 'step')} before the stage "
-            "ends, and a release decays from the peak; use a smaller learning_rate.decay"
-        )
+        return "the ladder's own decay begins before the stage ends; use a smaller learning_rate.decay"
     return None
 
 

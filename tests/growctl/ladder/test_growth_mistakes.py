@@ -49,7 +49,7 @@ def growing(**growth: Any) -> dict[str, Any]:
         (growing(weight_decay=[-0.1]), "growth.weight_decay.0"),
         (growing(old_tokens="rest"), "growth.old_tokens"),
         (growing(old_tokens={"freeze_for": 0}), "growth.old_tokens.freeze_for"),
-        (growing(old_tokens={"freeze": 3}), "growth.old_tokens.freeze growth.old_tokens.freeze_for"),
+        (growing(old_tokens={"freeze": 3}), "growth.old_tokens.freeze"),
         (growing(rewarmup=5), "growth.rewarmup"),
         (growing(rewarmup={"steps": -5}), "growth.rewarmup.steps"),
         (growing(rewarmup={"of": "old"}), "growth.rewarmup.of"),

@@ -387,19 +387,6 @@ def test_every_stage_but_the_last_has_a_slope_trigger_with_its_own_flops() -> No
     assert triggers(ladder((4, 8), growth=slope)) == [None]
 
 
-def test_a_stage_settles_once_its_rates_ramps_and_tau_stand_still() -> None:
-    sizes = (4, 8), (8, 16), (16, 32)
-    assert [plan.settled_step for plan in plan_stages(ladder(*sizes))] == [2, 1, 1]  # the warm-up, then the ramps
-    cases: list[tuple[dict[str, Any], int]] = [
-        ({"old_tokens": {"freeze_for": 3}, "rewarmup": {"steps": 4}}, 7),
-        ({"old_tokens": "freeze"}, 1),
-        ({"ramp": 0.5}, 10),
-        ({"init": "zero-key", "tau": "anneal", "anneal": 0.75}, 15),
-    ]
-    for growth, settled in cases:
-        assert plan_stages(ladder(*sizes, growth=growth))[1].settled_step == settled, growth
-
-
 @pytest.mark.parametrize(("preset", "kept"), [("growctl-default", True), ("official", False), ("paper-appendix", True)])
 def test_the_preset_decides_whether_old_groups_keep_adams_steps(preset: str, kept: bool, tmp_path: Any) -> None:
     """Parameter groups missing from `group_steps` start with fresh moments."""
