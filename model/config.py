@@ -265,6 +265,18 @@ def parameter_shapes(config: TokenformerConfig | TransformerConfig) -> dict[str,
     return shapes | {f"{FINAL_NORM}.weight": (width,), f"{FINAL_NORM}.bias": (width,)}
 
 
+def parameter_shape(name: str, config: TokenformerConfig | TransformerConfig) -> tuple[int, ...]:
+    """The shape of parameter `name`.
+
+    Parameter tokens are looked up directly, so the time to draw a growth is linear in the number of added parameters.
+    """
+    tokens = TokensName.parse(name)
+    if isinstance(config, TokenformerConfig) and tokens:
+        generations = config.block(tokens.block).pattentions()[tokens.pattention].generations
+        return next((g.num_tokens, config.hidden_size) for g in generations if g.number == tokens.generation)
+    return parameter_shapes(config)[name]
+
+
 def num_parameters(config: TokenformerConfig | TransformerConfig) -> int:
     """The number of parameters. The tied embedding counts once."""
     return sum(math.prod(shape) for shape in parameter_shapes(config).values())

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig, parameter_shapes
+from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig, parameter_shape, parameter_shapes
 from model.depth import WRITES_RESIDUAL, copied_block_id
-from model.errors import UserError
 from model.initialization import initial_parameter, initial_std
 from model.language_model import bare_model
 from model.parameter_names import TOKEN_KINDS, TokenKind, TokensName
@@ -41,18 +40,9 @@ def root_mean_square(value: Tensor) -> float:
 
 
 def added_parameters(old: TokenformerConfig, new: TokenformerConfig) -> list[str]:
-    """The names of the parameters that `new` has and `old` does not.
-
-    Raises UserError unless `new` has every parameter of `old`, with the same shape.
-    """
-    old_shapes, new_shapes = parameter_shapes(old), parameter_shapes(new)
-    for name, shape in old_shapes.items():
-        if new_shapes.get(name) != shape:
-            raise UserError(
-                f"{name} has shape {list(shape)}, but {list(new_shapes.get(name, ()))} after growth; growth must not "
-                "change it"
-            )
-    return [name for name in new_shapes if name not in old_shapes]
+    """The names of the parameters that `new` has and `old` does not."""
+    old_shapes = parameter_shapes(old)
+    return [name for name in parameter_shapes(new) if name not in old_shapes]
 
 
 def draw_added(
@@ -67,7 +57,7 @@ def draw_added(
 
     `read(name)` returns the value of an old parameter; init `copy` and depth `copy-stack` need it. `rms_of(name)`
     returns the root mean square of an old parameter; init `matched` needs it, and so does every new block but those of
-    init `random`. Raises UserError if `new` does not extend `old`.
+    init `random`.
     """
     drawing = _Drawing(old, new, seed, policy or GrowthPolicy(), read, rms_of)
     for name in added_parameters(old, new):
@@ -87,7 +77,8 @@ class _Drawing:
 
     def initial(self, name: str) -> Tensor:
         """The initial value of a parameter that `old` does not have."""
-        tokens = _tokens(name)
+        tokens = TokensName.parse(name)
+        assert tokens is not None, "growth adds parameter tokens only"
         return self._in_old_block(tokens) if tokens.block in self._old_ids else self._in_new_block(tokens)
 
     def _in_old_block(self, tokens: TokensName) -> Tensor:
@@ -109,7 +100,7 @@ class _Drawing:
         return self._scaled(tokens, self._rms_of_blocks[tokens.pattention, tokens.kind])
 
     def _zeros(self, tokens: TokensName) -> Tensor:
-        return torch.zeros(_num_tokens(tokens, self.new), self.new.hidden_size)
+        return torch.zeros(parameter_shape(str(tokens), self.new))
 
     def _drawn(self, tokens: TokensName) -> Tensor:
         return initial_parameter(str(tokens), self.new, self.seed)
@@ -126,7 +117,7 @@ class _Drawing:
         num_tokens, squares = 0, 0.0
         for tokens in each:
             for old, share in self._generations(tokens):
-                num_tokens += (n := _num_tokens(old, self.old))
+                num_tokens += (n := parameter_shape(str(old), self.old)[0])
                 squares += n * (share * self.rms_of(str(old))) ** 2
         return math.sqrt(squares / num_tokens)
 
@@ -170,19 +161,8 @@ class _Drawing:
         return copy_CND.reshape(-1, token_ND.shape[-1])
 
 
-def _tokens(name: str) -> TokensName:
-    tokens = TokensName.parse(name)
-    assert tokens is not None, "growth adds parameter tokens only"
-    return tokens
-
-
 def _pattention(tokens: TokensName, config: TokenformerConfig) -> PattentionConfig:
     return config.block(tokens.block).pattentions()[tokens.pattention]
-
-
-def _num_tokens(tokens: TokensName, config: TokenformerConfig) -> int:
-    generations = _pattention(tokens, config).generations
-    return next(g.num_tokens for g in generations if g.number == tokens.generation)
 
 
 def grow_model(

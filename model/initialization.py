@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
+from model.config import TokenformerConfig, TransformerConfig, parameter_shape
 from model.language_model import LanguageModel
 from model.parameter_names import EMBEDDING, TokensName
 from model.tokenformer import Tokenformer
@@ -27,19 +27,7 @@ def initial_parameter(name: str, config: TokenformerConfig | TransformerConfig, 
       as `small_init` and `wang_init` in GPT-NeoX; biases 0.
     - Both: embedding normal(0, 0.02), norm gains 1, norm biases 0.
     """
-    return _drawn(name, _shape(name, config), config, seed)
-
-
-def _shape(name: str, config: TokenformerConfig | TransformerConfig) -> tuple[int, ...]:
-    """The shape of parameter `name`.
-
-    Parameter tokens are looked up directly, so the time to draw a growth is linear in the number of added parameters.
-    """
-    tokens = TokensName.parse(name)
-    if isinstance(config, TokenformerConfig) and tokens:
-        generations = config.block(tokens.block).pattentions()[tokens.pattention].generations
-        return next((g.num_tokens, config.hidden_size) for g in generations if g.number == tokens.generation)
-    return parameter_shapes(config)[name]
+    return _drawn(name, parameter_shape(name, config), config, seed)
 
 
 def initial_std(name: str, config: TokenformerConfig | TransformerConfig) -> float:

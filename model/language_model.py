@@ -150,10 +150,9 @@ def bare_model(model: nn.Module) -> LanguageModel:
     expected = parameter_shapes(bare.config)
     if found != expected:
         name = next(name for name in expected | found if found.get(name) != expected.get(name))
-        has, wants = (f"of shape {list(shapes[name])}" if name in shapes else "missing" for shapes in (found, expected))
-        what = "unknown" if name not in expected else f"{has}, but must be {wants}" if name in found else has
         raise UserError(
-            f"the parameter {name} is {what}: a model must have the parameters of its config, whole and under their "
-            "names; remove wrappers around its blocks (torch.compile, FSDP, adapters, parametrizations)"
+            f"the parameter {name} has shape {found.get(name)} instead of {expected.get(name)} (None: no such "
+            "parameter): a model must have the parameters of its config, whole and under their names; remove wrappers "
+            "around its blocks (torch.compile, FSDP, adapters, parametrizations)"
         )
     return bare

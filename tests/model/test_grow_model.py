@@ -122,7 +122,7 @@ def test_a_model_whose_parameters_have_other_names_or_shapes_is_rejected():
     reshaped.embedding = torch.nn.Embedding(31, 8)
     for model, problem in (
         (renamed, "the parameter blocks.1.*torch.compile"),
-        (reshaped, r"embedding.weight is of shape \[31, 8\], but must be of shape \[29, 8\]"),
+        (reshaped, r"embedding.weight has shape \(31, 8\) instead of \(29, 8\)"),
         (torch.nn.Linear(2, 2), "a Linear is not a growctl model"),
     ):
         with pytest.raises(UserError, match=problem):
