@@ -27,7 +27,7 @@ from growctl.text.progress import progress_bar
 from growctl.whole_file import replace_file
 
 PER_STEP = 8
-"""Windows or requests that a device computes at a time, by default."""
+"""Windows or requests that are computed at a time, by default."""
 
 LONG_TEXT_TOKENS = 262_144
 """Tokens to compare contexts on, by default: 16 windows of 16k."""
@@ -93,13 +93,10 @@ def evaluate(
         Path | None, typer.Option(help="With --contexts: a new PNG file of the loss by position.", metavar="FILE")
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help=f"Windows or requests per device at a time (default: {PER_STEP}).", min=1)
+        int | None, typer.Option(help=f"Windows or requests at a time (default: {PER_STEP}).", min=1)
     ] = None,
     tokenizer: TokenizerFile = None,
-    device: Annotated[
-        str,
-        typer.Option(help="Devices that share the work: cpu, cuda, cuda:0,cuda:1; auto: every GPU, or else the CPU."),
-    ] = "auto",
+    device: DeviceName = "auto",
     dtype: DtypeName = "float32",
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
     as_json: AsJson = False,
@@ -115,7 +112,7 @@ def evaluate(
     Example: growctl eval my-run --text book.txt --contexts 1024,4096,16384 --rope-scaling yarn --picture long.png
     """
     from growctl.evaluate.evaluation import Evaluator
-    from growctl.evaluate.pretrained import open_replicas
+    from growctl.evaluate.pretrained import open_pretrained
     from growctl.evaluate.record import record
     from model.errors import UserError
 
@@ -124,8 +121,6 @@ def evaluate(
     what = _one_of({"--text": text, "--split": split_given, "--tasks": tasks})
     if text and contexts is not None:
         what = "--contexts"
-        if "," in device:
-            raise UserError(f"--device {device}: --contexts measures time and memory on one device; give one")
     belongs_to: dict[str, dict[str, Any]] = {
         "--text": {"--stride": stride, "--contexts": None if text else contexts},
         "--split": {"--data": data, "--sequences": sequences},
@@ -149,10 +144,10 @@ def evaluate(
 
         manager, names = find_tasks(names, include_path)  # before the model is loaded
     with (
-        open_replicas(checkpoint, runs_dir, tokenizer, device, dtype) as (opened, replicas),
+        open_pretrained(checkpoint, runs_dir, tokenizer=tokenizer, device=device, dtype=dtype) as opened,
         progress_bar("evaluating") as on_progress,
     ):
-        evaluator = Evaluator(opened, replicas, tokenizer, context, batch_size or PER_STEP, on_progress)
+        evaluator = Evaluator(opened, tokenizer, context, batch_size or PER_STEP, on_progress)
         if what == "--contexts":
             document = evaluator.at_contexts(files, lengths, rope_scaling or "none", max_tokens or LONG_TEXT_TOKENS)
         elif names:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from stages.checkpoint.pretrained import Pretrained
     from stages.data.spec import SplitName
-    from stages.evaluate.replicas import Replicas
 
 RopeScaling = Literal["none", "linear", "ntk", "yarn"]
 
@@ -34,8 +33,8 @@ class EvalDocument:
     num_parameters: int
     padding_rows: int
     """Rows of the embedding that no token has."""
-    devices: tuple[str, ...]
-    """The names of the devices that shared the work."""
+    device: str
+    """The name of the device."""
     wall_seconds: float
     settings: dict[str, Any]
     """What the scores depend on beside the checkpoint, as the ledger records it: text or tasks, context, dtype, and the
@@ -104,7 +103,6 @@ class Evaluator:
     """A checkpoint in memory, and how much of a text it reads at once."""
 
     opened: "Pretrained"
-    replicas: "Replicas"
     tokenizer: Path | None
     """A tokenizer given in place of the checkpoint's own."""
     context: int | None
@@ -121,9 +119,7 @@ class Evaluator:
         if stride is not None and stride > context:
             raise UserError(f"--stride {stride}: must be at most the context of {context} tokens, or text is left out")
         size: dict[str, Any] = {"context": context, "stride": stride or context}
-        scores = text_loss(
-            self.opened, self.replicas, files, **size, batch_size=self.batch_size, on_progress=self.on_progress
-        )
+        scores = text_loss(self.opened, files, **size, batch_size=self.batch_size, on_progress=self.on_progress)
         return self._document(scores, **size, text=_resolved(files))
 
     def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> EvalDocument:
@@ -134,7 +130,6 @@ class Evaluator:
         context, dataset = self._window(), dataset_of(self.opened.directory, data, runs_dir)
         scores = dataset_loss(
             self.opened,
-            self.replicas,
             dataset,
             split,
             context=context,
@@ -156,7 +151,7 @@ class Evaluator:
 
         context = self._window()
         size = {"context": context, "batch_size": self.batch_size}
-        lm = GrowctlLM(self.opened, self.replicas, **size, on_progress=self.on_progress)
+        lm = GrowctlLM(self.opened, **size, on_progress=self.on_progress)
         return self._document(
             task_scores(lm, manager, names, limit),
             context=context,
@@ -169,14 +164,12 @@ class Evaluator:
     def at_contexts(
         self, files: Sequence[Path], contexts: list[int], rope_scaling: RopeScaling, max_tokens: int
     ) -> EvalDocument:
-        """The loss on files in windows of each length, on one device."""
+        """The loss on files in windows of each length."""
         from stages.evaluate.long_context import context_losses
-        from stages.evaluate.replicas import Replicas
 
         trained_length = self._window()
         scores = context_losses(
             self.opened,
-            Replicas(self.replicas.models[0]),
             files,
             contexts,
             kind=None if rope_scaling == "none" else rope_scaling,
@@ -201,10 +194,10 @@ class Evaluator:
         from model.config import num_parameters
         from stages.checkpoint.files import hash_file
         from stages.engine.devices import device_name
-        from stages.evaluate.replicas import device_of
 
         started, found, manifest = time.monotonic(), tuple(scores), self.opened.manifest
-        settings["dtype"] = str(self.replicas.models[0].embedding.weight.dtype).removeprefix("torch.")
+        weight = self.opened.model.embedding.weight
+        settings["dtype"] = str(weight.dtype).removeprefix("torch.")
         sha256 = hash_file(self.tokenizer) if self.tokenizer else manifest.tokenizer_sha256
         if sha256 != manifest.tokenizer_sha256:
             settings["tokenizer"] = sha256
@@ -212,7 +205,7 @@ class Evaluator:
             checkpoint=self.opened.directory,
             num_parameters=num_parameters(manifest.model),
             padding_rows=manifest.model.vocab_size - self.opened.num_token_ids,
-            devices=tuple(device_name(device_of(model)) for model in self.replicas.models),
+            device=device_name(weight.device),
             wall_seconds=round(time.monotonic() - started, 3),
             settings=plain(settings),
             scores=found,

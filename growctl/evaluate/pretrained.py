@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import torch
 
     from stages.checkpoint.pretrained import Pretrained
-    from stages.evaluate.replicas import Replicas
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -63,32 +62,11 @@ def open_pretrained(
         yield loaded._replace(directory=checkpoint)
 
 
-@contextmanager
-def open_replicas(
-    reference: str, runs_dir: Path, tokenizer: Path | None, device: str, dtype: Dtype
-) -> "Iterator[tuple[Pretrained, Replicas]]":
-    """Yields the checkpoint that `reference` stands for, and its model on every device of `device`."""
-    devices = devices_of(device)
-    with open_pretrained(reference, runs_dir, tokenizer=tokenizer, device=str(devices[0]), dtype=dtype) as opened:
-        from stages.evaluate.replicas import Replicas
-
-        yield opened, Replicas(opened.model, devices)
-
-
 def _tokenizer_of_dataset(checkpoint: Path, runs_dir: Path) -> Path | None:
     try:
         return dataset_of(checkpoint, None, runs_dir) / TOKENIZER_NAME
     except UserError:
         return None  # `load_pretrained` says how to give one
-
-
-def devices_of(names: str) -> "list[torch.device]":
-    """The devices that `names` lists, separated by commas; for `auto` every GPU, or else the CPU."""
-    import torch
-
-    if names == "auto" and torch.cuda.device_count() > 1:
-        return [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    return [torch_device(name.strip()) for name in names.split(",")]
 
 
 def torch_device(name: str) -> "torch.device":

@@ -4,9 +4,8 @@ Imports lm_eval, which is installed with the extra `eval`. Shapes: B batch, T se
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -17,12 +16,10 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from pydantic import ValidationError
 
 from model.errors import UserError
-from model.language_model import LanguageModel
 from model.loss import token_scores
 from model.strict import first_reason
 from stages.checkpoint.pretrained import Pretrained
 from stages.counted import counted
-from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.text import OnProgress
 from stages.generate.generate import continue_rows
 from stages.generate.settings import GenerationSettings, Sampling
@@ -49,7 +46,6 @@ class GrowctlLM(TemplateLM):
     def __init__(
         self,
         checkpoint: Pretrained,
-        replicas: Replicas,
         *,
         context: int,
         batch_size: int,
@@ -63,7 +59,6 @@ class GrowctlLM(TemplateLM):
             )
         self._end_of_text_id = checkpoint.text.end_of_text_id
         self._checkpoint = checkpoint
-        self._replicas = replicas
         self._context = context
         self._batch_size = batch_size
         self._on_progress = on_progress
@@ -99,22 +94,19 @@ class GrowctlLM(TemplateLM):
         self,
         requests: Sequence[Request],
         length: Callable[[Request], int],
-        work: Callable[[LanguageModel, Sequence[Request]], list[Result]],
+        work: Callable[[Sequence[Request]], list[Result]],
     ) -> list[Result]:
         """The results of `work` in the order of `requests`. A batch holds requests of similar length, the longest
         first, so that memory runs out at once if it does."""
         order = sorted(range(len(requests)), key=lambda index: -length(requests[index]))
+        results: dict[int, Result] = {}
+        for start in range(0, len(order), self._batch_size):
+            self._on_progress(start / len(order))
+            batch = order[start : start + self._batch_size]
+            results |= zip(batch, work([requests[index] for index in batch]), strict=True)
+        return [results[index] for index in range(len(requests))]
 
-        def batches() -> Iterator[Sequence[Request]]:
-            for start in range(0, len(order), self._batch_size):
-                self._on_progress(start / len(order))
-                yield [requests[index] for index in order[start : start + self._batch_size]]
-
-        results = chain.from_iterable(self._replicas.map(work, batches()))
-        by_index = dict(zip(order, results, strict=True))
-        return [by_index[index] for index in range(len(requests))]
-
-    def _score(self, model: LanguageModel, requests: Sequence[Continuation]) -> list[Scored]:
+    def _score(self, requests: Sequence[Continuation]) -> list[Scored]:
         rows = [(context + continuation)[-self._context - 1 :] for _, context, continuation in requests]
         counts = [len(continuation) for *_, continuation in requests]
         longest = max(len(row) - 1 for row in rows)
@@ -125,7 +117,8 @@ class GrowctlLM(TemplateLM):
             input_BT[number, : len(row) - 1] = torch.tensor(row[:-1])
             is_target_BT[number, len(row) - 1 - count : len(row) - 1] = True
             targets += row[len(row) - count :]
-        device = device_of(model)
+        model = self._checkpoint.model
+        device = model.embedding.weight.device
         with torch.inference_mode():
             x_MD = model.hidden_states(input_BT.to(device))[is_target_BT.to(device)]
             weight_VD = model.embedding.weight[: self._checkpoint.num_token_ids]
@@ -167,11 +160,11 @@ class GrowctlLM(TemplateLM):
             texts |= zip(indices, self._longest_first(own, lambda prompt: len(prompt[0]), work), strict=True)
         return [texts[index] for index in range(len(requests))]
 
-    def _continued(self, model: LanguageModel, prompts: Sequence[Prompt], settings: GenerationSettings) -> list[str]:
+    def _continued(self, prompts: Sequence[Prompt], settings: GenerationSettings) -> list[str]:
         num_new = settings.max_new_tokens if settings.max_new_tokens < self._context else max(1, self._context // 2)
         ids = [ids[-(self._context - num_new) :] for ids, _ in prompts]
         names = [name for _, name in prompts]
-        rows = continue_rows(self._checkpoint._replace(model=model), ids, settings, num_new, names)
+        rows = continue_rows(self._checkpoint, ids, settings, num_new, names)
         return [row.text for row in rows]
 
 

@@ -18,7 +18,6 @@ from stages.counted import counted
 from stages.data.tokens import Int64Array
 from stages.engine.devices import wait_for
 from stages.evaluate.documents import TokenStream
-from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.results import Score, position_metric
 from stages.evaluate.text import Float64Array, OnProgress, mean_loss, position_losses
 from stages.evaluate.windows import batches, sliding_windows
@@ -29,7 +28,6 @@ FIRST_BUCKET = 64
 
 def context_losses(
     checkpoint: Pretrained,
-    replicas: Replicas,
     files: Sequence[Path],
     contexts: Sequence[int],
     *,
@@ -56,26 +54,25 @@ def context_losses(
         )
     # The first batch pays for what later ones find ready: memory that stays with the process, and kernels.
     first = batches(sliding_windows([tokens[: batch_tokens + 1]], batch_tokens, batch_tokens), 1)
-    position_losses(checkpoint, replicas, first, batch_tokens)
+    position_losses(checkpoint, first, batch_tokens)
     for number, context in enumerate(contexts):
         on_progress(number / len(contexts))
         factor = context / trained_length
         scaling = RotaryScaling(kind, factor, trained_length) if kind and factor > 1 else None
-        measured = _measured(checkpoint, replicas, tokens, context, scaling, max(1, batch_tokens // context))
+        measured = _measured(checkpoint, tokens, context, scaling, max(1, batch_tokens // context))
         for metric, value, num_tokens in measured:
             yield Score(task=f"context-{context}", metric=metric, value=value, num_samples=num_tokens)
 
 
 def _measured(
     checkpoint: Pretrained,
-    replicas: Replicas,
     tokens: Int64Array,
     context: int,
     scaling: RotaryScaling | None,
     batch_size: int,
 ) -> Iterator[tuple[str, float | None, int]]:
     """Yields metrics, values and numbers of tokens."""
-    device = device_of(replicas.models[0])
+    device = checkpoint.model.embedding.weight.device
     wait_for(device)
     before = 0
     if device.type == "cuda":
@@ -83,7 +80,7 @@ def _measured(
         before = torch.cuda.memory_allocated(device)
     started = time.perf_counter()
     windows = batches(sliding_windows([tokens], context, context), batch_size)
-    sums_T, counts_T = position_losses(checkpoint, replicas, windows, context, scaling)
+    sums_T, counts_T = position_losses(checkpoint, windows, context, scaling)
     wait_for(device)
     seconds = time.perf_counter() - started
     num_tokens, loss = mean_loss(sums_T, counts_T)

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 
 from model.errors import Failure, UserError
-from model.language_model import LanguageModel
 from model.loss import IGNORED, token_scores
 from model.rotary_scaling import RotaryScaling
 from stages.checkpoint.pretrained import Pretrained
@@ -22,7 +21,6 @@ from stages.data.documents import misplaced_ends
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import SplitName
 from stages.evaluate.documents import TokenStream
-from stages.evaluate.replicas import Replicas, device_of
 from stages.evaluate.results import Score
 from stages.evaluate.windows import Batch, batches, sliding_windows
 from stages.stage_dir import TOKENIZER_NAME
@@ -35,7 +33,6 @@ Float64Array = npt.NDArray[np.float64]
 
 def text_loss(
     checkpoint: Pretrained,
-    replicas: Replicas,
     files: Sequence[Path],
     *,
     context: int,
@@ -57,7 +54,7 @@ def text_loss(
             on_progress(stream.fraction)
             yield batch
 
-    sums_T, counts_T = position_losses(checkpoint, replicas, windows(), context)
+    sums_T, counts_T = position_losses(checkpoint, windows(), context)
     if stream.num_tokens < 2:
         raise UserError(
             f"--text {files[0]}: the text has {counted(stream.num_tokens, 'token')}; a loss needs at least 2"
@@ -75,7 +72,6 @@ def text_loss(
 
 def dataset_loss(
     checkpoint: Pretrained,
-    replicas: Replicas,
     dataset: Path,
     split: SplitName,
     *,
@@ -104,7 +100,7 @@ def dataset_loss(
     of_sources: list[Score] = []
     splits = [part.manifest.splits[split] for part in dataset_parts(dataset)]
     for number, (source, described) in enumerate(zip(windows.sources, splits, strict=True)):
-        num_tokens, loss = mean_loss(*position_losses(checkpoint, replicas, read(number), context))
+        num_tokens, loss = mean_loss(*position_losses(checkpoint, read(number), context))
         bits = _bits_per_byte(loss, described.num_tokens, described.num_bytes)
         total_tokens += num_tokens
         total_loss += source.weight * loss
@@ -137,7 +133,6 @@ def require_ids(checkpoint: Pretrained, dataset: Path) -> None:
 
 def position_losses(
     checkpoint: Pretrained,
-    replicas: Replicas,
     windows: Iterable[Batch],
     context: int,
     rotary_scaling: RotaryScaling | None = None,
@@ -147,20 +142,19 @@ def position_losses(
     The softmax leaves out padding rows of the embedding. Raises Failure if a loss is not finite.
     """
 
-    def losses(model: LanguageModel, batch: Batch) -> tuple[Float64Array, Float64Array]:
-        device = device_of(model)
+    model = checkpoint.model
+    sums_T, counts_T = np.zeros(context), np.zeros(context)
+    for batch in windows:
+        device = model.embedding.weight.device
         input_ids_BT, targets_BT = (torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in batch)
         with torch.inference_mode():
             x_BTD = model.hidden_states(input_ids_BT, rotary_scaling=rotary_scaling)
             weight_VD = model.embedding.weight[: checkpoint.num_token_ids]
             scores = token_scores(x_BTD.flatten(0, 1), weight_VD, targets_BT.flatten())
             loss_BT = scores.loss_M.view_as(targets_BT).double()
-        return loss_BT.sum(0).cpu().numpy(), (batch.targets_BT != IGNORED).sum(0).astype(np.float64)
-
-    sums_T, counts_T = np.zeros(context), np.zeros(context)
-    for batch_sums_T, batch_counts_T in replicas.map(losses, windows):
-        sums_T[: len(batch_sums_T)] += batch_sums_T
-        counts_T[: len(batch_counts_T)] += batch_counts_T
+        length = loss_BT.shape[1]
+        sums_T[:length] += loss_BT.sum(0).cpu().numpy()
+        counts_T[:length] += (batch.targets_BT != IGNORED).sum(0)
     if not np.isfinite(sums_T).all():
         raise Failure(f"{checkpoint.directory} gives losses that are not finite on this text")
     return sums_T, counts_T

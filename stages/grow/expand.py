@@ -64,7 +64,7 @@ def expand(
     Raises CheckpointError if `source` is not a complete `parameters` checkpoint or `output` exists, and UserError if
     the growth itself is invalid. Partial output is deleted.
     """
-    policy = policy or GrowthPolicy()
+    source, output, policy = Path(source), Path(output), policy or GrowthPolicy()
     parent = _parent(source)
     if ffn_tokens is None:
         ffn_tokens = ffn_tokens_in_proportion(parent.model, attention_tokens)
@@ -162,6 +162,7 @@ def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest
     restores the expanded model bit for bit, and its optimizer too unless moments were reset. Raises the same errors as
     `expand`.
     """
+    source, output = Path(source), Path(output)
     parent = _parent(source)
     model = shrink_config(parent.model, drop_generations)
     kept = {parameter_file(name) for name in parameter_shapes(model)}

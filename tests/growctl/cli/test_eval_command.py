@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from growctl.cli.app import app
-from growctl.evaluate.pretrained import devices_of
-from model.errors import UserError
 from tests.growctl.runs import run_here
 from tests.pretrained import text_config, write_pretrained
 
@@ -86,7 +83,6 @@ def test_a_longer_context_lowers_nothing_below_one_window(call: Call):
         (["--split", "train", "--contexts", "8"], "--contexts has no effect with --split; it belongs to --text"),
         (["--text", "TEXT", "--data", "."], "--data has no effect with --text; it belongs to --split"),
         (["--text", "TEXT", "--contexts", "8", "--batch-size", 2], "--batch-size has no effect with --contexts"),
-        (["--text", "TEXT", "--contexts", "8", "--device", "cpu,cpu"], "--device cpu,cpu: --contexts measures time"),
         (["--text", "TEXT", "--contexts", "8", "--picture", "/no/x.png"], "--picture /no/x.png: must be a new file"),
         (["--text", "TEXT", "--device", "cuda:99"], "--device 'cuda:99': this machine has auto, cpu"),
     ],
@@ -143,9 +139,3 @@ def test_tasks_without_the_harness_name_the_command_that_installs_it(checkpoint:
     )
     _, err = run_here("eval", checkpoint, "--tasks", "piqa", expect=2)
     assert err == "growctl: --tasks needs lm-evaluation-harness; install it with `pip install 'growctl[eval]'`\n"
-
-
-def test_several_devices_may_share_the_work():
-    assert devices_of("cpu,cpu") == [torch.device("cpu")] * 2
-    with pytest.raises(UserError, match="--device 'tpu'"):
-        devices_of("cpu,tpu")

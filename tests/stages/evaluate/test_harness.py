@@ -20,14 +20,11 @@ from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.evaluate import tasks as task_module
 from stages.evaluate.harness import GrowctlLM, generation_settings
-from stages.evaluate.replicas import Replicas
 from stages.evaluate.tasks import find_tasks, task_scores
 from stages.generate.generate import generate
 from stages.generate.settings import GREEDY, GenerationSettings, Sampling
 from tests.growctl.runs import run_here
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
-
-CPU = torch.device("cpu")
 
 CHOICES = """
 task: hen_choice
@@ -112,9 +109,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     datasets.disable_progress_bars()
 
 
-def adapter(checkpoint: Pretrained, batch_size: int = 4, devices: int = 1, context: int = 32) -> GrowctlLM:
-    replicas = Replicas(checkpoint.model, [CPU] * devices)
-    return GrowctlLM(checkpoint, replicas, context=context, batch_size=batch_size)
+def adapter(checkpoint: Pretrained, batch_size: int = 4, context: int = 32) -> GrowctlLM:
+    return GrowctlLM(checkpoint, context=context, batch_size=batch_size)
 
 
 def requests(kind: Any, *arguments: tuple[Any, ...]) -> list[Any]:
@@ -136,7 +132,7 @@ def test_log_probabilities_do_not_depend_on_batches_and_leave_out_padding_rows(c
     pairs = [(text, ending) for text in (*TEXTS, "") for ending in (" hen", " in the inn", "x" * 30)]
     encode = byte_tokenizer().encode
     expected = [plain(checkpoint, encode(text).ids or [0], encode(ending).ids) for text, ending in pairs]
-    for settings in ({"batch_size": 1}, {"batch_size": 5}, {"batch_size": 3, "devices": 2}):
+    for settings in ({"batch_size": 1}, {"batch_size": 5}):
         found = adapter(checkpoint, **settings).loglikelihood(requests("loglikelihood", *pairs), disable_tqdm=True)
         assert [score for score, _ in found] == pytest.approx([score for score, _ in expected], rel=1e-5)
         assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
@@ -170,7 +166,7 @@ def test_generated_text_is_that_of_generate_whatever_the_batch(checkpoint: Pretr
         kept = byte_tokenizer().encode(text).ids[-26:]  # the context without the tokens to generate
         settings = GenerationSettings(max_new_tokens=6, sampling=GREEDY, stop=(".",))
         expected.append(generate(checkpoint, byte_tokenizer().decode(kept), settings).samples[0].text)
-    for batches in ({"batch_size": 1}, {"batch_size": 3}, {"batch_size": 2, "devices": 2}):
+    for batches in ({"batch_size": 1}, {"batch_size": 3}):
         assert adapter(checkpoint, **batches).generate_until(prompts) == expected
 
 
@@ -187,7 +183,7 @@ def test_repeats_of_a_prompt_draw_texts_of_their_own(checkpoint: Pretrained):
 def test_sampled_text_depends_neither_on_the_batch_nor_on_other_requests(checkpoint: Pretrained):
     prompts = requests("generate_until", *((text, SAMPLED) for text in TEXTS))
     expected = adapter(checkpoint, batch_size=1).generate_until(prompts)
-    for batches in ({"batch_size": 3}, {"batch_size": 2, "devices": 2}):
+    for batches in ({"batch_size": 3},):
         assert adapter(checkpoint, **batches).generate_until(prompts) == expected
     assert adapter(checkpoint).generate_until(prompts[1:]) == expected[1:]
 

@@ -11,7 +11,6 @@ from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.evaluate import long_context
 from stages.evaluate.long_context import by_position, context_losses
-from stages.evaluate.replicas import Replicas
 from stages.evaluate.results import positions_of
 from stages.evaluate.text import text_loss
 from tests.pretrained import text_config, write_pretrained
@@ -38,17 +37,15 @@ def text(tmp_path: Path) -> Path:
 
 def losses(checkpoint: Pretrained, text: Path, *contexts: int, **changes: Any) -> dict[int, dict[str, Any]]:
     settings: dict[str, Any] = {"kind": None, "trained_length": 32, "max_tokens": 10**6} | changes
-    replicas = Replicas(checkpoint.model, [torch.device("cpu")])
-    scores = list(context_losses(checkpoint, replicas, [text], contexts, **settings))
+    scores = list(context_losses(checkpoint, [text], contexts, **settings))
     return {
         context: {score.metric: score for score in scores if score.task == f"context-{context}"} for context in contexts
     }
 
 
 def test_each_context_has_the_loss_of_plain_evaluation_on_the_same_tokens(checkpoint: Pretrained, text: Path):
-    replicas = Replicas(checkpoint.model, [torch.device("cpu")])
     for context, found in losses(checkpoint, text, 16, 32, 128).items():
-        plain = next(iter(text_loss(checkpoint, replicas, [text], context=context, stride=context, batch_size=4)))
+        plain = next(iter(text_loss(checkpoint, [text], context=context, stride=context, batch_size=4)))
         assert plain.metric == "loss"
         assert found["loss"].num_samples == plain.num_samples
         assert found["loss"].value == pytest.approx(plain.value, abs=1e-5)

@@ -19,7 +19,6 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import DataSpec
 from stages.data.tokens import TokenSplit
 from stages.evaluate.documents import TokenStream
-from stages.evaluate.replicas import Replicas
 from stages.evaluate.results import Score
 from stages.evaluate.text import dataset_loss, position_losses, require_ids, text_loss
 from stages.evaluate.windows import batches, sliding_windows
@@ -58,11 +57,9 @@ def figures(scores: Iterable[Score], task: str = "text") -> Figures:
     return Figures(own[0].num_samples, **{score.metric: score.value for score in own})
 
 
-def loss_on(
-    checkpoint: Pretrained, *files: Path, devices: tuple[torch.device, ...] = (CPU,), **changes: Any
-) -> Figures:
+def loss_on(checkpoint: Pretrained, *files: Path, **changes: Any) -> Figures:
     settings = {"context": 32, "stride": 32, "batch_size": 4} | changes
-    return figures(text_loss(checkpoint, Replicas(checkpoint.model, devices), files, **settings))
+    return figures(text_loss(checkpoint, files, **settings))
 
 
 def plain_losses(checkpoint: Pretrained, tokens: list[int]) -> torch.Tensor:
@@ -90,7 +87,7 @@ def test_the_loss_on_a_dataset_is_the_trainers_validation_loss(
     windows = EvaluationWindows(dataset, "validation", 32, max_sequences)
     expected = trainer.evaluate(checkpoint.model, windows, 5, CPU)
     size: dict[str, Any] = {"context": 32, "max_sequences": max_sequences, "batch_size": 3}
-    found = figures(dataset_loss(checkpoint, Replicas(checkpoint.model, [CPU]), dataset, "validation", **size))
+    found = figures(dataset_loss(checkpoint, dataset, "validation", **size))
     assert found.num_tokens == expected["num_tokens"]
     assert found.loss == pytest.approx(expected["loss"], abs=1e-5)
     assert found.perplexity == pytest.approx(expected["perplexity"], rel=1e-5)
@@ -111,7 +108,7 @@ def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
 
     def scores_on_split(directory: Path, sequences: int) -> list[Score]:
         size: dict[str, Any] = {"context": 32, "max_sequences": sequences, "batch_size": 2}
-        return list(dataset_loss(checkpoint, Replicas(checkpoint.model, [CPU]), directory, "validation", **size))
+        return list(dataset_loss(checkpoint, directory, "validation", **size))
 
     scores = scores_on_split(mixture, 9)
     found, farm, chants = (figures(scores, task) for task in ("text", "text farm", "text chant"))
@@ -138,7 +135,7 @@ def test_the_loss_on_text_is_the_trainers_on_the_same_tokens(checkpoint: Pretrai
     tail = (split.num_tokens - 1) % 32  # the trainer leaves out the tokens after the last whole window
     rest = plain_losses(checkpoint, tokens[-tail - 1 :].tolist()).sum().item()
     size: dict[str, Any] = {"context": 32, "max_sequences": None, "batch_size": 8}
-    own = figures(dataset_loss(checkpoint, Replicas(checkpoint.model, [CPU]), dataset, "validation", **size))
+    own = figures(dataset_loss(checkpoint, dataset, "validation", **size))
     assert own.num_tokens == len(windows) * 32
     assert found.num_tokens == own.num_tokens + tail
     assert found.loss == pytest.approx((own.loss * own.num_tokens + rest) / found.num_tokens, abs=1e-5)
@@ -183,14 +180,10 @@ def test_the_loss_by_position_adds_up_to_the_loss(checkpoint: Pretrained, text: 
     found = loss_on(checkpoint, text, stride=8)
     stream = TokenStream([text], checkpoint.tokenizer, 0)
     windows = batches(sliding_windows(stream, 32, 8), 4)
-    sums_T, counts_T = position_losses(checkpoint, Replicas(checkpoint.model), windows, 32)
+    sums_T, counts_T = position_losses(checkpoint, windows, 32)
     assert counts_T.sum() == found.num_tokens
     assert sums_T.sum() == pytest.approx(found.loss * found.num_tokens)
     assert counts_T[0] == 1, "only the first window scores its first position"
-
-
-def test_two_devices_share_the_batches_and_find_the_same_loss(checkpoint: Pretrained, text: Path):
-    assert loss_on(checkpoint, text, devices=(CPU, CPU)).loss == loss_on(checkpoint, text).loss
 
 
 def test_progress_rises_to_the_whole_text(checkpoint: Pretrained, text: Path):
