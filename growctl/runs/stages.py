@@ -53,10 +53,6 @@ class StageStatus:
     """The newest complete checkpoint: `final`, `step_...` or `initial`."""
     checkpoint_at: str | None = None
     """When that checkpoint was written: ISO 8601, in UTC."""
-    attempts: int = 0
-    """How often the stage was started or resumed."""
-    device: str | None = None
-    """The devices that its last attempt trained on."""
     last_record_at: str | None = None
     """When its workers last wrote a line of metrics.jsonl: ISO 8601, in UTC."""
     reason: str | None = None
@@ -76,7 +72,7 @@ def read_stage(
     final = _whole(paths.final, notes)
     records = _newest_records(paths.metrics)
     newest = next(iter(records.values()), {})
-    start, train, evaluation = (records.get(event, {}) for event in ("start", "train", "evaluation"))
+    train, evaluation = records.get("train", {}), records.get("evaluation", {})
     last_word = modified(paths.metrics)
     state: StageState = "waiting"
     reason = None
@@ -109,8 +105,6 @@ def read_stage(
         seconds_left=left,
         checkpoint=checkpoint.name if checkpoint else None,
         checkpoint_at=in_utc(modified(checkpoint / MANIFEST_NAME)) if checkpoint else None,
-        attempts=newest.get("attempt", 0),
-        device="{num_devices} x {device}, {precision}, ZeRO-{zero_stage}".format(**start) if start else None,
         last_record_at=in_utc(last_word),
         reason=reason,
         branch_of=name.rpartition("/")[0] or None,

@@ -95,16 +95,12 @@ def _run_section(run: RunStatus) -> Section:
         Column("tokens/s", cell=lambda s: Cell(short_count(s.tokens_per_second) if s.tokens_per_second else "")),
         Column("left", cell=lambda stage: Cell(_left(stage))),
     )
-    places = (
-        Column("stage", is_number=False, cell=lambda stage: Cell(stage.name)),
-        Column("attempts", cell=lambda stage: Cell(str(stage.attempts))),
-        Column("last checkpoint", is_number=False, cell=lambda stage: Cell(_saved(stage))),
-        Column("device", is_number=False, cell=lambda stage: Cell(stage.device or "")),
-    )
     parts: list[Part] = [Paragraph(f"{what} {' -> '.join(sizes)}{run_set}")]
     parts.append(Table.of("stages", columns, rows_of(columns, run.stages)))
-    if begun := [stage for stage in run.stages if stage.attempts or stage.checkpoint]:
-        parts.append(Table.of("checkpoints", places, rows_of(places, begun)))
+    if saved := [stage for stage in run.stages if stage.checkpoint]:
+        parts.append(
+            Paragraph(f"{saved[-1].name} was last saved {_ago(saved[-1].checkpoint_at)}: {saved[-1].checkpoint}")
+        )
     return Section("run", f"{run.name}: {run.state}{_holder(run)}", (*parts, *_remarks(run, "")))
 
 
@@ -160,10 +156,6 @@ def _left(stage: StageStatus | None) -> str:
     if stage and stage.seconds_left is not None:
         return duration(stage.seconds_left)
     return stage.state if stage and stage.state in ("starting", "growing") else ""
-
-
-def _saved(stage: StageStatus) -> str:
-    return f"{stage.checkpoint} ({_ago(stage.checkpoint_at)})" if stage.checkpoint else "none"
 
 
 def _holder(run: RunStatus) -> str:

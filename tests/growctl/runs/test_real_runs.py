@@ -26,11 +26,10 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     assert (status.state, status.process, status.host) == ("running", process.pid, socket.gethostname())
     small, large = status.stages
     assert (small.state, small.step, small.num_steps, small.checkpoint) == ("done", 30, 30, "final")
-    assert (large.state, large.num_steps, large.attempts) == ("training", 150, 1)
+    assert (large.state, large.num_steps) == ("training", 150)
     assert 15 <= large.step < 150
     assert large.tokens_per_second
     assert large.seconds_left == pytest.approx((150 - large.step) * 256 / large.tokens_per_second)
-    assert large.device.startswith("1 x CPU")
     assert status.resume_command is None
     assert f"process {process.pid} on {socket.gethostname()}, last record" in printed(runs_dir, "tiny")
 
@@ -47,7 +46,6 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     status = only(runs_dir)
     assert status.state == "finished"
     assert stages_of(status) == ["small done 30/30", "large done 150/150"]
-    assert [stage.attempts for stage in status.stages] == [1, 2]
 
 
 def test_a_real_failure_is_shown_with_the_runs_own_message(two_ranks, runs_dir):
@@ -75,7 +73,6 @@ def test_a_finished_run_as_json_for_scripts(two_ranks):
     )
     large = tiny["stages"][1]
     assert (large["state"], large["step"], large["checkpoint"]) == ("done", 60, "final")
-    assert large["device"].startswith("2 x CPU")
     found = losses(two_ranks[1] / "tiny")
     recorded = found["1-large", 60, "final"], found["1-large", 60, "train"]
     assert (large["validation_loss"], large["training_loss"]) == recorded
