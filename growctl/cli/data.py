@@ -211,5 +211,4 @@ def import_ledger(
     from growctl.ledger.exchange import import_ledgers
 
     document = import_ledgers(sources, runs_dir, prefix)
-    said = {"imported": "imported from", "updated": "brought up to date from", "unchanged": "has all of"}
-    return Result(document, [f"{each.name}: {said[each.action]} {each.source}" for each in document.ledgers])
+    return Result(document, [f"{each.name}: imported from {each.source}" for each in document.ledgers])

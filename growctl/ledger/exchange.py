@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from growctl.ledger.books import utc_now
 from growctl.ledger.ledger import Ledger
@@ -57,19 +57,14 @@ def _work(name: str, path: Path) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class ImportedLedger:
-    """What happened to a ledger."""
+    """A ledger that was copied into the runs directory."""
 
     name: str
     """The name of its run, here."""
-
     run_id: str
     source: Path
     path: Path
     """The ledger here."""
-
-    action: Literal["imported", "updated", "unchanged"]
-    """`updated`: the ledger here was an earlier copy. `unchanged`: the run is here already, with all that `source`
-    says."""
 
 
 @dataclass(frozen=True)
@@ -88,21 +83,28 @@ def import_ledgers(sources: Sequence[Path], runs_dir: Path, prefix: str = "") ->
     all of them before the first is copied: raises LedgerError for one that is damaged, UserError if there is none, or
     if its name is taken by another run.
     """
-    planned: dict[str, ImportedLedger] = {}
+    found: dict[str, ImportedLedger] = {}
     for path in dict.fromkeys(path for source in sources for path in _ledgers(source)):
-        entry = _planned(path, runs_dir, prefix)
-        other = planned.setdefault(entry.name, entry)
-        if other.source.resolve() != path.resolve():
-            raise UserError(f"{other.source} and {path} are both of a run named {entry.name!r}; {_advice(prefix)}")
-    for entry in planned.values():
-        if entry.action != "unchanged":
-            run = RunPaths(entry.path.parent)
-            run.directory.mkdir(parents=True, exist_ok=True)
-            origin = {"source": str(entry.source.absolute()), "imported_at": utc_now()}
-            write_file(run.imported, json.dumps(origin, indent=1).encode() + b"\n")
-            with Ledger.open(entry.source, read_only=True) as ledger:
-                replace_file(entry.path, ledger.content())
-    return LedgerImportDocument(runs_dir, tuple(planned.values()))
+        with Ledger.open(path, read_only=True) as ledger:
+            name = prefix + ledger.run().name
+            here = RunsPaths(runs_dir).run(name)
+            if not RUN_NAME.fullmatch(name):
+                raise UserError(f"{path}: no run can be named {name!r}: must be {NAME_ALLOWED}")
+            if name in found or not _may_become(ledger, here):
+                taken = found[name].source if name in found else here.directory
+                advice = f"give {'another' if prefix else 'a'} --prefix, such as --prefix machine-2-"
+                raise UserError(
+                    f"{path}: {taken} is another run named {name!r}, or has rows that this one lacks; {advice}"
+                )
+            found[name] = ImportedLedger(name, ledger.run().run_id, path, here.ledger)
+    for entry in found.values():
+        run = RunPaths(entry.path.parent)
+        run.directory.mkdir(parents=True, exist_ok=True)
+        origin = {"source": str(entry.source.absolute()), "imported_at": utc_now()}
+        write_file(run.imported, json.dumps(origin, indent=1).encode() + b"\n")
+        with Ledger.open(entry.source, read_only=True) as ledger:
+            replace_file(entry.path, ledger.content())
+    return LedgerImportDocument(runs_dir, tuple(found.values()))
 
 
 def _ledgers(source: Path) -> list[Path]:
@@ -115,26 +117,11 @@ def _ledgers(source: Path) -> list[Path]:
     return ledgers
 
 
-def _planned(path: Path, runs_dir: Path, prefix: str) -> ImportedLedger:
-    """What is to happen to the ledger in the file `path`. Raises as `import_ledgers` does."""
-    with Ledger.open(path, read_only=True) as ledger:
-        run = ledger.run()
-        name = prefix + run.name
-        if not RUN_NAME.fullmatch(name):
-            raise UserError(f"{path}: no run can be named {name!r}: must be {NAME_ALLOWED}")
-        here = RunsPaths(runs_dir).run(name)
-        action: Literal["imported", "updated", "unchanged"] = "imported"
-        if here.ledger.is_file():
-            with Ledger.open(here.ledger, read_only=True) as present:
-                if present.run().run_id != run.run_id:
-                    raise UserError(f"{path}: another run is named {name!r} in {runs_dir}; {_advice(prefix)}")
-                action = "unchanged" if present.holds(ledger) else "updated"
-                if action == "updated" and not (here.imported.exists() and ledger.holds(present)):
-                    raise UserError(f"{path}: {here.ledger} is this run itself, or has rows that this ledger lacks")
-        elif os.path.lexists(here.directory):
-            raise UserError(f"{path}: {here.directory} exists and is no imported ledger; {_advice(prefix)}")
-        return ImportedLedger(name, run.run_id, path, here.ledger, action)
-
-
-def _advice(prefix: str) -> str:
-    return f"give {'another' if prefix else 'a'} --prefix, such as --prefix machine-2-"
+def _may_become(ledger: Ledger, run: RunPaths) -> bool:
+    """Whether `run` is not there, or is an earlier import of the same ledger."""
+    if not os.path.lexists(run.directory):
+        return True
+    if not run.imported.exists() or not run.ledger.is_file():
+        return False
+    with Ledger.open(run.ledger, read_only=True) as present:
+        return ledger.holds(present)
