@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, CheckpointName, Result, RunsDir, prints
-from growctl.cli.verify import Data, compared
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -92,10 +91,6 @@ def expand(
     seed: Annotated[
         int | None, typer.Option(help="Seed for the new values (default: the checkpoint's seed).", min=0)
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--verify", help="Compare the result with the source, as `growctl verify` does.")
-    ] = False,
-    data: Data = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> Result:
     """Add parameter tokens or layers to a checkpoint. By default this preserves the function and hard-links old files.
@@ -105,11 +100,10 @@ def expand(
     Example: growctl expand quickstart --add-layers 2 --depth interleave --output deeper
     """
     from growctl.cli.written import WrittenCheckpoint
-    from growctl.find_checkpoint import dataset_of, find_checkpoint
+    from growctl.find_checkpoint import find_checkpoint
     from growctl.ladder.sizes import Growth
     from growctl.run.resume import as_parameters
     from growctl.run.screen import added_words
-    from growctl.runs.verify import section
     from growctl.text.progress import progress_bar
     from model.config import num_parameters
     from model.errors import UserError
@@ -122,9 +116,6 @@ def expand(
     )
     source = find_checkpoint(checkpoint, runs_dir, _tell)
     model = read_manifest(source).model
-    if data and not check:
-        raise UserError("--data is the dataset for --verify; give both, or neither")
-    dataset = dataset_of(source, data, runs_dir) if check else None
     chosen = _layers(layers, model.num_layers)
     attention_tokens, ffn_tokens = _new_tokens(model, chosen, add_tokens, add_ffn_tokens)
     growth = Growth(attention_tokens, ffn_tokens, add_layers, _new_layer(layer_tokens, layer_ffn_tokens, add_layers))
@@ -138,19 +129,17 @@ def expand(
     require_space(output, PARAMETER_BYTES * (num_parameters(grown) - num_parameters(model)))
     from stages.grow.expand import expand as expand_checkpoint  # imports torch, after the quick checks
 
-    with as_parameters(source, runs_dir, _tell, output) as parameters, raise_when_full(output):
-        with progress_bar("writing new tokens") as on_progress:
-            settings = {**growth._asdict(), "policy": policy, "seed": seed, "on_progress": on_progress}
-            written = expand_checkpoint(parameters, output, **settings)
-        comparison = compared(parameters, output, dataset, runs_dir) if dataset else None
+    settings = {**growth._asdict(), "policy": policy, "seed": seed}
+    with (
+        as_parameters(source, runs_dir, _tell, output) as parameters,
+        raise_when_full(output),
+        progress_bar("writing new tokens") as on_progress,
+    ):
+        written = expand_checkpoint(parameters, output, **settings, on_progress=on_progress)
     assert written.lineage.growth
     what = "the function is unchanged" if written.lineage.growth.preserves else "the function has changed"
     line = f"{_sizes(output, written.lineage)} ({added_words(growth)}); {what}"
-    return Result(
-        WrittenCheckpoint.of(output, written, comparison),
-        [line, *([section(comparison)] if comparison else [])],
-        failed=comparison is not None and comparison.breaks_promise,
-    )
+    return Result(WrittenCheckpoint.of(output, written), [line])
 
 
 @prints

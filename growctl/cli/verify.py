@@ -1,10 +1,9 @@
 """The command `verify`. Slow modules are imported on use."""
 
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,11 +12,6 @@ from growctl.text.escaping import say
 
 if TYPE_CHECKING:
     from growctl.runs.verify import CheckedFile
-    from stages.grow.comparison import Comparison
-
-Data = Annotated[
-    Path | None, typer.Option(help="Dataset to verify on (default: the checkpoint's training dataset).", metavar="DIR")
-]
 
 
 def verify(
@@ -40,7 +34,10 @@ def verify(
     integrity: Annotated[
         bool, typer.Option("--integrity", help="Re-read all files of OLD (and NEW) and check their hashes.")
     ] = False,
-    data: Data = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Dataset to verify on (default: the checkpoint's training dataset).", metavar="DIR"),
+    ] = None,
     sequences: Annotated[int, typer.Option(help="Maximum number of validation sequences to run on.", min=1)] = 16,
     context: Annotated[
         int | None, typer.Option(help="Tokens per sequence (default: 256, or as many as there are).", min=1)
@@ -62,7 +59,9 @@ def verify(
     Example: growctl verify --integrity runs
     """
     from growctl.find_checkpoint import dataset_of, find_checkpoint
+    from growctl.run.resume import as_parameters
     from growctl.runs.verify import VerifyDocument, section
+    from growctl.text.console import Terminal
     from model.errors import UserError
 
     if new is None and not integrity:
@@ -71,10 +70,19 @@ def verify(
     damaged = any(target.whole is False for target in checked)
     comparison = None
     if new is not None and not damaged:
-        first, second = (find_checkpoint(reference, runs_dir, partial(say, error=True)) for reference in (old, new))
+        from stages.grow.compare import compare  # imports torch
+
+        tell = partial(say, error=True)
+        first, second = (find_checkpoint(reference, runs_dir, tell) for reference in (old, new))
         dataset = dataset_of(first, data, runs_dir)
-        settings = {"num_sequences": sequences, "sequence_length": context, "dtype": dtype}
-        comparison = compared(first, second, dataset, runs_dir, **settings)
+        with (
+            as_parameters(first, runs_dir, tell) as a,
+            as_parameters(second, runs_dir, tell) as b,
+            Terminal(stderr=True).status("running both checkpoints on the same text"),
+        ):
+            comparison = compare(a, b, dataset, num_sequences=sequences, sequence_length=context, dtype=dtype)
+        first_side, second_side = replace(comparison.old, path=first), replace(comparison.new, path=second)
+        comparison = replace(comparison, old=first_side, new=second_side)
     document = VerifyDocument(tuple(checked) if integrity else None, comparison)
     failed = damaged or (comparison is not None and comparison.breaks_promise)
     emit(Result(document, [section(comparison)] if comparison else [], failed), as_json)
@@ -99,17 +107,3 @@ def _integrity(paths: list[Path], as_json: bool) -> list["CheckedFile"]:
             if not as_json:
                 say(checked[-1].line())
     return checked
-
-
-def compared(old: Path, new: Path, dataset: Path, runs_dir: Path, **settings: Any) -> "Comparison":
-    """The comparison of two checkpoints on the text of a dataset, with engine checkpoints converted meanwhile."""
-    from growctl.run.resume import as_parameters
-    from growctl.text.console import Terminal
-    from stages.grow.compare import compare
-
-    tell = partial(say, error=True)
-    with ExitStack() as conversions:
-        first, second = (conversions.enter_context(as_parameters(path, runs_dir, tell)) for path in (old, new))
-        with Terminal(stderr=True).status("running both checkpoints on the same text"):
-            comparison = compare(first, second, dataset, **settings)
-    return replace(comparison, old=replace(comparison.old, path=old), new=replace(comparison.new, path=new))

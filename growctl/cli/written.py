@@ -7,7 +7,6 @@ from typing import Literal
 from model.config import num_parameters
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import Manifest, TextFacts
-from stages.grow.comparison import Comparison
 from stages.huggingface.record import ExportedFile, HuggingFaceExport
 
 
@@ -21,13 +20,10 @@ class WrittenCheckpoint:
     lineage: Lineage
     """The checkpoint that it was made from, and how."""
 
-    comparison: Comparison | None = None
-    """What `expand --verify` measured; None without it."""
-
     @classmethod
-    def of(cls, path: Path, manifest: Manifest, comparison: Comparison | None = None) -> "WrittenCheckpoint":
+    def of(cls, path: Path, manifest: Manifest) -> "WrittenCheckpoint":
         """The checkpoint in `path`."""
-        return cls(path, num_parameters(manifest.model), manifest.text, manifest.lineage, comparison)
+        return cls(path, num_parameters(manifest.model), manifest.text, manifest.lineage)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`growctl verify` and `growctl expand --verify`: output, evaluation text, and exit codes."""
+"""`growctl verify`: output, evaluation text, and exit codes."""
 
 import json
 from collections.abc import Callable
@@ -10,9 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from growctl.cli.app import app
-from model.policy import GrowthPolicy
-from stages.checkpoint.manifest import read_manifest, verify_checkpoint
-from stages.grow import expand as expand_module
+from stages.checkpoint.manifest import read_manifest
 from stages.grow.expand import expand, expand_transformer
 from tests.growctl.runs import run_here
 from tests.growctl.text.schemas import assert_printed_as_documented
@@ -191,56 +189,6 @@ def test_a_damaged_dataset_is_skipped(tmp_path, call):
         call("verify", checkpoint, checkpoint)
     whole = prepare_text(tmp_path / ".datasets")
     assert document(call("verify", checkpoint, checkpoint, *FEW, "--json"))["comparison"]["dataset"] == str(whole)
-
-
-def test_expand_verifies_what_it_wrote(old, call):
-    out = call("expand", old, "--add-tokens", 5, "--output", old.with_name("a"), "--verify")
-    assert "the function is unchanged" in " ".join(out.split())
-    assert "preserved: the largest difference is" in " ".join(out.split())
-    told = document(
-        call(
-            "expand",
-            old,
-            "--add-tokens",
-            5,
-            "--output",
-            old.with_name("b"),
-            "--preset",
-            "official",
-            "--verify",
-            "--json",
-        )
-    )
-    assert (told["lineage"]["growth"]["preserves"], told["comparison"]["verdict"]) == (False, "changed")
-    assert told["comparison"]["lineage"]["operation"] == "expand"
-    plainly = call("expand", old, "--add-tokens", 5, "--output", old.with_name("c"), "--json")
-    assert document(plainly)["comparison"] is None
-
-
-def test_expand_exits_with_1_and_keeps_the_checkpoint_when_a_promise_is_broken(old, call, monkeypatch):
-    monkeypatch.setattr(expand_module, "preserves", lambda *arguments, **keywords: True)
-    output = old.with_name("grown")
-    out = call(
-        "expand", old, "--add-tokens", 5, "--preset", "official", "--output", output, "--verify", "--json", expect=1
-    )
-    assert document(out)["comparison"]["breaks_promise"] is True
-    assert verify_checkpoint(output).lineage.growth.policy == GrowthPolicy.of("official")
-
-
-def test_expand_finds_the_dataset_before_it_writes(tmp_path, dataset, call):
-    away, output = write_trained(tmp_path / "away", dataset), tmp_path / "grown"
-    for arguments, message in [
-        (["--verify"], "--data DIR"),
-        (["--verify", "--data", tmp_path], "is not a dataset"),
-        (["--data", dataset], "--data is the dataset for --verify"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            call("expand", away, "--add-tokens", 5, "--output", output, *arguments)
-        assert not output.exists()
-    rewrite(away, tokenizer_sha256="f" * 64)
-    with pytest.raises(ValueError, match="a different tokenizer"):
-        call("expand", away, "--add-tokens", 5, "--output", output, "--verify", "--data", dataset)
-    assert not output.exists()
 
 
 def test_help_has_an_example(call):
