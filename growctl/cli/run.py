@@ -83,7 +83,7 @@ def run(
         train_requests(requests, runs_dir, dry_run)
         return
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name)
-    request = LadderRequest.of(loaded, schedule, runs_dir, name, controls, sources, until, overrides or [])
+    request = LadderRequest.of(loaded, schedule, runs_dir, name, controls, sources, until)
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
     note = ""

@@ -1,12 +1,11 @@
 """The runs that a command requests, and the checks on them before anything is written.
 
-A run keeps its schedule: other settings that affect the result stop it, with the command that trains them.
+A run keeps its schedule: other settings that affect the result stop it.
 """
 
-import shlex
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,6 @@ from growctl.text.suggestion import did_you_mean
 from growctl.trackers.adapters import missing_package
 from model.errors import Failure
 from stages.checkpoint.disk_full import free_bytes
-
-LONGEST_NAME = 100
-"""The most characters of a run's name (RUN_NAME in growctl/runs_dir.py)."""
 
 _NO_EFFECT = {
     "data": (
@@ -82,8 +78,6 @@ class LadderRequest:
     """Runs directories in which to look for checkpoints to reuse; empty: none are reused."""
     last_stage: int | None = None
     """The index of the last stage to train; None: all stages."""
-    overrides: tuple[str, ...] = ()
-    """The overrides of the schedule, as the user gave them."""
 
     @classmethod
     def of(
@@ -95,7 +89,6 @@ class LadderRequest:
         with_controls: bool | None = None,
         sources: Sequence[Path] = (),
         until: str | None = None,
-        overrides: Sequence[str] = (),
         run_set: RunSet | None = None,
     ) -> "LadderRequest":
         """A request for the ladder of `schedule`, named `name` or else as the schedule is.
@@ -112,7 +105,7 @@ class LadderRequest:
         ladder = RunRequest(name, schedule.model_copy(update={"name": name}), label, run_set=run_set)
         if with_controls is None:
             with_controls = not RunPaths(runs_dir / name).no_controls.exists()
-        return cls(ladder, runs_dir, with_controls, tuple(sources), last_stage, tuple(overrides))
+        return cls(ladder, runs_dir, with_controls, tuple(sources), last_stage)
 
     @property
     def trains_controls(self) -> bool:
@@ -127,7 +120,7 @@ class LadderRequest:
     def record_choices(self) -> None:
         """Records in the ladder's directory, which exists, this start, its set and whether it leaves out controls."""
         run = RunPaths(self.directory(self.ladder))
-        record_start(run, self.command(self.ladder.name))
+        record_start(run, ["growctl", *sys.argv[1:]])
         if self.ladder.run_set:
             write_run_set(run, self.ladder.run_set)
         mark = run.no_controls
@@ -202,25 +195,10 @@ class LadderRequest:
         if not run.has_begun():
             return
         if difference := first_difference(own_schedule(run.schedule), request.schedule):
-            refusal = f"{directory} keeps its schedule: {difference}"
-            if self.ladder.run_set:
-                raise RunError(f"{refusal}; choose another name for these runs with --name")
-            does = "takes over what other runs have trained in the same way" if self.sources else "trains anew"
-            command = shlex.join(self.command(free_name(self.ladder.name, self.runs_dir)))
-            raise RunError(f"{refusal}. Under another name it {does}:\n  {command}")
-
-    def command(self, name: str) -> list[str]:
-        """The command that makes this request for a run called `name`."""
-        command = ["growctl", "run", self.ladder.label, *self.overrides, "--name", name]
-        if self.runs_dir != Path("runs"):
-            command += ["--runs-dir", str(self.runs_dir)]
-        if self.last_stage is not None:
-            command += ["--until", self.ladder.schedule.stages[self.last_stage].name]
-        elif self.leaves_controls_out:
-            command += ["--no-controls"]
-        for source in self.sources[1:]:
-            command += ["--reuse-from", str(source)]
-        return command if self.sources else [*command, "--no-reuse"]
+            raise RunError(
+                f"{directory} keeps its schedule: {difference}; choose another name with --name: a new run takes over "
+                "what other runs have trained in the same way"
+            )
 
 
 def reuse_sources(runs_dir: Path, further: Sequence[Path], no_reuse: bool) -> tuple[Path, ...]:
@@ -340,9 +318,3 @@ def _as_yaml(value: Any) -> str:
 
     text = yaml.safe_dump([value], default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6)
     return shorten(text.strip()[1:-1], SHOWN_CHARACTERS)
-
-
-def free_name(name: str, runs_dir: Path) -> str:
-    """The first of NAME-2, NAME-3, ... that no file in `runs_dir` has."""
-    names = (f"{name[: LONGEST_NAME - len(suffix)]}{suffix}" for suffix in map("-{}".format, count(2)))
-    return next(name for name in names if not (runs_dir / name).exists())

@@ -40,34 +40,26 @@ from stages.data.dataset import DatasetManifest, read_dataset_manifest
 from stages.stage_dir import StagePaths
 
 
-def run(request: LadderRequest, screen: Screen) -> None:
+def run(request: LadderRequest, screen: Screen, only: str | None = None, last_stage: int | None = None) -> None:
     """Runs a ladder, up to its `last_stage`, and then its controls, or resumes them.
 
-    Raises RunError (or another UserError) before anything is written, RunFailed if a stage fails.
+    `only`: the name of the ladder or of the control to run alone, up to its stage with the index `last_stage`. Raises
+    RunError (or another UserError) before anything is written, RunFailed if a stage fails.
     """
     machines = machines_of(request.ladder.schedule)
-    devices = run_devices(request.ladder.schedule, machines)
-    check_space(request.checked(machines), request.runs_dir, devices, request.last_stage)
+    asked = [part for part in request.checked(machines) if only in (None, part.name)]
+    last_stage = last_stage if only else request.last_stage
+    check_space(asked, request.runs_dir, run_devices(request.ladder.schedule, machines), last_stage)
     machines.check(request.runs_dir)
     request = _documents_counted(request, screen)
-    controls = [request.directory(control) for control in request.controls()]
-    ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
-    ladder.run(request.last_stage, request.record_choices)
+    if only in (None, request.ladder.name):
+        controls = [] if only else [request.directory(control) for control in request.controls()]
+        ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
+        ladder.run(last_stage, None if only else request.record_choices)
     for control in request.controls():
-        request.check_same_run(control)
-        Execution(control, request.runs_dir, machines, screen, sources=request.sources).run()
-
-
-def run_part(request: LadderRequest, name: str, last_stage: int | None, screen: Screen) -> None:
-    """Runs only the ladder or control called `name`, up to the stage with index `last_stage`. Raises as `run` does."""
-    machines = machines_of(request.ladder.schedule)
-    [part] = [candidate for candidate in request.checked(machines) if candidate.name == name]
-    check_space([part], request.runs_dir, run_devices(part.schedule, machines), last_stage)
-    machines.check(request.runs_dir)
-    counted = _documents_counted(request, screen)
-    if counted is not request:
-        [part] = [candidate for candidate in counted.checked(machines) if candidate.name == name]
-    Execution(part, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
+        if only in (None, control.name):
+            request.check_same_run(control)
+            Execution(control, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
 
 
 def _documents_counted(request: LadderRequest, screen: Screen) -> LadderRequest:

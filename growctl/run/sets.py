@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import StagePlan, plan_run, total_flops
 from growctl.launch.resolve import machines_of
-from growctl.run.requests import LONGEST_NAME, LadderRequest, RunRequest, left_to_train
+from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
 from growctl.run.slurm_jobs import submit_set
@@ -38,6 +38,9 @@ from model.errors import Failure, UserError
 MOST_RUNS = 10_000
 SEED = "seed"
 """The key of a schedule that --seeds sets."""
+
+LONGEST_NAME = 100
+"""The most characters of a run's name (RUN_NAME in growctl/runs_dir.py)."""
 
 _LONGEST_VALUE = 32
 _DIGEST = 8
@@ -182,11 +185,7 @@ def set_requests(
         loaded = load_schedule(schedule, point.overrides, runs_dir=runs_dir, run=run_name)
         belongs = RunSet(name, point.values)
         _check_free(runs_dir / run_name, belongs)
-        requests.append(
-            LadderRequest.of(
-                *(loaded, schedule, runs_dir, run_name, with_controls, sources, until, point.overrides), run_set=belongs
-            )
-        )
+        requests.append(LadderRequest.of(loaded, schedule, runs_dir, run_name, with_controls, sources, until, belongs))
     for request in requests:
         request.checked(machines_of(request.ladder.schedule))
     return requests

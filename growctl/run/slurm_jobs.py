@@ -249,10 +249,10 @@ class JobPart:
         return DelayedSubmission(self)
 
     def _run(self) -> None:
-        from growctl.run.runner import run_part
+        from growctl.run.runner import run
         from growctl.text.console import Terminal
 
-        run_part(self.request, self.name, self.last_stage, Screen(Terminal(), timestamps=True))
+        run(self.request, Screen(Terminal(), timestamps=True), self.name, self.last_stage)
 
     def _requeue(self, requeue: Any) -> None:
         from submitit.core.utils import UncompletedJobError

@@ -126,8 +126,7 @@ def test_a_changed_schedule_under_the_same_name_is_told_how_to_extend_the_run(fa
     said = " ".join(err.split())
     assert "it has the stages small, large, and this schedule has small, large, huge" in said
     assert "takes over what other runs have trained in the same way" in said
-    given = " ".join(("stages.1.train_steps=70", *LAUNCH))
-    assert f"growctl run {schedule} {given} --name tiny-2 --runs-dir {runs}" in said
+    assert "choose another name with --name" in said
 
 
 LINK = {"at": "stages.checkpoint.files:link_or_copy"}
