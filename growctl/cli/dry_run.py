@@ -47,7 +47,7 @@ def _lines(request: LadderRequest) -> Iterator[str]:
     if isinstance(machines, Local):
         yield "# The port after the number of ranks is free now. A run picks a port that is free when it starts."
         if schedule.launch.devices == "auto":
-            devices = "GPUs" if machines.gpus else "ranks on the CPU, because there is no GPU"
+            devices = "GPUs" if machines.on_each.type == "cuda" else "ranks on the CPU, because there is no GPU"
             yield f"# launch.devices = auto: {machines.devices} {devices} on this machine"
     try:
         machines.check(request.runs_dir)

@@ -12,7 +12,7 @@ from typing import Any
 
 from growctl.ladder.datasets import DatasetSizes, MixturePart, mixture_parts
 from growctl.ladder.stage_plans import StagePlan, plan_run
-from growctl.launch.devices import Devices
+from growctl.launch.machines import Devices
 from growctl.schedule.blocks import Schedule, evaluation_length
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops

@@ -6,8 +6,9 @@ from tempfile import TemporaryDirectory
 
 from growctl.ladder.costs import MeasuredSize, Measurements, Plan, RunCost, StageCost
 from growctl.ladder.stage_plans import worker_spec
-from growctl.launch.devices import Devices, local_devices
+from growctl.launch.devices import local_devices
 from growctl.launch.local import local_launch
+from growctl.launch.machines import Devices
 from growctl.launch.resolve import schedule_devices_here
 from growctl.launch.worker_logs import failure_reason
 from growctl.launch.workers import Workers

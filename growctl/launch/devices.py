@@ -11,17 +11,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter
 
-from growctl.launch.machines import LaunchError
-from model.precision import DeviceType, Precision, RequestedPrecision
+from growctl.launch.machines import Devices, LaunchError
 from stages.counted import counted
-from stages.engine.devices import cpu_is_fast_at_bf16, resolve_precision
+from stages.engine.devices import cpu_is_fast_at_bf16
 from stages.probe.records import DeviceFacts
 
 DEVICE_FILES = Path("/dev")
@@ -33,28 +31,6 @@ MOST_CPU_RANKS = 8
 
 PROBE_SECONDS = 120.0
 """Timeout of importing torch, which takes minutes from a slow network disk."""
-
-
-@dataclass(frozen=True)
-class Devices:
-    """The devices that the ranks on each machine of a run use."""
-
-    per_machine: int
-    """Ranks on each machine."""
-
-    type: DeviceType
-    fast_bf16: bool
-    """Whether `training.precision: auto` is bf16 on them."""
-
-    memory_bytes: int | None = None
-    """Memory of the smallest device; None if unknown."""
-
-    note: str | None = None
-    """The assumption made if the devices are unknown."""
-
-    def precision(self, requested: RequestedPrecision) -> Precision:
-        """The precision to train in on these devices."""
-        return resolve_precision(requested, self.fast_bf16)
 
 
 def local_devices(

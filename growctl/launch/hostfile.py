@@ -10,10 +10,10 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
+from growctl.launch.machines import Launch, LaunchError, Machines, assumed_devices, need_programs, plain_path
 from growctl.schedule.launch_block import HostfileBlock, LaunchBlock
 from stages.counted import counted
 from stages.process.lifeline import VARIABLE
@@ -45,16 +45,13 @@ _KEEPS_ALIVE = "-oServerAliveInterval=15 -oServerAliveCountMax=8"
 
 
 @dataclass(frozen=True)
-class Hostfile:
+class Hostfile(Machines):
     """The machines of a hostfile."""
 
-    devices: int
     hosts: Mapping[str, int]
     """{host: slots}, in the file's order."""
 
     block: HostfileBlock
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """`launch.environment`."""
 
     def check(self, runs_dir: Path) -> None:
         """Raises LaunchError if a program is missing, or a path has characters that a shell would interpret."""
@@ -120,7 +117,7 @@ def hostfile_machines(launch: LaunchBlock, nodes: int) -> Hostfile:
     if launch.devices != "auto" and launch.devices > slots:
         raise LaunchError(f"launch.devices = {launch.devices}: host {fewest} in {path} has slots={slots}")
     devices = slots if launch.devices == "auto" else launch.devices
-    return Hostfile(devices, hosts, launch.hostfile, launch.environment)
+    return Hostfile(assumed_devices(launch, devices), hosts, launch.hostfile, environment=launch.environment)
 
 
 def read_hostfile(path: Path) -> dict[str, int]:

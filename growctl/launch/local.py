@@ -4,13 +4,11 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from growctl.launch.devices import Devices
-from growctl.launch.machines import Launch
+from growctl.launch.machines import Launch, Machines
 from model.errors import Failure
 from stages.process.lifeline import STDIN, VARIABLE
 
@@ -23,23 +21,8 @@ every large tensor, and each new page costs a page fault: more than most operati
 variables."""
 
 
-@dataclass(frozen=True)
-class Local:
+class Local(Machines):
     """This machine."""
-
-    resolved: Devices
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """`launch.environment`."""
-
-    @property
-    def devices(self) -> int:
-        """Ranks on this machine."""
-        return self.resolved.per_machine
-
-    @property
-    def gpus(self) -> bool:
-        """Whether the ranks use GPUs."""
-        return self.resolved.type == "cuda"
 
     def check(self, runs_dir: Path) -> None:
         """Does nothing: no other programs are needed."""
@@ -47,7 +30,7 @@ class Local:
     def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
         """Starts the ranks with growctl's own launcher (growctl/launch/start_ranks.py)."""
         assert nodes == 1
-        launch = local_launch(spec, self.devices, self.gpus)
+        launch = local_launch(spec, self.devices, self.on_each.type == "cuda")
         return replace(launch, environment=launch.environment | dict(self.environment))
 
 

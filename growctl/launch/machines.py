@@ -7,12 +7,15 @@ prints it, and a run starts it. The command's process lives as long as the worke
 
 import re
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
+from growctl.schedule.launch_block import LaunchBlock
 from model.errors import UserError
+from model.precision import DeviceType, Precision, RequestedPrecision
+from stages.engine.devices import cpu_is_fast_at_bf16, resolve_precision
 
 PLAIN_PATH = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 """Paths without characters that a shell, pdsh or SLURM would interpret."""
@@ -42,18 +45,58 @@ class Launch:
     """The command's working directory; None: this process's."""
 
 
-class Machines(Protocol):
+@dataclass(frozen=True)
+class Devices:
+    """The devices that the ranks on each machine of a run use."""
+
+    per_machine: int
+    """Ranks on each machine."""
+
+    type: DeviceType
+    fast_bf16: bool
+    """Whether `training.precision: auto` is bf16 on them."""
+
+    memory_bytes: int | None = None
+    """Memory of the smallest device; None if unknown."""
+
+    note: str | None = None
+    """The assumption made if the devices are unknown."""
+
+    def precision(self, requested: RequestedPrecision) -> Precision:
+        """The precision to train in on these devices."""
+        return resolve_precision(requested, self.fast_bf16)
+
+
+@dataclass(frozen=True)
+class Machines(ABC):
     """Where the stages of a run are trained."""
+
+    on_each: Devices
+    environment: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """`launch.environment`."""
 
     @property
     def devices(self) -> int:
         """Ranks on each machine."""
+        return self.on_each.per_machine
 
+    @abstractmethod
     def check(self, runs_dir: Path) -> None:
         """Raises LaunchError if a program that `launch` needs is missing, or `runs_dir` cannot be used."""
 
+    @abstractmethod
     def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
         """How a stage's workers start on `nodes` machines, each as `python -m stages.train.worker SPEC`."""
+
+
+def assumed_devices(launch: LaunchBlock, per_machine: int, note: str | None = None) -> Devices:
+    """Assumed devices of other machines: GPUs that are fast at bf16, like every device that `launch.hardware` can name.
+
+    Without GPUs (`slurm.gpus: false`), assumes CPUs like this machine's.
+    """
+    if launch.cluster == "slurm" and not launch.slurm.gpus:
+        return Devices(per_machine, "cpu", cpu_is_fast_at_bf16(), note=note)
+    return Devices(per_machine, "cuda", fast_bf16=True, note=note)
 
 
 def need_programs(programs: Mapping[str, str], cluster: str) -> None:

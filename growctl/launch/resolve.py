@@ -1,13 +1,12 @@
 """What a schedule's `launch` block means: machines, the devices on each, and what the number of ranks demands."""
 
-from growctl.launch.devices import Devices, local_devices
+from growctl.launch.devices import local_devices
 from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.local import Local
-from growctl.launch.machines import LaunchError, Machines
+from growctl.launch.machines import Devices, LaunchError, Machines, assumed_devices
 from growctl.launch.slurm import SlurmMachines
 from growctl.schedule.blocks import Schedule, StageBatch, batch_key, shared_batch, stage_batch
 from stages.counted import counted
-from stages.engine.devices import cpu_is_fast_at_bf16
 
 
 def machines_of(schedule: Schedule) -> Machines:
@@ -23,12 +22,7 @@ def machines_of(schedule: Schedule) -> Machines:
         return hostfile_machines(launch, nodes)
     if nodes > 1:
         raise LaunchError(f"launch.nodes = {nodes}: launch.cluster = 'local' is one machine; use hostfile or slurm")
-    return Local(schedule_devices_here(schedule), launch.environment)
-
-
-def run_devices(schedule: Schedule, machines: Machines) -> Devices:
-    """The devices on each of `machines` that a run of `schedule` starts on. Those of other machines are assumed."""
-    return machines.resolved if isinstance(machines, Local) else _assumed_devices(schedule, machines.devices)
+    return Local(schedule_devices_here(schedule), environment=launch.environment)
 
 
 def planned_devices(schedule: Schedule) -> Devices:
@@ -41,27 +35,16 @@ def planned_devices(schedule: Schedule) -> Devices:
     assumed = 1 if launch.devices == "auto" else launch.devices
     try:
         if launch.cluster != "local":
-            return run_devices(schedule, machines_of(schedule))
+            return machines_of(schedule).on_each
         here = schedule_devices_here(schedule)
     except LaunchError as error:
         devices = counted(assumed, "device")
         reason = str(error).removesuffix(".")
-        return _assumed_devices(schedule, assumed, f"The plan is for {devices} on each machine: {reason}.")
+        return assumed_devices(launch, assumed, f"The plan is for {devices} on each machine: {reason}.")
     if here.type == "cuda" or not launch.hardware.device:
         return here
     note = f"This machine has no GPU: the plan is for one {launch.hardware.device}. Set launch.devices for more."
-    return _assumed_devices(schedule, assumed, note if launch.devices == "auto" else None)
-
-
-def _assumed_devices(schedule: Schedule, per_machine: int, note: str | None = None) -> Devices:
-    """Assumed devices of other machines: GPUs that are fast at bf16, like every device that `launch.hardware` can name.
-
-    Without GPUs (`slurm.gpus: false`), assumes CPUs like this machine's.
-    """
-    launch = schedule.launch
-    if launch.cluster == "slurm" and not launch.slurm.gpus:
-        return Devices(per_machine, "cpu", cpu_is_fast_at_bf16(), note=note)
-    return Devices(per_machine, "cuda", fast_bf16=True, note=note)
+    return assumed_devices(launch, assumed, note if launch.devices == "auto" else None)
 
 
 def schedule_devices_here(schedule: Schedule) -> Devices:

@@ -5,14 +5,14 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
+from growctl.launch.machines import Launch, LaunchError, Machines, assumed_devices, need_programs, plain_path
 from growctl.schedule.launch_block import LaunchBlock
 from model.errors import Failure
 from stages.process.lifeline import VARIABLE
@@ -37,14 +37,10 @@ _LONGEST_WARNING = 65_535
 
 
 @dataclass(frozen=True)
-class SlurmMachines:
+class SlurmMachines(Machines):
     """The machines of a SLURM job."""
 
-    devices: int
     cpus_per_device: int
-    environment: Mapping[str, str]
-    """`launch.environment`."""
-
     address: str = "FIRST-HOST-OF-THE-JOB"
     port: str = f"{FIRST_PORT}+JOB-ID%{NUM_PORTS}"
 
@@ -56,13 +52,15 @@ class SlurmMachines:
                 "launch.devices = 'auto': a login node cannot count the devices of other machines; with "
                 "launch.cluster = 'slurm' set the number of devices to use on each machine"
             )
-        described = launch.devices, launch.slurm.cpus_per_device, launch.environment
+        machines = cls(
+            assumed_devices(launch, launch.devices), launch.slurm.cpus_per_device, environment=launch.environment
+        )
         if os.environ.get("SUBMITIT_EXECUTOR") != "slurm":
-            return cls(*described)
+            return machines
         from submitit.slurm.slurm import SlurmJobEnvironment
 
         job = SlurmJobEnvironment()
-        return cls(*described, job.hostnames[0], str(FIRST_PORT + int(job.raw_job_id) % NUM_PORTS))
+        return replace(machines, address=job.hostnames[0], port=str(FIRST_PORT + int(job.raw_job_id) % NUM_PORTS))
 
     def check(self, runs_dir: Path) -> None:
         """Raises LaunchError if SLURM's programs are missing, or SLURM would interpret characters of `runs_dir`."""

@@ -12,8 +12,7 @@ from typing import Any
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import stage_checkpoint_bytes
 from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run
-from growctl.launch.devices import Devices
-from growctl.launch.machines import Machines
+from growctl.launch.machines import Devices, Machines
 from growctl.launch.resolve import uneven_batch
 from growctl.ledger.lines import record_start
 from growctl.runs.directory import (

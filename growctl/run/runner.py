@@ -18,9 +18,8 @@ from growctl.ladder.stage_plans import (
     with_releases,
 )
 from growctl.ladder.warnings import control_caveats, decays
-from growctl.launch.devices import Devices
-from growctl.launch.machines import Machines
-from growctl.launch.resolve import machines_of, run_devices
+from growctl.launch.machines import Devices, Machines
+from growctl.launch.resolve import machines_of
 from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.file import BrokenLedger, move_aside
 from growctl.ledger.ledger import Ledger
@@ -49,7 +48,7 @@ def run(request: LadderRequest, screen: Screen, only: str | None = None, last_st
     machines = machines_of(request.ladder.schedule)
     asked = [part for part in request.checked(machines) if only in (None, part.name)]
     last_stage = last_stage if only else request.last_stage
-    check_space(asked, request.runs_dir, run_devices(request.ladder.schedule, machines), last_stage)
+    check_space(asked, request.runs_dir, machines.on_each, last_stage)
     machines.check(request.runs_dir)
     request = _documents_counted(request, screen)
     if only in (None, request.ladder.name):
@@ -156,7 +155,7 @@ class Execution:
 
     def devices(self) -> Devices:
         """The devices that train."""
-        return run_devices(self.schedule, self.machines)
+        return self.machines.on_each
 
     def micro_batch_size(self, plan: StagePlan) -> int:
         """Sequences per forward pass on one device, as `growctl plan` shows it for the same devices."""

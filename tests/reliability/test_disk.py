@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from growctl.ladder.load import load_schedule
-from growctl.launch.resolve import machines_of, run_devices
+from growctl.launch.resolve import machines_of
 from growctl.run.requests import LadderRequest, check_space, remaining_bytes
 from growctl.runs.directory import RunError
 from stages.checkpoint import disk_full
@@ -150,7 +150,7 @@ def test_the_size_of_the_last_checkpoint_must_be_free_before_the_next(tmp_path, 
 def test_a_run_compares_what_it_will_write_with_the_free_space_before_it_starts(tmp_path, monkeypatch):
     schedule = load_schedule(str(write_schedule(tmp_path)), [])
     request = LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, with_controls=False).ladder
-    directory, devices = tmp_path / "runs/tiny", run_devices(schedule, machines_of(schedule))
+    directory, devices = tmp_path / "runs/tiny", machines_of(schedule).on_each
     needed = remaining_bytes(request, directory, devices)
     monkeypatch.setattr("growctl.run.requests.free_bytes", lambda path: needed)
     check_space([request], tmp_path / "runs", devices)

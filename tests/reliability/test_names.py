@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from growctl.cli import app, report
 from growctl.cli.dry_run import _launch
 from growctl.ladder.controls import plan_controls
-from growctl.launch.devices import Devices
 from growctl.launch.hostfile import hostfile_machines, read_hostfile
 from growctl.launch.local import Local
-from growctl.launch.machines import Launch, LaunchError, plain_path
+from growctl.launch.machines import Devices, Launch, LaunchError, plain_path
 from growctl.launch.slurm import check_slurm
 from growctl.launch.workers import Workers
 from growctl.ledger.entries import RunEntry, StageEntry
@@ -120,7 +119,7 @@ def environment_of(tmp_path: Path) -> dict[str, str]:
 
 def test_the_workers_environment_arrives_unchanged_or_is_rejected(tmp_path):
     given = environment_of(tmp_path)
-    [started] = [Local(Devices(1, "cpu", False), given).launch(tmp_path / "spec.json", 1, 1)]
+    [started] = [Local(Devices(1, "cpu", False), environment=given).launch(tmp_path / "spec.json", 1, 1)]
     with Workers(Launch([sys.executable, "-c", DUMP], started.environment), tmp_path / "log") as workers:
         workers.wait(HANG_SECONDS)
     assert {name: told(tmp_path / "dump")[1].get(name) for name in given} == given

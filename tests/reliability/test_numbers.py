@@ -12,8 +12,8 @@ from rich.console import Console
 
 from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_stages
-from growctl.launch.devices import Devices
 from growctl.launch.local import Local
+from growctl.launch.machines import Devices
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import RunFailed, RunRequest

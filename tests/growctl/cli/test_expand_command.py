@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from growctl.cli.app import app
-from growctl.launch.devices import Devices
+from growctl.launch.machines import Devices
 from growctl.run.requests import RunRequest, remaining_bytes
 from growctl.runs.directory import steps_done
 from growctl.runs.stages import read_stage

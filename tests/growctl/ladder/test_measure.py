@@ -8,8 +8,7 @@ import pytest
 from growctl.ladder import measure
 from growctl.ladder.measure import measure_sizes
 from growctl.ladder.plan import make_plan
-from growctl.launch.devices import Devices
-from growctl.launch.machines import Launch
+from growctl.launch.machines import Devices, Launch
 from growctl.schedule.blocks import Schedule
 from stages.probe.records import RESULT
 from stages.spec import TrainSpec

@@ -23,10 +23,10 @@ from growctl.ladder.measure import _devices_here
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch import devices, resolve
-from growctl.launch.devices import GPU_FILES, MOST_CPU_RANKS, Devices, gpus_here, local_devices
+from growctl.launch.devices import GPU_FILES, MOST_CPU_RANKS, gpus_here, local_devices
 from growctl.launch.local import Local
-from growctl.launch.machines import LaunchError
-from growctl.launch.resolve import machines_of, planned_devices, run_devices
+from growctl.launch.machines import Devices, LaunchError
+from growctl.launch.resolve import machines_of, planned_devices
 from growctl.run.requests import LadderRequest, remaining_bytes
 from growctl.run.runner import Execution
 from growctl.run.screen import Screen
@@ -115,8 +115,8 @@ def everyones_answers(schedule: Schedule, folder: Path) -> Devices:
     on_gpus = planned.type == "cuda"
     machines = machines_of(schedule)
     assert isinstance(machines, Local)
-    assert (machines.devices, machines.gpus) == (planned.per_machine, on_gpus)
-    assert run_devices(schedule, machines) == planned
+    assert (machines.devices, machines.on_each.type == "cuda") == (planned.per_machine, on_gpus)
+    assert machines.on_each == planned
     assert _devices_here(schedule) == planned
     plan = make_plan(schedule)
     assert plan.devices == planned
@@ -344,7 +344,7 @@ def test_a_run_uses_the_devices_it_starts_on_and_not_the_gpu_that_its_plan_assum
     schedule = ladder(launch={"devices": 2, "hardware": small})
     machines = machines_of(schedule)
     assert planned_devices(schedule).type == "cuda"
-    assert run_devices(schedule, machines) == Devices(2, "cpu", cpu_is_fast_at_bf16())
+    assert machines.on_each == Devices(2, "cpu", cpu_is_fast_at_bf16())
     request = LadderRequest.of(schedule, "s", tmp_path, None, with_controls=False).ladder
     execution = Execution(request, tmp_path, machines, Screen(Console()))
     assert [execution.micro_batch_size(plan) for plan in execution.plans] == [4] * len(execution.plans)
@@ -354,7 +354,7 @@ def test_a_run_needs_the_disk_space_of_the_precision_it_trains_in(other_machine,
     monkeypatch.setattr(devices, "cpu_is_fast_at_bf16", lambda: False)
     schedule = ladder(checkpoint={"every": 10}, launch={"hardware": H100})
     assert planned_devices(schedule).precision("auto") == "bf16"
-    found = run_devices(schedule, machines_of(schedule))
+    found = machines_of(schedule).on_each
     assert found.precision("auto") == "fp32"
     request = LadderRequest.of(schedule, "s", tmp_path, None, with_controls=False).ladder
     in_fp32, in_bf16 = (

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from growctl.ladder.load import load_schedule
-from growctl.launch.devices import Devices
 from growctl.launch.local import (
     FIRST_PORT,
     KEPT_MEMORY,
@@ -20,7 +19,7 @@ from growctl.launch.local import (
     local_environment,
     local_launch,
 )
-from growctl.launch.machines import Launch, LaunchError, need_programs, plain_path
+from growctl.launch.machines import Devices, Launch, LaunchError, need_programs, plain_path
 from growctl.launch.resolve import machines_of
 from growctl.launch.slurm import SlurmMachines
 from growctl.launch.worker_logs import failure_reason
@@ -62,7 +61,7 @@ def test_workers_ignore_a_model_py_in_the_working_directory(tmp_path):
 def test_the_schedules_environment_overrides_all_others(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     devices, added = Devices(2, "cpu", fast_bf16=False), {"OMP_NUM_THREADS": "3", "NEW": "$(x)"}
-    launch = Local(devices, added).launch(Path("spec.json"), nodes=1, attempt=1)
+    launch = Local(devices, environment=added).launch(Path("spec.json"), nodes=1, attempt=1)
     assert (launch.environment["OMP_NUM_THREADS"], launch.environment["NEW"]) == ("3", "$(x)")
     assert "OMP_NUM_THREADS" not in Local(devices).launch(Path("spec.json"), nodes=1, attempt=1).environment
 

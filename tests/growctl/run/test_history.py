@@ -12,8 +12,8 @@ from rich.console import Console
 
 import stages.metrics
 from growctl.ladder.load import load_schedule
-from growctl.launch.devices import Devices
 from growctl.launch.local import Local
+from growctl.launch.machines import Devices
 from growctl.ledger import books as ledger_books
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.ledger import Ledger

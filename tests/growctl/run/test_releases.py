@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.load import load_schedule
-from growctl.launch.devices import Devices
+from growctl.launch.machines import Devices
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import RunRequest, left_to_train, remaining_bytes
 from growctl.runs.verify import find_targets

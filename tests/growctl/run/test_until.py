@@ -7,7 +7,7 @@ import pytest
 
 from growctl.cli.dry_run import dry_run_text
 from growctl.ladder.load import load_schedule
-from growctl.launch.devices import Devices
+from growctl.launch.machines import Devices
 from growctl.launch.resolve import machines_of
 from growctl.run.requests import LadderRequest, remaining_bytes
 from growctl.run.slurm_jobs import nothing_to_submit, plan_jobs
