@@ -107,16 +107,12 @@ def extended(
 
 def next_hash(history: History, operation: Operation, determined_by: dict[str, Any]) -> str:
     """The hash of the entry that would follow `history`."""
-    return _hash(history[-1].hash if history else "", operation, determined_by)
+    return hash_of([history[-1].hash if history else "", operation, determined_by])
 
 
 def hash_of(value: Any) -> str:
     """sha256 of a value's JSON, for `determined_by`."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _hash(before: str, operation: Operation, determined_by: dict[str, Any]) -> str:
-    return hash_of([before, operation, determined_by])
 
 
 Loss = Annotated[float, BeforeValidator(lambda loss: math.nan if loss is None else loss)]

@@ -5,6 +5,7 @@ per parameter; stages pass it on, and every tool reads it. An `engine` checkpoin
 resume within a stage.
 """
 
+import hashlib
 from pathlib import Path
 from typing import Literal
 
@@ -143,6 +144,17 @@ def read_manifest(directory: Path) -> Manifest:
         return read_sealed(path, Manifest, FORMAT_VERSION)
     except DocumentError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def read_file(directory: Path, manifest: Manifest, name: str) -> bytes:
+    """The content of a file of a checkpoint. Raises CheckpointError if it is missing or damaged."""
+    try:
+        data = (directory / name).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{directory} is broken: {name} cannot be read: {error.strerror}") from error
+    if hashlib.sha256(data).hexdigest() != manifest.files[name].sha256:
+        raise CheckpointError(f"{directory} is broken: {name} does not have the hash in the manifest")
+    return data
 
 
 def sealed_manifest(manifest: Manifest) -> Manifest:

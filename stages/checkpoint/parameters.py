@@ -4,7 +4,6 @@
 from one.
 """
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +18,7 @@ from model.growth import ParameterState, root_mean_square
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from stages.checkpoint.files import FileEntry, write_file
-from stages.checkpoint.manifest import CheckpointError, Manifest, parameter_file, read_manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, parameter_file, read_file, read_manifest
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -87,12 +86,7 @@ def read_parameter(directory: Path, manifest: Manifest, name: str, *, moments: b
     file = parameter_file(name)
     if manifest.kind != "parameters" or file not in manifest.files:
         raise CheckpointError(f"{directory} has no values of {name}")
-    try:
-        data = (directory / file).read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{directory} is broken: {file}: {error.strerror}") from error
-    if hashlib.sha256(data).hexdigest() != manifest.files[file].sha256:
-        raise CheckpointError(f"{directory} is broken: {file} does not have the hash in the manifest")
+    data = read_file(directory, manifest, file)
     try:
         tensors = safetensors.torch.load(data)
         fp32 = tensors["fp32"]

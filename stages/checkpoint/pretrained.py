@@ -3,7 +3,6 @@
 Loads one, and saves a model that was made or trained outside growctl's runs.
 """
 
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full, require_space
 from stages.checkpoint.files import link_or_copy
 from stages.checkpoint.lineage import ImportRecord
-from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts, imported_manifest, read_manifest
+from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts, imported_manifest, read_file, read_manifest
 from stages.checkpoint.parameters import load_model, write_parameters
 from stages.stage_dir import TOKENIZER_NAME
 
@@ -99,11 +98,9 @@ def load_tokenizer(directory: Path, manifest: Manifest, given: Path | None = Non
     if given is None and TOKENIZER_NAME not in manifest.files:
         raise CheckpointError(f"{directory} has no tokenizer; give one with --tokenizer FILE, a {TOKENIZER_NAME}")
     try:
-        data = path.read_bytes()
+        data = given.read_bytes() if given else read_file(directory, manifest, TOKENIZER_NAME)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    if given is None and hashlib.sha256(data).hexdigest() != manifest.files[TOKENIZER_NAME].sha256:
-        raise CheckpointError(f"{directory} is broken: {TOKENIZER_NAME} does not have the hash in the manifest")
     tokenizer = parse_tokenizer(data, path)
     if (num_ids := num_token_ids(tokenizer)) > manifest.model.vocab_size:
         raise CheckpointError(

@@ -106,7 +106,7 @@ def check_files(
             if hashes and hash_file(path) != sha256:
                 return "does not have the hash in the manifest"
         except OSError as error:
-            if error.errno != errno.EIO:  # any other error does not mean that the file is damaged
+            if error.errno not in (errno.EIO, errno.ENAMETOOLONG):  # others do not mean that the file is damaged
                 raise
             return f"cannot be read: {error.strerror}"
         return None

@@ -165,11 +165,6 @@ class DatasetManifest(Sealed):
         )
 
     @property
-    def num_file_bytes(self) -> int:
-        """Total size of the files of all splits."""
-        return sum(file.bytes for file in self.files)
-
-    @property
     def computed_fingerprint(self) -> str:
         """The fingerprint that follows from the rest of the manifest."""
         if self.sources:

@@ -76,11 +76,7 @@ def reason(error: BaseException) -> str:
 def http_status(error: BaseException) -> HTTPStatus | None:
     """The HTTP status that an error carries, or None."""
     for cause in _causes(error):
-        response: Any = getattr(cause, "response", None)
-        if isinstance(response, dict):  # botocore
-            code = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        else:
-            code = getattr(response, "status_code", None) or getattr(cause, "status", None)  # `status`: aiohttp
+        code: Any = getattr(getattr(cause, "response", None), "status_code", None) or getattr(cause, "status", None)
         with suppress(ValueError):  # not an HTTP status
             if (status := HTTPStatus(code)) >= HTTPStatus.BAD_REQUEST:
                 return status

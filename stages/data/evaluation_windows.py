@@ -4,7 +4,6 @@ Shapes: B batch, T sequence.
 """
 
 from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop, heapreplace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,14 +110,11 @@ def _shared_out(number: int, weights: Sequence[float], most: Sequence[int]) -> l
 
     Each source gets at least one, and no more than `most`.
     """
-    counts = [1] * len(weights)
-    behind = [(-weight / 3, source) for source, weight in enumerate(weights) if most[source] > 1]
-    heapify(behind)
-    for _ in range(min(number, sum(most)) - len(weights)):
-        source = behind[0][1]
-        counts[source] += 1
-        if counts[source] < most[source]:
-            heapreplace(behind, (-weights[source] / (2 * counts[source] + 1), source))
-        else:
-            heappop(behind)
+    limits = np.minimum(most, max(1, number))
+    behind = np.concatenate(
+        [weight / (2 * np.arange(1, limit) + 1) for weight, limit in zip(weights, limits, strict=True)]
+    )
+    sources = np.repeat(np.arange(len(weights)), limits - 1)
+    chosen = np.lexsort((sources, -behind))[: max(0, number - len(weights))]
+    counts: list[int] = (1 + np.bincount(sources[chosen], minlength=len(weights))).tolist()
     return counts

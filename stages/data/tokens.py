@@ -61,14 +61,9 @@ class Numbers:
                 arrays.append(array)
         return arrays
 
-    def parts(self, start: int, length: int) -> Iterator[int]:
-        """The parts that `length` numbers from `start` on lie in."""
-        part = bisect_right(self._ends, start)
-        first = start - (self._ends[part - 1] if part else 0)
-        while length > 0:
-            yield part
-            length -= self._ends[part] - (self._ends[part - 1] if part else 0) - first
-            part, first = (part + 1) % len(self._ends), 0
+    def ends_in(self, start: int, length: int) -> set[int]:
+        """The parts that the first and the last of `length` numbers from `start` on lie in."""
+        return {bisect_right(self._ends, place) for place in (start, (start + length - 1) % len(self))}
 
 
 def joined(arrays: Sequence[npt.NDArray[Any]], shape: tuple[int, ...]) -> Int64Array:
@@ -181,7 +176,7 @@ class TokenSplit(Numbers):
     def expect(self, start: int, length: int) -> None:
         """Begins to fetch `length` tokens from `start` on, if they are remote and not on this machine."""
         if self._remote is not None:
-            self._remote.expect(self.parts(start, length))
+            self._remote.expect(self.ends_in(start, length))
 
     def __reduce__(self) -> tuple[type["TokenSplit"], tuple[Path, SplitName]]:
         """A pickle holds the path, not the tokens: whoever loads it opens the dataset again."""

@@ -121,7 +121,9 @@ def test_the_cache_of_remote_tokens_is_no_dataset(runs):
 
 def test_a_copy_of_a_dataset_is_recognised_anywhere(runs, tmp_path):
     shutil.copytree(runs / ".datasets/text-0123", tmp_path / "copy")
-    assert found(tmp_path / "copy")["copy"].bytes == read_dataset_manifest(tmp_path / "copy").num_file_bytes
+    assert found(tmp_path / "copy")["copy"].bytes == sum(
+        file.bytes for file in read_dataset_manifest(tmp_path / "copy").files
+    )
 
 
 def test_a_mixture_is_checked_with_its_sources(runs, tmp_path):

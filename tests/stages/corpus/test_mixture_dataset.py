@@ -37,7 +37,7 @@ def test_a_mixture_has_the_sums_of_its_sources_and_no_tokens(mixture: Path) -> N
     assert sorted(path.name for path in mixture.iterdir()) == ["manifest.json", "tokenizer.json"]
     assert manifest.splits["train"].num_tokens == 3000 + 1001 + 1700 + 500
     assert manifest.splits["validation"].num_bytes == 3 * (1700 + 330 + 50)
-    assert manifest.num_file_bytes == 0
+    assert not manifest.files
     assert {source.name: source.weight for source in manifest.sources} == WEIGHTS
     assert [Path(source.directory).is_absolute() for source in manifest.sources] == [False, False, True]
 

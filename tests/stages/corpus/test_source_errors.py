@@ -45,10 +45,6 @@ ERRORS = {
     ),
     "hub": (caused(FileNotFoundError("x"), ClientError(response=SimpleNamespace(status_code=403))), "403 Forbidden; "),
     "aiohttp": (ClientError("a", status=503), r"the server answered 503 Service Unavailable\)"),
-    "botocore": (
-        ClientError("b", response={"ResponseMetadata": {"HTTPStatusCode": 403}, "Error": {"Code": "403"}}),
-        r"the server answered 403 Forbidden; private data needs",
-    ),
     "TLS": (ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed"), "certificate verify failed"),
     "time-out": (TimeoutError("timed out"), "timed out"),
     "OSError": (OSError(5, "Input/output error"), "Input/output error"),
