@@ -61,10 +61,6 @@ class Usage(TypedDict):
     gpu_joules: NonNegativeFloat | None
     """Joules of all GPUs together, from NVML's counters; null if unknown."""
 
-    cpu_joules: NonNegativeFloat | None
-    """Joules of all machines' processors and their memory, from RAPL's counters, whichever process used them; null if
-    unknown."""
-
     peak_gpu_bytes: NonNegativeInt | None
     """Bytes that torch had allocated on a GPU at the peak, on the GPU where they were most; null on CPUs."""
 

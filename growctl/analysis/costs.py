@@ -84,12 +84,8 @@ MONEY = Currency(
 GPU_ENERGY = Currency(
     *("gpu_energy", "GPU energy", "kWh"), _measured(lambda cost: cost.gpu_joules, JOULES_PER_KWH), _energy
 )
-CPU_ENERGY = Currency(
-    *("cpu_energy", "CPU energy", "kWh"), _measured(lambda cost: cost.cpu_joules, JOULES_PER_KWH), _energy
-)
 
-CURRENCIES = (FLOPS, WALL_HOURS, DEVICE_HOURS, MONEY, GPU_ENERGY, CPU_ENERGY)
-"""Energies of GPUs and of processors stay apart: one is often measured without the other."""
+CURRENCIES = (FLOPS, WALL_HOURS, DEVICE_HOURS, MONEY, GPU_ENERGY)
 
 
 def currency(key: str) -> Currency:

@@ -14,9 +14,6 @@ from stages.metrics import Record
 UNKNOWN = "unknown"
 """Stands for a device or a precision whose `start` record is lost."""
 
-JOULES = ("gpu_joules", "cpu_joules")
-"""The figures of a `usage` record that are sums since the attempt's start; the others are maxima."""
-
 
 @dataclass
 class _Open:
@@ -47,8 +44,8 @@ class _Attempt:
     """Seconds booked so far, counted from the launch of the attempt."""
     covered: int = 0
     """Number of the attempt's records that rows cover."""
-    joules: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(JOULES))
-    """Joules booked so far, by counter; None where no row has any."""
+    joules: float | None = None
+    """Joules of the GPUs booked so far; None if no row has any."""
     num_records: int = 0
     """Number of the attempt's records read so far."""
     paid_by: str | None = None
@@ -64,9 +61,8 @@ class _Attempt:
         for row in rows:
             attempt.step, attempt.covered = max(attempt.step, row.last_step), max(attempt.covered, row.num_records)
             attempt.seconds = _thousandths(attempt.seconds + (row.wall_seconds if row.paid_by is None else 0.0))
-            for name in JOULES:
-                if (joules := getattr(row, name)) is not None:
-                    attempt.joules[name] = _thousandths((attempt.joules[name] or 0.0) + joules)
+            if row.gpu_joules is not None:
+                attempt.joules = _thousandths((attempt.joules or 0.0) + row.gpu_joules)
         return attempt
 
     def take(self, record: Record, tokens_per_step: int) -> None:
@@ -121,8 +117,7 @@ class _Attempt:
             device_seconds=device_seconds,
             step_seconds=step_seconds,
             available_flops=None if step_seconds is None or peak is None else step_seconds * num_devices * peak,
-            gpu_joules=self._joules_since("gpu_joules", ended.usage),
-            cpu_joules=self._joules_since("cpu_joules", ended.usage),
+            gpu_joules=self._joules_since(ended.usage),
             money=None if price is None else device_seconds / 3600 * price,
             peak_gpu_bytes=ended.usage.get("peak_gpu_bytes"),
             peak_resident_bytes=ended.usage.get("peak_resident_bytes"),
@@ -133,13 +128,13 @@ class _Attempt:
             recorded_at=utc_now(),
         )
 
-    def _joules_since(self, name: str, usage: Record) -> float | None:
+    def _joules_since(self, usage: Record) -> float | None:
         """Joules of the open part, up to its newest `usage` record; books them."""
-        booked, total = self.joules[name], usage.get(name)
+        booked, total = self.joules, usage.get("gpu_joules")
         if total is None:  # what was used after the last measurement is lost, as the time after the last record is
             return None if booked is None or usage else 0.0
         used = max(0.0, _thousandths(total - (booked or 0.0)))
-        self.joules[name] = _thousandths((booked or 0.0) + used)
+        self.joules = _thousandths((booked or 0.0) + used)
         return used
 
 

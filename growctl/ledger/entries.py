@@ -123,8 +123,6 @@ class Cost:
     """FLOPs that the devices could have done in `step_seconds` at their peak speed."""
     gpu_joules: float | None = 0.0
     """Energy of the GPUs."""
-    cpu_joules: float | None = 0.0
-    """Energy of the machines' processors and memory, whichever process used it."""
     money: float | None = 0.0
     """Device-hours x price, in the currency of the price."""
     recomputed_flops: float = 0.0

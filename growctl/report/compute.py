@@ -25,7 +25,6 @@ _AXES = {
     "device_hours": "cumulative device time (device-hours)",
     "money": "cumulative cost (in the currency of the price per device-hour)",
     "gpu_energy": "cumulative energy of the GPUs (kWh)",
-    "cpu_energy": "cumulative energy of processors and memory (kWh)",
 }
 """The axes, by currency (growctl/analysis/costs.py)."""
 

@@ -59,7 +59,7 @@ from stages.train.anomaly_guard import Guard
 from stages.train.pending_losses import PendingLosses
 from stages.train.rank_data import RankData
 from stages.train.training_history import TrainingHistory
-from stages.usage.meter import UsageMeter
+from stages.train.usage import UsageMeter
 
 LOOK_SECONDS = 0.5
 """About this often, the ranks check together whether one of them was asked to save and exit."""

@@ -104,7 +104,7 @@ class FakeRun:
             if self.tokens_per_second:
                 seconds = 10 + step * stage.tokens_per_step / self.tokens_per_second
                 if event in ("train", "end"):
-                    joules = {"gpu_joules": 100.0 * seconds * device["num_devices"], "cpu_joules": None}
+                    joules = {"gpu_joules": 100.0 * seconds * device["num_devices"]}
                     values |= {"tokens_per_second": self.tokens_per_second}
                     records.append({"event": "usage", "attempt": attempt, "step": step, "seconds": seconds} | joules)
             records.append({"event": event, "attempt": attempt, "step": step, "seconds": seconds} | values)

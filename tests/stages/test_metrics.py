@@ -59,7 +59,7 @@ EVENTS: dict[str, dict[str, Any]] = {
         "resumed_from": 0,
         "device_seconds": 12.5,
     },
-    "usage": {"gpu_joules": None, "cpu_joules": 12.5, "peak_gpu_bytes": None, "peak_resident_bytes": 2**30},
+    "usage": {"gpu_joules": None, "peak_gpu_bytes": None, "peak_resident_bytes": 2**30},
 }
 
 

@@ -17,7 +17,7 @@ SCORE = ScoreEntry("0-small", "final", "a" * 64, "2026-01-01T00:00:00.000+00:00"
 class Metrics:
     """Writes the records of a stage, one attempt after another. A step takes one second, the start-up ten.
 
-    A device costs 3.6 an hour. A step of a device uses 100 J, and the processors use 1 J in a second.
+    A device costs 3.6 an hour. A step of a device uses 100 J.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Metrics:
 
     def usage(self, gpu_bytes: int = 5 * 10**9, **values: Any) -> None:
         """Takes no time."""
-        used = {"gpu_joules": self.gpu_joules, "cpu_joules": self.seconds, "peak_gpu_bytes": gpu_bytes}
+        used = {"gpu_joules": self.gpu_joules, "peak_gpu_bytes": gpu_bytes}
         self.seconds -= 1
         self._write("usage", **used | {"peak_resident_bytes": 10**9} | values)
 

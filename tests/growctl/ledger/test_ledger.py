@@ -40,7 +40,7 @@ def test_rows_close_at_checkpoints_and_at_the_end(ledger: Ledger) -> None:
     assert cost.replayed == Cost()
     assert cost.kept.money == pytest.approx(108 / 3600 * 3.6)
     measured = replace(cost.kept, money=0.0)
-    assert measured == Cost(40, 4000, Flops(24e6, 8e6, 4e6), 6e6, 54.0, 108.0, 40.0, 40 * 2e6, None, None)
+    assert measured == Cost(40, 4000, Flops(24e6, 8e6, 4e6), 6e6, 54.0, 108.0, 40.0, 40 * 2e6, None)
     assert ledger.finished("0-small")
     final = ledger.evaluations("0-small")[-1]
     assert (final.point, final.step, final.loss, final.flops) == ("final", 40, 1.2, 36e6)
@@ -137,7 +137,7 @@ def test_the_seconds_of_an_attempt_without_steps_are_booked(ledger: Ledger) -> N
     metrics.end()
     ledger.books("0-small").sync(metrics.records)
     assert ledger.stage_cost("0-small").replayed == Cost(
-        device_seconds=20.0, wall_seconds=10.0, gpu_joules=None, cpu_joules=None, money=20.0 / 3600 * 3.6
+        device_seconds=20.0, wall_seconds=10.0, gpu_joules=None, money=20.0 / 3600 * 3.6
     )
 
 

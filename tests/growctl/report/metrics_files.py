@@ -24,7 +24,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "tokens_per_second": 100.0,
         "data_wait_seconds": 0.0,
     },
-    "usage": {"gpu_joules": None, "cpu_joules": None, "peak_gpu_bytes": None, "peak_resident_bytes": None},
+    "usage": {"gpu_joules": None, "peak_gpu_bytes": None, "peak_resident_bytes": None},
     "evaluation": {"point": "interval", "precision": "fp32", **_FIGURES, "num_tokens": 1000, "by_source": None},
     "checkpoint": {"path": "step_00000001"},
     "reused": {**{key: _START[key] for key in ("device", "num_devices", "precision")}, "device_seconds": 1.0},

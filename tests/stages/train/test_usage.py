@@ -1,0 +1,98 @@
+"""Energy counters, on an invented NVML, and what the ranks report together."""
+
+import math
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from stages.metrics_lines import Usage
+from stages.train import usage as meter
+from stages.train.usage import UsageMeter, gpu_counter
+
+
+class FakeNvml(SimpleNamespace):
+    """The module `pynvml`, with one GPU that has counted `millijoules`."""
+
+    class NVMLError(Exception):
+        """What the real module raises."""
+
+    millijoules: int | None = 40_000
+
+    def nvmlInit(self) -> None:
+        """Always succeeds."""
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid != "GPU-1234":
+            raise self.NVMLError("Not Found")
+        return "handle"
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        if handle != "handle" or self.millijoules is None:
+            raise self.NVMLError("Not Supported")
+        return self.millijoules
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    fake = FakeNvml()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    return fake
+
+
+def test_a_gpu_counts_from_the_drivers_total(nvml: FakeNvml) -> None:
+    joules = gpu_counter("GPU-1234")
+    assert joules
+    nvml.millijoules = 41_500
+    assert joules() == 1.5
+
+
+def test_a_driver_that_was_loaded_anew_makes_the_energy_unknown(nvml: FakeNvml) -> None:
+    joules = gpu_counter("GPU-1234")
+    assert joules
+    nvml.millijoules = 100
+    assert math.isnan(joules())
+
+
+def test_a_gpu_without_a_counter_or_without_nvml_has_none(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu_counter("GPU-of-another-machine") is None
+    nvml.millijoules = None
+    assert gpu_counter("GPU-1234") is None
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpu_counter("GPU-1234") is None
+
+
+def test_a_gpu_that_falls_off_the_bus_is_unknown_and_stops_nothing(nvml: FakeNvml) -> None:
+    joules = gpu_counter("GPU-1234")
+    assert joules
+    nvml.millijoules = None
+    assert math.isnan(joules())
+
+
+def gather(*others: list[float]) -> Any:
+    """Stands in for all_gather, with what the other ranks hold."""
+
+    def all_gather(ranks: list[torch.Tensor], own: torch.Tensor) -> None:
+        for rank, values in zip(ranks, [own.tolist(), *others], strict=True):
+            rank.copy_(torch.tensor(values, dtype=own.dtype))
+
+    return all_gather
+
+
+def usage(monkeypatch: pytest.MonkeyPatch, *others: list[float]) -> Usage:
+    monkeypatch.setattr(meter.dist, "get_world_size", lambda: 1 + len(others))
+    monkeypatch.setattr(meter.dist, "all_gather", gather(*others))
+    return UsageMeter(torch.device("cpu")).read()
+
+
+def test_ranks_add_up_their_energy_and_report_the_largest_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = usage(monkeypatch, [30.0, 5e9, 1.0], [20.0, 6e9, 2e15])
+    assert tuple(found.values()) == (None, 6 * 10**9, 2 * 10**15), "this rank has no GPU, so the sum is unknown"
+
+
+def test_on_cpus_only_the_resident_memory_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = usage(monkeypatch)
+    assert tuple(found.values())[:2] == (None, None)
+    assert (found["peak_resident_bytes"] or 0) > 10**7
