@@ -21,6 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.machine import machine
 from growctl.evaluate.pretrained import open_pretrained
 from growctl.find_checkpoint import dataset_of, find_checkpoint
@@ -38,9 +40,9 @@ from model.config import (
 )
 from model.initialization import build_model
 from stages.checkpoint.manifest import read_manifest
+from stages.data.evaluation_windows import EvaluationWindows
 from stages.inspect.facts import Inspected
 from stages.inspect.measure import inspect_model
-from stages.inspect.text import dataset_windows
 from stages.metrics import read_metrics
 from stages.stage_dir import TOKENIZER_NAME
 
@@ -77,19 +79,20 @@ def measure(seed: int, directory: Path, num_sequences: int = NUM_SEQUENCES) -> l
     context = manifest.text.context_length
     assert isinstance(manifest.model, TokenformerConfig)
     assert context is not None
-    tokens_ST, batch_size = dataset_windows(dataset, num_sequences, context, BATCH_SIZE)
+    windows = EvaluationWindows(dataset, "validation", context, num_sequences)
+    tokens_ST = torch.from_numpy(windows.batch(0, len(windows)))
     rows = []
     for scores, checkpoint in checkpoints.items():
         with open_pretrained(
             str(checkpoint), directory, tell, tokenizer=dataset / TOKENIZER_NAME, device="cpu"
         ) as opened:
             num_token_ids = opened.num_token_ids
-            facts = inspect_model(opened.model, tokens_ST, batch_size, num_token_ids=num_token_ids)
+            facts = inspect_model(opened.model, tokens_ST, BATCH_SIZE, num_token_ids=num_token_ids)
         norms = training_norms(directory / run_names(seed)[scores])
         rows.append({"seed": seed, "kind": "checkpoint", "scores": scores, **row(facts), "training": norms})
     for scores, config in untrained(manifest.model).items():
         model = build_model(config, seed=manifest.seed)
-        facts = inspect_model(model, tokens_ST, batch_size, num_token_ids=num_token_ids)
+        facts = inspect_model(model, tokens_ST, BATCH_SIZE, num_token_ids=num_token_ids)
         rows.append({"seed": seed, "kind": "untrained", "scores": scores, **row(facts), "training": None})
     return rows
 

@@ -105,7 +105,7 @@ def inspect_checkpoints(
     manifests = [read_manifest(path) for _, path in checkpoints]
     _check_tokenizers(checkpoints, manifests)
     files = text_files(texts)
-    size = (num_sequences, context or _shortest_context(checkpoints, manifests), batch_size)
+    context = context or _shortest_context(checkpoints, manifests)
     if dataset is not None and tokenizer is None:
         tokenizer = dataset / TOKENIZER_NAME  # the one that made the tokens: a checkpoint need not have its own
     models: list[InspectedCheckpoint] = []
@@ -120,9 +120,11 @@ def inspect_checkpoints(
         for name, path in checkpoints:
             with open_pretrained(str(path), runs_dir, tokenizer=tokenizer, device=device) as opened:
                 if text is None:
-                    tokens_ST, batch_size = _read(opened, files, dataset, *size)
+                    tokens_ST = _read(opened, files, dataset, num_sequences, context)
+                    batch_size = min(batch_size, len(tokens_ST))
+                    measured = len(tokens_ST) - len(tokens_ST) % batch_size
                     source = f"the validation split of {dataset.name}" if dataset else ", ".join(map(str, texts))
-                    text = InspectedText(source, len(tokens_ST), size[1], batch_size)
+                    text = InspectedText(source, measured, context, batch_size)
                     num_ids = opened.num_token_ids
                 try:
                     inspected = inspect_model(opened.model, tokens_ST, text.batch_size, on_batch, num_token_ids=num_ids)
@@ -133,15 +135,21 @@ def inspect_checkpoints(
     return InspectDocument(text=text, models=tuple(models))
 
 
-def _read(opened: "Pretrained", files: Sequence[Path], dataset: Path | None, *size: int) -> "tuple[Tensor, int]":
-    """The windows, of the dataset or of `files`, with the tokenizer of the first checkpoint, and the batch size."""
+def _read(
+    opened: "Pretrained", files: Sequence[Path], dataset: Path | None, num_sequences: int, context: int
+) -> "Tensor":
+    """The windows, of the dataset or of `files`, with the tokenizer of the first checkpoint."""
+    import torch
+
+    from stages.data.evaluation_windows import EvaluationWindows
     from stages.evaluate.text import require_ids
-    from stages.inspect.text import dataset_windows, text_windows
+    from stages.inspect.measure import text_windows
 
     if dataset is None:
-        return text_windows(files, opened.tokenizer, opened.text.end_of_text_id, *size)
+        return text_windows(files, opened.tokenizer, opened.text.end_of_text_id, num_sequences, context)
     require_ids(opened, dataset)
-    return dataset_windows(dataset, *size)
+    windows = EvaluationWindows(dataset, "validation", context, num_sequences)
+    return torch.from_numpy(windows.batch(0, len(windows)))
 
 
 def _check_tokenizers(checkpoints: Sequence[tuple[str, Path]], manifests: Sequence[Manifest]) -> None:

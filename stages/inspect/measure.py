@@ -7,21 +7,28 @@ batch, T sequence, D model width, O output width, V vocabulary.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from model.config import PATTENTIONS, TokenformerConfig, num_parameters
-from model.errors import Failure
+from model.errors import Failure, UserError
 from model.language_model import LanguageModel
 from model.loss import linear_cross_entropy
 from model.parameter_names import TokensName, split_block
 from model.tokenformer import Tokenformer
+from stages.counted import counted
+from stages.evaluate.documents import TokenStream
+from stages.evaluate.windows import sliding_windows
 from stages.inspect.facts import GradientNorm, Inspected, Layer
 from stages.inspect.sums import GainSums, OutputSums, ScoreSums
 
@@ -67,13 +74,14 @@ def inspect_model(
 ) -> Inspected:
     """Measures `model` on the windows `tokens_ST`, (S, T + 1) int64, `batch_size` sequences at a time.
 
-    S must be a multiple of `batch_size`. `on_batch` is called after every batch. The model's gradients are freed; its
-    weights do not change. The softmax is over the first `num_token_ids` rows of the embedding (default: all); the
+    Windows that fill no batch are left out, because the norm of a batch's gradient depends on its size; with less than
+    one batch, all are one. `on_batch` is called after every batch. The model's gradients are freed; its weights do not
+    change. The softmax is over the first `num_token_ids` rows of the embedding (default: all); the
     others are padding.
 
     Raises Failure if a loss or a gradient is not finite.
     """
-    assert len(tokens_ST) % batch_size == 0
+    batch_size = min(batch_size, len(tokens_ST))
     watches = {
         (block_id, name): _Watch(getattr(block, name) if isinstance(model, Tokenformer) else None)
         for block_id, block in zip(model.config.block_ids, model.blocks.values(), strict=True)
@@ -85,7 +93,8 @@ def inspect_model(
     with ExitStack() as stack:
         for handle in (*_watch_gradients(model, squares), *_watch_layers(model, watches)):
             stack.callback(handle.remove)
-        for tokens_BT in tokens_ST.to(next(model.parameters()).device).split(batch_size):
+        batches = tokens_ST.to(next(model.parameters()).device).split(batch_size)
+        for tokens_BT in batches[: len(tokens_ST) // batch_size]:
             x_BTD, weight_VD = model.hidden_states(tokens_BT[:, :-1]), model.embedding.weight[:num_token_ids]
             loss = linear_cross_entropy(x_BTD.flatten(0, 1), weight_VD, tokens_BT[:, 1:].flatten(), model.kernels)
             loss.backward()
@@ -199,3 +208,21 @@ def _watch_joint(linear: nn.Module, watches: list[_Watch]) -> Iterator[Removable
 
     yield linear.register_forward_hook(forward)
     yield linear.register_full_backward_hook(backward)
+
+
+def text_windows(
+    files: Sequence[Path], tokenizer: Tokenizer, end_of_text_id: int | None, num_sequences: int, context: int
+) -> Tensor:
+    """The first windows of the text in `files`, read no further than they need: (S, T + 1) int64.
+
+    Raises UserError if the text is shorter than one window, DataError if a file cannot be read.
+    """
+    stream = TokenStream(files, tokenizer, end_of_text_id)
+    first = islice(sliding_windows(stream, context, context), num_sequences)
+    whole = [window.tokens for window in first if len(window.tokens) == context + 1]
+    if not whole:
+        raise UserError(
+            f"--text {files[0]}: the text has {counted(stream.num_tokens, 'token')}, but one window of "
+            f"--context {context} needs {context + 1}; give more text or a smaller --context"
+        )
+    return torch.from_numpy(np.stack(whole))

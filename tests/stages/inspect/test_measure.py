@@ -168,6 +168,11 @@ def test_the_loss_is_the_mean_over_the_text(model):
     assert inspected(model).loss == pytest.approx(sum(losses) / len(losses))
 
 
+def test_windows_that_fill_no_batch_are_left_out(model):
+    found = inspect_model(model, torch.cat((TOKENS_ST, TOKENS_ST[:1])), BATCH)
+    assert found == inspected(model)
+
+
 def test_no_gradient_is_kept_and_the_model_stays_as_it_was(model):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     kept = []

@@ -1,4 +1,4 @@
-"""The text of an inspection: whole windows and whole batches."""
+"""The text of an inspection: whole windows."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.errors import UserError
-from stages.inspect.text import text_windows, whole_batches
+from stages.inspect.measure import text_windows
 from tests.pretrained import byte_tokenizer
 
 END = 0
@@ -23,9 +23,8 @@ def file(tmp_path: Path) -> Path:
 
 def test_windows_of_a_file_overlap_by_one_token_and_leave_out_the_rest(file):
     ids = [*byte_tokenizer().encode(TEXT).ids, END]
-    tokens_ST, batch_size = text_windows([file], byte_tokenizer(), END, 1000, 10, 1)
+    tokens_ST = text_windows([file], byte_tokenizer(), END, 1000, 10)
     assert tokens_ST.shape == ((len(ids) - 1) // 10, 11)
-    assert batch_size == 1
     assert tokens_ST[:, :-1].flatten().tolist() == ids[: tokens_ST.shape[0] * 10]
     assert torch.equal(tokens_ST[1:, 0], tokens_ST[:-1, -1])
 
@@ -35,36 +34,29 @@ def test_documents_are_read_as_eval_reads_them(file):
     lines = file.with_suffix(".jsonl")
     lines.write_text('{"text": "' + "a" * 4 + '"}\n{"text": "' + "b" * 4 + '"}\n')
     file.write_text("c" * 5)
-    tokens_ST, _ = text_windows([lines, file], byte_tokenizer(), END, 1000, 5, 1)
+    tokens_ST = text_windows([lines, file], byte_tokenizer(), END, 1000, 5)
     a, b, c = (byte_tokenizer().encode(letter).ids[0] for letter in "abc")
     assert tokens_ST.tolist() == [[a, a, a, a, END, b], [b, b, b, b, END, c], [c, c, c, c, c, END]]
 
 
 @pytest.mark.slow
 def test_a_text_is_read_only_as_far_as_windows_are_wanted(file):
-    every_ST, _ = text_windows([file], byte_tokenizer(), END, 1000, 10, 1)
+    every_ST = text_windows([file], byte_tokenizer(), END, 1000, 10)
     with file.open("a") as more:
         more.write(TEXT * 12_000)
     broken = file.with_name("unread.txt")
     broken.write_bytes(b"\xff")
-    some_ST, _ = text_windows([file, broken], byte_tokenizer(), END, 2, 10, 1)
+    some_ST = text_windows([file, broken], byte_tokenizer(), END, 2, 10)
     assert torch.equal(some_ST, every_ST[:2])
-
-
-@pytest.mark.parametrize(
-    ("num_sequences", "batch_size", "expected"), [(64, 8, (64, 8)), (7, 3, (6, 3)), (2, 8, (2, 2)), (8, 8, (8, 8))]
-)
-def test_all_batches_have_the_same_size(num_sequences, batch_size, expected):
-    assert whole_batches(num_sequences, batch_size) == expected
 
 
 def test_a_text_shorter_than_a_window_is_rejected_with_both_lengths(file):
     file.write_text("abc")
     with pytest.raises(UserError, match=r"text.txt: the text has 3 tokens, but one window of --context 10 needs 11"):
-        text_windows([file], byte_tokenizer(), None, 4, 10, 2)
+        text_windows([file], byte_tokenizer(), None, 4, 10)
 
 
 def test_text_that_is_not_utf8_is_rejected(file):
     file.write_bytes(b"abc\xff")
     with pytest.raises(UserError, match=r"text.txt line 1 is not UTF-8 text"):
-        text_windows([file], byte_tokenizer(), END, 4, 10, 2)
+        text_windows([file], byte_tokenizer(), END, 4, 10)
