@@ -41,10 +41,6 @@ def generate(
         float | None,
         typer.Option(help="Choose among the likeliest tokens whose probabilities sum to this, above 0.", min=0, max=1),
     ] = None,
-    min_p: Annotated[
-        float | None,
-        typer.Option(help="Choose among tokens at least this likely relative to the likeliest.", min=0, max=1),
-    ] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Always choose the likeliest token.")] = False,
     seed: Annotated[int, typer.Option(help="Equal seeds give equal text.", min=0)] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.", metavar="TEXT")] = None,
@@ -69,7 +65,7 @@ def generate(
     from growctl.text.documents import print_document
 
     settings = _settings(
-        {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p},
+        {"temperature": temperature, "top_k": top_k, "top_p": top_p},
         greedy=greedy,
         seed=seed,
         max_new_tokens=max_new_tokens,

@@ -4,12 +4,12 @@ Only the process that holds a run's lock may write its ledger. So nothing is rec
 results are then only printed.
 """
 
-import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from growctl.ledger.entries import ScoreEntry
 from growctl.ledger.file import LedgerError
@@ -24,8 +24,6 @@ from stages.stage_dir import StagePaths
 
 PATIENCE_SECONDS = 3.0
 """How long to wait for the lock of a run: another evaluation holds it for an instant, training for hours."""
-
-RETRY_SECONDS = 0.1
 
 
 class Place(NamedTuple):
@@ -76,23 +74,14 @@ def record(checkpoint: Path, scores: Iterable[Score], settings: Mapping[str, Any
     }
     entries = [ScoreEntry(**facts, **vars(score)) for score in scores]
     try:
-        with ExitStack() as stack:
-            _enter(stack, place.run)
-            append_scores(place.paths.scores, entries)
-            stack.enter_context(Ledger.open(place.run.ledger)).record_scores(entries)
+        lock_is_held = retry_if_exception_type(RunError)
+        for attempt in Retrying(
+            retry=lock_is_held, stop=stop_after_delay(PATIENCE_SECONDS), wait=wait_fixed(0.1), reraise=True
+        ):
+            with attempt, hold(place.run.directory):
+                append_scores(place.paths.scores, entries)
+                with Ledger.open(place.run.ledger) as ledger:
+                    ledger.record_scores(entries)
     except (RunError, LedgerError, OSError) as error:
         return Recorded(None, str(error))
     return Recorded(place.run.ledger)
-
-
-def _enter(stack: ExitStack, run: RunPaths) -> None:
-    """Holds the lock of a run, as soon as it is free. Raises RunError if another process keeps it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            stack.enter_context(hold(run.directory))
-            return
-        except RunError:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(RETRY_SECONDS)

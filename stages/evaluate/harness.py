@@ -177,7 +177,8 @@ def generation_settings(task: str, asked: Mapping[str, Any]) -> GenerationSettin
     until, max_new_tokens, samples = left.pop("until"), left.pop("max_gen_toks"), left.pop("do_sample")
     temperature, top_k = left.pop("temperature", 1.0), left.pop("top_k", None)
     fields = {"temperature": temperature if samples else 0.0, "top_k": top_k if top_k and top_k > 0 else None}
-    fields |= {name: left.pop(name) for name in ("top_p", "min_p") if left.get(name) is not None}
+    if (top_p := left.pop("top_p", None)) is not None:
+        fields["top_p"] = top_p
     for name, value in left.items():
         if value not in (None, 1, True):  # one beam, a penalty of 1.0 and a cache ask for nothing
             raise UserError(f"--tasks {task}: growctl cannot generate with {name}: {value}, as its YAML file asks")

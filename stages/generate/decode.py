@@ -110,7 +110,4 @@ def filtered(probability_BV: Tensor, sampling: Sampling) -> Tensor:
         before_BV = sorted_BV.cumsum(dim=-1) - sorted_BV
         kept_BV = sorted_BV.where(before_BV < sampling.top_p * sorted_BV.sum(dim=-1, keepdim=True), 0.0)
         probability_BV = torch.zeros_like(probability_BV).scatter(-1, order_BV, kept_BV)
-    if sampling.min_p > 0.0:
-        most_B1 = probability_BV.amax(dim=-1, keepdim=True)
-        probability_BV = probability_BV.where(probability_BV >= sampling.min_p * most_B1, 0.0)
     return probability_BV

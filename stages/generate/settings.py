@@ -27,9 +27,6 @@ class Sampling(Strict):
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Keep the most likely tokens whose probabilities sum to at least this."""
 
-    min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Keep tokens at least this likely relative to the most likely one."""
-
     seed: NonNegativeInt = 0
 
     @property

@@ -76,7 +76,7 @@ def test_a_lock_that_another_evaluation_holds_for_an_instant_is_waited_for(
 ):
     other = hold(run.directory)
     other.__enter__()
-    monkeypatch.setattr(recording.time, "sleep", lambda seconds: other.__exit__(None, None, None))
+    monkeypatch.setattr("time.sleep", lambda seconds: other.__exit__(None, None, None))
     assert record(run.stage(0, "small").final, SCORES, {}).why_not is None
     assert len(scores_in(run)) == 1
 

@@ -196,8 +196,8 @@ def test_sampled_text_depends_neither_on_the_batch_nor_on_other_requests(checkpo
         ({"do_sample": True}, Sampling(temperature=1.0)),
         ({"temperature": 0.7, "top_k": -1}, Sampling(temperature=0.7)),
         (
-            {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.1},
-            Sampling(temperature=0.7, top_k=5, top_p=0.9, min_p=0.1),
+            {"temperature": 0.7, "top_k": 5, "top_p": 0.9},
+            Sampling(temperature=0.7, top_k=5, top_p=0.9),
         ),
         ({"num_beams": 1, "repetition_penalty": 1.0}, GREEDY),
     ],
