@@ -26,7 +26,7 @@ import torch
 from benchmarks.machine import machine
 from growctl.evaluate.pretrained import open_pretrained
 from growctl.find_checkpoint import dataset_of, find_checkpoint
-from growctl.ladder.equal_size import equal_size_transformer
+from growctl.ladder.controls import equal_size_transformer
 from growctl.runs_dir import RunPaths
 from model.config import (
     PATTENTIONS,

@@ -176,7 +176,7 @@ def join() -> None:
 
 def loop_of(loop: str, case: Case, precision: str, dataset: Path) -> Callable[[], object]:
     """A function that runs one optimizer step of `loop`."""
-    from growctl.ladder.equal_size import equal_size_transformer
+    from growctl.ladder.controls import equal_size_transformer
     from model.config import tokenformer_config
 
     config = tokenformer_config(

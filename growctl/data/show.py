@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from growctl.ladder.budgets import stage_positions
 from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.load import load_schedule
-from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.stage_plans import plan_stages, stage_positions
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule, longest_context
 from growctl.schedule.sources import prepared_data

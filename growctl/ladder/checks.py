@@ -9,10 +9,17 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from growctl.ladder.budgets import stage_steps, stage_weights, step_flops
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.sizes import growth_before, is_grown, layer_tokens, num_layers, stage_models, tokens_so_far
-from growctl.ladder.stage_plans import finished_models, has_decayed, plan_stages, reason_not_to_release
+from growctl.ladder.stage_plans import (
+    finished_models,
+    has_decayed,
+    plan_stages,
+    reason_not_to_release,
+    stage_steps,
+    stage_weights,
+    step_flops,
+)
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
 from growctl.schedule.blocks import Schedule, batch_key, contexts, longest_context, stage_batch
 from growctl.schedule.data_block import DataBlock

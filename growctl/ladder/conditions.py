@@ -45,8 +45,7 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
 
 
 def _stages(schedule: "Schedule") -> dict[str, Any]:
-    from growctl.ladder.budgets import stage_weights
-    from growctl.ladder.stage_plans import plan_stages
+    from growctl.ladder.stage_plans import plan_stages, stage_weights
     from growctl.schedule.data_block import shares
 
     values: dict[str, Any] = {}

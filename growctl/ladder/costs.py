@@ -208,7 +208,7 @@ class Plan(RunCost):
     devices: Devices
     sizes: DatasetSizes
     missing: str | None
-    """Why the text or the tokenizer is not on this machine; None if it is there, not local, or not looked for."""
+    """The text or the tokenizer that is not on this machine and was not prepared; None if none was looked for."""
 
     measurements: Measurements | None
     """The source of the times, if they were measured."""

@@ -10,9 +10,8 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from growctl.ladder.budgets import first_sample, stage_weights
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.stage_plans import StagePlan, plan_run, plan_stages
+from growctl.ladder.stage_plans import StagePlan, first_sample, plan_run, plan_stages, stage_weights
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule, evaluation_length, longest_context, stage_batch
 from growctl.schedule.data_block import DataBlock, shares
@@ -129,7 +128,7 @@ _UNKNOWN_TOKENS = 2**60
 def mixture_spans(
     schedule: Schedule, positions: Sequence[int], before: Sequence[MixtureSpan] = ()
 ) -> tuple[MixtureSpan, ...]:
-    """The weights from window 0 on, for the stages that begin at `positions` (`budgets.stage_positions`).
+    """The weights from window 0 on, for the stages that begin at `positions` (`stage_positions`).
 
     Empty without a mixture. `before` is what a start checkpoint has read. Without it, a run that begins at a later
     position counts as if it had read what lies before with the weights of its first stage. A stage with the shares of

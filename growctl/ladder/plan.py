@@ -20,16 +20,16 @@ from growctl.ladder.costs import (
     total_cost,
 )
 from growctl.ladder.datasets import known_sizes
-from growctl.ladder.sizes import is_grown, stage_model
+from growctl.ladder.sizes import is_grown
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.warnings import plan_notes, plan_warnings, schedule_warnings
 from growctl.launch.resolve import planned_devices
+from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.sources import missing_source_text
+from growctl.schedule.sources import missing_data
 from growctl.text.formatting import byte_count, duration, scientific, short_count
 from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure, rows_of
 from growctl.text.terminal import print_sections
-from model.config import num_parameters
 from stages.counted import counted
 
 
@@ -53,7 +53,7 @@ def make_plan(schedule: Schedule, runs_dir: Path | None = None, measurements: Me
         total_with_controls=total_cost([ladder["total"], *(control.total for control in controls)]),
         devices=devices,
         sizes=sizes,
-        missing=missing_source_text(schedule.data) if runs_dir else None,
+        missing=missing_data(schedule.data, RunsPaths(runs_dir).datasets) if runs_dir else None,
         measurements=measurements,
     )
     return replace(plan, warnings=tuple(plan_warnings(plan)), notes=tuple(plan_notes(plan)))
@@ -82,7 +82,7 @@ def start_line(schedule: Schedule) -> str | None:
     size, name = short_count(start.num_parameters), schedule.stages[0].name
     trained = f", trained in run {start.run}" if start.run else ""
     if start.grows:
-        after = short_count(num_parameters(stage_model(schedule, 0)))
+        after = short_count(plan_stages(schedule)[0].num_parameters)
         what = f"Stage {name} grows {start.checkpoint}{trained}, from {size} to {after} parameters"
     else:
         what = f"Stage {name} trains on {start.checkpoint}{trained} ({size} parameters)"

@@ -1,8 +1,7 @@
 """Computes the model of each stage, with the growth of every layer."""
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from growctl.schedule.blocks import Schedule, StageBlock
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
@@ -140,32 +139,28 @@ def stage_models(schedule: Schedule) -> Iterator[StageModels]:
             model = _transformer(schedule, index)
             yield StageModels(initial=model, final=model)
         return
-    before = schedule.base.model if schedule.base else None
+    block, before = schedule.model, schedule.base.model if schedule.base else None
     for index in range(len(schedule.stages)):
-        initial = _grown_tokenformer(schedule, index, before)
+        if before is None:
+            attention_tokens, ffn_tokens = tokens_so_far(schedule, 0)
+            initial = tokenformer_config(
+                num_layers=num_layers(schedule, 0),
+                attention_tokens=attention_tokens or 1,  # a model without layers may leave them out
+                ffn_tokens=ffn_tokens or 1,
+                score_function=block.score_function,
+                hidden_size=block.hidden_size,
+                num_heads=block.num_heads,
+                vocab_size=schedule.vocab_size,
+                rotary_fraction=block.rotary_fraction,
+                rotary_base=block.rotary_base,
+            )
+        else:
+            assert isinstance(before, TokenformerConfig)
+            growth, grows = growth_before(schedule, index)._asdict(), is_grown(schedule, index)
+            initial = grow_config(before, **growth, policy=schedule.growth.policy()) if grows else before
         ramped = ramp_config(initial, 1.0)
         before = anneal_config(ramped, 1.0) if tau_after_growth(schedule, index) == "anneal" else ramped
         yield StageModels(initial, final=before)
-
-
-def stage_model(schedule: Schedule, index: int) -> TokenformerConfig | TransformerConfig:
-    """The model at the end of stage `index`. To visit every stage, use `stage_models`: each grows from the one before.
-
-    Raises UserError if the stage or one before it cannot grow.
-    """
-    return next(islice(stage_models(schedule), index, None)).final
-
-
-def _grown_tokenformer(
-    schedule: Schedule, index: int, before: TokenformerConfig | TransformerConfig | None
-) -> TokenformerConfig:
-    """The model of stage `index` at its first step, grown from `before`; None: drawn at random."""
-    if before is None:
-        return _new_tokenformer(schedule)
-    assert isinstance(before, TokenformerConfig)
-    if not is_grown(schedule, index):
-        return before
-    return grow_config(before, **growth_before(schedule, index)._asdict(), policy=schedule.growth.policy())
 
 
 def attending(
@@ -176,19 +171,6 @@ def attending(
     The tokenizer's end of text is known from the dataset only. For sizes and costs, any id does.
     """
     return model.model_copy(update={"document_end_id": end_of_text_id if schedule.data.document_mask else None})
-
-
-def _new_tokenformer(schedule: Schedule) -> TokenformerConfig:
-    attention_tokens, ffn_tokens = tokens_so_far(schedule, 0)
-    return tokenformer_config(
-        num_layers=num_layers(schedule, 0),
-        attention_tokens=attention_tokens or 1,  # a model without layers may leave them out
-        ffn_tokens=ffn_tokens or 1,
-        score_function=schedule.model.score_function,
-        hidden_size=schedule.model.hidden_size,
-        num_heads=schedule.model.num_heads,
-        **_shape(schedule),
-    )
 
 
 def _transformer_sizes(schedule: Schedule, index: int) -> tuple[int, int, int]:
@@ -212,17 +194,10 @@ def _transformer(schedule: Schedule, index: int) -> TransformerConfig:
         hidden_size=width,
         num_heads=width // head_width,
         ffn_size=ffn_size,
-        **_shape(schedule),
+        vocab_size=schedule.vocab_size,
+        rotary_fraction=model.rotary_fraction,
+        rotary_base=model.rotary_base,
     )
     if is_grown(schedule, index) and schedule.growth.operator:
         check_transformer_growth(_transformer(schedule, index - 1), config, schedule.growth.operator)
     return config
-
-
-def _shape(schedule: Schedule) -> dict[str, Any]:
-    block = schedule.model
-    return {
-        "vocab_size": schedule.vocab_size,
-        "rotary_fraction": block.rotary_fraction,
-        "rotary_base": block.rotary_base,
-    }

@@ -3,21 +3,28 @@
 Releases are branches from the end of a stage on which the learning rate decays, so that they end in finished models. A
 release repeats nothing: it starts from its stage's `final/`, with the optimizer's state, and reads on in the data. The
 ladder does too, so its next stage trains on the same samples.
+
+A position in the data is a number of data tokens, counted from the ladder's first token in the order of
+stages/data/window_pieces.py. A stage begins at the first whole sequence of its own context from there on, so one with a
+longer context than the stage before may skip part of a window; nothing is read twice.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from growctl.ladder.budgets import first_sample, stage_positions, stage_steps, step_flops
 from growctl.ladder.sizes import Growth, attending, growth_before, is_grown, stage_models, tau_after_growth
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule, StageBatch, evaluation_length, longest_context, stage_batch
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
-from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token
+from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_token, training_flops_per_token
 from model.policy import has_unfinished_ramps
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
 from stages.stage_dir import StagePaths
+
+if TYPE_CHECKING:
+    from stages.checkpoint.manifest import Manifest
 
 _BATCH_POWERS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 """By `learning_rate.batch_scaling`: the power of the ratio of batches that the rate is multiplied with."""
@@ -45,7 +52,7 @@ class StagePlan:
     """What an optimizer step reads."""
 
     first_token: int
-    """Where in the data the stage begins (`budgets.stage_positions`), for a ladder that begins at 0."""
+    """Where in the data the stage begins (`stage_positions`), for a ladder that begins at 0."""
 
     step_flops: Flops
     """Training FLOPs of one optimizer step."""
@@ -307,3 +314,81 @@ def paths_of(run: RunPaths, plan: StagePlan) -> StagePaths:
     """The paths of a stage of `run`, or of a release, which is a directory inside its stage's."""
     stage = run.stage(plan.index, plan.branch_of or plan.name)
     return stage.release if plan.branch_of else stage
+
+
+def stage_steps(
+    schedule: Schedule,
+    steps_done: Sequence[int] = (),
+    models: Sequence[TokenformerConfig | TransformerConfig] | None = None,
+) -> list[int]:
+    """The optimizer steps of every stage: those that the finished stages took (`steps_done`), then whole budgets.
+
+    `when: slope` may cut a budget short. If the ladder has one budget for all stages, the next stage then trains until
+    its own share of it all the same. `models` are those of all stages at their ends, which a budget in FLOPs needs.
+    """
+    training, stages, steps = schedule.training, schedule.stages, [*steps_done]
+    budget = training.ladder_flops or training.ladder_tokens
+    costs = [float(stage_batch(schedule, index).tokens) for index in range(len(stages))]
+    if training.ladder_flops is not None:
+        models = models or [each.final for each in stage_models(schedule)]
+        costs = [step_flops(schedule, index, model).total for index, model in enumerate(models)]
+    for index in range(len(steps), len(stages)):
+        stage, cost = stages[index], costs[index]
+        if budget is not None:
+            # Each stage ends at the step nearest to its share, counted from the ladder's first, so that roundings do
+            # not add up. Halves go up: rounded to even, they would depend on the stages before.
+            spent = sum(number * each for number, each in zip(steps, costs, strict=False))
+            steps.append(max(1, math.floor((budget * (stage.until or 1.0) - spent) / cost + 0.5)))
+        else:
+            steps.append(stage.train_steps or max(1, round((stage.train_tokens or 0) / cost)))
+    return steps
+
+
+def step_flops(schedule: Schedule, index: int, model: TokenformerConfig | TransformerConfig) -> Flops:
+    """Training FLOPs of one optimizer step of stage `index`, which trains `model`."""
+    batch = stage_batch(schedule, index)
+    attended_tokens = schedule.data.attended_at(batch.sequence_length)
+    return batch.tokens * training_flops_per_token(attending(schedule, model), attended_tokens)
+
+
+def in_steps(schedule: Schedule, steps: Sequence[int]) -> Schedule:
+    """`schedule` with these steps as the budgets of its stages, in place of whatever set them."""
+    stages = [
+        stage.model_copy(update={"train_tokens": None, "train_steps": each, "until": None})
+        for stage, each in zip(schedule.stages, steps, strict=True)
+    ]
+    training = schedule.training.model_copy(update={"ladder_tokens": None, "ladder_flops": None})
+    return schedule.model_copy(update={"stages": stages, "training": training})
+
+
+def first_sample(position: int, sequence_length: int) -> int:
+    """The first whole sequence at or after `position`, counted in sequences of that context."""
+    return -(-position // sequence_length)
+
+
+def position_after(manifest: "Manifest") -> int:
+    """The position at which the training of a checkpoint stopped. One that was not trained is at 0."""
+    return manifest.samples_seen * (manifest.text.context_length or 0)
+
+
+def stage_positions(batches: Sequence[StageBatch], steps: Sequence[int], start: int = 0) -> list[int]:
+    """Where stages with these batches and steps begin, if the first one continues from `start`."""
+    positions, position = [], start
+    for batch, num_steps in zip(batches, steps, strict=True):
+        position = first_sample(position, batch.sequence_length) * batch.sequence_length
+        positions.append(position)
+        position += num_steps * batch.tokens
+    return positions
+
+
+def stage_weights(schedule: Schedule, index: int) -> list[tuple[int, dict[str, float]]]:
+    """(step of the stage, weights of the sources from there on): one entry, unless a control follows several stages.
+
+    Empty without a mixture.
+    """
+    if not schedule.data.mixture:
+        return []
+    stage = schedule.stages[index]
+    if stage.followed:
+        return [(each.first_step, each.weights) for each in stage.followed]
+    return [(0, stage.mixture or schedule.data.base_weights)]

@@ -7,7 +7,7 @@ from typing import Any
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import HEADROOM, Plan, RunCost, StageCost, stage_memory
 from growctl.ladder.datasets import dataset_warnings, exhausted
-from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.stage_plans import StagePlan, plan_stages
 from growctl.launch.resolve import uneven_batch
 from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import byte_count
@@ -66,7 +66,7 @@ def plan_notes(plan: Plan) -> Iterator[str]:
 
 
 def _text(plan: Plan) -> Iterator[str]:
-    if plan.missing and not plan.sizes.is_prepared:
+    if plan.missing:
         yield f"{plan.missing}{'' if plan.missing.endswith('?') else '.'} `run` needs it here, `plan` does not."
 
 
@@ -148,27 +148,27 @@ def misfits(schedule: Schedule) -> list[str]:
 
     The sentences lack their subject, the name of what trains, and the full stop.
     """
-    has_own_spans = schedule.learning_rate.span == "stage"
-    plans = plan_stages(schedule)
     sentences = []
-    for plan in plans if has_own_spans else plans[-1:]:
+    for plan in _ends_of_spans(schedule):
         rate = plan.learning_rate
         asked = round(schedule.learning_rate.decay * rate.total_steps) if rate.shape == "wsd" else 0
         left = max(0, rate.total_steps - rate.warmup_steps)
         if left == 0 or left < MOSTLY * asked:
-            where = f" (stage {plan.name})" if has_own_spans and len(plans) > 1 else ""
-            warmup = f"of which {rate.warmup_steps:,} are warm-up"
-            sentences.append(
-                f"trains {counted(rate.total_steps, 'step')}, {warmup}: {left:,} are left for its decay{where}"
-            )
+            warmup = f"of which {rate.warmup_steps:,} are warm-up: {left:,} are left for its decay"
+            where = f" (stage {plan.name})" if schedule.learning_rate.span == "stage" else ""
+            sentences.append(f"trains {counted(rate.total_steps, 'step')}, {warmup}{where}")
     return sentences
 
 
 def decays(schedule: Schedule) -> bool:
     """Whether the learning rate has steps to decay in, at the end of the run or (`span: stage`) of every stage."""
+    rates = [plan.learning_rate for plan in _ends_of_spans(schedule)]
+    return all(rate.total_steps > rate.warmup_steps for rate in rates)
+
+
+def _ends_of_spans(schedule: Schedule) -> list[StagePlan]:
     plans = plan_stages(schedule)
-    ends = plans if schedule.learning_rate.span == "stage" else plans[-1:]
-    return all(plan.learning_rate.total_steps > plan.learning_rate.warmup_steps for plan in ends)
+    return plans if schedule.learning_rate.span == "stage" else plans[-1:]
 
 
 def schedule_warnings(schedule: Schedule) -> list[str]:

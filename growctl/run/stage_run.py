@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from growctl.ladder.budgets import first_sample, position_after
 from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.sizes import attending
 from growctl.ladder.stage_plans import (
     StagePlan,
+    first_sample,
+    position_after,
     worker_spec,
 )
 from growctl.launch.workers import run_apart

@@ -72,7 +72,7 @@ class Start:
         shutil.rmtree(own, ignore_errors=True)
 
     def position(self, dataset: DatasetManifest) -> tuple[int, str]:
-        """The position in the data (growctl/ladder/budgets.py) at which the run begins, and why, for people.
+        """The position in the data (growctl/ladder/stage_plans.py) at which the run begins, and why, for people.
 
         It goes on where the checkpoint stopped if the order of the data is the same.
         """

@@ -47,19 +47,12 @@ def find_schedule(reference: str, runs_dir: Path | None = None) -> Path:
     name = reference.removeprefix("schedules/").removesuffix(".yaml")
     if name in names:
         return names[name]
-    if run := _run_called(reference, runs_dir):
-        where = [] if run.directory.parent == Path("runs") else ["--runs-dir", str(run.directory.parent)]
-        command = shlex.join(["growctl", "run", str(run.schedule), *where])
+    folders = [Path(reference), *([runs_dir / reference] if runs_dir else [])] if reference else []
+    if run := next((RunPaths(folder) for folder in folders if isfile(RunPaths(folder).schedule)), None):
+        command = shlex.join(["growctl", "run", str(run.schedule), "--runs-dir", str(run.directory.parent)])
         raise ScheduleError(f"{shown(reference)}: is a run, not a schedule; to resume it: {command}")
-    hint = did_you_mean(name, list(names)) or did_you_mean(Path(name).name, list(names))
+    hint = did_you_mean(Path(name).name, list(names))
     raise ScheduleError(f"{shown(reference)}: no such file; growctl comes with {', '.join(names)}{hint}")
-
-
-def _run_called(reference: str, runs_dir: Path | None) -> RunPaths | None:
-    """The run in the folder `reference`, or else of that name in `runs_dir`; None if there is none."""
-    folders = [Path(reference)] if reference else []
-    folders += [runs_dir / reference] if reference and runs_dir else []
-    return next((RunPaths(folder) for folder in folders if isfile(RunPaths(folder).schedule)), None)
 
 
 def find_file(name: str, folders: Sequence[Path]) -> Path | None:

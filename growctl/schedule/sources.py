@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from growctl.schedule.data_block import DataBlock
-from stages.corpus.location import missing_text
 from stages.corpus.prepared import (
     given_dataset,
     missing_unprepared,
@@ -129,13 +128,6 @@ def missing_data(data: DataBlock, datasets_dir: Path) -> str | None:
         if missing := missing_unprepared(spec, datasets_dir):
             return of_entry(missing, index) if data.mixture else missing
     return None
-
-
-def missing_source_text(data: DataBlock) -> str | None:
-    """The message for the first local text or tokenizer that is missing, prepared or not; None if all are there."""
-    messages = ((index, missing_text(spec)) for index, spec in enumerate(data.specs))
-    found = ((of_entry(message, index) if data.mixture else message) for index, message in messages if message)
-    return next(found, None)
 
 
 def of_entry(message: str, index: int) -> str:

@@ -21,7 +21,7 @@ from benchmarks.gpu.pattention import OUTPUTS, deviations, ours, products, rando
 from benchmarks.gpu.section import SECTIONS, Section
 from benchmarks.gpu.settings import KERNELS, PAPER, TRIAL
 from benchmarks.gpu.timing import DeviceLost
-from growctl.ladder.equal_size import equal_size_transformer
+from growctl.ladder.controls import equal_size_transformer
 from growctl.ladder.load import load_schedule
 from model.config import Kernels, TransformerConfig, tokenformer_config
 from tests.benchmarks.test_start_up import processes_of

@@ -50,12 +50,13 @@ def test_json_has_the_same_content_in_one_document(tmp_path: Path) -> None:
     assert second["message"].startswith(f"{bad}: 5 problems\n  data: is missing\n")
 
 
-def test_a_schedule_whose_text_is_missing_is_not_valid_and_cannot_run_and_the_nearest_name_is_named(
+def test_a_schedule_whose_text_is_missing_is_not_valid_and_cannot_run(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "texts").mkdir()
     path = file_of(tmp_path, TEXT.replace(BASE["data"]["source"], "text"))
-    missing = f"data.source: '{tmp_path}/text' does not exist; did you mean '{tmp_path}/texts'?"
+    allowed = "set it to python-stdlib, a file, a folder, a glob or a URL of one"
+    missing = f"data.source: '{tmp_path}/text' does not exist; {allowed}"
     out, err = run_here("validate", path, expect=2)
     assert (out, err) == ("", f"{path}: {missing}\n")
     [result] = json.loads(run_here("validate", "--json", path, expect=2)[0])["schedules"]
@@ -65,7 +66,7 @@ def test_a_schedule_whose_text_is_missing_is_not_valid_and_cannot_run_and_the_ne
         assert err.splitlines()[-1] == f"growctl: {missing}"
     assert not (tmp_path / "runs").exists()
     warnings = json.loads(run_here("plan", path, "--json", "--runs-dir", tmp_path / "runs")[0])["warnings"]
-    assert f"{missing} `run` needs it here, `plan` does not." in warnings
+    assert f"{missing}. `run` needs it here, `plan` does not." in warnings
 
 
 def test_settings_that_need_more_steps_than_a_stage_has_are_warnings(tmp_path: Path) -> None:

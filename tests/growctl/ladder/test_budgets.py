@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ladder.budgets import in_steps, stage_steps
 from growctl.ladder.checks import check_combinations
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.ladder.stage_plans import in_steps, plan_stages, stage_steps, total_flops
 from growctl.schedule.blocks import Schedule
 from tests.growctl.ladders import ladder
 

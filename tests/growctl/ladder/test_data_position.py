@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ladder.budgets import stage_positions
+from growctl.ladder.stage_plans import stage_positions
 from growctl.schedule.blocks import StageBatch
 from stages.data.samples import TrainingSamples
 from tests.stages.data.test_dataset import write_dataset

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ladder.equal_size import CLOSE, equal_size_transformer
+from growctl.ladder.controls import CLOSE, equal_size_transformer
 from model.config import TokenformerConfig, num_parameters, tokenformer_config
 
 

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from growctl.ladder.budgets import stage_weights
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.load import parse_schedule
-from growctl.ladder.stage_plans import plan_stages
+from growctl.ladder.stage_plans import plan_stages, stage_weights
 from growctl.run.requests import first_difference
 from growctl.schedule.blocks import Schedule
 from stages.spec import MixtureSpan
