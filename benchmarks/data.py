@@ -36,7 +36,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from benchmarks.machine import machine
 from growctl.data.exchange import import_tokens
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.corpus.token_files import TokenFiles, write_megatron
 from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
 from stages.data.samples import TrainingSamples

@@ -18,15 +18,16 @@ from growctl.schedule.sources import prepared_data
 from growctl.text.formatting import byte_count
 from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
 from model.errors import UserError
+from stages.corpus.prepared import remote_dataset
+from stages.corpus.tasks import Progress
 from stages.corpus.tokenizer import open_tokenizer
 from stages.counted import counted
 from stages.data.dataset import DatasetManifest, dataset_parts, verify_dataset
 from stages.data.documents import document_lengths
-from stages.data.errors import reading
 from stages.data.samples import TrainingSamples
 from stages.data.spec import SPLITS, DataSpec, SplitName
 from stages.data.tokens import Int64Array
-from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
+from stages.stage_dir import TOKENIZER_NAME
 
 MOST_INDEX = 2**62
 """No training reads so far; beyond, 64-bit indices overflow."""
@@ -131,7 +132,10 @@ def _find(reference: str, overrides: Sequence[str], runs: RunsPaths) -> tuple[Pa
     if (is_url := "://" in reference) or Path(reference).is_dir():
         if overrides:
             raise UserError(f"{overrides[0]}: {reference} is a dataset; only schedules take overrides")
-        return _at_url(reference, runs.datasets) if is_url else Path(reference), None
+        if is_url:
+            found = remote_dataset(DataSpec(source=reference), runs.datasets, Progress(), is_text=False)
+            return found or Path(reference), None
+        return Path(reference), None
     schedule = load_schedule(reference, overrides, runs_dir=runs.directory)
     prepared = next((path for path, _ in prepared_data(schedule.data, runs.datasets)), None)
     if prepared is None:
@@ -139,21 +143,6 @@ def _find(reference: str, overrides: Sequence[str], runs: RunsPaths) -> tuple[Pa
         command = shlex.join(["growctl", "prepare", reference, *overrides, *where])
         raise UserError(f"{reference}: its dataset is not in {runs.datasets}; to prepare it: {command}")
     return prepared, schedule
-
-
-def _at_url(url: str, datasets_dir: Path) -> Path:
-    """The directory here of the prepared dataset at a URL; raises UserError if there is none or it cannot be read."""
-    from stages.corpus.prepared import reading_of, remote_dataset
-    from stages.corpus.tasks import Progress
-
-    spec = DataSpec(source=url)
-    directory = remote_dataset(spec, datasets_dir, Progress())
-    if directory is None:
-        with reading(f"{url.rstrip('/')}/{MANIFEST_NAME}"):
-            content = reading_of(spec, url, datasets_dir).files().content_if_there(MANIFEST_NAME)
-        what = f"it has no {MANIFEST_NAME}" if content is None else f"its {MANIFEST_NAME} is not that of a dataset"
-        raise UserError(f"there is no prepared dataset at {url}: {what}")
-    return directory
 
 
 def count_lengths(parts: Iterable[Int64Array]) -> dict[str, float]:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from growctl.schedule.data_block import DataBlock
 from stages.corpus.prepared import (
+    Ingredient,
     given_dataset,
     missing_unprepared,
     prepared_datasets,
     remote_copy,
     remote_dataset,
     require_usable,
+    write_mixture,
 )
 from stages.corpus.tasks import Progress
 from stages.data.dataset import DatasetManifest, read_dataset_manifest, require_one_tokenizer
@@ -43,8 +45,6 @@ def prepare_data(
         return prepare(data, datasets_dir, progress=progress, execute=execute)
     if missing := missing_data(data, datasets_dir):
         raise DataError(missing)  # now, not after hours of preparing the sources before it
-    from stages.corpus.mixture_dataset import Ingredient, write_mixture  # slow: numpy
-
     found, tokenizer = [], _shared_tokenizer(data, datasets_dir, progress)
     for index, (source, spec) in enumerate(zip(data.mixture, data.specs, strict=True)):
         with _naming_entry(index):

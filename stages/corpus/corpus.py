@@ -9,14 +9,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from fsspec.implementations.local import LocalFileSystem
 
 from stages.checkpoint.files import hash_file
-from stages.corpus.files import SourceFile, kind_of, list_files, with_hashes
+from stages.corpus.files import SourceFile, list_files, with_hashes
 from stages.corpus.location import by_hand, local_path, no_source
 from stages.corpus.records import BadRecord, read_records
 from stages.counted import counted
@@ -155,16 +154,6 @@ class Corpus:
                     f"data.source: {file.path} changed while it was prepared; run the same command again to prepare the"
                     " text as it is now"
                 )
-
-    def check_separator(self) -> None:
-        """Raises DataError if a `document_separator` is set but occurs in no file of the source."""
-        separator = self.spec.document_separator
-        texts = [file for file in self.files if kind_of(file.name) == "text"]
-        if separator and not any(len(list(islice(self._read(file), 2))) == 2 for file in texts):
-            raise DataError(
-                f"data.document_separator: {separator!r} does not occur in any of the {len(texts):,} text files of"
-                f" {self.spec.source!r}; set the one that separates its documents, or none"
-            )
 
     def documents(
         self,

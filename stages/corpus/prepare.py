@@ -108,7 +108,6 @@ def prepare(
         target = datasets_dir / f"{plain_name(spec.source)}-{key}"
         if _damage(target, progress.on_progress) is None:
             return target
-        corpus.check_separator()
         if spec.tokenizer:
             tokenizer = given_tokenizer(spec)
         with locked(target, progress):

@@ -1,24 +1,44 @@
-"""Finds the datasets that were prepared for a data block, here or at a URL. Imports nothing slow."""
+"""Finds the datasets that were prepared for a data block, here or at a URL, and writes mixtures of several.
+
+A mixture is a directory that names prepared datasets, and is read like one. The key is a hash of its sources, so each
+is written once and then reused. Imports nothing slow.
+
+    <datasets_dir>/mixture-<key>/
+        tokenizer.json    the one that all sources share
+        manifest.json     the sources: their names, paths, fingerprints and base weights; the sums of their splits
+"""
 
 import fcntl
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from stages.checkpoint.directory import publish_directory, whole_directory
+from stages.checkpoint.directory import publish_directory, set_aside, whole_directory
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_file, write_file
 from stages.corpus.location import in_one_spelling, local_path, missing_text, tokenizer_file
 from stages.corpus.tasks import Progress
-from stages.data.dataset import REMOTE_NAME, DatasetManifest, read_dataset_manifest, verify_dataset
+from stages.data.dataset import (
+    FORMAT_VERSION,
+    REMOTE_NAME,
+    DatasetManifest,
+    MixtureEntry,
+    dataset_manifest_bytes,
+    joined_splits,
+    mixture_fingerprint,
+    read_dataset_manifest,
+    require_one_tokenizer,
+    require_tokenizer,
+    verify_dataset,
+)
 from stages.data.errors import DataError, reason
 from stages.data.remote import CACHE_NAME, RemoteFiles, RemoteReading, remote_reading, write_remote_reading
 from stages.data.spec import NOT_CONTENT, SPLITS, DataSpec
-from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, preparation_lock
+from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, TOKENIZER_NAME, preparation_lock
 
 _KEYS_OF_A_DATASET = {"splits", "fingerprint", "tokenizer_sha256"}
 """Keys that tell the manifest of a dataset from other files of that name."""
@@ -129,11 +149,13 @@ def locked(dataset_dir: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def remote_dataset(spec: DataSpec, datasets_dir: Path, progress: Progress) -> Path | None:
-    """The directory in `datasets_dir` of the dataset at the URL `spec.source`; None if no dataset lies there.
+def remote_dataset(spec: DataSpec, datasets_dir: Path, progress: Progress, *, is_text: bool = True) -> Path | None:
+    """The directory in `datasets_dir` of the dataset at the URL `spec.source`; None if no dataset lies there and the
+    URL `is_text` then.
 
     Fetches and checks the manifest and the tokenizer. If the URL cannot be reached, a directory from before is enough;
-    `progress.tell` gets a line that says so. Raises DataError for a file that is missing or altered.
+    `progress.tell` gets a line that says so. Raises DataError for a file that is missing or altered, and for a URL that
+    can be neither.
     """
     if local_path(spec.source) is not None or "://" not in spec.source or "::" in spec.source:
         return None
@@ -144,13 +166,17 @@ def remote_dataset(spec: DataSpec, datasets_dir: Path, progress: Progress) -> Pa
         content = files.content_if_there(MANIFEST_NAME)
     except Exception as error:  # every library has its own error classes
         copy = remote_copy(spec, datasets_dir)
-        if copy is None:
+        if copy is None and is_text:
             return None  # opening it as a text gives the message
+        if copy is None:
+            raise DataError(f"{reading.url}/{MANIFEST_NAME} cannot be read ({reason(error)})") from error
         write_remote_reading(copy, reading)
         progress.tell(f"{spec.source} cannot be reached ({reason(error)}); {copy}, fetched from there before, is used")
         return copy
     if content is None or not _is_dataset(content):
-        return None
+        if is_text:
+            return None
+        raise DataError(f"there is no prepared dataset at {reading.url}: it has no {MANIFEST_NAME} of one")
     key = hashlib.sha256(reading.url.encode() + b"\0" + content).hexdigest()[:12]
     target = datasets_dir / f"{reading.url.rpartition('/')[2]}-at-{key}"
     if not _is_there(target, reading):
@@ -201,3 +227,71 @@ def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, target: P
         write_remote_reading(staging, reading)
         verify_dataset(staging)
         publish_directory(target)
+
+
+class Ingredient(NamedTuple):
+    """A prepared dataset, as a source of a mixture."""
+
+    name: str
+    dataset: Path
+    weight: float
+    """Its base weight, in any unit."""
+
+    epochs_at_most: float | None = None
+    """How often training may read it; None: as often as needed."""
+
+
+def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path:
+    """Writes the mixture of prepared datasets into `datasets_dir`, or finds it. Returns its directory.
+
+    A damaged mixture is set aside and written again. Raises DataError if a dataset cannot be read, is a mixture itself,
+    or has another tokenizer than the first, and DiskFull if the disk is full.
+    """
+    manifests = {each.name: read_dataset_manifest(each.dataset) for each in ingredients}
+    for each in ingredients:
+        if manifests[each.name].sources:
+            raise DataError(f"data.mixture: {each.name!r} ({each.dataset}) is a mixture itself; name its sources")
+    require_one_tokenizer({each.name: each.dataset for each in ingredients})
+    beside = datasets_dir.resolve()
+    entries = tuple(
+        MixtureEntry(
+            name=each.name,
+            directory=str(path.relative_to(beside) if path.is_relative_to(beside) else path),
+            fingerprint=manifests[each.name].fingerprint,
+            weight=each.weight,
+            epochs_at_most=each.epochs_at_most,
+        )
+        for each in ingredients
+        for path in [each.dataset.resolve()]
+    )
+    first, *_ = manifests.values()
+    manifest = DatasetManifest(
+        format_version=FORMAT_VERSION,
+        spec=first.spec.model_copy(update={"source": ", ".join(manifests)}),
+        vocab_size=first.vocab_size,
+        token_bytes=first.token_bytes,
+        tokenizer_sha256=first.tokenizer_sha256,
+        end_of_text_id=first.end_of_text_id,
+        splits={name: joined_splits([each.splits[name] for each in manifests.values()]) for name in SPLITS},
+        sources=entries,
+        fingerprint=mixture_fingerprint(entries),
+    )
+    key = json.dumps([entry.model_dump(mode="json") for entry in entries])
+    target = datasets_dir / f"{MIXTURE_PREFIX}{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    if not _is_mixture(target):
+        with raise_when_full(datasets_dir), locked(target, Progress()):
+            if not _is_mixture(target):
+                if target.exists():
+                    set_aside(target)
+                with whole_directory(target) as staging:
+                    write_file(staging / TOKENIZER_NAME, (ingredients[0].dataset / TOKENIZER_NAME).read_bytes())
+                    write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
+                    publish_directory(target)
+    return target
+
+
+def _is_mixture(target: Path) -> bool:
+    with suppress(DataError):
+        require_tokenizer(target, read_dataset_manifest(target))
+        return True
+    return False

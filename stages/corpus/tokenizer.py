@@ -130,9 +130,6 @@ def shared_tokenizer(specs: Sequence[DataSpec], datasets_dir: Path, naming: Nami
         with locked(datasets_dir / f"tokenizer-{key}", progress):
             with suppress(DataError):  # missing or damaged
                 return open_tokenizer(path)
-            for number in order:
-                with naming(number):
-                    opened[number].check_separator()
             corpora = [opened[number] for number in order]
             tokenizer = train_tokenizer(corpora, progress, lambda place: naming(order[place]))
             write_file(path, tokenizer_content(tokenizer))

@@ -1,7 +1,7 @@
 """A dataset: a directory with a manifest, and the checks of its files against it.
 
 A mixture of datasets is a directory with a manifest too, but without tokens: its manifest names the datasets
-(stages/data/mixture_dataset.py writes it, stages/data/samples.py opens it for training).
+(stages/corpus/prepared.py writes it, stages/data/samples.py opens it for training).
 """
 
 import hashlib

@@ -62,8 +62,8 @@ class SourceSpec(Strict):
     that are not hidden; the README of a repository on the Hugging Face hub is a text like any other."""
 
     document_separator: str | None = Field(None, min_length=1, examples=["====="])
-    """The text between two documents of a plain text file; it belongs to neither. It applies to every such file and
-    must occur in at least one of them."""
+    """The text between two documents of a plain text file; it belongs to neither. It applies to every such
+    file."""
 
     text_key: str = Field("text", min_length=1, examples=["content"])
     """The key that holds the text of a JSON document, or the column of a Parquet file."""

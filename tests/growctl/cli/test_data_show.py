@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 from growctl.data.show import PERCENTILES, count_lengths, data_section, read_sample, show_dataset
 from growctl.text.console import Terminal
 from growctl.text.terminal import print_sections
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.prepare import prepare
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import dataset_parts, read_dataset_manifest
 from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec
@@ -189,7 +189,7 @@ def test_the_sample_of_a_directory_needs_a_schedule(dataset: Path, tmp_path: Pat
 def test_a_url_that_cannot_be_read_is_an_error_with_the_reason(tmp_path: Path) -> None:
     with WebServer(web_folder(tmp_path)).running() as server:
         message = run_here("data", "show", f"{server.url}/web", "--runs-dir", tmp_path, expect=2)[1]
-    assert f"there is no prepared dataset at {server.url}/web: it has no manifest.json" in message
+    assert f"there is no prepared dataset at {server.url}/web: it has no manifest.json of one" in message
     message = run_here("data", "show", "http://127.0.0.1:1/web", "--runs-dir", tmp_path, expect=2)[1]
     assert "http://127.0.0.1:1/web/manifest.json cannot be read (" in message
 

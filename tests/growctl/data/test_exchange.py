@@ -11,8 +11,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from stages.checkpoint import files as checkpoint_files
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.prepare import prepare
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.corpus.token_files import open_megatron
 from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.documents import document_lengths

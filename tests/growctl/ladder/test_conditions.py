@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.conditions import data_conditions
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from tests.stages.data.test_dataset import write_dataset
 

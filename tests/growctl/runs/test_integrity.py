@@ -10,7 +10,7 @@ from growctl.ladder.load import load_schedule
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import schedule_yaml
 from growctl.runs.verify import CheckedFile, check, find_targets
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import read_dataset_manifest
 from stages.data.remote import CACHE_NAME
 from tests.growctl.runs import run_here, write_schedule

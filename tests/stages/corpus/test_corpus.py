@@ -101,24 +101,6 @@ def test_a_separator_that_does_not_occur_is_reported_before_memory_runs_out(
         read(DataSpec(source=str(tmp_path / "text"), document_separator="=="))
 
 
-@pytest.mark.parametrize("name", ["text", "folder", "folder/*.txt", "lines.jsonl"])
-def test_a_separator_that_occurs_nowhere_in_the_source_is_an_error(tmp_path: Path, name: str) -> None:
-    (tmp_path / "folder").mkdir()
-    for path in ("text", "folder/a.txt", "folder/b.txt"):
-        (tmp_path / path).write_text("one -- two -- three")
-    (tmp_path / "lines.jsonl").write_text('{"text": "one == two"}\n')
-    spec = DataSpec(source=str(tmp_path / name), document_separator="==")
-    with pytest.raises(DataError, match=r"data\.document_separator: '==' does not occur in .*; set the one that"):
-        open_corpus(spec).check_separator()
-
-
-def test_a_separator_that_occurs_in_one_file_of_a_source_is_accepted(tmp_path: Path) -> None:
-    for number in range(5):
-        (tmp_path / f"{number}.txt").write_text("one == two" if number == 3 else "one")
-    open_corpus(DataSpec(source=str(tmp_path), document_separator="==")).check_separator()
-    open_corpus(DataSpec(source=str(tmp_path))).check_separator()
-
-
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
 def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
     ending = "" if compress is bytes else ".gz"

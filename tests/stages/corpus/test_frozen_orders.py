@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from growctl.data.exchange import export_megatron, import_tokens
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.prepare import prepare
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.packing import packing_facts, packing_file

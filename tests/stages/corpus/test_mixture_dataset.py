@@ -1,4 +1,4 @@
-"""stages/data/mixture_dataset.py and samples.py: a directory that is a mixture, on hand-made tokens."""
+"""stages/corpus/prepared.py and samples.py: a directory that is a mixture, on hand-made tokens."""
 
 import shutil
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import check_dataset, dataset_manifest_bytes, read_dataset_manifest, verify_dataset
 from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows

@@ -281,12 +281,6 @@ def test_a_complete_dataset_that_could_not_be_renamed_is_only_renamed_the_next_t
     assert [path for path in dataset.parent.iterdir() if path.is_dir()] == [dataset]
 
 
-def test_a_separator_that_occurs_nowhere_is_rejected_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data\.document_separator: '=='"):
-        prepare(spec_of(folder, document_separator="=="), tmp_path / "datasets")
-    assert not (tmp_path / "datasets").exists()
-
-
 @pytest.mark.parametrize("damage", ["truncated shard", "missing shard", "no manifest", "changed tokenizer"])
 def test_a_damaged_dataset_is_set_aside_and_prepared_again(folder: Path, tmp_path: Path, damage: str) -> None:
     dataset = prepare(spec_of(folder), tmp_path / "datasets")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.samples import TrainingSamples
 from stages.spec import MixtureSpan
 

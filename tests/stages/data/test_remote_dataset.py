@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from stages.corpus import prepared
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.prepare import prepare
-from stages.corpus.prepared import prepared_datasets
+from stages.corpus.prepared import Ingredient, prepared_datasets, write_mixture
 from stages.corpus.tasks import Progress
 from stages.data import remote
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest, verify_dataset

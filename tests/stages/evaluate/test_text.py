@@ -12,8 +12,8 @@ import torch.nn.functional as F
 
 from model.errors import Failure, UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.prepare import prepare
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import DataSpec

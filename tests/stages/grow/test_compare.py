@@ -19,8 +19,8 @@ from model.policy import GrowthPolicy
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest, sealed_manifest
 from stages.checkpoint.parameters import load_model, read_parameter, write_parameter
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
 from stages.corpus.prepare import prepare
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import read_dataset_manifest
 from stages.data.errors import DataError
 from stages.data.evaluation_windows import EvaluationWindows

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.metrics import Record
 from stages.train import evaluate as trainer

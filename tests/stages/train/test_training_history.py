@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest
-from stages.corpus.mixture_dataset import Ingredient, write_mixture
+from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import read_dataset_manifest
 from stages.spec import Anomalies, GenerationRule, LearningRate, MixtureSpan, SlopeTrigger, TrainSpec, progress_at
 from stages.train.training_history import TrainingHistory
