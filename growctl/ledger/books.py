@@ -1,8 +1,7 @@
 """Records a stage's metrics.jsonl in the ledger, each record once and in the file's order."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,24 +12,6 @@ from stages.metrics import Record
 
 UNKNOWN = "unknown"
 """Stands for a device or a precision whose `start` record is lost."""
-
-
-@dataclass
-class _Open:
-    """The records of an attempt that no work row covers yet."""
-
-    num_records: int = 0
-    step: int = 0
-    seconds: float = 0.0
-    evaluated: int = 0
-    """Validation tokens."""
-    own_evaluated: int = 0
-    """Validation tokens at the stage's own context, where the others are at another."""
-    usage: Record = field(default_factory=dict)
-    """The newest `usage` record."""
-    timed_steps: int = 0
-    """Steps whose time `train` records tell."""
-    timed_seconds: float = 0.0
 
 
 @dataclass
@@ -50,9 +31,8 @@ class _Attempt:
     """Number of the attempt's records read so far."""
     paid_by: str | None = None
     """The run that paid, from the first `reused` record of the attempt on."""
-    timed_step: int = 0
-    """The step up to which `train` records have timed steps."""
-    open: _Open = field(default_factory=_Open)
+    open: list[Record] = field(default_factory=list)
+    """The records that no work row covers yet."""
 
     @classmethod
     def booked(cls, entry: AttemptEntry, rows: Sequence[WorkEntry]) -> "_Attempt":
@@ -65,42 +45,45 @@ class _Attempt:
                 attempt.joules = _thousandths((attempt.joules or 0.0) + row.gpu_joules)
         return attempt
 
-    def take(self, record: Record, tokens_per_step: int) -> None:
+    def copy(self) -> "_Attempt":
+        """A copy that can change by itself."""
+        return replace(self, open=[*self.open])
+
+    def take(self, record: Record) -> None:
         """Adds a record to the open part, unless a row covers it already."""
         self.num_records += 1
-        if self.num_records <= self.covered:
-            return
-        self.open.num_records += 1
-        self.open.step = max(self.open.step, record["step"])
-        self.open.seconds = record["seconds"]
-        if record["event"] == "evaluation":
-            self.open.evaluated += record["num_tokens"]
-            self.open.own_evaluated += record.get("own_context_tokens", 0)
-        elif record["event"] == "usage":
-            self.open.usage = record
-        elif record["event"] == "train" and (speed := record.get("tokens_per_second")):
-            num_steps = max(0, record["step"] - max(self.step, self.resumed_from, self.timed_step))
-            self.open.timed_steps += num_steps
-            self.open.timed_seconds += num_steps * tokens_per_step / speed
-            self.timed_step = record["step"]
+        if self.num_records > self.covered:
+            self.open.append(record)
 
     def close(
         self, number: int, stage: StageEntry, closed_by: str, device: Mapping[str, Any], reused: Record | None = None
     ) -> WorkEntry:
         """Closes the open part and returns its work row. `reused`: the record of the reuse that closes it."""
-        ended, self.open = self.open, _Open()
-        first_step, self.step = self.step, max(self.step, self.resumed_from, ended.step)
+        ended, self.open = self.open, []
+        first_step, self.step = self.step, max(self.step, self.resumed_from, *(record["step"] for record in ended))
         num_steps, num_devices = self.step - first_step, device["num_devices"]
-        wall_seconds = _thousandths(max(0.0, ended.seconds - self.seconds))
-        self.seconds, self.covered = max(self.seconds, ended.seconds), self.num_records
+        seconds = ended[-1]["seconds"]
+        wall_seconds = _thousandths(max(0.0, seconds - self.seconds))
+        self.seconds, self.covered = max(self.seconds, seconds), self.num_records
         self.paid_by = reused["run"] if reused else self.paid_by
         device_seconds = reused["device_seconds"] if reused else wall_seconds * num_devices
+        usage: Record = next((record for record in reversed(ended) if record["event"] == "usage"), {})
+        evaluations = [record for record in ended if record["event"] == "evaluation"]
+        evaluated = sum(record["num_tokens"] for record in evaluations)
+        own_evaluated = sum(record.get("own_context_tokens") or 0 for record in evaluations)
+        timed_steps, timed_seconds, timed_to = 0, 0.0, max(first_step, self.resumed_from)
+        for record in ended:
+            if record["event"] == "train" and (speed := record.get("tokens_per_second")):
+                steps = max(0, record["step"] - timed_to)
+                timed_steps += steps
+                timed_seconds += steps * stage.tokens_per_step / speed
+                timed_to = record["step"]
         step_seconds: float | None = None
-        if ended.timed_steps or not num_steps:  # untimed steps are as fast as the timed ones
-            step_seconds = _thousandths(ended.timed_seconds * num_steps / max(1, ended.timed_steps))
+        if timed_steps or not num_steps:  # untimed steps are as fast as the timed ones
+            step_seconds = _thousandths(timed_seconds * num_steps / max(1, timed_steps))
         peak = peak_flops(device.get("peak_flops"), device["device"], device["precision"])
         price = device.get("price_per_device_hour")
-        own_evaluation_flops = (stage.own_evaluation_flops_per_token or 0.0) * ended.own_evaluated
+        own_evaluation_flops = (stage.own_evaluation_flops_per_token or 0.0) * own_evaluated
         return WorkEntry(
             stage=stage.name,
             attempt=number,
@@ -112,15 +95,15 @@ class _Attempt:
             tokens=num_steps * stage.tokens_per_step,
             flops=stage.step_flops * num_steps,
             recomputed_flops=0.0 if reused else device.get("recomputed_step_flops", 0.0) * num_steps,
-            evaluation_flops=stage.evaluation_flops_per_token * ended.evaluated + own_evaluation_flops,
+            evaluation_flops=stage.evaluation_flops_per_token * evaluated + own_evaluation_flops,
             wall_seconds=device_seconds / num_devices if self.paid_by else wall_seconds,
             device_seconds=device_seconds,
             step_seconds=step_seconds,
             available_flops=None if step_seconds is None or peak is None else step_seconds * num_devices * peak,
-            gpu_joules=self._joules_since(ended.usage),
+            gpu_joules=self._joules_since(usage),
             money=None if price is None else device_seconds / 3600 * price,
-            peak_gpu_bytes=ended.usage.get("peak_gpu_bytes"),
-            peak_resident_bytes=ended.usage.get("peak_resident_bytes"),
+            peak_gpu_bytes=usage.get("peak_gpu_bytes"),
+            peak_resident_bytes=usage.get("peak_resident_bytes"),
             device=device["device"],
             num_devices=num_devices,
             precision=device["precision"],
@@ -174,7 +157,7 @@ class StageBooks:
             if record["event"] in ("start", "reused"):
                 self._starts.setdefault(record["attempt"], record)
         newest = max((*new, *self._attempts), default=0)
-        unclosed = {number for number, attempt in self._attempts.items() if attempt.open.num_records}
+        unclosed = {number for number, attempt in self._attempts.items() if attempt.open}
         changed: dict[int, _Attempt] = {}
         with self._file.transaction():
             for number in sorted(new.keys() | unclosed):
@@ -186,7 +169,7 @@ class StageBooks:
 
     def _book(self, number: int, records: Sequence[Record], over: bool, others: dict[int, _Attempt]) -> _Attempt:
         """Appends the rows that `records` add to an attempt, and returns the attempt's new state."""
-        attempt = deepcopy(others[number]) if number in others else self._opened(number, records, others)
+        attempt = others[number].copy() if number in others else self._opened(number, records, others)
         for record in records:
             if record["event"] == "evaluation":
                 values = self._values(EvaluationEntry, record) | {"by_source": record.get("by_source") or {}}
@@ -194,13 +177,13 @@ class StageBooks:
             elif record["event"] == "anomaly":
                 self._file.append(AnomalyEntry(**self._values(AnomalyEntry, record)), once=True)
         for record in records:
-            attempt.take(record, self._stage.tokens_per_step)
-            if attempt.open.num_records and record["event"] in ("checkpoint", "end", "reused"):
+            attempt.take(record)
+            if attempt.open and record["event"] in ("checkpoint", "end", "reused"):
                 reused = record if record["event"] == "reused" else None
                 self._file.append(
                     attempt.close(number, self._stage, record["event"], self._device(number), reused=reused)
                 )
-        if over and attempt.open.num_records:
+        if over and attempt.open:
             self._file.append(attempt.close(number, self._stage, "interruption", self._device(number)))
         return attempt
 
