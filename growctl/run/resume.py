@@ -13,10 +13,15 @@ from typing import NamedTuple
 from growctl.launch.workers import run_apart
 from growctl.run.requests import RunFailed
 from model.errors import Failure
-from stages.checkpoint.directory import newest_checkpoint, remove_converted, set_aside, whole_or_set_aside
+from stages.checkpoint.directory import (
+    clear_leftovers,
+    newest_checkpoint,
+    remove_converted,
+    set_aside,
+    whole_or_set_aside,
+)
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pickles import check_origin
-from stages.checkpoint.retention import clear_leftovers
 from stages.checkpoint.staging import remove_abandoned, temporary_directory
 from stages.counted import plural
 from stages.stage_dir import StagePaths, converted_directory, staging_directory

@@ -27,10 +27,9 @@ from growctl.run.start import growth_message, made_from_previous
 from growctl.text.formatting import short_count
 from model.config import num_parameters
 from model.errors import Failure, UserError
-from stages.checkpoint.directory import whole_or_set_aside
+from stages.checkpoint.directory import clear_leftovers, clear_stage, whole_or_set_aside
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
-from stages.checkpoint.retention import clear_leftovers, clear_stage
 from stages.data.dataset import DatasetManifest, read_dataset_manifest
 from stages.generate.text_samples import TextRequest, TextSamples, read_samples
 from stages.metrics import Record

@@ -1,9 +1,9 @@
-"""Checkpoint directories on disk: whole or not there, set aside if broken, the newest one found. No torch here."""
+"""Checkpoint directories on disk: whole or not there, set aside if broken, found, and removed. No torch here."""
 
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,12 +11,14 @@ from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import link_or_copy, sync_path, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, sealed_manifest, verify_checkpoint
 from stages.checkpoint.staging import create_marked, discard, remove_abandoned, remove_unless_written, why_unfinished
+from stages.process.watchdog import remove_empty_stacks
 from stages.stage_dir import (
     MANIFEST_NAME,
     WRITING_MARK,
     StagePaths,
     broken_directory,
     converted_directory,
+    removal_directory,
     staging_directory,
 )
 
@@ -156,3 +158,42 @@ def remove_converted(stage_directory: Path, checkpoint: Path) -> None:
     old = [path for path in stage.conversions() if path < converted_directory(checkpoint)]
     for path in [*old, *stage.unfinished_conversions()]:
         shutil.rmtree(path)
+
+
+def outdated(
+    steps: Iterable[int], keep: int, every: int | None = None, due: int = 1, also: Collection[int] = ()
+) -> list[int]:
+    """The steps whose checkpoints to remove, oldest first: all but the newest `keep`, multiples of `every`, and `also`.
+
+    `keep` is 1 or more. The newest multiple of `due` is also kept, however many checkpoints were saved on request
+    since, because a rollback returns to it.
+    """
+    ordered = sorted(step for step in steps if step not in also)
+    back = max((step for step in ordered if step % due == 0), default=None)
+    return [step for step in ordered[:-keep] if step != back and (every is None or step % every)]
+
+
+def prune(stage_directory: Path, keep: int, every: int | None = None, due: int = 1, also: Collection[int] = ()) -> None:
+    """Removes the `outdated` checkpoints, after checking that the newest is complete, by the sizes of its files.
+
+    Each checkpoint is first hidden by a single rename, so no visible checkpoint is ever incomplete. Hidden checkpoints
+    that a killed process left behind are removed too. Raises CheckpointError if the newest checkpoint is incomplete.
+    """
+    found = StagePaths(stage_directory).checkpoints()
+    if found:
+        verify_checkpoint(list(found.values())[-1], hashes=False)
+    for step in outdated(found, keep, every, due, also):
+        os.rename(found[step], removal_directory(found[step]))
+    clear_leftovers(stage_directory)
+
+
+def clear_leftovers(stage_directory: Path) -> None:
+    """Removes directories that a process was writing or removing when it died. Errors are ignored until next time."""
+    for leftover in StagePaths(stage_directory).leftovers():
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def clear_stage(stage_directory: Path) -> None:
+    """Removes everything that dead attempts may have left in a complete stage, except non-empty stack files."""
+    clear_leftovers(stage_directory)
+    remove_empty_stacks(StagePaths(stage_directory).stacks)

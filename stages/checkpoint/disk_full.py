@@ -25,12 +25,8 @@ class DiskFull(Failure):
 
 def free_bytes(path: Path) -> int:
     """The free space on the file system of `path`, or of its nearest existing parent folder."""
-    return shutil.disk_usage(existing_path(path)).free
-
-
-def existing_path(path: Path) -> Path:
-    """`path`, absolute, or its nearest parent folder that exists."""
-    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    return shutil.disk_usage(existing).free
 
 
 def last_checkpoint_bytes(stage_directory: Path) -> int | None:
@@ -53,11 +49,15 @@ def require_space(directory: Path, num_bytes: int) -> None:
 
 @contextmanager
 def raise_when_full(directory: Path, checkpoint_bytes: int | None = None) -> Iterator[None]:
-    """Raises DiskFull if the disk of `directory` is full. Removes an incomplete checkpoint of `checkpoint_bytes` there.
+    """Raises DiskFull if the disk of `directory` is full.
+
+    Before a checkpoint of `checkpoint_bytes`, also if it does not fit; removes it if it stays incomplete.
 
     torch does not report why a file could not be written. If fewer bytes are free after the removal than the checkpoint
     needs, the disk was full; otherwise a rank may have died, and the error is raised again.
     """
+    if checkpoint_bytes is not None:
+        require_space(directory, checkpoint_bytes)
     try:
         yield
     except (OSError, RuntimeError) as error:

@@ -168,25 +168,20 @@ class ShardCache:
             os.close(lock)
 
     def _make_room(self, num_bytes: int) -> bool:
-        """Removes the shards used least recently until there is room; returns whether there is. Needs the lock of
-        all."""
-        files = sorted((status.st_atime_ns, status.st_size, path) for path, status in self._files())
-        total = num_bytes + sum(size for _, size, _ in files)
-        for _, size, path in files:
-            if total > self.limit_bytes and path.suffix != TEMPORARY:
-                path.unlink(missing_ok=True)
-                total -= size
-        return total <= self.limit_bytes
-
-    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """The shards, and what is being fetched. Removes what killed processes left half-written."""
+        """Removes what killed processes left half-written, then the shards used least recently, until there is room;
+        returns whether there is. Needs the lock of all."""
+        files = []
         for path in self.directory.glob("[0-9a-f]*"):
             with suppress(FileNotFoundError):
                 status = path.stat()
-                if path.suffix == TEMPORARY and status.st_mtime < time.time() - ABANDONED_SECONDS:
-                    path.unlink()
-                else:
-                    yield path, status
+                is_fetched = path.suffix == TEMPORARY and status.st_mtime > time.time() - ABANDONED_SECONDS
+                files.append((is_fetched, path.suffix != TEMPORARY, status.st_atime_ns, status.st_size, path))
+        total = num_bytes + sum(size for *_, size, _ in files)
+        for is_fetched, *_, size, path in sorted(files):
+            if total > self.limit_bytes and not is_fetched:
+                path.unlink(missing_ok=True)
+                total -= size
+        return total <= self.limit_bytes
 
 
 class RemoteFiles:

@@ -21,7 +21,7 @@ from model.language_model import LanguageModel
 from model.parameter_names import TokensName
 from model.pattention import Pattention, joined
 from stages.checkpoint.directory import publish_directory, whole_directory
-from stages.checkpoint.disk_full import raise_when_full, require_space
+from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.checkpoint.parameters import load_model, require_parameters
@@ -58,18 +58,16 @@ def export_official(source: Path, output: Path) -> dict[str, FileEntry]:
         )
     assert isinstance(config, TokenformerConfig)
     num_bytes = 4 * num_parameters(config)
-    with whole_directory(output) as staging:
-        require_space(output, num_bytes)
-        with raise_when_full(output, num_bytes):
-            model, dtype = load_model(source), _dtype(manifest)
-            state = {theirs: _merged(model, ours).detach().to(dtype) for ours, theirs in official_names(config).items()}
-            with (staging / WEIGHTS_NAME).open("wb") as file:
-                torch.save(state, file)
-            write_file(staging / SETTINGS_NAME, _settings(manifest, config).encode())
-            if TOKENIZER_NAME in manifest.files:
-                _copy_tokenizer(source, manifest, staging)
-            files = list_files(staging)
-            publish_directory(output)
+    with whole_directory(output) as staging, raise_when_full(output, num_bytes):
+        model, dtype = load_model(source), _dtype(manifest)
+        state = {theirs: _merged(model, ours).detach().to(dtype) for ours, theirs in official_names(config).items()}
+        with (staging / WEIGHTS_NAME).open("wb") as file:
+            torch.save(state, file)
+        write_file(staging / SETTINGS_NAME, _settings(manifest, config).encode())
+        if TOKENIZER_NAME in manifest.files:
+            _copy_tokenizer(source, manifest, staging)
+        files = list_files(staging)
+        publish_directory(output)
     return files
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from model.config import TokenformerConfig, num_parameters, parameter_shapes
 from stages.checkpoint.directory import finish_directory, whole_directory
-from stages.checkpoint.disk_full import raise_when_full, require_space
+from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import write_file
 from stages.checkpoint.lineage import ImportRecord
 from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts, imported_manifest
@@ -84,18 +84,16 @@ def import_official(
                 raise CheckpointError(f"{weights}: {official} has {counted(num_wrong, 'value')}, NaN or infinite")
             yield name, value
 
-    with whole_directory(output) as staging:
-        require_space(output, num_bytes)
-        with raise_when_full(output, num_bytes):
-            files = write_parameters(staging, values(), on_progress and (lambda done: on_progress(done, total)))
-            if document is not None:
-                files[TOKENIZER_NAME] = write_file(staging / TOKENIZER_NAME, document)
-            imported = ImportRecord(
-                layout="official",
-                weights=weights.name,
-                dtype=dtypes.pop() if len(dtypes) == 1 else None,
-            )
-            return finish_directory(output, imported_manifest(config, files, facts, imported))
+    with whole_directory(output) as staging, raise_when_full(output, num_bytes):
+        files = write_parameters(staging, values(), on_progress and (lambda done: on_progress(done, total)))
+        if document is not None:
+            files[TOKENIZER_NAME] = write_file(staging / TOKENIZER_NAME, document)
+        imported = ImportRecord(
+            layout="official",
+            weights=weights.name,
+            dtype=dtypes.pop() if len(dtypes) == 1 else None,
+        )
+        return finish_directory(output, imported_manifest(config, files, facts, imported))
 
 
 def open_weights(path: Path) -> dict[str, Tensor]:

@@ -28,12 +28,11 @@ from model.errors import Failure
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.precision import Precision
-from stages.checkpoint.directory import finish_directory, remove_converted
-from stages.checkpoint.disk_full import last_checkpoint_bytes, raise_when_full, require_space
+from stages.checkpoint.directory import finish_directory, prune, remove_converted
+from stages.checkpoint.disk_full import last_checkpoint_bytes, raise_when_full
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
-from stages.checkpoint.retention import prune
 from stages.engine.deepspeed_api import DeepSpeedEngine
 from stages.engine.devices import device_name
 from stages.engine.engine import build_engine, choose_precision
@@ -295,7 +294,6 @@ class Worker:
         self.watchdog.beat()
         if self.metrics:
             self.metrics.sync()
-            require_space(path, num_bytes)
         with raise_when_full(path, num_bytes):
             save_engine(engine, path, fields)
         self.record_usage(step)
@@ -314,8 +312,6 @@ class Worker:
         num_bytes = parameters_checkpoint_bytes(
             num_parameters(self.spec.model), muon_elements(self.spec.model, self.spec.optimizer.name)
         )
-        if self.rank == 0:
-            require_space(final, num_bytes)
         with raise_when_full(final, num_bytes):
             self.write_final(engine, step, final)
         dist.barrier()

@@ -90,10 +90,10 @@ def test_a_checkpoint_that_does_not_fit_stops_the_run_which_resumes_once_there_i
 @pytest.mark.parametrize("through", ["torch", "files"])
 def test_a_checkpoint_that_fills_the_disk_is_removed_completely(small_disk, through):
     directory = small_disk / "step_00000010"
-    fill(small_disk, leave=300_000)
     staging = begin_directory(directory)
 
     def write() -> None:
+        fill(small_disk, leave=300_000)
         for number in range(10):
             if through == "torch":
                 torch.save(torch.zeros(25_000), staging / f"{number}.pt")
@@ -127,9 +127,13 @@ def test_other_write_failures_are_not_reported_as_a_full_disk(tmp_path):
 def test_a_rank_that_dies_while_writing_a_checkpoint_is_not_reported_as_a_full_disk(small_disk):
     directory = small_disk / "step_00000010"
     fill(small_disk, leave=1_500_000)
-    write_file(begin_directory(directory) / "shard", bytes(800_000))
-    with pytest.raises(RuntimeError, match="closed by peer"), raise_when_full(directory, 1_000_000):
+
+    def die() -> None:
+        write_file(begin_directory(directory) / "shard", bytes(800_000))
         raise RuntimeError("Connection closed by peer")
+
+    with pytest.raises(RuntimeError, match="closed by peer"), raise_when_full(directory, 1_000_000):
+        die()
     assert os.listdir(small_disk) == ["filler"]
 
 

@@ -18,10 +18,9 @@ from growctl.runs.stages import read_stage
 from growctl.runs.verify import find_targets
 from model.config import TokenformerConfig, tokenformer_config
 from model.errors import UserError
-from stages.checkpoint.directory import newest_checkpoint
+from stages.checkpoint.directory import clear_stage, newest_checkpoint, prune
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.manifest import manifest_hash, read_manifest
-from stages.checkpoint.retention import clear_stage, prune
 from stages.stage_dir import StagePaths
 from tests.growctl.runs import wait_for
 from tests.growctl.schedules import BASE, parse

@@ -25,7 +25,7 @@ from growctl.launch.resolve import planned_devices
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.launch_block import DEVICES
-from stages.checkpoint.retention import outdated
+from stages.checkpoint.directory import outdated
 from stages.data.spec import DataSpec
 from stages.probe.records import MeasuredSteps
 from tests.growctl.ladder.manifests import write_dataset

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.checkpoint import retention
-from stages.checkpoint.directory import newest_checkpoint
+from stages.checkpoint import directory as retention
+from stages.checkpoint.directory import clear_stage, newest_checkpoint, outdated, prune
 from stages.checkpoint.manifest import CheckpointError, verify_checkpoint
-from stages.checkpoint.retention import clear_stage, outdated, prune
 from stages.stage_dir import StagePaths, staging_directory
 from tests.stages.checkpoints import write_checkpoint
 
