@@ -117,7 +117,7 @@ def test_stages_are_found_in_their_order_and_other_folders_are_none(tmp_path: Pa
     for name in ("10-last", "9-large", "0-a-b", "notes", "x-1"):
         (run.stages / name).mkdir(parents=True)
     assert [(index, name) for index, name, _ in run.stages_found()] == [(0, "a-b"), (9, "large"), (10, "last")]
-    assert next(stage for *_, stage in run.stages_found()) == run.stage(0, "a-b")
+    assert next(stage for *_, stage in run.stages_found()).directory == run.stage(0, "a-b").directory
 
 
 def test_only_a_run_that_left_more_than_its_schedule_has_begun(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def plan_notes(plan: Plan) -> Iterator[str]:
 
 def _text(plan: Plan) -> Iterator[str]:
     if plan.missing:
-        yield f"{plan.missing}{'' if plan.missing.endswith('?') else '.'} `run` needs it here, `plan` does not."
+        yield f"{plan.missing}. `run` needs it here, `plan` does not."
 
 
 def _growth_factors(plan: Plan) -> Iterator[str]:

@@ -38,7 +38,7 @@ class Tracking:
 
     def __enter__(self) -> "Tracking":
         """Starts the processes of the trackers."""
-        names = self._schedule.trackers
+        names = list(dict.fromkeys(self._schedule.trackers))
         if not names:
             return self
         self._paths.trackers_log.parent.mkdir(parents=True, exist_ok=True)

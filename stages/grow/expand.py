@@ -65,6 +65,7 @@ def expand(
     the growth itself is invalid. Partial output is deleted.
     """
     source, output, policy = Path(source), Path(output), policy or GrowthPolicy()
+    source, output = Path(source), Path(output)
     parent = _parent(source)
     if ffn_tokens is None:
         ffn_tokens = ffn_tokens_in_proportion(parent.model, attention_tokens)
@@ -133,6 +134,7 @@ def expand_transformer(
     It attends within documents if `source` does, whatever `model` says. All parameters are new files, and the optimizer
     starts fresh. Raises the same errors as `expand`.
     """
+    source, output = Path(source), Path(output)
     parent = _parent(source)
     if not isinstance(parent.model, TransformerConfig):
         raise UserError(f"{operator} grows only transformers, but {source} is a {parent.model.family}")
@@ -162,6 +164,7 @@ def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest
     restores the expanded model bit for bit, and its optimizer too unless moments were reset. Raises the same errors as
     `expand`.
     """
+    source, output = Path(source), Path(output)
     source, output = Path(source), Path(output)
     parent = _parent(source)
     model = shrink_config(parent.model, drop_generations)

@@ -50,13 +50,13 @@ def test_json_has_the_same_content_in_one_document(tmp_path: Path) -> None:
     assert second["message"].startswith(f"{bad}: 5 problems\n  data: is missing\n")
 
 
-def test_a_schedule_whose_text_is_missing_is_not_valid_and_cannot_run(
+def test_a_schedule_whose_text_is_missing_is_not_valid_and_cannot_run_and_the_nearest_name_is_named(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "texts").mkdir()
     path = file_of(tmp_path, TEXT.replace(BASE["data"]["source"], "text"))
-    allowed = "set it to python-stdlib, a file, a folder, a glob or a URL of one"
-    missing = f"data.source: '{tmp_path}/text' does not exist; {allowed}"
+    advice = "set it to python-stdlib, a file, a folder, a glob or a URL of one"
+    missing = f"data.source: '{tmp_path}/text' does not exist; '{tmp_path}/texts' does; {advice}"
     out, err = run_here("validate", path, expect=2)
     assert (out, err) == ("", f"{path}: {missing}\n")
     [result] = json.loads(run_here("validate", "--json", path, expect=2)[0])["schedules"]

@@ -72,7 +72,7 @@ def test_a_tracker_gets_every_value_at_its_steps_tokens_and_flops(noting, tmp_pa
 def test_a_rejected_update_shows_its_loss_and_values_that_are_not_finite_are_left_out(noting, tmp_path):
     schedule = schedule_with("tensorboard")
     spike: dict[str, Any] = {"kind": "spike", "value": 9.0, "threshold": 8.0, "action": "skip"}
-    places: dict[str, Any] = {"first_step": None, "num_steps": None}
+    places: dict[str, Any] = {"first_step": 7, "num_steps": 0}
     rejected = [line("anomaly", 7, **spike, **places), line("anomaly", 8, **spike | {"value": None}, **places)]
     empty = trained(8) | {"loss": None, "gradient_norm": None}
     with tracking_of(schedule, tmp_path) as trackers:
@@ -237,11 +237,9 @@ def test_a_damaged_memory_begins_a_new_run(noting, tmp_path):
         assert calls(tmp_path)[-2] == ["run", "tiny", "tiny", "ladder", None]
 
 
-def test_an_unknown_tracker_is_rejected_with_the_nearest_name():
-    assert message_of(parse, changed_data({"trackers": ["tensorbord"]})) == (
-        "s.yaml: trackers.0 = 'tensorbord': no such tracker; did you mean 'tensorboard'? "
-        "(trackers: tensorboard, wandb, mlflow, trackio)"
-    )
-    assert "must name each tracker once" in message_of(parse, changed_data({"trackers": ["wandb", "wandb"]}))
-    assert "trackers.0 = 3: no such tracker (trackers:" in message_of(parse, changed_data({"trackers": [3]}))
-    assert "trackers.0 = []: no such tracker (trackers:" in message_of(parse, changed_data({"trackers": [[]]}))
+def test_an_unknown_tracker_is_rejected_with_the_known_names():
+    known = "must be 'tensorboard', 'wandb', 'mlflow' or 'trackio'"
+    values: tuple[Any, ...] = ("tensorbord", 3, [])
+    for value in values:
+        said = message_of(parse, changed_data({"trackers": [value]}))
+        assert said == f"s.yaml: trackers.0 = {value!r}: {known}"
