@@ -89,9 +89,6 @@ def evaluate(
             help=f"With --contexts: only the first N tokens (default: {LONG_TEXT_TOKENS:,}).", metavar="N", min=1
         ),
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="With --contexts: a new PNG file of the loss by position.", metavar="FILE")
-    ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help=f"Windows or requests at a time (default: {PER_STEP}).", min=1)
     ] = None,
@@ -109,7 +106,7 @@ def evaluate(
 
     Example: growctl eval quickstart --tasks lambada_openai,hellaswag,piqa,arc_easy,arc_challenge,winogrande
 
-    Example: growctl eval my-run --text book.txt --contexts 1024,4096,16384 --rope-scaling yarn --picture long.png
+    Example: growctl eval my-run --text book.txt --contexts 1024,4096,16384 --rope-scaling yarn
     """
     from growctl.evaluate.evaluation import Evaluator
     from growctl.evaluate.pretrained import open_pretrained
@@ -125,11 +122,10 @@ def evaluate(
         "--text": {"--stride": stride, "--contexts": None if text else contexts},
         "--split": {"--data": data, "--sequences": sequences},
         "--tasks": {"--include-path": include_path, "--limit": limit},
-        "--contexts": {"--rope-scaling": rope_scaling, "--max-tokens": max_tokens, "--picture": picture},
+        "--contexts": {"--rope-scaling": rope_scaling, "--max-tokens": max_tokens},
         "--text, --split or --tasks": {"--batch-size": batch_size if what == "--contexts" else None},
     }
     _require_fitting(what, belongs_to)
-    check_new_file("--picture", picture)
     names = [] if tasks is None else _listed("--tasks", tasks)
     lengths = [] if contexts is None else _lengths(contexts)
     if text:
@@ -163,10 +159,6 @@ def evaluate(
         say(f"recorded in {recorded.ledger}; growctl report shows it")
     if recorded.why_not:
         say(f"not recorded in the ledger of the run: {recorded.why_not}", error=True)
-    if picture:
-        from growctl.evaluate.pictures import contexts_png
-
-        replace_file(picture, contexts_png(document))
 
 
 def inspect(

@@ -61,7 +61,9 @@ class EvalDocument:
         return [Section("scores", f"Scores of {self.checkpoint}", (Table.of("scores", columns, rows),))]
 
     def _contexts(self) -> Section:
-        by_context = scores_by_context(self.scores)
+        by_context: dict[int, dict[str, Score]] = {}
+        for score in self.scores:
+            by_context.setdefault(int(score.task.removeprefix("context-")), {})[score.metric] = score
         trained_length, scaling = self.settings["trained_length"], self.settings["rope_scaling"]
         words = {
             context: f"{context:,}" + (f", {scaling} {context / trained_length:g}x" if is_scaled else "")
@@ -78,14 +80,6 @@ class EvalDocument:
         note = Paragraph(f"* beyond the {trained_length:,} tokens of a training sequence", "note")
         notes = (note,) if max(by_context) > trained_length else ()
         return Section("contexts", "Loss by context and position", (Table.of("contexts", columns, rows), *notes))
-
-
-def scores_by_context(scores: Iterable[Score]) -> dict[int, dict[str, Score]]:
-    """The scores of every context, by metric."""
-    found: dict[int, dict[str, Score]] = {}
-    for score in scores:
-        found.setdefault(int(score.task.removeprefix("context-")), {})[score.metric] = score
-    return found
 
 
 def _metric_words(metric: str, trained_length: int) -> tuple[str, str | Callable[[float], str]]:

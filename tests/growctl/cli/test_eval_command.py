@@ -1,6 +1,5 @@
 """`growctl eval`: its figures as JSON and as a table, and its messages."""
 
-import errno
 import importlib.util
 import json
 import math
@@ -83,7 +82,6 @@ def test_a_longer_context_lowers_nothing_below_one_window(call: Call):
         (["--split", "train", "--contexts", "8"], "--contexts has no effect with --split; it belongs to --text"),
         (["--text", "TEXT", "--data", "."], "--data has no effect with --text; it belongs to --split"),
         (["--text", "TEXT", "--contexts", "8", "--batch-size", 2], "--batch-size has no effect with --contexts"),
-        (["--text", "TEXT", "--contexts", "8", "--picture", "/no/x.png"], "--picture /no/x.png: must be a new file"),
         (["--text", "TEXT", "--device", "cuda:99"], "--device 'cuda:99': this machine has auto, cpu"),
     ],
 )
@@ -104,32 +102,16 @@ def test_a_checkpoint_of_unknown_context_needs_the_context(tmp_path: Path):
     assert "bits_per_byte" in run_here(*arguments, "--context", 8)[0]
 
 
-def test_contexts_give_a_table_a_document_and_a_picture(call: Call, tmp_path: Path):
+def test_contexts_give_a_table_and_a_document(call: Call):
     arguments = ("--text", "text.txt", "--contexts", "32,128", "--rope-scaling", "yarn")
-    found = json.loads(call(*arguments, "--json", "--picture", "long.png"))
+    found = json.loads(call(*arguments, "--json"))
     assert (found["settings"]["rope_scaling"], found["settings"]["trained_length"]) == ("yarn", 32)
     at_positions = ["loss_at_0_to_63", "loss_at_64_to_127"]
     assert [*values(found, "context-128")] == ["loss", "seconds_per_token", "bytes_per_token", *at_positions]
-    assert (tmp_path / "long.png").read_bytes().startswith(b"\x89PNG")
     table = call(*arguments)
     assert "yarn 4x" in table
     assert "loss at 64 to 127 *" in table
     assert "* beyond the 32 tokens of a training sequence" in table
-
-
-def test_results_are_printed_and_recorded_although_the_picture_cannot_be_written(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def full(path: Path, content: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", f"{path}.tmp")
-
-    monkeypatch.setattr("growctl.cli.evaluate.replace_file", full)
-    (tmp_path / "text.txt").write_text("the hen is in the barn. " * 20)
-    picture = tmp_path / "long.png"
-    arguments = ("--text", tmp_path / "text.txt", "--contexts", "32", "--picture", picture)
-    out, err = run_here("eval", checkpoint, *arguments, "--json", expect=1)
-    assert {score["task"] for score in json.loads(out)["scores"]} == {"context-32"}
-    assert f"{picture}.tmp: No space left on device" in err
 
 
 def test_tasks_without_the_harness_name_the_command_that_installs_it(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
