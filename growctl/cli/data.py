@@ -175,11 +175,13 @@ def import_data(
 @ledger_app.command("export")
 @prints
 def export_ledger(
-    output: Annotated[Path, typer.Option(help="The CSV file to write; must not exist yet.", metavar="FILE")],
+    output: Annotated[
+        Path, typer.Option(help="The .csv or .parquet file to write; must not exist yet.", metavar="FILE")
+    ],
     runs: Annotated[list[str] | None, runs_argument("Runs to export (default: all).")] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> Result:
-    """Write the costs of runs as one CSV table for other programs, a row for each piece of work.
+    """Write the costs of runs as one table (CSV or Parquet) for other programs, a row for each piece of work.
 
     Example: growctl ledger export quickstart --output quickstart-costs.csv
     """

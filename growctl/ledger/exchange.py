@@ -27,19 +27,34 @@ class LedgerExportDocument:
 
 
 def export_ledgers(ledgers: dict[str, Path], output: Path) -> LedgerExportDocument:
-    """Writes the work of `ledgers`, which are given by the name of the run, as a CSV table.
+    """Writes the work of `ledgers`, which are given by the name of the run, as a table: Parquet if `output` ends so,
+    else CSV.
 
-    A row has the columns of a WorkEntry, with the run and the stage that it belongs to. Raises LedgerError for a ledger
-    that cannot be read.
+    A row has the columns of a WorkEntry, with the run and the stage that it belongs to. Raises UserError without the
+    package for Parquet, LedgerError for a ledger that cannot be read.
     """
     rows = [row for name, path in ledgers.items() for row in _work(name, path)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    if output.suffix == ".parquet":
+        content = _parquet(rows)
+    else:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        content = text.getvalue().encode()
     output.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(output, text.getvalue().encode())
+    replace_file(output, content)
     return LedgerExportDocument(output, tuple(ledgers), len(rows))
+
+
+def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
+    try:
+        from pyarrow import Table, parquet
+    except ImportError:
+        raise UserError("a .parquet needs pyarrow; install it with `pip install 'growctl[parquet]'`") from None
+    sink = io.BytesIO()
+    parquet.write_table(Table.from_pylist(rows), sink)
+    return sink.getvalue()
 
 
 def _work(name: str, path: Path) -> Iterator[dict[str, Any]]:

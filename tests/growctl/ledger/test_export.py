@@ -2,9 +2,11 @@
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from growctl.ledger.ledger import Ledger
@@ -22,12 +24,17 @@ def runs(tmp_path: Path) -> Path:
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
+    if file.suffix == ".parquet":
+        return list(pyarrow.parquet.read_table(file).to_pylist())
     with file.open(newline="") as text:
         return list(csv.DictReader(text))
 
 
-def test_the_table_holds_the_work_of_every_ledger_and_tells_kept_from_replayed_work(runs: Path, tmp_path: Path) -> None:
-    file = tmp_path / "costs.csv"
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_the_table_holds_the_work_of_every_ledger_and_tells_kept_from_replayed_work(
+    runs: Path, tmp_path: Path, suffix: str
+) -> None:
+    file = tmp_path / f"costs{suffix}"
     out = run_here("ledger", "export", "--output", str(file), "--runs-dir", str(runs), "--json")[0]
     rows = rows_of(file)
     assert json.loads(out) == {"path": str(file), "runs": ["one", "two"], "num_rows": len(rows)}
@@ -55,3 +62,12 @@ def test_what_cannot_be_exported_leaves_nothing_behind(runs: Path, tmp_path: Pat
     _, err = run_here("ledger", "export", "onee", "--output", str(file), "--runs-dir", str(runs), expect=2)
     assert "no run 'onee'" in err
     assert not file.exists()
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    command = ["ledger", "export", "--output", str(tmp_path / "costs.parquet"), "--runs-dir", str(runs)]
+    _, err = run_here(*command, expect=2)
+    assert err == "growctl: a .parquet needs pyarrow; install it with `pip install 'growctl[parquet]'`\n"
