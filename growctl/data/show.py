@@ -85,10 +85,9 @@ def show_dataset(reference: str, overrides: Sequence[str], runs_dir: Path, sampl
     if schedule and sample is not None:
         entry = sample_of(schedule, directory, manifest, sample, RunsPaths(runs_dir).directory)
         return DataShowDocument(directory, manifest, sources, {}, entry)
-    filled: list[SplitName] = [split for split in SPLITS if manifest.splits[split].num_documents]
     lengths = {
         split: count_lengths(chain.from_iterable(document_lengths(part.directory, split) for part in parts))
-        for split in filled
+        for split in SPLITS
     }
     return DataShowDocument(directory, manifest, sources, lengths, None)
 
@@ -192,7 +191,7 @@ def _splits(document: DataShowDocument) -> Table:
         "on the disk": [figure(sum(file.bytes for file in part), byte_count) for part in files.values()],
     }
     for name in ("mean", *PERCENTILES) if document.lengths else ():
-        rows[f"{name} length"] = [figure(document.lengths.get(split, {}).get(name), "{:,.0f}") for split in SPLITS]
+        rows[f"{name} length"] = [figure(document.lengths[split][name], "{:,.0f}") for split in SPLITS]
     columns = [Column("", is_number=False), *map(Column, SPLITS)]
     caption = "Lengths are the documents', in tokens. N %: this share of the documents is no longer."
     return Table.of("splits", columns, [(Cell(name), *cells) for name, cells in rows.items()], caption)

@@ -158,38 +158,29 @@ def run_locally(workers: int | None = None, log_path: Path | None = None) -> Exe
     """Runs tasks in `workers` processes, by default one per core, but in this one if there is one task.
 
     A process uses its share of the cores, so that one alone is as fast for one task. What the processes print goes to
-    `log_path`. (datatrove's LocalPipelineExecutor does the same, but logs to stderr from every process, replaces the
-    log handlers of its caller, and leaves its processes behind when the caller is killed.)
+    `log_path`. (datatrove's executor replaces the log handlers of its caller, and leaves its processes behind.)
     """
 
     def execute(tasks: Tasks, meter: Meter) -> None:
-        pending = tasks.pending()
-        cores = len(os.sched_getaffinity(0))
-        num_workers = min(workers or cores, len(pending))
-        if num_workers > 1:
-            _run_in_processes(tasks, pending, num_workers, max(1, cores // num_workers), log_path, meter)
-        else:
+        pending, cores = tasks.pending(), len(os.sched_getaffinity(0))
+        if (count := min(workers or cores, len(pending))) < 2:
             for number in pending:
                 tasks.run(number, meter)
+            return
+        spawning = get_context("spawn")
+        held, lifeline = spawning.Pipe(duplex=False)
+        setup = (held, log_path or Path(os.devnull), max(1, cores // count))
+        pool = ProcessPoolExecutor(count, spawning, _start_worker, setup)
+        with held, pool, lifeline:  # closed in reverse order: the lifeline first, before the pool waits for its workers
+            futures = {pool.submit(_run, tasks, number): number for number in pending}
+            try:
+                for future in as_completed(futures):
+                    meter.advance(tasks.sizes[futures[future]], future.result())
+            except BrokenProcessPool as error:
+                died = f"data.workers: one of {count} processes died, perhaps out of memory; try fewer"
+                raise Interrupted(died) from error
 
     return execute
-
-
-def _run_in_processes(
-    tasks: Tasks, pending: list[int], workers: int, threads: int, log_path: Path | None, meter: Meter
-) -> None:
-    processes = get_context("spawn")
-    held, lifeline = processes.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(workers, processes, _start_worker, (held, log_path or Path(os.devnull), threads))
-    with held, pool, lifeline:  # closed in reverse order: the lifeline first, before the pool waits for its workers
-        futures = {pool.submit(_run, tasks, number): number for number in pending}
-        try:
-            for future in as_completed(futures):
-                meter.advance(tasks.sizes[futures[future]], future.result())
-        except BrokenProcessPool as error:
-            raise Interrupted(
-                f"data.workers: one of {workers} processes died, perhaps out of memory; try fewer"
-            ) from error
 
 
 def _run(tasks: Tasks, number: int) -> int:

@@ -85,9 +85,9 @@ STOPPED = (
 
 POINTS = (
     Point("data: tokenizer written", "os:replace", "runner", r"tokenizer\.json$", stages=RUN),
-    Point("data: a shard not yet in place", "os:rename", "runner", r"_unshuffled\.ds$", stages=RUN, most=2),
-    Point("data: before its rename", "os:rename", "runner", r"\.incomplete-", stages=RUN),
-    Point("data: after its rename", "os:rename", "runner", r"\.incomplete-", "after", stages=RUN),
+    Point("data: a shard not yet in place", "os:rename", "runner", r"/(train|validation)/\d+\.ds$", stages=RUN, most=2),
+    Point("data: before its rename", "os:rename", "runner", r"\.datasets/\.[^/]*\.incomplete$", stages=RUN),
+    Point("data: after its rename", "os:rename", "runner", r"\.datasets/\.[^/]*\.incomplete$", "after", stages=RUN),
     Point("schedule.yaml: before its rename", "os:replace", "runner", r"schedule\.yaml$", stages=RUN),
     Point("schedule.yaml: after its rename", "os:replace", "runner", r"schedule\.yaml$", "after", stages=RUN),
     Point("ledger: before it is made", "growctl.ledger.ledger:Ledger.open", "runner", stages=RUN),
