@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from growctl.draft.document import schedule_text
 from growctl.draft.recipe import SHARDINGS, Draft, Sharding, make_draft
@@ -35,11 +34,16 @@ def drafted(wish: Wish, name: str) -> Drafted:
 
     Raises UserError if the wish cannot be fulfilled.
     """
-    draft = make_draft(wish, wish.gpus or _num_gpus_here())
+    gpus = wish.gpus or _num_gpus_here()
+    draft = make_draft(wish, gpus)
     schedule = _loaded(schedule_text(draft), name)
-    sharding = next((sharding for sharding in SHARDINGS if _fits(_plan(schedule, sharding))), None)
+    sharding = next((sharding for sharding in SHARDINGS if _fits(schedule, sharding)), None)
     if sharding is None:
-        raise UserError(_too_large(draft, schedule))
+        device = wish.device or "GPU of this machine"
+        raise UserError(
+            f"--params {short_count(wish.params)}: does not fit on {gpus} x {device}, even with ZeRO 3 and the "
+            "optimizer in the host's memory; choose fewer parameters, more --gpus or larger ones"
+        )
     draft = replace(draft, sharding=sharding)
     text = schedule_text(draft)
     return Drafted(draft, text, make_plan(_loaded(text, name)))
@@ -53,32 +57,12 @@ def _loaded(text: str, name: str) -> Schedule:
         return load_schedule(str(path))
 
 
-def _plan(schedule: Schedule, sharding: Sharding, num_devices: int | None = None) -> Plan:
-    """The plan with that sharding, and with `num_devices` in place of the schedule's."""
-    zero_stage, offload = sharding
-    update: dict[str, Any] = {"zero_stage": zero_stage, "offload": offload}
-    if num_devices:
-        update["devices"] = num_devices
-    return make_plan(schedule.model_copy(update={"launch": schedule.launch.model_copy(update=update)}))
-
-
-def _fits(plan: Plan) -> bool:
+def _fits(schedule: Schedule, sharding: Sharding) -> bool:
     """Whether every stage of the ladder and its controls fits one sequence at a time; True if the memory is unknown."""
+    zero_stage, offload = sharding
+    launch = schedule.launch.model_copy(update={"zero_stage": zero_stage, "offload": offload})
+    plan = make_plan(schedule.model_copy(update={"launch": launch}))
     return all(stage.largest_micro_batch_size != 0 for run in plan.runs for stage in run.trunk)
-
-
-def _too_large(draft: Draft, schedule: Schedule) -> str:
-    """The message for a draft that fits with no sharding, with the number of devices that would do."""
-    wish = draft.wish
-    gpus, device = wish.gpus or 1, wish.device or "GPU of this machine"
-    said = (
-        f"--params {short_count(wish.params)}: does not fit on {gpus} x {device}, even with ZeRO 3 and the optimizer "
-        "in the host's memory"
-    )
-    while (gpus := 2 * gpus) <= draft.batch_size:
-        if _fits(_plan(schedule, SHARDINGS[-1], gpus)):
-            return f"{said}; --gpus {gpus} fits"
-    return f"{said}; choose fewer parameters, or devices with more memory"
 
 
 def _num_gpus_here() -> int:

@@ -165,36 +165,9 @@ class ControlCost(RunCost):
     kind: str
 
 
-@dataclass(frozen=True)
-class PlannedStart:
-    """The checkpoint that the first stage starts from. What is not known of it is None."""
-
-    checkpoint: str
-    """Its path."""
-
-    manifest: str
-    """sha256 of its manifest.json."""
-
-    run: str | None
-    """The run and the stage that trained it."""
-
-    num_parameters: int
-    trained_tokens: int | None
-    """Data tokens that it was trained on."""
-
-    flops: float | None
-    """Training FLOPs that it cost."""
-
-    grows: bool
-    """Whether the first stage grows it before it trains."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan(RunCost):
     """What a schedule will cost: its ladder, and its controls. Unknown values are None."""
-
-    start: PlannedStart | None
-    """The checkpoint that the ladder starts from; None for a new model."""
 
     controls: tuple[ControlCost, ...]
     total_with_controls: PlannedCost

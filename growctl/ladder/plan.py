@@ -15,7 +15,6 @@ from growctl.ladder.costs import (
     Measurements,
     Plan,
     PlannedCost,
-    PlannedStart,
     run_cost,
     total_cost,
 )
@@ -48,7 +47,6 @@ def make_plan(schedule: Schedule, runs_dir: Path | None = None, measurements: Me
     )
     plan = Plan(
         **ladder,
-        start=_start(schedule),
         controls=controls,
         total_with_controls=total_cost([ladder["total"], *(control.total for control in controls)]),
         devices=devices,
@@ -59,36 +57,18 @@ def make_plan(schedule: Schedule, runs_dir: Path | None = None, measurements: Me
     return replace(plan, warnings=tuple(plan_warnings(plan)), notes=tuple(plan_notes(plan)))
 
 
-def _start(schedule: Schedule) -> PlannedStart | None:
-    base = schedule.base
-    if base is None:
-        return None
-    return PlannedStart(
-        checkpoint=base.path,
-        manifest=base.manifest,
-        run=base.run,
-        num_parameters=base.num_parameters,
-        trained_tokens=base.tokens,
-        flops=schedule.base_flops,
-        grows=is_grown(schedule, 0),
-    )
-
-
 def start_line(schedule: Schedule) -> str | None:
     """The start checkpoint, what the first stage does with it, and its cost; None if the model starts new."""
-    start = _start(schedule)
-    if start is None:
+    base, flops = schedule.base, schedule.base_flops
+    if base is None:
         return None
-    size, name = short_count(start.num_parameters), schedule.stages[0].name
-    trained = f", trained in run {start.run}" if start.run else ""
-    if start.grows:
-        after = short_count(plan_stages(schedule)[0].num_parameters)
-        what = f"Stage {name} grows {start.checkpoint}{trained}, from {size} to {after} parameters"
-    else:
-        what = f"Stage {name} trains on {start.checkpoint}{trained} ({size} parameters)"
-    if start.flops is None:
+    does = "grows" if is_grown(schedule, 0) else "trains on"
+    trained = f", trained in run {base.run}" if base.run else ""
+    sizes = f"{short_count(base.num_parameters)} -> {short_count(plan_stages(schedule)[0].num_parameters)} parameters"
+    what = f"Stage {schedule.stages[0].name} {does} {base.path}{trained}: {sizes}"
+    if flops is None:
         return f"{what}. The cost of this checkpoint is not known and not counted; set start.flops to count it."
-    return f"{what}. The budgets of controls count its {scientific(start.flops)} FLOPs; the tables leave them out."
+    return f"{what}. The budgets of controls count its {scientific(flops)} FLOPs; the tables leave them out."
 
 
 class _Figure(NamedTuple):

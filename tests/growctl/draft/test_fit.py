@@ -70,14 +70,9 @@ def test_what_exceeds_a_device_is_sharded_then_offloaded_then_rejected() -> None
     assert drafted(Wish(params=1_400_000_000, gpus=8, device="h100"), "s").draft.sharding == (1, "none")
     assert drafted(Wish(params=10_000_000_000, gpus=8, device="h100"), "s").draft.sharding == (3, "none")
     assert drafted(Wish(params=3_000_000_000, gpus=1, device="a100-40gb"), "s").draft.sharding[1] == "optimizer"
-    with pytest.raises(UserError, match=r"^--params 15B: does not fit on 1 x h100, .*; --gpus 4 fits$"):
+    with pytest.raises(UserError, match=r"^--params 15B: does not fit on 1 x h100, .*, more --gpus"):
         drafted(Wish(params=15_000_000_000, gpus=1, device="h100"), "s")
     assert drafted(Wish(params=15_000_000_000, gpus=4, device="h100"), "s").plan.warnings == ()
-
-
-def test_a_model_whose_activations_alone_exceed_a_device_is_rejected_without_naming_a_number() -> None:
-    with pytest.raises(UserError, match=r"^--params 20B: does not fit on 1 x h100, .*; choose fewer parameters, or "):
-        drafted(Wish(params=20_000_000_000, gpus=1, device="h100"), "s")
 
 
 def test_tokens_far_from_optimal_are_kept_with_the_warning_that_plan_gives() -> None:
