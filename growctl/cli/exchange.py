@@ -172,12 +172,10 @@ def _export_official(checkpoint: str, output: Path, runs_dir: Path) -> Result:
     from growctl.evaluate.pretrained import tell
     from growctl.find_checkpoint import find_checkpoint
     from growctl.run.resume import as_parameters
-    from stages.huggingface.record import ExportedFile
     from stages.official.exporting import export_official
 
     source = find_checkpoint(checkpoint, runs_dir, tell)
     with as_parameters(source, runs_dir, tell) as parameters:
         files = export_official(parameters, output)
-    entries = {name: ExportedFile(entry.bytes, entry.sha256) for name, entry in files.items()}
-    document = OfficialDocument(path=output, checkpoint=source, files=entries)
+    document = OfficialDocument(path=output, checkpoint=source, files=files)
     return Result(document, [f"{output}: {', '.join(files)}"])

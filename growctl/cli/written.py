@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Literal
 
 from model.config import num_parameters
+from stages.checkpoint.files import FileEntry
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import Manifest, TextFacts
-from stages.huggingface.record import ExportedFile, HuggingFaceExport
+from stages.huggingface.record import HuggingFaceExport
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class OfficialDocument:
     checkpoint: Path
     """The checkpoint that was exported."""
 
-    files: dict[str, ExportedFile]
+    files: dict[str, FileEntry]
 
 
 ExportDocument = HuggingFaceExport | OfficialDocument

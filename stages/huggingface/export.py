@@ -22,11 +22,11 @@ from model.tokenformer import Tokenformer
 from model.transformer import Transformer
 from stages.checkpoint.directory import check_new, publish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full, require_space
-from stages.checkpoint.files import write_file
+from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.pretrained import Pretrained
 from stages.huggingface import code
 from stages.huggingface.layouts import neox_settings, neox_tensors, tokenformer_settings, tokenformer_tensors
-from stages.huggingface.record import ExportDtype, ExportedFile, HuggingFaceExport, LogitsCheck
+from stages.huggingface.record import ExportDtype, HuggingFaceExport, LogitsCheck
 from stages.huggingface.same_logits import check_logits
 
 DTYPES: dict[ExportDtype, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -75,7 +75,7 @@ def export_huggingface(
     if own_code:
         texts |= {name: (Path(code.__path__[0]) / name).read_text() for name in CODE}
     with raise_when_full(directory), whole_directory(directory) as staging:
-        files = {name: _write(staging / name, text.encode()) for name, text in texts.items()}
+        files = {name: write_file(staging / name, text.encode()) for name, text in texts.items()}
         weights = _write_weights(staging, tensors, torch.float32, max_shard_bytes)
         logits_check = LogitsCheck(not_checked="--no-check")
         if check:
@@ -92,12 +92,11 @@ def export_huggingface(
             needs_trust_remote_code=own_code,
             dtype=dtype,
             context_length=length,
-            end_of_text=pretrained.text.end_of_text,
             files=files,
             weight_bytes=num_values * DTYPES[dtype].itemsize,
             check=logits_check,
         )
-        readme = _write(staging / "README.md", card(export).encode())
+        readme = write_file(staging / "README.md", card(export).encode())
         publish_directory(directory)
     return replace(export, files=dict(sorted({**files, "README.md": readme}.items())))
 
@@ -168,14 +167,9 @@ def _as_json(document: dict[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _write(path: Path, content: bytes) -> ExportedFile:
-    entry = write_file(path, content)
-    return ExportedFile(entry.bytes, entry.sha256)
-
-
 def _write_weights(
     directory: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype, max_shard_bytes: int
-) -> dict[str, ExportedFile]:
+) -> dict[str, FileEntry]:
     """Writes `tensors` in `dtype`, as one safetensors file or as several with the index that Transformers reads.
 
     A tensor larger than `max_shard_bytes` gets a file of its own.
@@ -185,8 +179,8 @@ def _write_weights(
     files = {}
     for file, names in split.filename_to_tensors.items():
         values = {name: tensors[name].detach().to("cpu", dtype).contiguous() for name in names}
-        files[file] = _write(directory / file, safetensors.torch.save(values, metadata={"format": "pt"}))
+        files[file] = write_file(directory / file, safetensors.torch.save(values, metadata={"format": "pt"}))
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        files[INDEX_NAME] = _write(directory / INDEX_NAME, json.dumps(index, indent=2).encode())
+        files[INDEX_NAME] = write_file(directory / INDEX_NAME, json.dumps(index, indent=2).encode())
     return files

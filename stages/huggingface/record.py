@@ -4,15 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from stages.checkpoint.files import FileEntry
+
 ExportDtype = Literal["float32", "bfloat16"]
-
-
-@dataclass(frozen=True)
-class ExportedFile:
-    """A file of an export."""
-
-    bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +45,7 @@ class HuggingFaceExport:
     """Whether it has its own code, which Transformers only runs with `trust_remote_code=True`."""
     dtype: ExportDtype
     context_length: int
-    end_of_text: str | None
-    """The token that ends generated text and pads batches."""
-    files: dict[str, ExportedFile]
+    files: dict[str, FileEntry]
     weight_bytes: int
     """The size of all weights."""
     check: LogitsCheck

@@ -18,7 +18,6 @@ EXPORT = HuggingFaceExport(
     needs_trust_remote_code=True,
     dtype="float32",
     context_length=64,
-    end_of_text="<|endoftext|>",
     files={},
     weight_bytes=1_234_567,
     check=LogitsCheck(transformers="5.23.0", largest_difference=3e-7, allowed=2e-5),
