@@ -3,13 +3,10 @@
 import os
 from pathlib import Path
 
-TEMPORARY = ".{name}.{pid}.tmp"
-"""What `replace_file` writes first, beside the file; a killed process leaves it behind."""
-
 
 def replace_file(path: Path, content: bytes) -> None:
     """Writes `path` whole: a reader sees the old content or the new. A failure leaves no other file."""
-    temporary = path.with_name(TEMPORARY.format(name=path.name, pid=os.getpid()))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content)
         os.replace(temporary, path)

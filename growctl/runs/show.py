@@ -191,36 +191,26 @@ def cost_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
     cost = facts.cost
     if cost is None:
         return [("cost", "unknown: the checkpoint has no history")]
-    tokens, time = f"{short_count(cost.tokens)} tokens", duration(cost.device_seconds)
-    flops = f"{scientific(cost.flops.total)} FLOPs"
-    parts = {"parameters": cost.flops.parameters, "attention": cost.flops.attention, "head": cost.flops.head}
-    rows = [
-        ("cost", f"{flops}, {tokens} in {counted(cost.steps, 'step')}, {time} of device time"),
-        ("", "FLOPs by part: " + ", ".join(f"{name} {scientific(part)}" for name, part in parts.items())),
-    ]
-    if not cost.complete:
-        rows.append(("", "incomplete: the cost of an imported ancestor is not known and not included"))
-    return rows
+    flops, tokens = f"{scientific(cost.flops.total)} FLOPs", f"{short_count(cost.tokens)} tokens"
+    row = (
+        "cost",
+        f"{flops}, {tokens} in {counted(cost.steps, 'step')}, {duration(cost.device_seconds)} of device time",
+    )
+    missing = ("", "incomplete: the cost of an imported ancestor is not known and not included")
+    return [row] if cost.complete else [row, missing]
 
 
 def generation_rows(facts: CheckpointFacts) -> list[tuple[str, ...]]:
-    """The rows of the table of generations, its header first. Layers are shown if a growth has added some."""
-    deepened = any(generation.new_layers for generation in facts.generations if generation.number)
+    """The rows of the table of generations, its header first."""
     layers: set[int] = set()
     rows: list[tuple[str, ...]] = [("generation", "new layers", "Q/K/V/O tokens", "FFN tokens", "parameters", "ramp")]
     for generation in facts.generations:
         layers |= set(generation.new_layers)
-        rows.append(
-            (
-                str(generation.number),
-                str(len(generation.new_layers) or ""),
-                *(_token_range(generation, names, layers) for names in (PATTENTIONS[:-1], PATTENTIONS[-1:])),
-                short_count(generation.num_parameters),
-                "" if generation.key_ramp == 1 else f"{generation.key_ramp:.3g}",
-            )
-        )
-    rows.append(("other", "", "", "", short_count(facts.other_parameters), ""))
-    return [row if deepened else (row[0], *row[2:]) for row in rows]
+        tokens = (_token_range(generation, names, layers) for names in (PATTENTIONS[:-1], PATTENTIONS[-1:]))
+        ramp = "" if generation.key_ramp == 1 else f"{generation.key_ramp:.3g}"
+        size, new_layers = short_count(generation.num_parameters), str(len(generation.new_layers) or "")
+        rows.append((str(generation.number), new_layers, *tokens, size, ramp))
+    return [*rows, ("other", "", "", "", short_count(facts.other_parameters), "")]
 
 
 def _token_range(generation: GenerationFacts, pattentions: Sequence[str], layers: set[int]) -> str:

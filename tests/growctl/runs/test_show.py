@@ -71,10 +71,9 @@ def test_the_lineage_has_every_operation_with_its_size_cost_and_place(final):
         assert line in told
 
 
-def test_the_cost_is_split_by_part(final):
+def test_the_cost_and_the_loss_are_shown(final):
     told = words(show("quick"))
     assert "cost 6.00e09 FLOPs, 2.82k tokens in 11 steps, 1m 16s of device time" in told
-    assert "FLOPs by part: parameters 3.00e09, attention 2.00e09, head 1.00e09" in told
     assert "validation 2 nats per token, perplexity 7.389" in told
 
 
