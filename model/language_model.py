@@ -52,15 +52,12 @@ class LanguageModel(nn.Module):
 
     def use_kernels(self, kernels: Kernels) -> None:
         """Switches to `kernels`. Compiled blocks stay compiled. Raises KernelsMissing if this machine lacks them."""
-        if kernels == "triton":
-            if not triton_kernels.usable(self.embedding.weight):
-                raise KernelsMissing(
-                    "kernels: triton needs the triton package and a GPU of compute capability 8 or newer (Ampere)"
-                )
-            if importlib.util.find_spec("liger_kernel") is None:
-                raise KernelsMissing(
-                    "kernels: triton also needs Liger's kernels; install them with `pip install 'growctl[gpu]'`"
-                )
+        has_liger = importlib.util.find_spec("liger_kernel") is not None
+        if kernels == "triton" and not (triton_kernels.usable(self.embedding.weight) and has_liger):
+            raise KernelsMissing(
+                "kernels: triton needs a GPU of compute capability 8 or newer (Ampere), and the triton package and "
+                "Liger's kernels: pip install 'growctl[gpu]'"
+            )
         self.kernels = kernels
         if kernels == "compiled":
             for block in self.blocks.values():

@@ -21,7 +21,6 @@ from stages.engine.memory import (
     Memory,
     TrainingMemory,
     engine_checkpoint_bytes,
-    muon_elements,
     parameters_checkpoint_bytes,
 )
 from stages.probe.records import MeasuredSteps
@@ -279,9 +278,9 @@ def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Preci
     undecayed = None if plan.branch_of else plan.learning_rate.undecayed_steps
     if checkpoint.keep_trunk and undecayed is not None and 0 < undecayed < plan.num_steps:
         kept += 1
-    muon = muon_elements(plan.model, schedule.optimizer.name)
-    within = engine_checkpoint_bytes(plan.num_parameters, schedule.launch.zero_stage, precision, muon)
-    return parameters_checkpoint_bytes(plan.num_parameters, muon) + kept * within
+    model, optimizer = plan.model, schedule.optimizer.name
+    within = engine_checkpoint_bytes(model, optimizer, schedule.launch.zero_stage, precision)
+    return parameters_checkpoint_bytes(model, optimizer) + kept * within
 
 
 def _stage_cost(

@@ -21,7 +21,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from model.config import TokenformerConfig, TransformerConfig, parameter_shapes
+from model.config import TokenformerConfig, TransformerConfig, num_parameters, parameter_shapes
 from model.memory import FLOAT32, ActivationMemory
 from model.parameter_names import GROUP_KINDS, OptimizerName, generation_of, group_kind
 from model.precision import BYTES, DeviceType, Precision
@@ -68,30 +68,29 @@ class Memory:
 
 
 def engine_checkpoint_bytes(
-    num_parameters: int, zero_stage: ZeroStage, precision: Precision, muon_elements: int = 0
+    config: TokenformerConfig | TransformerConfig, optimizer: OptimizerName, zero_stage: ZeroStage, precision: Precision
 ) -> int:
     """Size of a checkpoint within a stage, all ranks' files: masters, moments, and except under ZeRO-3 the weights.
 
-    `muon_elements` have one moment instead of two. Below ZeRO-3 in float32, a matrix that several ranks share has its
-    momentum in the files of each; that is not counted.
+    Below ZeRO-3 in float32, a matrix that several ranks share has Muon's momentum in the files of each; that is not
+    counted.
     """
-    weights = 0 if zero_stage == 3 else num_parameters * BYTES[precision]
-    return parameters_checkpoint_bytes(num_parameters, muon_elements) + weights
+    weights = 0 if zero_stage == 3 else num_parameters(config) * BYTES[precision]
+    return parameters_checkpoint_bytes(config, optimizer) + weights
 
 
-def parameters_checkpoint_bytes(num_parameters: int, muon_elements: int = 0) -> int:
-    """Size of a checkpoint at the end of a stage: value and moments of every parameter in float32."""
-    return FLOAT32 * (3 * num_parameters - muon_elements)
+def parameters_checkpoint_bytes(config: TokenformerConfig | TransformerConfig, optimizer: OptimizerName) -> int:
+    """Size of a checkpoint at the end of a stage: value and moments of every parameter in float32.
+
+    What Muon updates has one moment instead of two.
+    """
+    muon_elements = sum(_muon_matrices(config)[0]) if optimizer == "muon" else 0
+    return FLOAT32 * (3 * num_parameters(config) - muon_elements)
 
 
-def reduce_bucket(num_parameters: int) -> int:
+def reduce_bucket(elements: int) -> int:
     """Elements of the reduction buffer. DeepSpeed allocates all of it, however small the model is."""
-    return min(num_parameters, REDUCE_BUCKET)
-
-
-def muon_elements(config: TokenformerConfig | TransformerConfig, optimizer: OptimizerName) -> int:
-    """The number of elements that Muon updates."""
-    return sum(_muon_matrices(config)[0]) if optimizer == "muon" else 0
+    return min(elements, REDUCE_BUCKET)
 
 
 class TrainingMemory:

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from model.config import TokenformerConfig, num_parameters
+from model.config import TokenformerConfig
 from model.errors import Failure
 from model.initialization import build_model
 from model.language_model import LanguageModel
@@ -46,7 +46,7 @@ from stages.engine.engine_state import (
     save_parameters,
     start_moments,
 )
-from stages.engine.memory import engine_checkpoint_bytes, muon_elements, parameters_checkpoint_bytes
+from stages.engine.memory import engine_checkpoint_bytes, parameters_checkpoint_bytes
 from stages.engine.moments import takes_norm_of_updates
 from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter, Record
@@ -286,10 +286,7 @@ class Worker:
         )
         fields = {**self.manifest_fields(engine, step), "lineage": lineage}
         num_bytes = last_checkpoint_bytes(self.paths.directory) or engine_checkpoint_bytes(
-            num_parameters(spec.model),
-            spec.zero_stage,
-            self.precision,
-            muon_elements(spec.model, spec.optimizer.name),
+            spec.model, spec.optimizer.name, spec.zero_stage, self.precision
         )
         self.watchdog.beat()
         if self.metrics:
@@ -309,9 +306,7 @@ class Worker:
         Raises DiskFull if it does not fit on the disk; the partial files are deleted.
         """
         final = self.paths.final
-        num_bytes = parameters_checkpoint_bytes(
-            num_parameters(self.spec.model), muon_elements(self.spec.model, self.spec.optimizer.name)
-        )
+        num_bytes = parameters_checkpoint_bytes(self.spec.model, self.spec.optimizer.name)
         with raise_when_full(final, num_bytes):
             self.write_final(engine, step, final)
         dist.barrier()

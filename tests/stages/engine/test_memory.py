@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from model.config import TokenformerConfig, TransformerConfig, num_parameters, tokenformer_config
 from model.policy import grow_config, ramp_config
 from model.precision import Precision
-from stages.engine.memory import Memory, TrainingMemory, engine_checkpoint_bytes, muon_elements, reduce_bucket
+from stages.engine.memory import Memory, TrainingMemory, engine_checkpoint_bytes, reduce_bucket
 from tests.workers import launch
 
 BASE = tokenformer_config(
@@ -140,8 +140,8 @@ def test_checkpointing_saves_a_real_engine_the_memory_that_is_reckoned(measured,
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "zero1-fp32-muon"])  # shared momentum, twice
 def test_a_checkpoint_within_a_stage_is_as_large_as_its_files(measured, name) -> None:
     kind = KINDS[name]
-    muon = muon_elements(MODELS[2], kind.get("optimizer", "adamw"))
-    expected = engine_checkpoint_bytes(num_parameters(MODELS[2]), kind["zero_stage"], kind["precision"], muon)
+    optimizer = kind.get("optimizer", "adamw")
+    expected = engine_checkpoint_bytes(MODELS[2], optimizer, kind["zero_stage"], kind["precision"])
     assert measured[f"{name} on 2"]["checkpoint"] == pytest.approx(expected, rel=0.02)
 
 
