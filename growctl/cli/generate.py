@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -120,6 +119,8 @@ def _prompt(given: str | None) -> str:
 
 def _print_generation(pretrained: "Pretrained", prompt: str, settings: "GenerationSettings") -> None:
     """Prints the prompt and its continuations. A single sample is printed as it grows, several once all are done."""
+    from stages.counted import counted
+
     if settings.num_samples == 1:
         unprinted = [prompt]  # until there is text: a prompt that is rejected is not printed
 
@@ -133,7 +134,12 @@ def _print_generation(pretrained: "Pretrained", prompt: str, settings: "Generati
         generation = _generate(pretrained, prompt, settings)
         for number, sample in enumerate(generation.samples, 1):
             _show(f"--- sample {number} of {len(generation.samples)} ---\n{prompt}{sample.text}\n")
-    say(_statistics(generation, settings.context_length or pretrained.text.context_length), error=True)
+    ends = ", ".join(dict.fromkeys(sample.finish_reason.replace("_", " ") for sample in generation.samples))
+    say(
+        f"{counted(generation.num_tokens, 'token')} in {generation.wall_seconds:.2f} s "
+        f"({generation.tokens_per_second:,.0f} tokens/s), ended by {ends}",
+        error=True,
+    )
 
 
 def _generate(
@@ -153,22 +159,3 @@ def _generate(
 def _show(text: str) -> None:
     """Prints text without control characters."""
     print(visible(text), end="", flush=True)
-
-
-def _statistics(generation: "GeneratedText", limit: int | None) -> str:
-    """The speed of a generation and why its samples ended, in one line."""
-    from stages.counted import counted
-
-    reasons = {
-        "end_of_text": "the model ended the text",
-        "stop": "a stop string ended it",
-        "length": f"--max-new-tokens {generation.settings.max_new_tokens} ended it",
-        "context": f"the context of {limit} tokens ended it",
-    }
-    counts = Counter(sample.finish_reason for sample in generation.samples)
-    ends = ", ".join(f"{count} x {reasons[reason]}" for reason, count in counts.items())
-    return (
-        f"{counted(generation.num_tokens, 'token')} in {generation.wall_seconds:.2f} s "
-        f"({generation.tokens_per_second:,.0f} tokens/s); "
-        f"{ends.removeprefix('1 x ') if len(generation.samples) == 1 else ends}"
-    )
