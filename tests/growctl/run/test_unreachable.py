@@ -51,17 +51,9 @@ def test_every_shipped_schedule_names_the_download_if_the_hub_is_unreachable(tmp
             assert (
                 "`hf download monology/pile-uncopyrighted --repo-type dataset --include 'train/*.jsonl.zst'" in message
             )
-            assert "then set data.source=DIR/train." in message
+            assert "then set data.source=DIR/train" in message
         else:
             assert "does not exist" in message
-            assert re.search(
-                r"`hf download segyges/OpenWebText2 |Skylion007/openwebtext|/wikitext-103-raw-v1\.zip", message
-            )
-            assert re.search(r"then set data\.source=DIR", message)
-        tokenizer = (
-            "`hf download EleutherAI/gpt-neox-20b tokenizer.json --local-dir FOLDER`; then set data.tokenizer=FOLDER"
-        )
-        assert (tokenizer in message) == (sources[name].tokenizer is not None)
 
 
 @pytest.mark.slow
