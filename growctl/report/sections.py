@@ -106,11 +106,13 @@ def remarks(run: RunReport) -> Iterator[str]:
             f"Losses are measured at the last stage's context, {last:,} tokens. At a stage's own context: "
             f"{', '.join(own)} (nats per token)."
         )
-    whole = run.total_flops
-    if run.reused_from:
-        names = " and ".join(name.removeprefix(f"{run.control_of}{CONTROL_INFIX}") for name in run.reused_from)
+    whole = run.cumulative_flops + sum(release.flops for release in run.releases)
+    reused, payers = sum(part.reused_flops for part in run.parts), [part.reused_from for part in run.parts]
+    if any(payers):
+        payer_names = dict.fromkeys(name for names in payers for name in names)
+        names = " and ".join(name.removeprefix(f"{run.control_of}{CONTROL_INFIX}") for name in payer_names)
         yield (
-            f"{scientific(run.reused_flops)} of these FLOPs ({run.reused_flops / whole:.1%}) are reused from {names}; "
+            f"{scientific(reused)} of these FLOPs ({reused / whole:.1%}) are reused from {names}; "
             "their device time is not counted here."
         )
     flops = sum(part.replayed_flops for part in run.parts)
@@ -120,11 +122,11 @@ def remarks(run: RunReport) -> Iterator[str]:
     replayed += [f"{duration(seconds)} of device time, counted above"] if seconds else []
     if replayed:
         yield f"Replayed after interruptions: {', and '.join(replayed)}."
-    if run.recomputed_flops:
+    if recomputed := sum(part.spent.recomputed_flops for part in run.parts):
         model = sum(part.flops - part.reused_flops + part.replayed_flops for part in run.parts)
         yield (
-            f"Activation checkpointing recomputed {scientific(run.recomputed_flops)} FLOPs "
-            f"(+{run.recomputed_flops / model:.0%}) to save memory, not counted above; their device time is."
+            f"Activation checkpointing recomputed {scientific(recomputed)} FLOPs "
+            f"(+{recomputed / model:.0%}) to save memory, not counted above; their device time is."
         )
     yield from run.notes
 

@@ -185,26 +185,6 @@ class RunReport(RunEntry):
         return self.stages[-1].cumulative_flops if self.stages else 0.0
 
     @property
-    def total_flops(self) -> float:
-        """Training FLOPs of all stages and releases so far, without replayed ones."""
-        return self.cumulative_flops + sum(release.flops for release in self.releases)
-
-    @property
-    def recomputed_flops(self) -> float:
-        """FLOPs that activation checkpointing added in all stages and releases."""
-        return sum(part.spent.recomputed_flops for part in self.parts)
-
-    @property
-    def reused_flops(self) -> float:
-        """Training FLOPs that other runs paid for."""
-        return sum(part.reused_flops for part in self.parts)
-
-    @property
-    def reused_from(self) -> tuple[str, ...]:
-        """The runs that paid for them, in the order of the stages."""
-        return tuple(dict.fromkeys(name for part in self.parts for name in part.reused_from))
-
-    @property
     def description(self) -> str:
         """What kind of run it is, to print beside its name."""
         return f"{self.control}, control of {self.control_of}" if self.control else f"ladder, {self.schedule}"
