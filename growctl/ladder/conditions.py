@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 READING = ("data.document_mask", "data.packing", "data.when_exhausted")
 """How training reads documents. The other keys of `data` say what the dataset is, whose fingerprint counts instead."""
 
-_HARMLESS = (
-    *("name", "seed", "controls", "samples", "checkpoint", "trackers", "releases", "evaluation.every"),
-    *("training.log_every", "training.batch_tokens", "training.ladder_tokens", "training.ladder_flops"),
-    *("training.batch_size", "training.sequence_length", "model.num_layers", "model.hidden_size", "model.ffn_size"),
-    *("launch.environment", "launch.grace", "launch.hang_timeout", "launch.max_restarts", "launch.cluster"),
-    *("launch.hostfile", "launch.slurm", "launch.hardware"),
-)
+_HARMLESS: dict[str, Any] = {
+    **dict.fromkeys(("name", "controls", "samples", "checkpoint", "trackers", "releases"), True),
+    **dict.fromkeys(("seed", "data", "start", "stages"), True),  # written out below
+    "evaluation": {"every"},
+    "training": {"log_every", "batch_tokens", "ladder_tokens", "ladder_flops", "batch_size", "sequence_length"},
+    "model": {"num_layers", "hidden_size", "ffn_size"},
+    "launch": {"environment", "grace", "hang_timeout", "max_restarts", "cluster", "hostfile", "slurm", "hardware"},
+}
 """Keys that change neither an update nor a measurement, or that the resolved stages hold. Costs say how long a run
 trained."""
 
@@ -35,8 +36,7 @@ def comparison_conditions(schedule: "Schedule") -> dict[str, Any]:
     A stage's shape, batch, context, ramp and mixture are written out, whether the schedule inherits them or not. The
     dataset is missing: see `data_conditions`.
     """
-    blocks = schedule.model_dump(mode="json", exclude={"data", "start", "stages"})
-    values = {path: value for path, value in _leaves(blocks) if not _is_in(path, _HARMLESS)}
+    values = dict(_leaves(schedule.model_dump(mode="json", exclude=_HARMLESS)))
     values |= {"seed": schedule.seed, "model.vocab_size": schedule.vocab_size}
     values |= {path: getattr(schedule.data, path.removeprefix("data.")) for path in READING}
     if schedule.base:
@@ -111,7 +111,3 @@ def _leaves(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _is_in(path: str, blocks: tuple[str, ...]) -> bool:
-    return any(path == block or path.startswith(f"{block}.") for block in blocks)
