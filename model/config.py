@@ -7,7 +7,6 @@ A configuration is frozen, validated and hashable; every checkpoint manifest con
 """
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -158,11 +157,6 @@ class _LanguageModelConfig(Strict):
                 f"{self.rotary_fraction} rotates {self.rotary_width} dimensions; it must be an even number, 2 or more"
             )
         return self
-
-
-def _numbers(blocks: Sequence[BlockConfig] | None) -> tuple[int, ...]:
-    """The default ids; none if the blocks are invalid."""
-    return tuple(range(len(blocks or ())))
 
 
 class TokenformerConfig(_LanguageModelConfig):

@@ -91,10 +91,6 @@ class StagePaths:
         """The manifest files of everything in the directory, sorted by name."""
         return sorted(self.directory.glob(f"*/{MANIFEST_NAME}"))
 
-    def checkpoint_names(self) -> list[str]:
-        """The names of the complete checkpoints, sorted."""
-        return [path.parent.name for path in self.manifests() if is_checkpoint_name(path.parent.name)]
-
     def stack_file(self, attempt: int, rank: int) -> Path:
         """The file for the stack traces of a rank."""
         return self.stacks / f"attempt-{attempt}-rank-{rank}.txt"

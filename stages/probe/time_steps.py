@@ -29,9 +29,7 @@ from stages.spec import TrainSpec
 WARM_UP_STEPS = 2
 """Steps that are not timed: in them, kernels are chosen and memory is allocated."""
 
-FEWEST_STEPS, MOST_STEPS = 3, 20
-ENOUGH_SECONDS = 3.0
-"""Within these bounds, as many steps are timed as fit into this time."""
+TIMED_STEPS = 5
 
 
 def measure(spec: TrainSpec, device: torch.device) -> MeasuredSteps:
@@ -44,14 +42,13 @@ def measure(spec: TrainSpec, device: torch.device) -> MeasuredSteps:
     shape = spec.micro_batch_size, spec.sequence_length + 1
     tokens_BT = torch.randint(spec.model.vocab_size, shape, generator=generator).to(device)
     for _ in range(WARM_UP_STEPS):
-        warm_up = timed_step(engine, tokens_BT, num_micro_batches)
-    num_steps = _agreed_steps(sum(warm_up), device)
-    times = [timed_step(engine, tokens_BT, num_micro_batches) for _ in range(num_steps)]
+        timed_step(engine, tokens_BT, num_micro_batches)
+    times = [timed_step(engine, tokens_BT, num_micro_batches) for _ in range(TIMED_STEPS)]
     on_cuda = device.type == "cuda"
     return MeasuredSteps(
         micro_batch_seconds=statistics.median(step[0] for step in times),
         last_micro_batch_seconds=statistics.median(step[-1] for step in times),
-        num_steps=num_steps,
+        num_steps=TIMED_STEPS,
         num_devices=dist.get_world_size(),
         device=device_name(device),
         memory=step_memory(engine, tokens_BT, num_micro_batches) if on_cuda else None,
@@ -88,13 +85,6 @@ def step_memory(engine: DeepSpeedEngine, tokens_BT: Tensor, num_micro_batches: i
         del loss
     peak = torch.cuda.max_memory_allocated(tokens_BT.device)
     return StepMemory(lasting_bytes=before, activation_bytes=activations, peak_bytes=peak)
-
-
-def _agreed_steps(step_seconds: float, device: torch.device) -> int:
-    """The number of steps to time: set by the slowest rank, and the same on all ranks."""
-    slowest = torch.tensor(step_seconds, device=device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return min(MOST_STEPS, max(FEWEST_STEPS, round(ENOUGH_SECONDS / slowest.item())))
 
 
 def measure_to_file(spec_path: Path, device: torch.device) -> None:

@@ -4,14 +4,13 @@ tests/growctl/ladder/test_measure.py tests the same with real engines.
 """
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from stages.probe import time_steps
 from stages.probe.records import StepMemory
-from stages.probe.time_steps import FEWEST_STEPS, MOST_STEPS, WARM_UP_STEPS, step_memory
+from stages.probe.time_steps import TIMED_STEPS, WARM_UP_STEPS, step_memory
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 
@@ -42,8 +41,8 @@ class Engine:
 @pytest.mark.parametrize("num_micro_batches", [1, 2])
 def test_medians_are_taken_over_the_steps_after_the_warm_up(monkeypatch, num_micro_batches: int) -> None:
     engine = Engine(num_micro_batches)
-    fakes: dict[str, Any] = {"get_rank": lambda: 0, "get_world_size": lambda: 1, "all_reduce": lambda *a, **k: None}
-    monkeypatch.setattr(time_steps, "dist", SimpleNamespace(ReduceOp=SimpleNamespace(MAX=None), **fakes))
+    fake = SimpleNamespace(get_rank=lambda: 0, get_world_size=lambda: 1)
+    monkeypatch.setattr(time_steps, "dist", fake)
     monkeypatch.setattr(time_steps, "build_engine", lambda *a: engine)
     monkeypatch.setattr(time_steps, "start_moments", lambda engine, steps: None)
     monkeypatch.setattr(time_steps.time, "perf_counter", lambda: engine.now)
@@ -51,27 +50,10 @@ def test_medians_are_taken_over_the_steps_after_the_warm_up(monkeypatch, num_mic
     found = time_steps.measure(spec, torch.device("cpu"))
     assert found.last_micro_batch_seconds == 11
     assert found.micro_batch_seconds == (1 if num_micro_batches == 2 else 11)
-    assert found.num_steps == FEWEST_STEPS
-    assert engine.micro_batches == num_micro_batches * (WARM_UP_STEPS + FEWEST_STEPS)
+    assert found.num_steps == TIMED_STEPS
+    assert engine.micro_batches == num_micro_batches * (WARM_UP_STEPS + TIMED_STEPS)
     assert engine.shapes == {(3, 10)}
     assert found.memory is None
-
-
-def test_more_steps_are_timed_if_they_are_fast_and_all_ranks_time_the_same_number(monkeypatch) -> None:
-    slowest: list[float] = []
-
-    def all_reduce(tensor: torch.Tensor, op: Any) -> None:
-        assert op == "max"
-        slowest.append(tensor.item())
-        tensor.fill_(max(tensor.item(), 0.5))
-
-    fake = SimpleNamespace(all_reduce=all_reduce, ReduceOp=SimpleNamespace(MAX="max"))
-    monkeypatch.setattr(time_steps, "dist", fake)
-    assert time_steps._agreed_steps(1e-4, torch.device("cpu")) == 6  # because another rank takes half a second
-    assert time_steps._agreed_steps(60.0, torch.device("cpu")) == FEWEST_STEPS
-    monkeypatch.setattr(fake, "all_reduce", lambda tensor, op: None)
-    assert time_steps._agreed_steps(1e-4, torch.device("cpu")) == MOST_STEPS
-    assert slowest == pytest.approx([1e-4, 60.0])
 
 
 def test_memory_is_measured_around_the_last_forward_pass(monkeypatch) -> None:
