@@ -18,7 +18,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import model.initialization
 import stages.checkpoint.parameters
 from model.config import Generation, TransformerConfig, num_parameters, parameter_shapes
 from model.initialization import build_model, initial_parameter
@@ -183,7 +182,7 @@ def test_drawing_new_tokens_does_not_list_the_whole_model(monkeypatch):
     config = grow_config(small_config(), attention_tokens=3, ffn_tokens=4)
     config = grow_config(config, attention_tokens=0, ffn_tokens=9)
     shapes, listed = parameter_shapes(config), []
-    monkeypatch.setattr(model.initialization, "parameter_shapes", lambda config: listed.append(config) or shapes)
+    monkeypatch.setattr("model.config.parameter_shapes", lambda config: listed.append(config) or shapes)
     for name, shape in shapes.items():
         assert initial_parameter(name, config, seed=0).shape == shape
     assert len(listed) == len([name for name in shapes if "_tokens." not in name])
