@@ -241,11 +241,6 @@ class Lineage(Strict):
     """Every operation since the model was drawn or imported; empty if it is not known."""
 
     @property
-    def history_hash(self) -> str | None:
-        """The hash of the whole history; None if it is not known."""
-        return self.history[-1].hash if self.history else None
-
-    @property
     def cost(self) -> TrainingCost | None:
         """The cost of the checkpoint; None if its history is not known."""
         return self.history[-1].cost if self.history else None

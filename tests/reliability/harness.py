@@ -165,7 +165,7 @@ class KilledRun:
             # The history has device times, and the seal covers them and the parent. The hash covers the rest.
             values = said.model_dump(exclude={"lineage": {"parent", "history"}, "seal": True})
             stage = str(path.parent.relative_to(self.directory / "stages"))
-            found[stage] = values | {"history": said.lineage.history_hash}
+            found[stage] = values | {"history": said.lineage.history[-1].hash}
         return found
 
     def metrics(self) -> dict[tuple[str, int, str], dict[str, Any]]:
