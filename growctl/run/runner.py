@@ -18,7 +18,7 @@ from growctl.ladder.stage_plans import (
     with_releases,
 )
 from growctl.ladder.warnings import control_caveats, decays
-from growctl.launch.machines import Devices, Machines
+from growctl.launch.machines import Machines
 from growctl.launch.resolve import machines_of
 from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.file import BrokenLedger, move_aside
@@ -153,13 +153,9 @@ class Execution:
         """The number of ranks that train a stage, over all machines."""
         return self.schedule.launch.nodes_of(plan.index) * self.machines.devices
 
-    def devices(self) -> Devices:
-        """The devices that train."""
-        return self.machines.on_each
-
     def micro_batch_size(self, plan: StagePlan) -> int:
         """Sequences per forward pass on one device, as `growctl plan` shows it for the same devices."""
-        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), self.devices())
+        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), self.machines.on_each)
 
     def _open_ledger(self) -> Ledger:
         """The run's ledger. A broken one is set aside and rebuilt from the metrics.jsonl of each stage."""

@@ -75,10 +75,7 @@ class StageRun:
         if not self._whole(stage.final):
             stage.directory.mkdir(parents=True, exist_ok=True)
             clear_leftovers(stage.directory)  # whichever machine their processes ran on: this one holds the run now
-            initial = self._initial()
-            self._reuse(initial)
-            if not self._whole(stage.final):
-                self._train(initial)
+            self._train(self._initial())
             if plan.branch_of:
                 self.screen.message(f"released {plan.branch_of}, a finished model: {stage.final}")
         clear_stage(stage.directory)
@@ -94,15 +91,14 @@ class StageRun:
         if attempt_over:
             self._books.sync(attempt_over=True)
 
-    def _reuse(self, initial: Path | None) -> None:
+    def _reuse(self, initial: Path | None, left_out: tuple[LeftOut, ...]) -> None:
         """Takes over the checkpoint of another run that is furthest along the stage, if it is further than our own."""
         if not self.execution.sources:
             return
-        left_out = self.left_out()
         spec = self._spec(initial, None, left_out)
         newest = newest_own(self.paths.directory, self.screen.message, partial(trained_without, left_out))
         own = read_manifest(newest) if newest else None
-        new_precision = self.execution.devices().precision(self.schedule.training.precision)
+        new_precision = self.execution.machines.on_each.precision(self.schedule.training.precision)
         training = TrainingHistory(spec, self._dataset().fingerprint, (own and own.precision) or new_precision)
         if reuse(spec, training, own.step if own else 0, self.execution.sources, self.screen):
             self._catch_up(attempt_over=True)
@@ -110,13 +106,20 @@ class StageRun:
     def _train(self, initial: Path | None) -> None:
         """Makes attempts at the stage until it has its `final/`.
 
-        Restarts the workers, within limits, after a crash, a hang or a rollback to a checkpoint.
+        Restarts the workers, within limits, after a crash, a hang or a rollback to a checkpoint. Looks for checkpoints
+        of other runs first, and after each rollback.
         """
         name, launch = self.plan.name, self.schedule.launch
         world = World(self.execution.num_devices(self.plan), launch.zero_stage, launch.offload)
         failures, start = 0, None
+        looked_for: tuple[LeftOut, ...] | None = None
         while True:
             left_out = self.left_out()
+            if left_out != looked_for:
+                self._reuse(initial, left_out)
+                looked_for = left_out
+                if self._whole(self.paths.final):
+                    return
             wanted = partial(trained_without, left_out)
             resume = checkpoint_to_resume(self.paths.directory, world, self.screen.message, wanted)
             failures = failures if resume == start else 0
@@ -128,9 +131,6 @@ class StageRun:
                     self.screen.message(f"stage {name} is complete, but its workers {outcome.kind}: {outcome.reason}")
                 return
             if self.left_out() != left_out:  # the workers rolled the stage back
-                self._reuse(initial)
-                if self._whole(self.paths.final):
-                    return
                 continue
             if outcome.kind == "ended":
                 raise RunFailed(f"stage {name} ended without a complete final/; see {self.paths.log}")
@@ -200,18 +200,19 @@ class StageRun:
 
     def _position(self, initial: Manifest | None) -> int:
         """The position in the data from which the stage continues."""
-        start = self.execution.start
-        if initial and start and self.plan.index == 0 and not self.plan.branch_of:
-            return start.position(self._dataset())[0]
+        if self.plan.index == 0 and not self.plan.branch_of:
+            return self._begin()
         return position_after(initial) if initial else 0
+
+    def _begin(self) -> int:
+        """The position in the data at which the run begins."""
+        return self.execution.start.position(self._dataset())[0] if self.execution.start else 0
 
     def _mixture(self) -> tuple[MixtureSpan, ...]:
         """The weights of a mixture's sources up to this stage, from the positions at which the stages really began."""
         if not self.schedule.data.mixture:
             return ()
-        begin, execution = 0, self.execution
-        if execution.start:
-            begin = execution.start.position(self._dataset())[0]
+        begin, execution = self._begin(), self.execution
         before = execution.start.base.mixture if execution.start and begin else ()
         finished = [read_manifest(execution.stage(each).final) for each in execution.plans[: self.plan.index]]
         return mixture_spans(self.schedule, [begin, *map(position_after, finished)], before)
