@@ -5,7 +5,7 @@ from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.local import Local
 from growctl.launch.machines import Devices, LaunchError, Machines, assumed_devices
 from growctl.launch.slurm import SlurmMachines
-from growctl.schedule.blocks import Schedule, StageBatch, batch_key, shared_batch, stage_batch
+from growctl.schedule.blocks import Schedule, batch_key, shared_batch, stage_batch
 from stages.counted import counted
 
 
@@ -70,17 +70,8 @@ def uneven_batch(schedule: Schedule, devices: int) -> str | None:
             of_machines = f" ({counted(nodes, 'machine')} x {devices})" if nodes > 1 else ""
             where = f" of stage {stage.name}{of_machines}" if of_machines or key.startswith("stages.") else ""
             per_pass = "" if micro == "auto" else f" x launch.micro_batch_size {micro}"
-            return _message(key, batch, share, f", for {counted(ranks, 'device')}{where}{per_pass}")
+            return (
+                f"{key}: makes {batch.batch_size} sequences of a step, which must be a multiple of {share}, for "
+                f"{counted(ranks, 'device')}{where}{per_pass}"
+            )
     return None
-
-
-def _message(key: str, batch: StageBatch, share: int, why: str) -> str:
-    """The message for a batch that is no multiple of `share` sequences, in the unit of the key that it follows from."""
-    unit = batch.sequence_length if key.endswith("batch_tokens") else 1
-    value, multiple = batch.batch_size * unit, share * unit
-    below = value - value % multiple
-    instead = f"{f'{below} or ' if below else ''}{below + multiple}"
-    if key.endswith("sequence_length"):
-        own = f"set {key.replace('sequence_length', 'batch_size')} to {instead}"
-        return f"{key}: makes {value} sequences of a step, which must be a multiple of {share}{why}; {own}"
-    return f"{key} = {value}: must be a multiple of {multiple}{why}; use {instead}"

@@ -35,7 +35,6 @@ class StageHistory:
 
     def __init__(self, metrics: Path) -> None:
         """Reads nothing yet."""
-        self._metrics = metrics
         self._reader = MetricsReader(metrics)
         self.last_attempt = 0
         """The highest attempt number in the records read so far; 0 before the first."""

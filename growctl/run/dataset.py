@@ -61,9 +61,9 @@ class RunDataset:
             return self.prepared()
         return self._whole(*first, directory)
 
-    def of_ladder(self, ladder: "RecordedLadder") -> Path:
-        """The dataset that `ladder` was trained on, for one of its controls; raises as `known` does."""
-        dataset = self._whole(Path(ladder.entry.dataset), ladder.entry.dataset_fingerprint, ladder.directory)
+    def of_ladder(self, ladder: RunEntry, directory: Path) -> Path:
+        """The dataset that the `ladder` in `directory` was trained on, for a control of it; raises as `known` does."""
+        dataset = self._whole(Path(ladder.dataset), ladder.dataset_fingerprint, directory)
         self._check_lasts(dataset, read_dataset_manifest(dataset))
         return dataset
 
@@ -142,33 +142,25 @@ class RunDataset:
             packing_facts(part.directory, length)
 
 
-@dataclass(frozen=True)
-class RecordedLadder:
-    """The ladder that a control is compared with, read from the ladder's ledger."""
+def recorded_ladder(directory: Path) -> RunEntry:
+    """The ladder in `directory`, as its ledger has it; raises RunError if there is none yet, LedgerError if that cannot
+    be read."""
+    path = RunPaths(directory).ledger
+    if not path.is_file():
+        raise RunError(f"{path}: there is no ledger here. A control trains on its ladder's data; run the ladder first")
+    with Ledger.open(path, read_only=True) as ledger:
+        return ledger.run()
 
-    directory: Path
-    entry: RunEntry
 
-    @classmethod
-    def read(cls, directory: Path) -> "RecordedLadder":
-        """The ladder in `directory`; raises RunError if it has no ledger yet, LedgerError if that cannot be read."""
-        path = RunPaths(directory).ledger
-        if not path.is_file():
-            raise RunError(
-                f"{path}: there is no ledger here. A control trains on its ladder's data; run the ladder first"
-            )
-        with Ledger.open(path, read_only=True) as ledger:
-            return cls(directory, ledger.run())
-
-    def check_control(self, directory: Path) -> None:
-        """Raises RunError if the control in `directory` was started on other data than the ladder."""
-        begun_on, ladders = fingerprint_begun_on(directory), self.entry.dataset_fingerprint
-        if begun_on not in (None, ladders):
-            raise RunError(
-                f"{directory} was trained on other data (fingerprint {str(begun_on)[:12]}...) than its ladder in "
-                f"{self.directory} ({ladders[:12]}...), so they cannot be compared; move it away and run the command "
-                "again to retrain it, or leave controls out with --no-controls"
-            )
+def check_control(directory: Path, ladder: RunEntry) -> None:
+    """Raises RunError if the control in `directory` was started on other data than its `ladder`."""
+    begun_on = fingerprint_begun_on(directory)
+    if begun_on not in (None, ladder.dataset_fingerprint):
+        raise RunError(
+            f"{directory} was trained on other data (fingerprint {str(begun_on)[:12]}...) than its ladder "
+            f"({ladder.dataset_fingerprint[:12]}...), so they cannot be compared; move it away and run the command "
+            "again to retrain it, or leave controls out with --no-controls"
+        )
 
 
 def fingerprint_begun_on(directory: Path) -> str | None:

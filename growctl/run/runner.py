@@ -24,7 +24,7 @@ from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.file import BrokenLedger, move_aside
 from growctl.ledger.ledger import Ledger
 from growctl.ledger.lines import read_scores
-from growctl.run.dataset import RecordedLadder, RunDataset
+from growctl.run.dataset import RunDataset, check_control, recorded_ladder
 from growctl.run.requests import LadderRequest, RunRequest, check_space, schedule_yaml
 from growctl.run.screen import Screen
 from growctl.run.stage_run import StageRun
@@ -114,9 +114,10 @@ class Execution:
         data = RunDataset(self.schedule, self.runs_dir, self.screen, with_controls=bool(self.controls))
         dataset = ladder = None
         if self.request.control_of:
-            ladder = RecordedLadder.read(self.runs_dir / self.request.control_of)
-            ladder.check_control(self.paths.directory)
-            dataset = data.of_ladder(ladder)
+            directory = self.runs_dir / self.request.control_of
+            ladder = recorded_ladder(directory)
+            check_control(self.paths.directory, ladder)
+            dataset = data.of_ladder(ladder, directory)
         elif not self.paths.ledger.exists():
             dataset = data.prepared()
         with hold(self.paths.directory):
@@ -129,7 +130,7 @@ class Execution:
                 data.pack(self.dataset)
                 self._record_run(ladder)
                 for control in self.controls:
-                    RecordedLadder.read(self.paths.directory).check_control(control)
+                    check_control(control, recorded_ladder(self.paths.directory))
                 with self.tracking:
                     self._stages(len(self.plans) if last_stage is None else last_stage + 1)
         if last_stage is None or last_stage + 1 == len(self.plans):
@@ -167,7 +168,7 @@ class Execution:
             self.screen.message(f"{path} is broken: {error.why}; moved to {aside}, rebuilding it from metrics.jsonl")
             return Ledger.open(path)
 
-    def _record_run(self, ladder: RecordedLadder | None) -> None:
+    def _record_run(self, ladder: RunEntry | None) -> None:
         """Records the run, its stages and their scores in the ledger. `ladder`: that of a control."""
         manifest = read_dataset_manifest(self.dataset)
         entry = run_entry(self.request, self._run_id(), str(self.dataset), manifest, ladder, self.start)
@@ -188,13 +189,13 @@ def run_entry(
     run_id: str,
     dataset: str,
     manifest: DatasetManifest,
-    ladder: RecordedLadder | None,
+    ladder: RunEntry | None,
     start: Start | None,
 ) -> RunEntry:
     """The run. `dataset` is the path, `manifest` that of the dataset; `ladder` is that of a control."""
     schedule, caveats = request.schedule, []
     if ladder and request.control:
-        caveats = control_caveats(schedule, ladder.entry.base_flops)
+        caveats = control_caveats(schedule, ladder.base_flops)
     return RunEntry(
         name=request.name,
         schedule=request.label,
@@ -205,7 +206,7 @@ def run_entry(
         dataset_fingerprint=manifest.fingerprint,
         conditions=comparison_conditions(schedule) | data_conditions(manifest),
         run_id=run_id,
-        ladder_id=ladder.entry.run_id if ladder else None,
+        ladder_id=ladder.run_id if ladder else None,
         decays=decays(schedule),
         caveats=caveats,
         base=start.entry(manifest) if start else None,

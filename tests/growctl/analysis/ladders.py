@@ -15,9 +15,8 @@ import yaml
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.stage_plans import plan_run
-from growctl.ledger.entries import BaseEntry, StageEntry
+from growctl.ledger.entries import BaseEntry, RunEntry, StageEntry
 from growctl.ledger.exchange import import_ledgers
-from growctl.run.dataset import RecordedLadder
 from growctl.run.requests import RunRequest
 from growctl.run.runner import run_entry, stage_entry
 from growctl.run.start import Start
@@ -119,7 +118,7 @@ def scheduled(
     controls, which it gets with its FLOPs; None: it has not begun.
     """
 
-    def recorded(request: RunRequest, ladder: RecordedLadder | None) -> FakeRun:
+    def recorded(request: RunRequest, ladder: RunEntry | None) -> FakeRun:
         schedule, run_id = request.schedule, f"the id of {request.name}"
         entry = run_entry(request, run_id, "data", _DATASET, ladder, Start.of(schedule, runs / "keys"))
         run = FakeRun(runs, request.name, list(map(stage_entry, plan_run(schedule))), entry=entry)
@@ -131,7 +130,7 @@ def scheduled(
     run = recorded(RunRequest(name, schedule, "s.yaml", run_set=run_set), None)
     for index, final in enumerate(finals):
         run.train(index, final, start=finals[index - 1] or 4.0)
-    ladder = RecordedLadder(run.path.parent, run.entry)
+    ladder = run.entry
     for plan in plan_controls(schedule):
         flops = sum(stage.flops.total for stage in plan_run(plan.schedule))
         if loss := control(plan.name, flops):

@@ -63,16 +63,18 @@ def test_what_does_not_fit_is_one_clear_message(changes: dict[str, Any], paths: 
     [
         (
             {f"{SMALL}.batch_size": 10},
-            "stages.0.batch_size = 10: must be a multiple of 4, for 4 devices of stage small; use 8 or 12",
+            "stages.0.batch_size: makes 10 sequences of a step, which must be a multiple of 4, for 4 devices of stage "
+            "small",
         ),
         (
             {f"{LARGE}.batch_tokens": 96},
-            "stages.1.batch_tokens = 96: must be a multiple of 64, for 4 devices of stage large; use 64 or 128",
+            "stages.1.batch_tokens: makes 6 sequences of a step, which must be a multiple of 4, for 4 devices of stage "
+            "large",
         ),
         (
             {f"{LARGE}.sequence_length": 64},
             "stages.1.sequence_length: makes 2 sequences of a step, which must be a multiple of 4, for 4 devices of "
-            "stage large; set stages.1.batch_size to 4",
+            "stage large",
         ),
     ],
 )

@@ -128,10 +128,14 @@ def test_a_batch_that_does_not_split_evenly_is_reported_once_as_run_reports_it(
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
     controls = [{"kind": "tokenformer-scratch"}]
     for launch, reason in (
-        ({"devices": 3}, "training.batch_size = 8: must be a multiple of 3, for 3 devices; use 6 or 9"),
+        (
+            {"devices": 3},
+            "training.batch_size: makes 8 sequences of a step, which must be a multiple of 3, for 3 devices",
+        ),
         (
             {"devices": 4, "micro_batch_size": 4},
-            "training.batch_size = 8: must be a multiple of 16, for 4 devices x launch.micro_batch_size 4; use 16",
+            "training.batch_size: makes 8 sequences of a step, which must be a multiple of 16, for 4 devices x "
+            "launch.micro_batch_size 4",
         ),
     ):
         schedule = optimal(launch=launch, controls=controls)

@@ -200,7 +200,7 @@ def test_a_directory_that_is_not_a_run_is_left_alone(tmp_path):
     [
         (
             "training.batch_size=9 launch.devices=2",
-            "training.batch_size = 9: must be a multiple of 2, for 2 devices; use 8 or 10",
+            "training.batch_size: makes 9 sequences of a step, which must be a multiple of 2, for 2 devices",
         ),
         ("training.sequence_length=1000000", "one sample of 1000000 needs 1000001; use more text, a shorter sequence"),
         ("data.source=/no/such/text", "data.source: '/no/such/text' does not exist"),

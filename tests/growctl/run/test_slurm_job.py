@@ -146,7 +146,7 @@ def test_if_slurm_rejects_a_job_the_jobs_before_it_are_cancelled(two_ranks, tmp_
     ("setting", "message"),
     [
         ("launch.devices=auto", "launch.devices = 'auto': a login node cannot count"),
-        ("launch.nodes=3", "must be a multiple of 3, for 3 devices of stage small (3 machines x 1); use"),
+        ("launch.nodes=3", "must be a multiple of 3, for 3 devices of stage small (3 machines x 1)"),
         ("launch.slurm.options.nodes=3", "launch.slurm.options.nodes: growctl sets it"),
     ],
 )

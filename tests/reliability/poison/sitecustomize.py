@@ -22,7 +22,7 @@ SAMPLES = {index: kind for kind, indices in json.loads(os.environ.get("POISON", 
 
 def poison_samples(module: ModuleType) -> None:
     """Poisons samples, of one dataset or of a mixture."""
-    kind = module.EndlessSamples
+    kind = module.TrainingSamples
     batch = kind.batch
 
     def poisoned(self, first_index, count):
