@@ -41,6 +41,9 @@ class DatasetSizes(NamedTuple):
 
     validation_documents: int = 0
     validation_tokens: int = 0
+    vocab_size: int = 0
+    """Entries of the tokenizer."""
+
     remote_bytes: int = 0
     """Bytes of the training tokens that lie at URLs."""
 
@@ -65,6 +68,7 @@ def known_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes:
         sources=sources,
         validation_documents=sum(split.num_documents for split in validation),
         validation_tokens=sum(split.num_tokens for split in validation),
+        vocab_size=prepared[0][1].vocab_size,
         remote_bytes=sum(manifest.splits["train"].num_tokens * manifest.token_bytes for manifest in remote),
     )
 
@@ -88,6 +92,12 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
     )
     if warning:
         yield warning
+    asked = data.num_tokens or 0
+    if asked > sizes.vocab_size and not sizes.remote_bytes and schedule.model.vocab_size is None:
+        yield (
+            f"data.vocab_size is {asked:,}, but the tokenizer trained on this text has {sizes.vocab_size:,} entries: "
+            "the embedding's other rows are never trained."
+        )
     if sizes.remote_bytes > data.cache_bytes:
         yield (
             f"data.cache_bytes is {byte_count(data.cache_bytes)}, but the training tokens at "

@@ -222,3 +222,16 @@ def test_a_cache_smaller_than_a_remote_dataset_is_a_warning_with_the_traffic(tmp
     path = file_of(tmp_path, TEXT, "remote.yaml")
     _, err = run_here("validate", path, f"data.source={url}", "data.cache_bytes=5MB", "--runs-dir", tmp_path)
     assert "warning: data.cache_bytes is 5 MB" in err, "validate says it too"
+
+
+def test_entries_that_the_trained_tokenizer_lacks_are_a_warning_with_both_numbers(tmp_path: Path) -> None:
+    def found(vocab_size: int) -> list[str]:
+        schedule = optimal(data={"source": "text", "vocab_size": vocab_size})
+        write_dataset(RunsPaths(tmp_path).datasets / f"text-{vocab_size}", schedule.data)
+        return [warning for warning in make_plan(schedule, tmp_path).warnings if "vocab_size" in warning]
+
+    assert found(300) == []
+    assert found(1500) == [
+        "data.vocab_size is 1,500, but the tokenizer trained on this text has 300 entries: the embedding's other rows "
+        "are never trained."
+    ]
