@@ -3,7 +3,6 @@
 Imports no torch.
 """
 
-import os
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,9 +18,6 @@ from stages.metrics import Record, parse_line
 from stages.stage_dir import MANIFEST_NAME, StagePaths
 
 StageState = Literal["done", "training", "starting", "growing", "stopped", "failed", "waiting"]
-
-LOG_BYTES = 4 * 2**20
-"""The number of bytes at the end of a log to search for the reason why an attempt ended."""
 
 _ENDED_BY = re.compile(r"exits with return code = -(\d+)")
 _SAID = re.compile(r"^(?:\S+: )?(?:growctl: |Traceback \(most recent call last\))", re.MULTILINE)
@@ -138,15 +134,12 @@ def _failure(log: Path) -> str | None:
     """Why the last attempt failed; None if it was stopped or its machine went down."""
     if not log.is_file():
         return None
-    with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        offset = file.seek(max(0, size - LOG_BYTES))
-        end = file.read()
+    content = log.read_bytes()
     # The first output of an attempt: from our own launcher, or on other machines from DeepSpeed's.
-    begin = max(0, end.rfind(STARTED.encode()), end.rfind(b"WORLD INFO DICT"))
-    attempt = end[begin:].decode(errors="replace")
+    begin = max(0, content.rfind(STARTED.encode()), content.rfind(b"WORLD INFO DICT"))
+    attempt = content[begin:].decode(errors="replace")
     if _SAID.search(attempt):
-        return failure_reason(log, offset + begin)
+        return failure_reason(log, begin)
     signals = [int(number) for number in _ENDED_BY.findall(attempt)]
     unasked = [number for number in signals if number not in (SIGTERM, SIGINT)]
     return signal_reason(unasked[0]) if unasked and "received SIGTERM" not in attempt else None

@@ -34,10 +34,8 @@ class CheckedFile:
     kind: Kind
     whole: bool | None = None
     """None: not checked, because files that are set aside or unfinished may be damaged."""
-
     problem: str | None = None
     """What is damaged; None if nothing is."""
-
     num_files: int = 0
     """Files whose hashes were checked; a mixture's are those of its sources."""
     bytes: int = 0
