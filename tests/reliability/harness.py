@@ -241,7 +241,7 @@ def check_books(run: KilledRun) -> None:
             done = 0
             for attempt in attempts:
                 work = ledger.query(
-                    "SELECT * FROM work WHERE stage = :s AND attempt = :a ORDER BY rowid",
+                    "SELECT * FROM work WHERE stage = :s AND attempt = :a ORDER BY entry",
                     s=stage.name,
                     a=attempt["attempt"],
                 )

@@ -194,9 +194,9 @@ def lost_rows(runs: Path, start_flops: float | None) -> None:
     [whole] = [run for run in find_runs(runs) if run.name == "quick"]
     assert all(stage.cost_is_whole for stage in whole.stages)
     with closing(sqlite3.connect(ladder.path)) as ledger:
-        (trigger,) = ledger.execute("SELECT sql FROM sqlite_master WHERE name = 'work_keeps_on_delete'").fetchone()
-        ledger.execute("DROP TRIGGER work_keeps_on_delete")
-        ledger.execute("DELETE FROM work WHERE entry = (SELECT max(entry) FROM work)")
+        (trigger,) = ledger.execute("SELECT sql FROM sqlite_master WHERE name = 'keeps_on_delete'").fetchone()
+        ledger.execute("DROP TRIGGER keeps_on_delete")
+        ledger.execute("DELETE FROM record WHERE entry = (SELECT max(entry) FROM work)")
         ledger.execute(trigger)
         ledger.commit()
 
@@ -224,7 +224,6 @@ def another_version(runs: Path) -> None:
     [control] = against(grown(runs), {1.0: 1.33})
     with closing(sqlite3.connect(control.path)) as ledger:
         ledger.execute("CREATE TABLE something_new (x)")
-        ledger.execute("PRAGMA user_version = 9")
 
 
 def no_finished_model(runs: Path) -> None:
