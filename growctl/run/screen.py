@@ -34,6 +34,9 @@ FIRST_SECONDS = 600.0
 WRITES = "writes:"
 """Ends the line above a text that a stage's model wrote. Each line of the text is indented, or empty."""
 
+OTHER_COLUMNS = 70
+"""Characters of a line that the view keeps for everything but the bar; names of stages above 24 may break."""
+
 STAGES_AROUND = 4
 """How many stages the live view shows before and after the one that trains now."""
 
@@ -182,7 +185,7 @@ class LiveScreen(Screen):
 
     def run_finished(self) -> None:
         """Every stage is done: prints the final table and clears the live view for the next run."""
-        self.console.print(view(self.ladder, around=len(self.ladder.stages)))
+        self.console.print(view(self.ladder, self.console.width, around=len(self.ladder.stages)))
         self.ladder = LadderProgress("", [], None)
 
     def stage_started(self, plan: StagePlan) -> None:
@@ -195,18 +198,19 @@ class LiveScreen(Screen):
 
     def _render(self) -> Group:
         phase = [Text(self._phase, overflow="ellipsis", no_wrap=True)] if self._phase else []
-        return Group(*([view(self.ladder)] if self.ladder.stages else []), *phase)
+        return Group(*([view(self.ladder, self.console.width)] if self.ladder.stages else []), *phase)
 
 
-def view(ladder: LadderProgress, around: int = STAGES_AROUND) -> Group:
-    """A table of up to `around` stages before and after the one that trains now, and the facts of the run."""
-    stages = list(ladder.stages.values())
+def view(ladder: LadderProgress, width: int, around: int = STAGES_AROUND) -> Group:
+    """A table of up to `around` stages before and after the one that trains now, and the facts of the run, in lines of
+    `width`."""
+    stages, bar_width = list(ladder.stages.values()), max(8, min(40, width - OTHER_COLUMNS))
     present = next((index for index, stage in enumerate(stages) if stage.state != "done"), len(stages) - 1)
     first, end = max(0, present - around), present + around + 1
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("stage")
     table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("progress", min_width=8, max_width=40)
+    table.add_column("progress")
     for heading in ("steps", "validation", "state"):
         table.add_column(heading, justify="right", no_wrap=True)
     if first:
@@ -215,7 +219,9 @@ def view(ladder: LadderProgress, around: int = STAGES_AROUND) -> Group:
         table.add_row(
             NameCell(stage.plan.name),
             short_count(stage.plan.num_parameters),
-            ProgressBar(stage.num_steps, stage.step, style=FAINT, complete_style=BUSY, finished_style=GOOD),
+            ProgressBar(
+                stage.num_steps, stage.step, width=bar_width, style=FAINT, complete_style=BUSY, finished_style=GOOD
+            ),
             f"{stage.step}/{stage.num_steps}",
             stage.validation,
             stage.state,

@@ -83,7 +83,7 @@ def test_a_validation_loss_that_is_not_finite_is_not_taken_for_one_not_measured_
     run = progress(ladder(), START, evaluation(5), evaluation(10, loss=None, perplexity=None), train(12))
     assert "loss 3.5000, validation not finite, " in run.line()
     got = io.StringIO()
-    Console(file=got, width=120).print(view(run))
+    Console(file=got, width=120).print(view(run, 120))
     assert got.getvalue().count("not finite") == 2
 
 
