@@ -55,7 +55,7 @@ COMMANDS = (
     ("show", "tiny"),
     ("generate", "tiny", "a model", "--max-new-tokens", "8"),
     ("eval", "tiny", "--text", "text.jsonl"),
-    ("export", "tiny", "official", "--to", "official"),
+    ("export", "tiny", "exported", "--to", "huggingface"),
     ("verify", "--integrity", "runs"),
     ("report", "tiny"),
 )

@@ -78,56 +78,31 @@ def export(
     checkpoint: CheckpointName,
     output: Annotated[Path, typer.Argument(help="Directory for the export; must not exist yet.", metavar="DIR")],
     to: Annotated[
-        Literal["huggingface", "official"],
-        typer.Option(
-            help="The layout to write: huggingface is what Transformers loads, official is that of the official "
-            "TokenFormer code."
-        ),
-    ],
-    dtype: Annotated[
-        Literal["float32", "bfloat16"] | None,
-        typer.Option(help="huggingface: precision of the weights (default: float32)."),
-    ] = None,
-    max_shard_size: Annotated[
-        str | None, typer.Option(help="huggingface: largest file of weights (default: 5GB).", metavar="SIZE")
-    ] = None,
+        Literal["huggingface"], typer.Option(help="The layout to write, which Transformers loads.")
+    ] = "huggingface",
+    dtype: Annotated[Literal["float32", "bfloat16"], typer.Option(help="Precision of the weights.")] = "float32",
+    max_shard_size: Annotated[str, typer.Option(help="Largest file of weights.", metavar="SIZE")] = "5GB",
     tokenizer: Annotated[
-        Path | None, typer.Option(help="huggingface: a tokenizer.json (default: the checkpoint's).", metavar="FILE")
+        Path | None, typer.Option(help="A tokenizer.json (default: the checkpoint's).", metavar="FILE")
     ] = None,
     context_length: Annotated[
         int | None,
-        typer.Option(
-            help="huggingface: tokens of a training sequence, for a checkpoint that does not record it.", min=1
-        ),
+        typer.Option(help="Tokens of a training sequence, for a checkpoint that does not record it.", min=1),
     ] = None,
     no_check: Annotated[
-        bool, typer.Option("--no-check", help="huggingface: do not compare the export's logits with the checkpoint's.")
+        bool, typer.Option("--no-check", help="Do not compare the export's logits with the checkpoint's.")
     ] = False,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> Result:
-    """Write a checkpoint's model in the layout of another program.
+    """Write a checkpoint's model as a directory that Transformers loads, with a model card.
 
     Example: growctl export quickstart quickstart-hf --to huggingface
     """
-    from model.errors import UserError
+    from stages.checkpoint.directory import check_new
     from stages.counted import counted
 
-    of_huggingface = {
-        "--dtype": dtype,
-        "--max-shard-size": max_shard_size,
-        "--tokenizer": tokenizer,
-        "--context-length": context_length,
-        "--no-check": no_check,
-    }
-    for option, value in of_huggingface.items():
-        if to == "official" and value:
-            raise UserError(f"{option} is for --to huggingface; leave it out with --to official")
-    from stages.checkpoint.directory import check_new
-
     check_new(output)
-    if to == "official":
-        return _export_official(checkpoint, output, runs_dir)
-    max_shard_bytes = _size(max_shard_size or "5GB")
+    max_shard_bytes = _size(max_shard_size)
     from growctl.evaluate.model_card import model_card
     from growctl.evaluate.pretrained import open_pretrained
     from growctl.runs.show import read_facts
@@ -138,7 +113,7 @@ def export(
             pretrained,
             output,
             card=partial(model_card, read_facts(pretrained.directory, pretrained.manifest)),
-            dtype=dtype or "float32",
+            dtype=dtype,
             max_shard_bytes=max_shard_bytes,
             context_length=context_length,
             check=not no_check,
@@ -165,17 +140,3 @@ def _size(text: str) -> int:
     if size <= 0:
         raise UserError(f"--max-shard-size {text!r}: must be more than 0 bytes")
     return size
-
-
-def _export_official(checkpoint: str, output: Path, runs_dir: Path) -> Result:
-    from growctl.cli.written import OfficialDocument
-    from growctl.evaluate.pretrained import tell
-    from growctl.find_checkpoint import find_checkpoint
-    from growctl.run.resume import as_parameters
-    from stages.official.exporting import export_official
-
-    source = find_checkpoint(checkpoint, runs_dir, tell)
-    with as_parameters(source, runs_dir, tell) as parameters:
-        files = export_official(parameters, output)
-    document = OfficialDocument(path=output, checkpoint=source, files=files)
-    return Result(document, [f"{output}: {', '.join(files)}"])

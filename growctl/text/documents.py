@@ -29,7 +29,7 @@ COMMANDS = {
     "doctor": "growctl.doctor.check:DoctorDocument",
     "eval": "growctl.evaluate.evaluation:EvalDocument",
     "expand": "growctl.cli.written:WrittenCheckpoint",
-    "export": "growctl.cli.written:ExportDocument",
+    "export": "stages.huggingface.record:HuggingFaceExport",
     "generate": "stages.generate.settings:GeneratedText",
     "import-official": "growctl.cli.written:WrittenCheckpoint",
     "inspect": "growctl.evaluate.inspection:InspectDocument",

@@ -1,1 +1,1 @@
-"""Checkpoints of the official PyTorch code: its layout, and imports and exports in it."""
+"""Checkpoints of the official PyTorch code: their layout, and how they are imported."""

@@ -27,18 +27,6 @@ _PATTENTIONS = {
     "ffn": "mlp",
 }
 
-OFFICIAL_CODE: dict[str, Any] = {
-    "pipe_parallel_size": 1,
-    "gpt_j_residual": False,
-    "use_bias_in_attn_linear": False,
-    "output_layer_parallelism": "column",
-    "hidden_dropout": 0,
-    "attention_dropout": 0,
-}
-"""What the official code needs in addition to build a model. Its Tokenformer layers always add both residuals, have no
-biases and GELU as score function, and attend with all heads, scaled by 1/sqrt(head width); they read no setting of
-GPT-NeoX's that says otherwise."""
-
 
 class OfficialSettings(BaseModel):
     """The settings of a NeoX-style YAML that describe a model. Those that change the function of an official
@@ -141,35 +129,6 @@ def problem_of(error: ValueError) -> str:
     if first["type"] == "missing" or not first["loc"]:
         return ": ".join([*map(str, first["loc"]), first_reason(error)])
     return f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first_reason(error)}"
-
-
-def official_settings(
-    config: TokenformerConfig, context_length: int | None, tokenizer_vocab_size: int
-) -> dict[str, Any]:
-    """The settings with which the official code builds `config`, whose layers all have the same numbers of tokens."""
-    block, rows, base = config.blocks[0], config.vocab_size, config.rotary_base
-    described = OfficialSettings(
-        num_layers=config.num_layers,
-        hidden_size=config.hidden_size,
-        num_attention_heads=config.num_heads,
-        qkv_slot_num=block.query.num_tokens,
-        proj_slot_num=block.projection.num_tokens,
-        ffn_slot_num=block.ffn.num_tokens,
-        seq_length=context_length,
-        max_position_embeddings=context_length,
-        pos_emb="rotary" if config.rotary_width else "none",
-        norm="layernorm_nonparam",
-        final_norm="layernorm",
-        norm_activation_type=config.score_function,
-        rotary_pct=config.rotary_fraction,
-        rotary_emb_base=int(base) if base == int(base) else base,
-        layernorm_epsilon=config.norm_epsilon,
-        attention_config=[[["tokenformer"], config.num_layers]],
-    )
-    unset = {"transformer_increase_dim", "use_mup", "soft_prompt_tuning"}
-    pads_as_usual = rows % 128 == 0 and rows - tokenizer_vocab_size < 128
-    padding = {"make_vocab_size_divisible_by": 128 if pads_as_usual else rows}
-    return described.model_dump(exclude_none=True, exclude=unset) | OFFICIAL_CODE | padding
 
 
 def official_names(config: TokenformerConfig) -> dict[str, str]:

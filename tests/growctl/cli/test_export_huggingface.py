@@ -1,4 +1,4 @@
-"""`growctl export --to huggingface`: what it prints, what the model card takes from the run, and bad options."""
+"""`growctl export`: what it prints, what the model card takes from the run, and bad options."""
 
 import json
 import shutil
@@ -116,9 +116,8 @@ def test_a_tokenizer_and_a_context_length_can_be_given(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--to", "official", "--dtype", "bfloat16"), "--dtype is for --to huggingface; leave it out"),
-        (("--to", "huggingface", "--max-shard-size", "big"), "--max-shard-size 'big': must be a size: 40GiB"),
-        (("--to", "huggingface", "--max-shard-size", "0"), "--max-shard-size '0': must be more than 0 bytes"),
+        (("--max-shard-size", "big"), "--max-shard-size 'big': must be a size: 40GiB"),
+        (("--max-shard-size", "0"), "--max-shard-size '0': must be more than 0 bytes"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_named(checkpoint, tmp_path, options, message):

@@ -3,11 +3,10 @@
 from typing import Any
 
 import pytest
-import yaml
 
 from model.config import TokenformerConfig
 from stages.checkpoint.manifest import CheckpointError
-from stages.official.layout import OfficialSettings, official_settings, read_settings
+from stages.official.layout import OfficialSettings, read_settings
 from tests.stages.official_checkpoints import published, write_settings
 
 SCORE_FUNCTIONS = {"tiny": "l2_norm_gelu", "tiny_gelu_l2": "gelu_l2_norm", "tiny_softmax": "softmax"}
@@ -128,19 +127,3 @@ def test_settings_that_are_no_file_are_one_clear_error(tmp_path):
     for path, what in ((tmp_path, "Is a directory"), (tmp_path / "nowhere.yml", "No such file")):
         with pytest.raises(CheckpointError, match=what):
             read_settings(path)
-
-
-@pytest.mark.parametrize(
-    ("vocab_size", "tokenizer_vocab_size", "multiple"), [(50304, 50277, 128), (50304, 50000, 50304), (261, 261, 261)]
-)
-def test_written_settings_describe_the_same_model_and_pad_to_its_rows(
-    tmp_path, vocab_size, tokenizer_vocab_size, multiple
-):
-    config = published(vocab_size).model_copy(update={"norm_epsilon": 1e-6, "rotary_base": 500.5})
-    written = official_settings(config, 16, tokenizer_vocab_size)
-    assert written["make_vocab_size_divisible_by"] == multiple
-    assert -(-tokenizer_vocab_size // multiple) * multiple == vocab_size  # as GPT-NeoX pads
-    path = tmp_path / "written.yml"
-    path.write_text(yaml.safe_dump(written))
-    settings = read_settings(path)
-    assert (settings.model(vocab_size), settings.context_length) == (config, 16)
