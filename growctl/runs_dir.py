@@ -16,9 +16,6 @@ NAME_ALLOWED = "letters, digits, . _ - (a letter or digit first, 100 at most)"
 LOCK = ".lock"
 """Lock file in a directory that only one growctl at a time may change."""
 
-LOCK_STAND_IN = ".lock.held"
-"""Stands in for the lock on file systems without locks."""
-
 CONTROL_INFIX = "-control-"
 """The text between the ladder's name and the control's kind in a control's name."""
 

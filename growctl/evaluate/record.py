@@ -14,7 +14,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 from growctl.ledger.entries import ScoreEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
-from growctl.ledger.lines import append_scores
+from growctl.ledger.lines import append_lines
 from growctl.runs.directory import RunError
 from growctl.runs.lock import hold
 from growctl.runs_dir import RunPaths
@@ -79,7 +79,7 @@ def record(checkpoint: Path, scores: Iterable[Score], settings: Mapping[str, Any
             retry=lock_is_held, stop=stop_after_delay(PATIENCE_SECONDS), wait=wait_fixed(0.1), reraise=True
         ):
             with attempt, hold(place.run.directory):
-                append_scores(place.paths.scores, entries)
+                append_lines(place.paths.scores, entries)
                 with Ledger.open(place.run.ledger) as ledger:
                     ledger.record_scores(entries)
     except (RunError, LedgerError, OSError) as error:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from growctl.ledger.lines import read_starts
+from growctl.ledger.lines import RunStart, read_lines
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import growth_words, jump_text, scientific, short_count
@@ -139,7 +139,8 @@ _SOFTWARE = {"growctl": "growctl", "python": "Python", "torch": "torch", "deepsp
 
 def software(run: RunReport) -> dict[str, tuple[str, ...]]:
     """The versions of each package, and of Python, with which a ladder was started; empty if they are not known."""
-    starts = read_starts(RunPaths(run.directory.with_name(run.control_of) if run.control_of else run.directory))
+    ladder = RunPaths(run.directory.with_name(run.control_of) if run.control_of else run.directory)
+    starts = read_lines(ladder.starts, RunStart)
     by_name = {name: [start.software[name] for start in starts if name in start.software] for name in _SOFTWARE}
     return {name: tuple(dict.fromkeys(versions)) for name, versions in by_name.items() if versions}
 
@@ -185,7 +186,7 @@ def command_section(runs: Sequence[RunReport], report: Sequence[str] = ()) -> Se
     parts: list[Listing | Paragraph] = []
     for ladder in (run for run in runs if run.control is None):
         started: dict[str, str] = {}
-        for start in read_starts(RunPaths(ladder.directory)):
+        for start in read_lines(RunPaths(ladder.directory).starts, RunStart):
             started.setdefault(_shown(start.command), start.at)
         parts += [Listing(f"{ladder.name}, started {at}", text, is_command=True) for text, at in started.items()]
         parts += [] if started else [Paragraph(f"No start was recorded of {ladder.name}.", "note")]

@@ -20,10 +20,10 @@ from growctl.ladder.stage_plans import (
 from growctl.ladder.warnings import control_caveats, decays
 from growctl.launch.machines import Machines
 from growctl.launch.resolve import machines_of
-from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.entries import RunEntry, ScoreEntry, StageEntry
 from growctl.ledger.file import BrokenLedger, move_aside
 from growctl.ledger.ledger import Ledger
-from growctl.ledger.lines import read_scores
+from growctl.ledger.lines import read_lines
 from growctl.run.dataset import RunDataset, check_control, recorded_ladder
 from growctl.run.requests import LadderRequest, RunRequest, check_space, schedule_yaml
 from growctl.run.screen import Screen
@@ -174,7 +174,8 @@ class Execution:
         entry = run_entry(self.request, self._run_id(), str(self.dataset), manifest, ladder, self.start)
         plans = plan_run(self.schedule)
         self.ledger.record_run(entry, [stage_entry(plan) for plan in plans])
-        self.ledger.record_scores(score for plan in plans for score in read_scores(self.stage(plan).scores))
+        files = [self.stage(plan).scores for plan in plans]
+        self.ledger.record_scores(score for path in files for score in read_lines(path, ScoreEntry))
 
     def _run_id(self) -> str:
         """The run's id, created at the run's first start. It is a file of its own, so that it outlives the ledger."""

@@ -1,20 +1,19 @@
 """The lock of a run, which one growctl process holds and names itself in.
 
 The kernel holds the lock and releases it when the process ends, however it ends; the content of the lock file only
-informs people. On file systems without locks, a second file stands in for the lock. A killed process leaves it behind;
-the next process on the same machine replaces it if the process that wrote it is gone (stages/process/holder.py).
+informs people. On file systems without locks, the content is the lock: a process that it names, and that has not ended
+(stages/process/holder.py), holds the run. Two that start at the same moment are not told apart there.
 """
 
 import errno
 import fcntl
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from growctl.runs.directory import RunError
-from growctl.runs_dir import LOCK, LOCK_STAND_IN, RunPaths
+from growctl.runs_dir import LOCK, RunPaths
 from stages.process.holder import Holder, read_holder
 
 HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
@@ -33,9 +32,11 @@ def hold(directory: Path) -> Iterator[None]:
                 raise RunError(f"{directory} is in use by another growctl ({read_holder(directory / LOCK)})") from None
             if error.errno not in NO_LOCKS:
                 raise OSError(error.errno, error.strerror, str(directory / LOCK)) from error
-            with _stand_in(directory):
-                yield
-            return
+            if holder := find_holder(directory):
+                raise RunError(
+                    f"{directory} is in use by another growctl ({holder}), according to {directory / LOCK}. This file "
+                    "system has no locks; if you are sure that no growctl runs there, remove that file"
+                ) from None
         lock.truncate(0)
         lock.write(Holder.me().model_dump_json())
         lock.flush()
@@ -52,8 +53,8 @@ def find_holder(directory: Path) -> Holder | None:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-    holder = read_holder(directory / LOCK_STAND_IN)
-    return None if not (directory / LOCK_STAND_IN).exists() or holder.gone else holder
+    holder = read_holder(directory / LOCK)
+    return None if holder.gone or holder.process is None else holder
 
 
 def is_held(lock: Path) -> bool:
@@ -82,39 +83,3 @@ def why_in_use(directory: Path) -> str | None:
     if last.host not in (None, socket.gethostname()):
         return f"it may be in use by another growctl ({last}): {lock} has no clean exit; clean it on that machine"
     return None
-
-
-@contextmanager
-def _stand_in(directory: Path) -> Iterator[None]:
-    path = directory / LOCK_STAND_IN
-    while True:
-        try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-            break
-        except FileExistsError:
-            holder = read_holder(path)
-            if not holder.gone:
-                raise RunError(
-                    f"{directory} is in use by another growctl ({holder}), according to {path}. This file system has "
-                    "no locks; if you are sure that no growctl runs there, remove that file"
-                ) from None
-            _clear(path, holder)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(Holder.me().model_dump_json())
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def _clear(path: Path, stale: Holder) -> None:
-    """Removes the lock file of a dead process, but not a newer one that has replaced it meanwhile."""
-    mine = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}")
-    try:
-        path.rename(mine)
-    except FileNotFoundError:
-        return
-    if read_holder(mine) == stale:
-        mine.unlink()
-    else:
-        mine.rename(path)

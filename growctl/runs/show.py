@@ -7,22 +7,18 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from growctl.text.formatting import byte_count, duration, policy_words, scientific, short_count
+from growctl.text.formatting import byte_count, duration, scientific, short_count
 from growctl.text.section import Cell, Column, Facts, Paragraph, Part, Section, Table
 from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig, num_parameters, parameter_shapes
 from model.parameter_names import TokensName
 from model.policy import one_if_equal
 from model.precision import Precision
-from stages.checkpoint.lineage import HistoryEntry, Lineage, SourceRecord, TrainingCost, TrainingRecord
+from stages.checkpoint.lineage import Lineage, SourceRecord, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, TextFacts, read_manifest
-from stages.counted import counted, plural
-
-MOST_NATS = 700.0
-"""The loss above which exp(loss) is more than a float can hold."""
+from stages.counted import counted
 
 HASH_DIGITS = 12
 """How much of a hash is shown: enough to tell checkpoints apart."""
@@ -86,14 +82,13 @@ def read_facts(checkpoint: Path, manifest: Manifest | None = None) -> Checkpoint
     Raises CheckpointError if the checkpoint's manifest is missing or damaged.
     """
     manifest = manifest or read_manifest(checkpoint)
-    model, lineage = manifest.model, manifest.lineage
-    record = lineage.training or TrainingRecord()
+    model, size = manifest.model, num_parameters(manifest.model)
+    record = manifest.lineage.training or TrainingRecord()
     generations = _generations(model) if isinstance(model, TokenformerConfig) else ()
-    size = num_parameters(model)
+    same = ("kind", "step", "text", "precision", "samples_seen", "seed", "dataset_fingerprint", "tokenizer_sha256")
     return CheckpointFacts(
+        **{name: getattr(manifest, name) for name in (*same, "lineage")},
         path=checkpoint,
-        kind=manifest.kind,
-        step=manifest.step,
         num_layers=model.num_layers,
         model=model.model_dump(mode="json", exclude={"blocks", "num_layers"}),
         num_parameters=size,
@@ -101,14 +96,7 @@ def read_facts(checkpoint: Path, manifest: Manifest | None = None) -> Checkpoint
         generations=generations,
         validation_loss=record.last_loss,
         by_source=record.by_source or {},
-        text=manifest.text,
-        precision=manifest.precision,
-        samples_seen=manifest.samples_seen,
-        seed=manifest.seed,
-        dataset_fingerprint=manifest.dataset_fingerprint,
-        tokenizer_sha256=manifest.tokenizer_sha256,
-        cost=lineage.cost,
-        lineage=lineage,
+        cost=manifest.lineage.cost,
         num_files=len(manifest.files),
         bytes=manifest.num_bytes,
     )
@@ -164,9 +152,8 @@ def fact_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
         "model": f"{model['family']}, {counted(facts.num_layers, 'layer')}, width {model['hidden_size']}, "
         f"{counted(model['num_heads'], 'head')}, vocabulary {model['vocab_size']:,}",
     }
-    if (loss := facts.validation_loss) is not None:
-        perplexity = f"{math.exp(loss):.4g}" if loss < MOST_NATS else "too large to show"
-        rows["validation"] = f"{loss:.5g} nats per token, perplexity {perplexity}"
+    if facts.validation_loss is not None:
+        rows["validation"] = f"{facts.validation_loss:.5g} nats per token"
     rows |= dict(source_rows(facts))
     rows["precision"] = facts.precision or "unknown"
     rows["dataset"] = _short(facts.dataset_fingerprint)
@@ -191,13 +178,10 @@ def cost_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
     cost = facts.cost
     if cost is None:
         return [("cost", "unknown: the checkpoint has no history")]
-    flops, tokens = f"{scientific(cost.flops.total)} FLOPs", f"{short_count(cost.tokens)} tokens"
-    row = (
-        "cost",
-        f"{flops}, {tokens} in {counted(cost.steps, 'step')}, {duration(cost.device_seconds)} of device time",
-    )
+    work = f"{short_count(cost.tokens)} tokens in {counted(cost.steps, 'step')}"
+    row = f"{scientific(cost.flops.total)} FLOPs, {work}, {duration(cost.device_seconds)} of device time"
     missing = ("", "incomplete: the cost of an imported ancestor is not known and not included")
-    return [row] if cost.complete else [row, missing]
+    return [("cost", row)] if cost.complete else [("cost", row), missing]
 
 
 def generation_rows(facts: CheckpointFacts) -> list[tuple[str, ...]]:
@@ -215,48 +199,19 @@ def generation_rows(facts: CheckpointFacts) -> list[tuple[str, ...]]:
 
 def _token_range(generation: GenerationFacts, pattentions: Sequence[str], layers: set[int]) -> str:
     """The tokens in each of `pattentions`, over those layers: one number, or the smallest and the largest."""
-    counts: set[int] = set()
-    for name in pattentions:
-        tokens = generation.tokens[name]
-        counts |= {tokens} if isinstance(tokens, int) else {tokens[layer] for layer in layers}
-    return f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
+    tokens = [generation.tokens[name] for name in pattentions]
+    counts = {count for part in tokens for count in ([part] if isinstance(part, int) else [part[i] for i in layers])}
+    return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
 
 
 def lineage_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
-    """Each operation of the history, oldest first: its name, and what it did with the size, cost and place after it."""
-    lineage, pairs = facts.lineage, pairwise((None, *facts.lineage.history))
-    rows: list[tuple[str, str]] = [(entry.operation, _step_words(before, entry)) for before, entry in pairs if entry]
-    if rows:
-        return rows
-    parent = f"from a checkpoint with the manifest {_short(lineage.parent)}; " if lineage.parent else ""
-    return [(lineage.operation, f"{parent}what came before is not recorded")]
-
-
-def _step_words(before: HistoryEntry | None, entry: HistoryEntry) -> str:
-    made = f", in {entry.made_in}" if entry.made_in else ""
-    flops = scientific(entry.cost.flops.total)
-    size = f"{short_count(entry.num_parameters)} parameters, {flops} FLOPs so far{made}, {_short(entry.hash)}"
-    return f"{_operation_words(before, entry)}; {size}"
-
-
-def _operation_words(before: HistoryEntry | None, entry: HistoryEntry) -> str:
-    settings: dict[str, Any] = entry.determined_by
-    if entry.operation == "train":
-        start = before.cost if before else TrainingCost()
-        steps = counted(entry.cost.steps - start.steps, "step")
-        return f"{steps}, {short_count(entry.cost.tokens - start.tokens)} tokens"
-    if entry.operation == "init":
-        return f"drawn at random, seed {settings.get('seed', 'unknown')}"
-    if entry.operation == "shrink":
-        dropped = settings.get("drop_generations", 1)
-        return f"the newest {plural(dropped, 'generation', f'{dropped} generations')} removed"
-    if entry.operation == "import":
-        return "made by another program"
-    policy = settings.get("policy")
-    # A growth of tokens alone is not determined by `depth`, so its history leaves that out.
-    how = settings.get("operator") or (policy_words(policy, new_layers=True) if isinstance(policy, dict) else "")
-    size = f"{short_count(before.num_parameters)} -> {short_count(entry.num_parameters)}" if before else ""
-    return f"{size} ({how}, seed {settings.get('seed', 'unknown')})"
+    """Each operation of the history, oldest first: its name, and the size, the cost and the place after it."""
+    rows = []
+    for entry in facts.lineage.history:
+        made = f", in {entry.made_in}" if entry.made_in else ""
+        size, flops = short_count(entry.num_parameters), scientific(entry.cost.flops.total)
+        rows.append((entry.operation, f"{size} parameters, {flops} FLOPs so far{made}"))
+    return rows or [(facts.lineage.operation, "what came before is not recorded")]
 
 
 def _short(digest: str | None) -> str:

@@ -47,7 +47,7 @@ class CheckedFile:
             why = "broken, and moved here" if self.kind == "set aside" else "never finished"
             return f"{self.path}: {self.kind} ({why}), not checked"
         if not self.whole:
-            return self.problem or f"{self.path} is broken"
+            return str(self.problem)
         read = f"{counted(self.num_files, 'file')}, {counted(self.bytes, 'byte')}"
         return f"{self.path}: OK, {read if self.num_files else self.kind}"
 
@@ -104,8 +104,7 @@ def check(target: CheckedFile, on_bytes: OnBytes = lambda num_bytes: None) -> Ch
         else:
             return target
     except (UserError, OSError) as error:
-        problem = str(error) if str(path) in str(error) else f"{path}: {error}"
-        return replace(target, whole=False, problem=problem)
+        return replace(target, whole=False, problem=str(error) if str(path) in str(error) else f"{path}: {error}")
     return replace(target, whole=True, num_files=len(sizes), bytes=sum(sizes))
 
 
@@ -152,14 +151,11 @@ def section(comparison: Comparison) -> Section:
         f"{comparison.dtype} is {limit}{promise}"
     )
     old, new = comparison.old, comparison.new
-    logits = f"differ by at most {comparison.largest_difference:.1e}, {comparison.mean_difference:.1e} on average"
-    text = f"{comparison.num_sequences} x {counted(comparison.context, 'token')} of {comparison.dataset.name}"
     facts = (
         ("OLD", f"{old.path} ({short_count(old.num_parameters)} parameters)"),
         ("NEW", f"{new.path} ({short_count(new.num_parameters)} parameters)"),
         ("lineage", _descent_words(comparison.lineage)),
-        ("text", text),
-        ("logits", f"{logits}; OLD's largest is {comparison.largest_logit:.3g}"),
+        ("text", f"{comparison.num_sequences} x {counted(comparison.context, 'token')} of {comparison.dataset.name}"),
         ("loss", f"{old.loss:.5f} -> {new.loss:.5f} nats per token, a jump of {comparison.jump:+.1e}"),
         *(("no gradient", _gradient_words(counts)) for counts in comparison.gradients or ()),
     )
@@ -170,11 +166,8 @@ def _descent_words(descent: Descent) -> str:
     shared = f"{descent.num_shared_files} of OLD's {descent.num_old_files} files are in NEW"
     if descent.operation is None:
         return f"NEW does not name OLD as its parent; {shared}"
-    made = {"train": "trained", "expand": "expanded", "shrink": "shrunk", "import": "imported"}[descent.operation]
-    if descent.growth is None:
-        return f"NEW was {made} from OLD; {shared}"
-    promise = "preserves" if descent.growth.preserves else "may change"
-    return f"NEW was {made} from OLD, which {promise} the function; {growth_words(descent.growth)}; {shared}"
+    how = f" ({growth_words(descent.growth)})" if descent.growth else ""
+    return f"NEW was made from OLD by {descent.operation}{how}; {shared}"
 
 
 def _gradient_words(counts: GenerationGradients) -> str:

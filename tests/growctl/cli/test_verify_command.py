@@ -142,9 +142,8 @@ def test_the_screen_fits_80_columns_and_shows_every_measurement(old, new, call):
     lines = call("verify", old, new, *FEW).splitlines()
     assert max(len(line) for line in lines if str(old.parent) not in line) <= 80
     words = " ".join(" ".join(lines).split())
-    assert "expanded from OLD, which preserves the function; init matched" in words
+    assert "NEW was made from OLD by expand (init matched, tau ramp); 23 of OLD's" in words
     assert f"OLD {old} (6.75k parameters) NEW {new} (9.06k parameters)" in words
-    assert "tau ramp; 23 of OLD's" in words
     assert "no gradient generation 0: 0 of 60 tokens no gradient generation 1: 0 of 72 tokens" in words
 
 
@@ -158,7 +157,7 @@ def test_transformers_have_no_gradients_of_tokens(old, dataset, call):
     deep = old.with_name("deep")
     expand_transformer(small, deep, TRANSFORMER.model_copy(update={"num_layers": 4}), "stack")
     words = " ".join(call("verify", small, deep, *FEW).split())
-    assert "expanded from OLD, which may change the function; stack; " in words
+    assert "NEW was made from OLD by expand (stack); " in words
     assert "no gradient" not in words
     told = document(call("verify", small, deep, *FEW, "--json"))
     assert told["comparison"]["gradients"] is None

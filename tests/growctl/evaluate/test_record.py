@@ -10,7 +10,7 @@ from growctl.evaluate.record import place_of, record
 from growctl.ledger.entries import ScoreEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
-from growctl.ledger.lines import append_scores, read_scores
+from growctl.ledger.lines import append_lines, read_lines
 from growctl.runs.find import newest_scores
 from growctl.runs.lock import hold
 from growctl.runs_dir import RunPaths
@@ -46,7 +46,7 @@ def test_scores_of_a_runs_checkpoint_are_in_its_ledger_and_its_stage(run: RunPat
     stage = run.stage(0, "small")
     assert record(stage.final, SCORES, {"limit": None}).ledger == run.ledger
     (found,) = scores_in(run)
-    assert found == read_scores(stage.scores)[0]
+    assert found == read_lines(stage.scores, ScoreEntry)[0]
     assert (found.stage, found.checkpoint, found.manifest) == ("small", "final", manifest_hash(stage.final))
     assert (found.task, found.metric, found.value, found.settings) == ("piqa", "acc", 0.5, {"limit": None})
 
@@ -95,13 +95,13 @@ def test_a_broken_ledger_keeps_the_scores_in_the_stage(run: RunPaths):
     run.ledger.write_bytes(b"not a ledger" * 1000)
     recorded = record(run.stage(0, "small").final, SCORES, {})
     assert "the ledger is broken" in (recorded.why_not or "")
-    assert [score.task for score in read_scores(run.stage(0, "small").scores)] == ["piqa"]
+    assert [score.task for score in read_lines(run.stage(0, "small").scores, ScoreEntry)] == ["piqa"]
 
 
 def test_recording_the_scores_of_the_file_again_changes_nothing(run: RunPaths):
     record(run.stage(0, "small").final, SCORES, {})
     with Ledger.open(run.ledger) as ledger:
-        ledger.record_scores(read_scores(run.stage(0, "small").scores))
+        ledger.record_scores(read_lines(run.stage(0, "small").scores, ScoreEntry))
         assert len(ledger.scores("small")) == 1
         with pytest.raises(LedgerError, match="no stage 'huge'"):
             ledger.record_scores([ScoreEntry("huge", "final", "", "", "piqa", "acc", "none", 0.5)])
@@ -109,12 +109,12 @@ def test_recording_the_scores_of_the_file_again_changes_nothing(run: RunPaths):
 
 def test_a_line_that_a_crash_cut_off_is_skipped(tmp_path: Path):
     entry = ScoreEntry("small", "final", "", "", "piqa", "acc", "none", 0.5)
-    append_scores(tmp_path / "scores.jsonl", [entry])
+    append_lines(tmp_path / "scores.jsonl", [entry])
     with (tmp_path / "scores.jsonl").open("a") as file:
         file.write('{"stage": "sm')
-    assert read_scores(tmp_path / "scores.jsonl") == [entry]
-    append_scores(tmp_path / "scores.jsonl", [entry])
-    assert read_scores(tmp_path / "scores.jsonl") == [entry, entry], "the line after it is whole"
+    assert read_lines(tmp_path / "scores.jsonl", ScoreEntry) == [entry]
+    append_lines(tmp_path / "scores.jsonl", [entry])
+    assert read_lines(tmp_path / "scores.jsonl", ScoreEntry) == [entry, entry], "the line after it is whole"
 
 
 def test_another_tokenizer_does_not_replace_the_figure_of_the_checkpoints_own(run: RunPaths, tmp_path: Path):

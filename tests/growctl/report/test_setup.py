@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from growctl.ledger.lines import read_starts, record_start
+from growctl.ledger.lines import RunStart, read_lines, record_start
 from growctl.report import setup
 from growctl.runs.find import find_runs
 from growctl.runs.runs import EvaluationPoint, RunReport
@@ -42,7 +42,7 @@ def test_runs_of_one_environment_share_a_sentence_with_the_versions_that_their_l
     ladder(runs)
     control(runs, 900, 1.30)
     record_start(RunPaths(runs / "quick"), ["growctl", "run", "quickstart"])
-    versions = read_starts(RunPaths(runs / "quick"))[0].software
+    versions = read_lines(RunPaths(runs / "quick").starts, RunStart)[0].software
     assert versions.keys() == {"python", "growctl", "torch", "deepspeed"}
     [sentence] = texts(setup.environment_section(runs_on_zero_2(runs)))
     assert sentence == (
@@ -80,10 +80,10 @@ def test_a_command_that_was_given_again_is_listed_once_and_secrets_are_hidden(ru
 def test_damaged_lines_of_starts_are_skipped(runs: Path) -> None:
     ladder(runs)
     run = RunPaths(runs / "quick")
-    assert read_starts(run) == []
+    assert read_lines(run.starts, RunStart) == []
     run.starts.write_bytes(b'{"at": 1}\n\xff\n[]\n{"at": "x", "command": "no list", "software": {}}\n')
     record_start(run, ["growctl", "run", "a"])
-    assert [start.command for start in read_starts(run)] == [("growctl", "run", "a")]
+    assert [start.command for start in read_lines(run.starts, RunStart)] == [("growctl", "run", "a")]
 
 
 SCHEDULE = "name: {name}\nseed: {seed}\nstages: [{{name: small, train_steps: 10}}]\n"

@@ -63,10 +63,10 @@ def test_the_lineage_has_every_operation_with_its_size_cost_and_place(final):
     shrink(Path("grown"), Path("back"))
     told = words(show("back"))
     for line in [
-        "init drawn at random, seed 7; 2.45k parameters, 0 FLOPs so far,",
-        "train 11 steps, 2.82k tokens; 2.45k parameters, 6.00e09 FLOPs so far, in quick/small,",
-        "expand 2.45k -> 3.6k (init matched, tau ramp, seed 0); 3.6k parameters, 6.00e09 FLOPs so far,",
-        "shrink the newest generation removed; 2.45k parameters, 6.00e09 FLOPs so far,",
+        "init 2.45k parameters, 0 FLOPs so far",
+        "train 2.45k parameters, 6.00e09 FLOPs so far, in quick/small",
+        "expand 3.6k parameters, 6.00e09 FLOPs so far",
+        "shrink 2.45k parameters, 6.00e09 FLOPs so far",
     ]:
         assert line in told
 
@@ -74,7 +74,7 @@ def test_the_lineage_has_every_operation_with_its_size_cost_and_place(final):
 def test_the_cost_and_the_loss_are_shown(final):
     told = words(show("quick"))
     assert "cost 6.00e09 FLOPs, 2.82k tokens in 11 steps, 1m 16s of device time" in told
-    assert "validation 2 nats per token, perplexity 7.389" in told
+    assert "validation 2 nats per token" in told
 
 
 def test_a_cost_that_is_incomplete_or_unknown_says_so(final):
@@ -83,7 +83,7 @@ def test_a_cost_that_is_incomplete_or_unknown_says_so(final):
     rewrite_lineage(final, history=(), parent="f" * 64)
     told = words(show(final))
     assert "cost unknown: the checkpoint has no history" in told
-    assert "train from a checkpoint with the manifest ffffffffffff...; what came before is not recorded" in told
+    assert "train what came before is not recorded" in told
     assert json.loads(show(final, "--json"))["cost"] is None
 
 
@@ -108,7 +108,6 @@ def test_layers_are_counted_with_the_generation_that_added_them(final):
     told = words(show("deeper"))
     assert f"0 {layers} 5 10 " in told
     assert "1 2 0 to 3 0 to 6 " in told
-    assert "(init matched, tau ramp, depth interleave, seed 0)" in told
     assert json.loads(show("deeper", "--json"))["generations"][1]["new_layers"] == grown.new_layers
 
 
@@ -161,7 +160,7 @@ def test_a_cost_that_no_training_can_have_is_rejected(claim):
 
 
 def test_a_loss_that_cannot_be_shown_is_left_out_and_the_last_one_before_stands_in(final):
-    for loss, told in [(math.nan, None), (math.inf, None), (1e4, "perplexity too large to show")]:
+    for loss, told in [(math.nan, None), (math.inf, None), (1e4, "10000 nats")]:
         rewrite_lineage(final, training=TrainingRecord(validation_loss=loss))
         assert ("validation" in show(final)) == (told is not None)
         assert (told or "") in words(show(final))
