@@ -206,7 +206,7 @@ def _token_range(generation: GenerationFacts, pattentions: Sequence[str], layers
 
 def lineage_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
     """Each operation of the history, oldest first: its name, and the size, the cost and the place after it."""
-    rows = []
+    rows: list[tuple[str, str]] = []
     for entry in facts.lineage.history:
         made = f", in {entry.made_in}" if entry.made_in else ""
         size, flops = short_count(entry.num_parameters), scientific(entry.cost.flops.total)
