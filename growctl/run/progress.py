@@ -7,9 +7,7 @@ from growctl.ladder.stage_plans import StagePlan
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.launch_block import HardwareBlock, peak_flops
 from growctl.text.formatting import duration, scientific, short_count
-from stages.counted import counted
 from stages.metrics import Record
-from stages.spec import progress_at
 
 
 class StageProgress:
@@ -38,11 +36,6 @@ class StageProgress:
             self.validation = "not finite" if record["loss"] is None else f"{record['loss']:.4f}"
 
     @property
-    def is_active(self) -> bool:
-        """Whether its workers run."""
-        return self.state in ("starting", "training")
-
-    @property
     def num_steps(self) -> int:
         """Its steps: the budget, or for a finished stage the steps that it took."""
         return self.step if self.state == "done" else self.plan.num_steps
@@ -50,12 +43,8 @@ class StageProgress:
     @property
     def flops_per_second(self) -> float | None:
         """Training FLOPs per second, over all devices, at the last measured speed."""
-        seconds = self.seconds_of(1)
-        return self.plan.step_flops.total / seconds if seconds else None
-
-    def seconds_of(self, num_steps: int) -> float | None:
-        """Seconds that this many of its steps take at the last measured speed, without evaluations and saving."""
-        return num_steps * self.plan.tokens_per_step / self.tokens_per_second if self.tokens_per_second else None
+        speed = self.tokens_per_second
+        return self.plan.step_flops.total / self.plan.tokens_per_step * speed if speed else None
 
     def mfu(self, hardware: HardwareBlock) -> float | None:
         """Model FLOPs utilisation: the share of the devices' peak that training reaches; None without a known peak."""
@@ -63,13 +52,6 @@ class StageProgress:
             return None
         peak = peak_flops(hardware.flops, self._start["device"], self._start["precision"])
         return self.flops_per_second / (self._start["num_devices"] * peak) if peak else None
-
-    @property
-    def ramp(self) -> float | None:
-        """The share of its way that the growth's ramp, or tau, has come at the last update; None before and after."""
-        over_steps = self.plan.ramp_steps or self.plan.anneal_steps or 0
-        is_rising = self.state == "training" and self.step <= over_steps > 0
-        return progress_at(self.step - 1, over_steps) if is_rising else None
 
 
 class LadderProgress:
@@ -90,7 +72,7 @@ class LadderProgress:
     @property
     def active(self) -> StageProgress | None:
         """The stage that trains now."""
-        return next((stage for stage in self.stages.values() if stage.is_active), None)
+        return next((stage for stage in self.stages.values() if stage.state in ("starting", "training")), None)
 
     @property
     def flops(self) -> float:
@@ -108,34 +90,15 @@ class LadderProgress:
         speeds = [stage.flops_per_second for stage in self.stages.values() if stage.flops_per_second]
         return (self.all_flops - self.flops) / speeds[-1] if speeds else None
 
-    def steps_to_growth(self, stage: StageProgress) -> tuple[StagePlan, int] | None:
-        """The stage that the next growth leads to, and the steps before it; None if none comes after `stage`.
-
-        Releases, and stages that do not grow, come before the growth.
-        """
-        parts, num_steps = list(self.stages.values()), 0
-        for part in parts[parts.index(stage) :]:
-            if part.plan.is_grown and part is not stage:
-                return part.plan, num_steps
-            num_steps += part.num_steps - part.step
-        return None
-
     def facts(self) -> Iterator[tuple[str, str]]:
         """The facts of the run as (label, text), and of the stage that trains now, if one does."""
         if stage := self.active:
             training = "not logged yet" if stage.loss is None else f"{stage.loss:.4f}"
             yield "loss", f"{training}, validation {stage.validation or 'not measured yet'}"
             yield "speed", self._speed(stage)
-            if stage.ramp is not None:
-                yield "ramp", f"{stage.ramp:.2f}"
         if self.seconds_left:
-            of_stage = stage.seconds_of(stage.num_steps - stage.step) if stage else None
-            in_stage = "" if of_stage is None else f"{duration(of_stage)} in the stage, "
-            yield "time left", f"{in_stage}{duration(self.seconds_left)} in all"
+            yield "time left", duration(self.seconds_left)
         yield "compute", f"{scientific(self.flops)} of {scientific(self.all_flops)} FLOPs"
-        if stage and (growth := self.steps_to_growth(stage)):
-            plan, num_steps = growth
-            yield "growth", f"in {counted(num_steps, 'step')}, to {short_count(plan.num_parameters)} parameters"
 
     def line(self) -> str:
         """The same facts in one line, for a log, while a stage trains."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from rich.console import Console, Group
@@ -23,22 +24,14 @@ from stages.counted import counted
 from stages.generate.text_samples import TextSamples
 from stages.metrics import Record
 
-PLAIN_SECONDS = 10.0
-"""A plain screen prints a line of training progress at most this often, in its first minutes."""
-
-LATER_SECONDS = 60.0
-"""The same, once it is FIRST_SECONDS old: a run of a week should not fill its log."""
-
-FIRST_SECONDS = 600.0
+PLAIN_SECONDS = 30.0
+"""A plain screen prints a line of training progress at most this often."""
 
 WRITES = "writes:"
 """Ends the line above a text that a stage's model wrote. Each line of the text is indented, or empty."""
 
 OTHER_COLUMNS = 70
 """Characters of a line that the view keeps for everything but the bar; names of stages above 24 may break."""
-
-STAGES_AROUND = 4
-"""How many stages the live view shows before and after the one that trains now."""
 
 
 class Screen:
@@ -49,8 +42,7 @@ class Screen:
         self.console = console
         self.ladder = LadderProgress("", [], None)
         self._timestamps = timestamps
-        self._first = time.monotonic()
-        self._last_line = 0.0
+        self._last_line = -PLAIN_SECONDS
         self._last_phase = ""
 
     def run_started(
@@ -137,7 +129,7 @@ class Screen:
     def _is_line_due(self) -> bool:
         """Whether enough time has passed since the last line of progress; starts it anew if so."""
         now = time.monotonic()
-        is_due = now - self._last_line >= (PLAIN_SECONDS if now - self._first < FIRST_SECONDS else LATER_SECONDS)
+        is_due = now - self._last_line >= PLAIN_SECONDS
         self._last_line = now if is_due else self._last_line
         return is_due
 
@@ -175,21 +167,18 @@ class LiveScreen(Screen):
         self._live.stop()
 
     def preparing(self, phase: str, fraction: float | None) -> None:
-        """The dataset is being prepared."""
         if not self._phase.startswith(f"data: {phase}: "):  # figures say more
             self._phase = f"data: {phase}" + (f" {fraction:.0%}" if fraction is not None else "")
 
     def preparing_work(self, work: Meter) -> None:
-        """The dataset is being prepared: figures about it, once a second."""
         self._phase = f"data: {work_words(work)}"
 
     def run_finished(self) -> None:
         """Every stage is done: prints the final table and clears the live view for the next run."""
-        self.console.print(view(self.ladder, self.console.width, around=len(self.ladder.stages)))
+        self.console.print(view(self.ladder, self.console.width))
         self.ladder = LadderProgress("", [], None)
 
     def stage_started(self, plan: StagePlan) -> None:
-        """The workers of a stage were started."""
         self._phase = ""
         self.ladder.stages[plan.name].state = "starting"
 
@@ -201,38 +190,29 @@ class LiveScreen(Screen):
         return Group(*([view(self.ladder, self.console.width)] if self.ladder.stages else []), *phase)
 
 
-def view(ladder: LadderProgress, width: int, around: int = STAGES_AROUND) -> Group:
-    """A table of up to `around` stages before and after the one that trains now, and the facts of the run, in lines of
-    `width`."""
-    stages, bar_width = list(ladder.stages.values()), max(8, min(40, width - OTHER_COLUMNS))
-    present = next((index for index, stage in enumerate(stages) if stage.state != "done"), len(stages) - 1)
-    first, end = max(0, present - around), present + around + 1
+def view(ladder: LadderProgress, width: int) -> Group:
+    """The facts of the run and a table of its stages, in lines of `width`."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("stage")
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("progress")
     for heading in ("steps", "validation", "state"):
         table.add_column(heading, justify="right", no_wrap=True)
-    if first:
-        table.add_row(Text(f"{first} earlier", FAINT))
-    for stage in stages[first:end]:
+    bar = partial(ProgressBar, style=FAINT, complete_style=BUSY, finished_style=GOOD)
+    for stage in ladder.stages.values():
         table.add_row(
             NameCell(stage.plan.name),
             short_count(stage.plan.num_parameters),
-            ProgressBar(
-                stage.num_steps, stage.step, width=bar_width, style=FAINT, complete_style=BUSY, finished_style=GOOD
-            ),
+            bar(stage.num_steps, stage.step, width=max(8, min(40, width - OTHER_COLUMNS))),
             f"{stage.step}/{stage.num_steps}",
             stage.validation,
             stage.state,
-            style="bold" if stage.is_active else "",
+            style="bold" if stage is ladder.active else "",
         )
-    if end < len(stages):
-        table.add_row(Text(f"{len(stages) - end} later", FAINT))
     facts = Table.grid(padding=(0, 2, 0, 0))
     for label, text in ladder.facts():
         facts.add_row(Text(label, "bold"), Text(text))
-    return Group(Text(ladder.name, "bold", overflow="fold"), table, Text(), facts)
+    return Group(Text(ladder.name, "bold", overflow="fold"), facts, Text(), table)
 
 
 def work_words(work: Meter) -> str:

@@ -50,11 +50,6 @@ RUNS: dict[str, tuple[Schedule, dict[str, int], dict[str, Any]]] = {
         {"0-124m-base": 120_000, "0-124m-base/release": 12_000, "1-354m-english": 1_234},
         H100,
     ),
-    "many": (
-        ladder((50,) * 30, launch={"hardware": {"flops": "1T"}}, evaluation=RARELY),
-        {f"stage-{index}": 50 for index in range(14)} | {"stage-14": 30},
-        H100,
-    ),
 }
 """By name: a schedule, the steps done by stage, and the start record of its workers."""
 

@@ -79,17 +79,9 @@ def panes() -> Iterator[dict[tuple[str, int], Pane]]:
 
 WIDTHS = [width for width, _ in SIZES]
 FACTS = {
-    "small": (
-        *("3.4568, validation 3.2110", "1.23M tokens/s, MFU n/a", "0.56", "0s in the stage", "0s in all"),
-        *("3.49e08 of 1.44e09 FLOPs", "in 21 steps, to 18.9k parameters"),
-    ),
+    "small": (*("3.4568, validation 3.2110", "1.23M tokens/s, MFU n/a", "time left 0s", "3.49e08 of 1.44e09 FLOPs"),),
     "big": (
-        *("3.4568, validation 3.2110", "1.23M tokens/s, MFU 21.3%", "0.51", "14h 0m in the stage"),
-        *("2d 13h in all", "6.00e19 of 4.33e20 FLOPs", "in 130,766 steps, to 293M parameters"),
-    ),
-    "many": (
-        *("3.4568, validation 3.2110", "1.23M tokens/s, MFU 5.3%", "0s in all"),
-        *("2.00e10 of 6.83e10 FLOPs", "in 20 steps, to 58.8k parameters"),
+        *("3.4568, validation 3.2110", "1.23M tokens/s, MFU 21.3%", "time left 2d 13h", "6.00e19 of 4.33e20 FLOPs"),
     ),
 }
 
@@ -112,26 +104,15 @@ def test_no_name_heading_or_number_of_the_table_is_cut(
     assert "…" not in pane.text
     assert "..." not in pane.text
     rows = pane.lines[[line.startswith("stage ") for line in pane.lines].index(True) + 1 :]
-    shown = [line.split()[0] for line in rows[: rows.index("")] if not re.match(r"\d+ (earlier|later)", line)]
+    shown = [line.split()[0] for line in rows if re.search(r" \d+/\d+ ", line)]
     schedule, done, _ = RUNS[run]
     known = {stage.name for stage in schedule.stages} | {f"{stage.name}/release" for stage in schedule.stages}
     assert set(shown) <= known
     assert list(done)[-1] in shown
     for line in rows[: len(shown)]:
-        assert line.split()[0] not in known or re.search(r" \d+/\d+ ", line)
-        assert re.search(r" (done|waiting|training|(\d+ (earlier|later)))$", line) or "er" in line[-7:]
+        assert line.split()[0] in known
+        assert re.search(r" \d+/\d+ .*(done|waiting|training)$", line)
     assert max(map(len, pane.lines)) <= width
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_run_of_more_stages_than_lines_shows_those_around_the_present_one_and_counts_the_rest(
-    panes: dict[tuple[str, int], Pane], width: int
-) -> None:
-    pane = panes["many", width]
-    shown = len(re.findall(r"^stage-\d+ ", pane.text, re.MULTILINE))
-    counted = [int(number) for number in re.findall(r"^(\d+) (?:earlier|later) *$", pane.text, re.MULTILINE)]
-    assert shown + sum(counted) == 30
-    assert (shown, len(counted)) == (9, 2)
 
 
 def test_a_wider_terminal_shows_a_longer_bar(panes: dict[tuple[str, int], Pane]) -> None:
