@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.sizes import growth_before, is_grown, layer_tokens, num_layers, stage_models, tokens_so_far
+from growctl.ladder.sizes import growth_of, num_layers, stage_models, tokens_so_far
 from growctl.ladder.stage_plans import (
     finished_models,
     has_decayed,
@@ -30,7 +30,7 @@ from growctl.text.formatting import scientific
 from growctl.text.suggestion import did_you_mean
 from model.config import TokenformerConfig
 from model.errors import UserError
-from model.policy import invalid_combination, rejection_reason
+from model.policy import invalid_combination
 from model.transformer_sizes import PRESERVING, WIDENING, Operator
 from stages.data.spec import SourceSpec
 from stages.engine.muon_limits import muon_conflicts
@@ -190,9 +190,9 @@ def _sizes(schedule: Schedule) -> Iterator[Row]:
     if schedule.model.family == "transformer":
         return
     for index, stage in enumerate(schedule.stages):
-        before = num_layers(schedule, index - 1)
+        before, whose = num_layers(schedule, index - 1), "the stage before" if index else "the start checkpoint"
         shrinks = stage.num_layers is not None and (index > 0 or schedule.base) and stage.num_layers < before
-        allowed = f"must be {before} or more, the depth of {_whose(index)}; a growth only adds"
+        allowed = f"must be {before} or more, the depth of {whose}; a growth only adds"
         yield f"stages.{index}.num_layers", shrinks, allowed
         if (layers := stage.layers) is not None:
             unknown = not layers or max(layers) >= before or len(set(layers)) < len(layers)
@@ -208,26 +208,6 @@ def _sizes(schedule: Schedule) -> Iterator[Row]:
         first = next(index for index, depth in enumerate(depths) if depth)
         for key, tokens in zip(("attention_tokens", "ffn_tokens"), tokens_so_far(schedule, first), strict=True):
             yield f"stages.{first}.{key}", not tokens, "is missing; the first stage with layers needs a number of them"
-
-
-def _growths(schedule: Schedule) -> Iterator[Row]:
-    reads = [(stage_batch(schedule, index), stage_weights(schedule, index)) for index in range(len(schedule.stages))]
-    for index, stage in enumerate(schedule.stages):
-        here, growth = f"stages.{index}", growth_before(schedule, index)
-        for key in ("attention_tokens", "ffn_tokens"):
-            fewest = min(getattr(growth, key), default=0)
-            least = (getattr(stage, key) or 0) - fewest
-            yield f"{here}.{key}", fewest < 0, f"must be {least} or more, as in {_whose(index)}; a growth only adds"
-        if schedule.growth.depth == "copy-stack" and growth.new_layers:
-            before = len(growth.attention_tokens)
-            allowed = f"must be a multiple of the {before} of {_whose(index)} with growth.depth = 'copy-stack'"
-            yield f"{here}.num_layers", not before or num_layers(schedule, index) % before, allowed
-        repeats = index > 0 and not is_grown(schedule, index) and reads[index] == reads[index - 1]
-        yield here, repeats, "has the size, batch, context and mixture of the stage before; merge them, or change one"
-
-
-def _whose(index: int) -> str:
-    return "the stage before" if index else "the start checkpoint"
 
 
 def _batches(schedule: Schedule) -> Iterator[Row]:
@@ -281,8 +261,7 @@ def _training(schedule: Schedule) -> Iterator[Row]:
 
 def _growth(schedule: Schedule) -> Iterator[Row]:
     growth, rate = schedule.growth, schedule.learning_rate
-    added = [growth_before(schedule, index) for index in range(len(schedule.stages))]
-    ends_early, deepens = growth.when == "slope", any(each.new_layers for each in added)
+    ends_early = growth.when == "slope"
     if growth.preset != "custom" and (departures := growth.departures(growth.preset)):
         wanted = ", ".join(f"{key} = {value!r}" for key, value in departures.items())
         allowed = f"sets {wanted}; drop your values (as an override: ~growth.KEY), or set preset to custom"
@@ -291,17 +270,10 @@ def _growth(schedule: Schedule) -> Iterator[Row]:
     yield "growth.slope", ends_early != (growth.slope is not None), "goes with growth.when = 'slope', which needs it"
     undecayed = (rate.shape, rate.span) == ("wsd", "ladder")
     yield "growth.when", ends_early and not undecayed, "needs learning_rate.shape wsd and learning_rate.span ladder"
-    if schedule.model.family == "transformer":
-        yield from _transformer_growth(schedule) if _grows(schedule) else ()
-        return
-    yield "growth.operator", growth.operator is not None, "is for a transformer; a tokenformer grows by growth.init"
-    reason = invalid_combination(growth.init, growth.tau, growth.copy_noise)
-    if not reason and any(each.adds_tokens for each in added):
-        reason = rejection_reason(growth.policy(), schedule.model.score_function)
-    yield "growth", reason, reason or ""
-    yield "growth.preset", deepens and growth.preset == "official", "the official code cannot add layers; use custom"
-    jumps = deepens and growth.depth == "copy-stack" and not growth.allow_jump
-    yield "growth.depth", jumps, "changes the function; that needs growth.allow_jump = true"
+    if schedule.model.family == "tokenformer":
+        yield "growth.operator", growth.operator is not None, "is for a transformer; a tokenformer grows by growth.init"
+        reason = invalid_combination(growth.init, growth.tau, growth.copy_noise)
+        yield "growth", reason, reason or ""
 
 
 def _transformer_growth(schedule: Schedule) -> Iterator[Row]:
@@ -322,16 +294,13 @@ def _transformer_growth(schedule: Schedule) -> Iterator[Row]:
     yield "growth.copy_noise", noisy, f"goes with growth.operator {' or '.join(sorted(WIDENING))}"
 
 
-def _grows(schedule: Schedule) -> bool:
-    return any(is_grown(schedule, index) for index in range(len(schedule.stages)))
-
-
 def _controls(schedule: Schedule) -> Iterator[Row]:
     kinds = [control.kind for control in schedule.controls]
     unnamed = bool(kinds and schedule.name) and not RUN_NAME.fullmatch(str(schedule.name))
     yield "name", unnamed, f"must be {NAME_ALLOWED}"
+    needs = list(_needs_of_controls(schedule)) if kinds else []
     for index, control in enumerate(schedule.controls):
-        for kind, is_impossible, needed in _needs_of_controls(schedule):
+        for kind, is_impossible, needed in needs:
             yield f"controls.{index}.kind", kind == control.kind and is_impossible, f"needs {needed}"
         twice = control.kind in kinds[:index]
         yield f"controls.{index}.kind", twice, "is already in the list; give that entry all the budgets"
@@ -341,29 +310,53 @@ def _controls(schedule: Schedule) -> Iterator[Row]:
 
 def _needs_of_controls(schedule: Schedule) -> Iterator[Row]:
     """The kind of a control, whether the ladder lacks what it needs, and what that is."""
-    is_tokenformer, stages = schedule.model.family == "tokenformer", range(len(schedule.stages))
-    uneven = is_tokenformer and any(len(set(layer_tokens(schedule, index))) > 1 for index in stages)
+    is_tokenformer, models = schedule.model.family == "tokenformer", list(stage_models(schedule))
+    uneven = any(
+        len({(block.query.num_tokens, block.ffn.num_tokens) for block in getattr(each.final, "blocks", ())}) > 1
+        for each in models
+    )
     for kind in ("tokenformer-scratch", "best-scratch", "scratch-of-each-size", "single-jump"):
         yield kind, uneven, "layers of equal size; this ladder grows only some layers"
     yield "tokenformer-scratch", not is_tokenformer, "a tokenformer; the schedule has none"
-    yield "transformer-scratch", not num_layers(schedule, len(stages) - 1), "a ladder that ends with layers"
-    several = sum(is_grown(schedule, index) for index in stages[1:]) > 1
+    yield "transformer-scratch", not models[-1].final.num_layers, "a ladder that ends with layers"
+    several = sum(each.is_grown for each in models[1:]) > 1
     yield "single-jump", not several, "three stages or more, with two growths or more between them"
-    deepens = any(growth_before(schedule, index).new_layers for index in stages)
+    deepens = any(each.growth.new_layers for each in models)
     is_official = not schedule.growth.departures("official")
-    impossible = not is_tokenformer or deepens or is_official or not _grows(schedule)
+    impossible = not is_tokenformer or deepens or is_official or not any(each.is_grown for each in models)
     yield "official-growth", impossible, "a tokenformer that grows, by tokens alone and by another policy"
 
 
 def _models(schedule: Schedule) -> Iterator[Row]:
     """The first stage whose model cannot be built."""
-    models = stage_models(schedule)
-    for index in range(len(schedule.stages)):
+    models, before = stage_models(schedule), schedule.base.model if schedule.base else None
+    for index, stage in enumerate(schedule.stages):
         try:
-            next(models)
+            before = next(models).final
         except UserError as error:
-            yield f"stages.{index}", True, str(error)
+            shrinks = False
+            if isinstance(before, TokenformerConfig):
+                growth = growth_of(schedule, index, before)
+                for key in ("attention_tokens", "ffn_tokens"):
+                    fewest = min(getattr(growth, key), default=0)
+                    least, shrinks = (getattr(stage, key) or 0) - fewest, shrinks or fewest < 0
+                    yield f"stages.{index}.{key}", fewest < 0, f"must be {least} or more; a growth only adds"
+            yield f"stages.{index}", not shrinks, str(error)
             return
+
+
+def _growths(schedule: Schedule) -> Iterator[Row]:
+    models = list(stage_models(schedule))
+    reads = [(stage_batch(schedule, index), stage_weights(schedule, index)) for index in range(len(models))]
+    for index in range(1, len(models)):
+        repeats = not models[index].is_grown and reads[index] == reads[index - 1]
+        allowed = "has the size, batch, context and mixture of the stage before; merge them, or change one"
+        yield f"stages.{index}", repeats, allowed
+    if schedule.model.family == "transformer":
+        yield from _transformer_growth(schedule) if any(each.is_grown for each in models) else ()
+        return
+    is_official = schedule.growth.preset == "official" and any(each.growth.new_layers for each in models)
+    yield "growth.preset", is_official, "the official code cannot add layers; use custom"
 
 
 def _ladder_budget(schedule: Schedule) -> Iterator[Row]:
@@ -387,9 +380,10 @@ def _ladder_budget(schedule: Schedule) -> Iterator[Row]:
 
 def _ramps(schedule: Schedule) -> Iterator[Row]:
     can_ramp = schedule.model.family == "tokenformer" and schedule.growth.tau in ("ramp", "anneal")
-    for index, (stage, steps) in enumerate(zip(schedule.stages, stage_steps(schedule), strict=True)):
+    models, all_steps = stage_models(schedule), stage_steps(schedule)
+    for index, (stage, each, steps) in enumerate(zip(schedule.stages, models, all_steps, strict=True)):
         if stage.ramp_steps is not None:
-            adds_tokens = is_grown(schedule, index) and (not index or growth_before(schedule, index).adds_tokens)
+            adds_tokens = each.is_grown and (not index or each.growth.adds_tokens)
             here, allowed = f"stages.{index}.ramp_steps", "is for a stage that adds parameter tokens with growth.tau"
             yield here, not adds_tokens or not can_ramp, f"{allowed} ramp or anneal; leave it out"
             yield here, stage.ramp_steps >= steps, f"must be less than the stage's {steps} steps"
@@ -426,10 +420,9 @@ def _releases(schedule: Schedule) -> Iterator[Row]:
 
 _TABLES: tuple[tuple[Callable[[Schedule], Iterator[Row]], ...], ...] = (
     (_start,),
-    (_texts, _model, _stages, _budgets, _sizes, _batches, _training, _growth, _controls),
-    (_growths, _micro_batch),
-    (_models,),
-    (_ladder_budget,),
+    (_texts, _model, _stages, _budgets, _sizes, _batches, _training, _growth),
+    (_models, _micro_batch),
+    (_growths, _controls, _ladder_budget),
     (_ramps, _decay),
     (_releases,),
 )

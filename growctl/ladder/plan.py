@@ -19,7 +19,6 @@ from growctl.ladder.costs import (
     total_cost,
 )
 from growctl.ladder.datasets import known_sizes
-from growctl.ladder.sizes import is_grown
 from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.warnings import plan_notes, plan_warnings, schedule_warnings
 from growctl.launch.resolve import planned_devices
@@ -62,10 +61,11 @@ def start_line(schedule: Schedule) -> str | None:
     base, flops = schedule.base, schedule.base_flops
     if base is None:
         return None
-    does = "grows" if is_grown(schedule, 0) else "trains on"
+    first = plan_stages(schedule)[0]
+    does = "grows" if first.is_grown else "trains on"
     trained = f", trained in run {base.run}" if base.run else ""
-    sizes = f"{short_count(base.num_parameters)} -> {short_count(plan_stages(schedule)[0].num_parameters)} parameters"
-    what = f"Stage {schedule.stages[0].name} {does} {base.path}{trained}: {sizes}"
+    sizes = f"{short_count(base.num_parameters)} -> {short_count(first.num_parameters)} parameters"
+    what = f"Stage {first.name} {does} {base.path}{trained}: {sizes}"
     if flops is None:
         return f"{what}. The cost of this checkpoint is not known and not counted; set start.flops to count it."
     return f"{what}. The budgets of controls count its {scientific(flops)} FLOPs; the tables leave them out."

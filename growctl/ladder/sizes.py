@@ -1,11 +1,10 @@
 """Computes the model of each stage, with the growth of every layer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from growctl.schedule.blocks import Schedule, StageBlock
+from growctl.schedule.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
-from model.depth import Depth, placed_after
 from model.errors import UserError
 from model.policy import TauPolicy, anneal_config, grow_config, ramp_config
 from model.transformer_sizes import check_transformer_growth
@@ -42,44 +41,6 @@ def num_layers(schedule: Schedule, index: int) -> int:
     return given[-1] if given else schedule.model.num_layers
 
 
-def layer_tokens(schedule: Schedule, index: int) -> list[tuple[int, int]]:
-    """(attention tokens, FFN tokens) of each layer in stage `index` of a tokenformer; -1: of the start checkpoint.
-
-    Tokens that the schedule lacks count as 0.
-    """
-    base = schedule.base.model if schedule.base else None
-    if isinstance(base, TokenformerConfig):
-        tokens, stages = [(block.query.num_tokens, block.ffn.num_tokens) for block in base.blocks], range(index + 1)
-    else:
-        tokens, stages = [tokens_so_far(schedule, 0)] * num_layers(schedule, 0), range(1, index + 1)
-    for i in stages:
-        grown = _grown_layers(schedule.stages[i], tokens)
-        new_layers = max(0, num_layers(schedule, i) - len(tokens))
-        tokens = _with_new_layers(grown, new_layers, schedule.growth.depth, tokens_so_far(schedule, i))
-    return tokens
-
-
-def _with_new_layers(
-    tokens: list[tuple[int, int]], new_layers: int, depth: Depth, if_none: tuple[int, int]
-) -> list[tuple[int, int]]:
-    """The tokens of old and new layers in forward order; new ones have `if_none` in a model without layers."""
-    if not tokens:
-        return [if_none] * new_layers
-    follows = placed_after(depth, len(tokens), new_layers)
-    like = [i % len(tokens) for i in range(new_layers)] if depth == "copy-stack" else follows
-    new = [(place, tokens[layer]) for place, layer in zip(follows, like, strict=True)]
-    return [size for _, size in sorted([*enumerate(tokens), *new], key=lambda placed: placed[0])]
-
-
-def _grown_layers(stage: StageBlock, tokens: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The tokens of the layers that had `tokens` before `stage`. What a stage leaves out stays as it was."""
-    growing = range(len(tokens)) if stage.layers is None else stage.layers
-    return [
-        (stage.attention_tokens or attention, stage.ffn_tokens or ffn) if layer in growing else (attention, ffn)
-        for layer, (attention, ffn) in enumerate(tokens)
-    ]
-
-
 def tokens_so_far(schedule: Schedule, index: int) -> tuple[int, int]:
     """The last (attention tokens, FFN tokens) that the stages up to `index` set; 0 where they set none."""
     stages = schedule.stages[: index + 1]
@@ -88,42 +49,25 @@ def tokens_so_far(schedule: Schedule, index: int) -> tuple[int, int]:
     return (attention or [0])[-1], (ffn or [0])[-1]
 
 
-def growth_before(schedule: Schedule, index: int) -> Growth:
-    """What the growth before stage `index` adds: nothing for a first stage that does not grow a checkpoint."""
-    if schedule.model.family == "transformer":
-        return Growth()
-    has_before = index > 0 or schedule.base is not None
-    before = layer_tokens(schedule, index - 1 if has_before else 0)
-    after = _grown_layers(schedule.stages[index], before) if has_before else before
-    added = [(a - b, f - g) for (a, f), (b, g) in zip(after, before, strict=True)]
-    new_layers = max(0, num_layers(schedule, index) - len(before))
+def growth_of(schedule: Schedule, index: int, before: TokenformerConfig) -> Growth:
+    """What stage `index` adds to the model `before` it. What the stage leaves out stays as it was."""
+    stage = schedule.stages[index]
+    growing = range(before.num_layers) if stage.layers is None else stage.layers
+
+    def added(wanted: int | None, sizes: list[int]) -> tuple[int, ...]:
+        return tuple(wanted - size if wanted and layer in growing else 0 for layer, size in enumerate(sizes))
+
+    new_layers = num_layers(schedule, index) - before.num_layers
     return Growth(
-        attention_tokens=tuple(attention for attention, _ in added),
-        ffn_tokens=tuple(ffn for _, ffn in added),
+        attention_tokens=added(stage.attention_tokens, [block.query.num_tokens for block in before.blocks]),
+        ffn_tokens=added(stage.ffn_tokens, [block.ffn.num_tokens for block in before.blocks]),
         new_layers=new_layers,
-        layer_tokens=tokens_so_far(schedule, index) if new_layers > 0 and not before else None,
+        layer_tokens=tokens_so_far(schedule, index) if new_layers and not before.blocks else None,
     )
 
 
-def is_grown(schedule: Schedule, index: int) -> bool:
-    """Whether a growth comes before stage `index`. Without one, it trains the model of the stage before on."""
-    if schedule.model.family == "transformer":
-        return index > 0 and _transformer_sizes(schedule, index) != _transformer_sizes(schedule, index - 1)
-    return growth_before(schedule, index).is_any
-
-
-def tau_after_growth(schedule: Schedule, index: int) -> TauPolicy | None:
-    """What happens to tau in stage `index`; None if its newest tokens have been trained before.
-
-    A start checkpoint that was only expanded keeps the policy of its own growth.
-    """
-    if is_grown(schedule, index):
-        return schedule.growth.tau
-    return schedule.base.expanded_with if schedule.base and index == 0 else None
-
-
 class StageModels(NamedTuple):
-    """The models at both ends of a stage."""
+    """The models at both ends of a stage, and how the first one grew from the stage before."""
 
     initial: TokenformerConfig | TransformerConfig
     """At the stage's first step, right after the growth."""
@@ -131,17 +75,34 @@ class StageModels(NamedTuple):
     final: TokenformerConfig | TransformerConfig
     """At its end, fully ramped in or annealed."""
 
+    is_grown: bool
+    """Whether a growth comes before the stage. Without one, it trains the model that it starts from on."""
+
+    tau: TauPolicy | None
+    """What happens to tau in the stage; None if its newest tokens have been trained before. A start checkpoint that
+    was only expanded keeps the policy of its own growth."""
+
+    growth: Growth = Growth()
+    """What the growth adds; empty for a transformer and for a new model."""
+
 
 def stage_models(schedule: Schedule) -> Iterator[StageModels]:
     """The models of every stage, in order. Raises UserError at the first stage that cannot grow from the one before."""
-    if schedule.model.family == "transformer":
-        for index in range(len(schedule.stages)):
-            model = _transformer(schedule, index)
-            yield StageModels(initial=model, final=model)
-        return
-    block, before = schedule.model, schedule.base.model if schedule.base else None
+    base, block = schedule.base, schedule.model
+    before: TokenformerConfig | TransformerConfig | None = base.model if base else None
     for index in range(len(schedule.stages)):
-        if before is None:
+        growth, grows = Growth(), False
+        if block.family == "transformer":
+            transformer = _transformer(schedule, index)
+            initial: TokenformerConfig | TransformerConfig = transformer
+            grows = before not in (None, transformer)
+            if isinstance(before, TransformerConfig) and grows and schedule.growth.operator:
+                check_transformer_growth(before, transformer, schedule.growth.operator)
+        elif isinstance(before, TokenformerConfig):
+            growth = growth_of(schedule, index, before)
+            grows = growth.is_any
+            initial = grow_config(before, **growth._asdict(), policy=schedule.growth.policy()) if grows else before
+        else:
             attention_tokens, ffn_tokens = tokens_so_far(schedule, 0)
             initial = tokenformer_config(
                 num_layers=num_layers(schedule, 0),
@@ -154,13 +115,13 @@ def stage_models(schedule: Schedule) -> Iterator[StageModels]:
                 rotary_fraction=block.rotary_fraction,
                 rotary_base=block.rotary_base,
             )
-        else:
-            assert isinstance(before, TokenformerConfig)
-            growth, grows = growth_before(schedule, index)._asdict(), is_grown(schedule, index)
-            initial = grow_config(before, **growth, policy=schedule.growth.policy()) if grows else before
-        ramped = ramp_config(initial, 1.0)
-        before = anneal_config(ramped, 1.0) if tau_after_growth(schedule, index) == "anneal" else ramped
-        yield StageModels(initial, final=before)
+        untrained = base.expanded_with if base and index == 0 else None
+        tau = schedule.growth.tau if grows else untrained
+        before = initial
+        if isinstance(initial, TokenformerConfig):
+            ramped = ramp_config(initial, 1.0)
+            before = anneal_config(ramped, 1.0) if tau == "anneal" else ramped
+        yield StageModels(initial, before, grows, tau, growth)
 
 
 def attending(
@@ -173,24 +134,17 @@ def attending(
     return model.model_copy(update={"document_end_id": end_of_text_id if schedule.data.document_mask else None})
 
 
-def _transformer_sizes(schedule: Schedule, index: int) -> tuple[int, int, int]:
-    """(layers, width, FFN size) of a transformer in stage `index`."""
+def _transformer(schedule: Schedule, index: int) -> TransformerConfig:
     model = schedule.model
     width, ffn_size = model.hidden_size, model.ffn_size or 4 * model.hidden_size
     for stage in schedule.stages[: index + 1]:
         ffn_size = stage.ffn_size or max(1, ffn_size * (stage.hidden_size or width) // width)
         width = stage.hidden_size or width
-    return num_layers(schedule, index), width, ffn_size
-
-
-def _transformer(schedule: Schedule, index: int) -> TransformerConfig:
-    model = schedule.model
-    depth, width, ffn_size = _transformer_sizes(schedule, index)
     head_width = model.hidden_size // model.num_heads
     if width % head_width:
         raise UserError(f"hidden_size {width} must be a multiple of the heads' width, {head_width}")
-    config = TransformerConfig(
-        num_layers=depth,
+    return TransformerConfig(
+        num_layers=num_layers(schedule, index),
         hidden_size=width,
         num_heads=width // head_width,
         ffn_size=ffn_size,
@@ -198,6 +152,3 @@ def _transformer(schedule: Schedule, index: int) -> TransformerConfig:
         rotary_fraction=model.rotary_fraction,
         rotary_base=model.rotary_base,
     )
-    if is_grown(schedule, index) and schedule.growth.operator:
-        check_transformer_growth(_transformer(schedule, index - 1), config, schedule.growth.operator)
-    return config

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from growctl.ladder.sizes import Growth, attending, growth_before, is_grown, stage_models, tau_after_growth
+from growctl.ladder.sizes import Growth, attending, stage_models
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule, StageBatch, evaluation_length, longest_context, stage_batch
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
@@ -129,15 +129,14 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
     batches = [stage_batch(schedule, index) for index in range(len(steps))]
     positions, measured_at = stage_positions(batches, steps), batches[-1].sequence_length
     growth, plans = schedule.growth, []
-    for index, (stage, (initial, grown)) in enumerate(zip(schedule.stages, models, strict=True)):
-        model, batch, num_steps = attending(schedule, grown), batches[index], steps[index]
+    for index, (stage, grown) in enumerate(zip(schedule.stages, models, strict=True)):
+        model, batch, num_steps = attending(schedule, grown.final), batches[index], steps[index]
         attended_tokens = schedule.data.attended_at(batch.sequence_length)
         own_flops = forward_flops_per_token(model, attended_tokens).total
         recomputed = recomputed_flops_per_token(model, attended_tokens) if schedule.launch.recompute_every else 0.0
-        tau = tau_after_growth(schedule, index)
-        unfinished, newest = is_grown(schedule, index) and tau == "ramp", index
-        if isinstance(initial, TokenformerConfig) and isinstance(model, TokenformerConfig):
-            unfinished, newest = has_unfinished_ramps(initial), model.newest_generation
+        unfinished, newest = grown.tau == "ramp", index
+        if isinstance(grown.initial, TokenformerConfig) and isinstance(model, TokenformerConfig):
+            unfinished, newest = has_unfinished_ramps(grown.initial), model.newest_generation
         ramp, anneal = (
             min(stage.ramp_steps or max(1, round(share * num_steps)), num_steps - 1)  # the last update comes at its end
             for share in (growth.ramp, growth.anneal)
@@ -153,16 +152,16 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
                 first_step=sum(steps[:index]),
                 batch=batch,
                 first_token=positions[index],
-                step_flops=step_flops(schedule, index, grown),
+                step_flops=step_flops(schedule, index, grown.final),
                 step_recomputed_flops=batch.tokens * recomputed,
                 evaluation_flops_per_token=forward_flops_per_token(model, schedule.data.attended_at(measured_at)).total,
                 own_evaluation_flops_per_token=own_flops if batch.sequence_length != measured_at else None,
                 learning_rate=_learning_rate(schedule, steps, index),
-                generations=growth.rules(newest, num_steps) if tau else (),
+                generations=growth.rules(newest, num_steps) if grown.tau else (),
                 ramp_steps=ramp if unfinished else 0,
-                anneal_steps=anneal if tau == "anneal" else None,
-                growth=growth_before(schedule, index),
-                is_grown=is_grown(schedule, index),
+                anneal_steps=anneal if grown.tau == "anneal" else None,
+                growth=grown.growth,
+                is_grown=grown.is_grown,
                 has_initial=index > 0 or schedule.start is not None,
             )
         )

@@ -22,9 +22,7 @@ def test_valid_schedules_give_one_line_each_and_invalid_ones_their_messages(tmp_
     assert [line.partition(": ")[0] for line in out.splitlines()] == [good, "quickstart"]
     lines = err.splitlines()
     assert lines[0].startswith(f"{typo}: growth.rump = 0.1: no such key; did you mean 'ramp'?")
-    assert (
-        lines[1] == f"{shrinks}: stages.1.ffn_tokens = 7: must be 8 or more, as in the stage before; a growth only adds"
-    )
+    assert lines[1] == f"{shrinks}: stages.1.ffn_tokens = 7: must be 8 or more; a growth only adds"
     assert lines[2] == f"{odd}: model.num_heads = 3: must divide model.hidden_size, 32"
     assert lines[3].startswith("'no_such': no such file; growctl comes with ")
     assert len(lines) == 4

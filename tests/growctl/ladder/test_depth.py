@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.sizes import Growth, growth_before, layer_tokens, stage_models
+from growctl.ladder.sizes import Growth, stage_models
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.blocks import Schedule
-from model.config import TokenformerConfig, num_parameters
+from model.config import ModelConfig, TokenformerConfig, num_parameters
 from tests.growctl.schedules import BASE, parse
 
 SMALL = {"attention_tokens": 4, "ffn_tokens": 8}
@@ -27,13 +27,19 @@ def depths(schedule: Schedule) -> list[int]:
     return [plan.model.num_layers for plan in plan_stages(schedule)]
 
 
+def sizes_of(model: ModelConfig) -> list[tuple[int, int]]:
+    assert isinstance(model, TokenformerConfig)
+    return [(block.query.num_tokens, block.ffn.num_tokens) for block in model.blocks]
+
+
 def test_a_stage_sets_the_depth_from_then_on_and_inherits_the_tokens_that_it_leaves_out():
     schedule = deepening(SMALL, {"num_layers": 4}, LARGE | {"num_layers": 4}, {"num_layers": 8, "ffn_tokens": 16})
     assert depths(schedule) == [2, 4, 4, 8]
-    sizes = [layer_tokens(schedule, index) for index in range(4)]
+    models = list(stage_models(schedule))
+    sizes = [sizes_of(each.final) for each in models]
     assert sizes == [[(4, 8)] * 2, [(4, 8)] * 4, [(6, 12)] * 4, [(6, 16)] * 8]
-    assert [growth_before(schedule, index) for index in (0, 1, 2)] == [
-        Growth((0, 0), (0, 0)),
+    assert [each.growth for each in models[:3]] == [
+        Growth(),
         Growth((0, 0), (0, 0), new_layers=2),
         Growth((2,) * 4, (4,) * 4),
     ]
@@ -48,18 +54,6 @@ def test_a_ladder_begins_without_layers_and_tells_the_size_of_its_first_ones():
     assert empty.num_parameters == 300 * 32 + 2 * 32
     assert (empty.ramp_steps, first.ramp_steps, last.ramp_steps) == (0, 0, 1)
     assert empty.flops.total < first.flops.total < last.flops.total
-
-
-@pytest.mark.parametrize("depth", ["append", "interleave", "copy-stack"])
-def test_the_sizes_computed_from_the_text_are_those_of_the_model(depth: str):
-    """Layers of two sizes show which layer each new one follows or copies."""
-    growth = {"init": "random", "tau": "recompute", "allow_jump": True, "depth": depth}
-    thirds = {"layers": [0, 4], "ffn_tokens": 20}
-    schedule = deepening(SMALL, {"layers": [1]} | LARGE, {"num_layers": 6}, thirds, growth=growth)
-    for index, models in enumerate(stage_models(schedule)):
-        assert isinstance(models.final, TokenformerConfig)
-        found = [(block.query.num_tokens, block.ffn.num_tokens) for block in models.final.blocks]
-        assert layer_tokens(schedule, index) == found
 
 
 def test_a_growth_in_depth_alone_ramps_nothing_and_suits_softmax():

@@ -32,7 +32,7 @@ OFFICIAL = {"kind": "official-growth"}
             NO_SIZES | {"model.num_layers": 0, "stages.1.layers": [0], "stages.1.ffn_tokens": 8} | ALONE,
             "stages.1.layers",
         ),
-        ({"stages.1.num_layers": 4, "stages.1.attention_tokens": 4, "growth.depth": "copy-stack"}, "growth.depth"),
+        ({"stages.1.num_layers": 4, "stages.1.attention_tokens": 4, "growth.depth": "copy-stack"}, "stages.1"),
         (
             {
                 "stages.1.num_layers": 3,
@@ -40,7 +40,7 @@ OFFICIAL = {"kind": "official-growth"}
                 "growth.depth": "copy-stack",
                 "growth.allow_jump": True,
             },
-            "stages.1.num_layers",
+            "stages.1",
         ),
         (
             FROM_NOTHING
@@ -50,7 +50,7 @@ OFFICIAL = {"kind": "official-growth"}
                 "growth.depth": "copy-stack",
                 "growth.allow_jump": True,
             },
-            "stages.1.num_layers",
+            "stages.1",
         ),
         ({"stages.1.layers": 3}, "stages.1.layers"),
         ({"stages.1.num_layers": 4, "growth.depth": "copy-stack", "growth.allow_jump": True}, "stages.1"),

@@ -59,17 +59,17 @@ def growing(**growth: Any) -> dict[str, Any]:
         (growing(operator="stak"), "growth.operator"),
         ({"growth": None}, "growth"),
         # policies
-        (growing(tau="recompute"), "growth"),
+        (growing(tau="recompute"), "stages.1"),
         (growing(preset="official", allow_jump=False), "growth.preset"),
         (growing(preset="paper-appendix", init="random", moments="reset"), "growth.preset"),
-        (growing(init="random", tau="frozen"), "growth"),
-        (growing(init="copy", tau="recompute", copy_noise=0.5), "growth"),
+        (growing(init="random", tau="frozen"), "stages.1"),
+        (growing(init="copy", tau="recompute", copy_noise=0.5), "stages.1"),
         (growing(init="zero-key"), "growth"),
         (growing(init="zero-key", tau="per-generation", allow_jump=True), "growth"),
         (growing(copy_noise=0.5, allow_jump=True), "growth"),
         (growing(init="copy", tau="recompute") | {"stages.1.ffn_tokens": 16}, "stages.1"),
-        (growing(init="zero-key", tau="frozen", allow_jump=True) | {"model.score_function": "softmax"}, "growth"),
-        (growing(allow_jump=True) | {"model.score_function": "softmax"}, "growth"),
+        (growing(init="zero-key", tau="frozen", allow_jump=True) | {"model.score_function": "softmax"}, "stages.1"),
+        (growing(allow_jump=True) | {"model.score_function": "softmax"}, "stages.1"),
         # when
         (growing(when="slope"), "growth.slope"),
         (growing(slope=1e-9), "growth.slope"),
@@ -166,7 +166,7 @@ def test_a_ladder_is_accepted_if_its_policy_is_exact_for_its_scores_or_may_jump(
             schedule = ladder((4, 8), (8, 16), (24, 48), growth=growth, model=model)
             assert [g.number for g in last_model(schedule).blocks[0].query.generations] == [0, 1, 2]
         else:
-            with pytest.raises(ScheduleError, match=r"^s\.yaml: growth: "):
+            with pytest.raises(ScheduleError, match=r"^s\.yaml: (growth|stages\.1): "):
                 ladder((4, 8), (8, 16), (24, 48), growth=growth, model=model)
 
 

@@ -170,7 +170,7 @@ def test_uneven_attention_and_fewer_tokens_are_refused(tmp_path: Path) -> None:
     assert "differ in size in" in refusal(tmp_path, f"start.checkpoint={base}")
     base = write_base(tmp_path / "larger", base_config(6, 8))
     line = refusal(tmp_path, f"start.checkpoint={base}")
-    assert "stages.0.attention_tokens = 4: must be 6 or more, as in the start checkpoint; a growth only adds" in line
+    assert "stages.0.attention_tokens = 4: must be 6 or more; a growth only adds" in line
 
 
 def test_a_start_that_names_nothing_or_too_much_is_one_clear_line(base: Path) -> None:
