@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from growctl.ledger.books import UNKNOWN
 from growctl.runs.runs import RunReport, StageReport
 
 SEED = "seed"
@@ -67,7 +68,8 @@ def _conditions(run: RunReport) -> dict[str, Any]:
         if not (key.startswith("data.") and key.endswith("_text"))
     }
     values |= {"dataset": dataset_name(run)}
-    return values | ({"precision": " and ".join(sorted(run.precisions))} if run.precisions else {})
+    precisions = {precision for _, _, precision in run.machines} - {UNKNOWN}
+    return values | ({"precision": " and ".join(sorted(precisions))} if precisions else {})
 
 
 def _steps(run: RunReport) -> dict[str, Any]:

@@ -147,15 +147,11 @@ class Cost:
 
     def share(self, fraction: float) -> "Cost":
         """The part of this cost that belongs to `fraction` of its steps."""
-        shares = {f.name: _share(getattr(self, f.name), fraction) for f in fields(Cost)}
+        values = {f.name: getattr(self, f.name) for f in fields(Cost)}
+        if not fraction:  # no part of an unknown value is 0
+            values = {name: 0.0 if value is None else value for name, value in values.items()}
+        shares = {name: None if value is None else value * fraction for name, value in values.items()}
         return Cost(**shares | {name: round(shares[name]) for name in ("steps", "tokens")})
-
-
-def _share(value: Any, fraction: float) -> Any:
-    """`value` times `fraction`. No part of an unknown value is 0."""
-    if value is None:
-        return None if fraction else 0.0
-    return value * fraction
 
 
 @dataclass(frozen=True)
@@ -201,7 +197,7 @@ class WorkEntry(Cost):
 
 @dataclass(frozen=True)
 class SplitCost:
-    """Cost, with repeated and reused work counted separately. Split costs can be added."""
+    """Cost, with repeated and reused work counted separately."""
 
     kept: Cost = Cost()
     rolled_back: Cost = Cost()
@@ -226,9 +222,6 @@ class SplitCost:
     def model(self) -> Cost:
         """What the model has cost, whichever run paid for it: all but what interruptions from outside repeated."""
         return self.trained + self.rolled_back
-
-    def __add__(self, other: "SplitCost") -> "SplitCost":
-        return SplitCost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 @dataclass(frozen=True)

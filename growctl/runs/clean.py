@@ -73,8 +73,6 @@ class Removable:
     stage: str | None
     """The directory of the stage or release, below the run's `stages`."""
     bytes: int
-    relies_on: Path | None = None
-    """The checkpoint that makes this one superfluous. It must be intact when this one is removed."""
 
 
 @dataclass(frozen=True)
@@ -199,9 +197,9 @@ def _in_idle_run(run: RunPaths, needed: NeededCheckpoints, trunks: bool) -> Iter
 
 
 def _in_stage(run: RunPaths, stage: StagePaths, needed: NeededCheckpoints, trunks: bool) -> Iterator[Removable | Kept]:
-    def removable(path: Path, kind: Kind, relies_on: Path | None = None) -> Removable:
+    def removable(path: Path, kind: Kind) -> Removable:
         place = str(stage.directory.relative_to(run.stages))
-        return Removable(path, kind, run.directory.name, place, DiskUse.of(path).bytes, relies_on)
+        return Removable(path, kind, run.directory.name, place, DiskUse.of(path).bytes)
 
     leftovers = stage.leftovers()  # only the run's own processes write these, and the run is idle
     for path in sorted(stage.directory.iterdir()):
@@ -223,11 +221,9 @@ def _in_stage(run: RunPaths, stage: StagePaths, needed: NeededCheckpoints, trunk
         elif why := needed.why_needed(path, checkpoint):
             yield Kept(path, why)
         elif path in conversions:
-            yield removable(path, "conversion", stage.final)
-        elif checkpoint.step not in trunk_steps:
-            yield removable(path, "checkpoint", stage.final)
-        elif trunks:
-            yield removable(path, "trunk", stage.final)
+            yield removable(path, "conversion")
+        elif trunks or checkpoint.step not in trunk_steps:
+            yield removable(path, "trunk" if checkpoint.step in trunk_steps else "checkpoint")
         else:
             yield Kept(path, "a finished ladder is extended from it; --trunks removes it too")
 
@@ -304,9 +300,12 @@ def _remove_from_run(runs: RunsPaths, name: str, items: list[Removable], removed
             raise RunError(why)
         with hold(run.directory):
             still = set(_in_idle_run(run, NeededCheckpoints.of(others), trunks=True))
-            problems = {path: _problem(path) for path in dict.fromkeys(item.relies_on for item in items)}
+            replaced = (item.path.parent for item in items if item.kind != "leftover")
+            problems = {folder: _problem(StagePaths(folder).final) for folder in dict.fromkeys(replaced)}
             for item in items:
-                problem = problems[item.relies_on] if item in still else "it has changed since it was listed"
+                problem = problems.get(item.path.parent) if item.kind != "leftover" else None
+                if item not in still:
+                    problem = "it has changed since it was listed"
                 if problem:
                     removed.skipped.append(Kept(item.path, problem))
                 else:
@@ -315,11 +314,10 @@ def _remove_from_run(runs: RunsPaths, name: str, items: list[Removable], removed
         removed.skipped += [Kept(item.path, str(error)) for item in items]
 
 
-def _problem(checkpoint: Path | None) -> str | None:
-    """What is wrong with the checkpoint that makes others superfluous; None if it is intact or there is none."""
+def _problem(final: Path) -> str | None:
+    """What is wrong with the result that makes other checkpoints superfluous; None if it is intact."""
     try:
-        if checkpoint:
-            verify_checkpoint(checkpoint)
+        verify_checkpoint(final)
     except CheckpointError as error:
         return f"it may still be needed: {error}"
     return None

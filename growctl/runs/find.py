@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from growctl.ledger.books import UNKNOWN
 from growctl.ledger.entries import AnomalyEntry, Cost, RunEntry, ScoreEntry, StageEntry
 from growctl.ledger.file import LedgerError, NothingRecorded
 from growctl.ledger.ledger import Ledger
@@ -184,7 +183,6 @@ def read_run(path: Path) -> RunReport:
         points=tuple(points),
         directory=path.parent,
         relaunched=relaunched,
-        precisions=frozenset(precision for _, _, precision in machines) - {UNKNOWN},
         machines=machines,
         anomalies=tuple(anomalies),
         notes=tuple(notes),
@@ -221,7 +219,7 @@ def _stage_report(
         previous_loss = run.base.validation_loss  # both were measured on the same validation tokens
     start_size = before[-1].num_parameters if before else None
     grown = bool(run.base or before) and not stage.branch_of and stage.num_parameters != start_size
-    same = ("name", "num_parameters", "num_embedding_parameters", "num_layers", "sequence_length", "tokens_per_step")
+    same = ("name", "num_parameters", "num_layers", "sequence_length", "tokens_per_step")
     return StageReport(
         **{name: getattr(stage, name) for name in (*same, "branch_of", "decayed")},
         step_flops=stage.step_flops.total,
@@ -283,5 +281,6 @@ def _samples(place: StagePaths) -> tuple[TextSample, ...]:
     """The texts of a finished stage; none if a former checkpoint wrote them."""
     texts = read_samples(place.samples)
     has_weights = (place.final / MANIFEST_NAME).is_file()  # else they were removed, to save space
-    is_own = texts and (not has_weights or manifest_hash(place.final) == texts.checkpoint)
-    return texts.samples if texts and is_own else ()
+    if texts is None or (has_weights and manifest_hash(place.final) != texts.checkpoint):
+        return ()
+    return texts.samples

@@ -19,8 +19,6 @@ class StageReport:
 
     name: str
     num_parameters: int
-    num_embedding_parameters: int | None = None
-    """The part of `num_parameters` in the embedding and the output layer."""
     num_layers: int | None = None
     """Layers of its model; None if not recorded."""
     sequence_length: int | None = None
@@ -127,7 +125,7 @@ class ControlToCome:
     num_parameters: int | None
     """None if not known."""
     state: str
-    """As `growctl status` calls it: `not started`, `running`, `stopped`, `failed`, ..."""
+    """As `growctl status` calls it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +141,6 @@ class RunReport(RunEntry):
     directory: Path
     relaunched: tuple[str, ...] = ()
     """The conditions of its launch that changed when it resumed."""
-    precisions: frozenset[str] = frozenset()
-    """The precisions that it was trained in: `bf16`, `fp32`."""
     machines: tuple[tuple[str, int, str], ...] = ()
     """The device, the number of devices and the precision of its training, reused work included, in its order."""
     anomalies: tuple[tuple[str, AnomalyEntry], ...] = ()

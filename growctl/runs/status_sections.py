@@ -1,6 +1,5 @@
 """What `growctl status` says of runs: a line for each, or each in full, and how to resume them."""
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -55,14 +54,8 @@ def runs_section(runs: Sequence[RunStatus], ladders: Collection[str]) -> Section
         Column("validation loss", cell=lambda run: _loss(run.current and run.current.validation_loss)),
         Column("left", cell=lambda run: Cell(_left(run.current) if run.state == "running" else "")),
     )
-    sets: dict[str, Counter[str]] = {}
-    for run in runs:
-        if run.group and run.control is None:
-            sets.setdefault(run.group, Counter())[run.state] += 1
-    counts = {group: ", ".join(f"{number} {state}" for state, number in sets[group].items()) for group in sets}
     remarks = [remark for run in runs for remark in _remarks(run, f"{run.name}: ")]
-    of_sets = [Paragraph(f"set {group}: {states}") for group, states in counts.items()]
-    return Section("runs", "", (Table.of("runs", columns, rows_of(columns, runs)), *of_sets, *remarks))
+    return Section("runs", "", (Table.of("runs", columns, rows_of(columns, runs)), *remarks))
 
 
 def status_sections(document: StatusDocument, *, details: bool) -> list[Section]:
@@ -82,9 +75,8 @@ def status_sections(document: StatusDocument, *, details: bool) -> list[Section]
 
 
 def _run_section(run: RunStatus) -> Section:
-    """One run in full: every stage with its progress, checkpoint and devices."""
+    """One run in full: every stage with its progress, and the newest checkpoint."""
     what = f"control ({run.control}) of {run.control_of}" if run.control else "ladder"
-    sizes = [short_count(s.num_parameters) for s in run.stages if s.num_parameters and not s.branch_of]
     run_set = f", of the set {RunSet(run.group, run.overrides)}" if run.group else ""
     columns = (
         Column("stage", is_number=False, cell=lambda stage: Cell(stage.name)),
@@ -95,12 +87,10 @@ def _run_section(run: RunStatus) -> Section:
         Column("tokens/s", cell=lambda s: Cell(short_count(s.tokens_per_second) if s.tokens_per_second else "")),
         Column("left", cell=lambda stage: Cell(_left(stage))),
     )
-    parts: list[Part] = [Paragraph(f"{what} {' -> '.join(sizes)}{run_set}")]
+    parts: list[Part] = [Paragraph(f"{what}{run_set}")]
     parts.append(Table.of("stages", columns, rows_of(columns, run.stages)))
-    if saved := [stage for stage in run.stages if stage.checkpoint]:
-        parts.append(
-            Paragraph(f"{saved[-1].name} was last saved {_ago(saved[-1].checkpoint_at)}: {saved[-1].checkpoint}")
-        )
+    for stage in [stage for stage in run.stages if stage.checkpoint_at][-1:]:
+        parts.append(Paragraph(f"{stage.name} was last saved {_ago(stage.checkpoint_at)}: {stage.checkpoint}"))
     return Section("run", f"{run.name}: {run.state}{_holder(run)}", (*parts, *_remarks(run, "")))
 
 
@@ -131,12 +121,10 @@ def _remarks(run: RunStatus, prefix: str) -> Iterator[Paragraph]:
 
 def _place(run: RunStatus) -> str:
     """The current stage and its position, such as `1-164k 2/3`."""
-    stage, num_stages = run.current, len(run.stages)
-    if stage is None or num_stages == 1:
-        return stage.name if stage else ""
-    if run.state == "finished":
-        return f"{num_stages}/{num_stages}"
-    return f"{stage.name} {run.stages.index(stage) + 1}/{num_stages}"
+    if run.current is None:
+        return ""
+    place = f" {run.stages.index(run.current) + 1}/{len(run.stages)}" if len(run.stages) > 1 else ""
+    return run.current.name + place
 
 
 def _steps(stage: StageStatus | None, brief: bool = False) -> str:
@@ -159,17 +147,13 @@ def _left(stage: StageStatus | None) -> str:
 
 
 def _holder(run: RunStatus) -> str:
-    """The process that holds the run, since when, and when its workers last wrote a record."""
+    """The process that holds the run, and when its workers last wrote a record."""
     if run.since is None:
         return ""
-    process = f"process {run.process}" if run.process else "a process"
-    where = f" on {run.host}" if run.host else ""
     last = run.current and run.current.last_record_at
     word = f", last record {_ago(last)}" if last else ""
-    return f" since {datetime.fromisoformat(run.since).astimezone():%Y-%m-%d %H:%M} ({process}{where}{word})"
+    return f" (process {run.process or '?'} on {run.host or '?'}{word})"
 
 
-def _ago(moment: str | None) -> str:
-    if moment is None:
-        return "?"
+def _ago(moment: str) -> str:
     return f"{duration((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())} ago"

@@ -53,7 +53,7 @@ DOCUMENTS = (SCHEDULE, *FILES, *COMMANDS)
 
 NOT_IN_DOCUMENTS = {
     "AnomalyEntry": ("stage",),  # a report names it beside
-    "RunReport": ("directory", "points", "precisions"),
+    "RunReport": ("directory", "points"),
     "StageCost": ("plan",),
     "RunCost": ("schedule",),
     "Plan": ("devices", "sizes", "missing", "measurements"),

@@ -55,7 +55,7 @@ def run(name: str, loss: float | None = 2.0, flops: float = 1e12, **fields: Any)
         directory=Path("runs") / name,
         dataset="/data/words",
         dataset_fingerprint="f00d",
-        precisions=frozenset({"bf16"}),
+        machines=(("cpu", 1, "bf16"),),
     )
     return replace(made, conditions=CONDITIONS | fields.pop("conditions", {}), **fields)
 
@@ -69,7 +69,7 @@ FIELDS = st.fixed_dictionaries(
         "flops": st.sampled_from([1e12, 1.01e12, 2e12]),
         "decays": st.booleans(),
         "dataset_fingerprint": TEXTS,
-        "precisions": st.sampled_from([frozenset[str](), frozenset({"fp32"})]),
+        "machines": st.sampled_from([(), (("cpu", 1, "fp32"),)]),
         "overrides": st.sampled_from([{}, {"seed": 1}, {"learning_rate.peak": 2e-3}]),
         "group": st.sampled_from([None, "sweep"]),
         "conditions": st.dictionaries(

@@ -310,5 +310,4 @@ def test_report_and_status_name_the_set(tmp_path):
     reported = report_document(find_runs(tmp_path)).runs
     assert [(run.group, run.overrides) for run in reported] == [("a", {"seed": 1}), (None, {})]
     assert [(run.group, run.overrides) for run in find_status(tmp_path)] == [("a", {"seed": 1}), (None, {})]
-    assert "set a: 1 " in printed(tmp_path)
     assert "of the set a (seed=1)" in printed(tmp_path, "a-seed-1")
