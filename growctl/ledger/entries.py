@@ -150,7 +150,7 @@ class Cost:
         values = {f.name: getattr(self, f.name) for f in fields(Cost)}
         if not fraction:  # no part of an unknown value is 0
             values = {name: 0.0 if value is None else value for name, value in values.items()}
-        shares = {name: None if value is None else value * fraction for name, value in values.items()}
+        shares: dict[str, Any] = {name: None if value is None else value * fraction for name, value in values.items()}
         return Cost(**shares | {name: round(shares[name]) for name in ("steps", "tokens")})
 
 

@@ -89,8 +89,8 @@ def _run_section(run: RunStatus) -> Section:
     )
     parts: list[Part] = [Paragraph(f"{what}{run_set}")]
     parts.append(Table.of("stages", columns, rows_of(columns, run.stages)))
-    for stage in [stage for stage in run.stages if stage.checkpoint_at][-1:]:
-        parts.append(Paragraph(f"{stage.name} was last saved {_ago(stage.checkpoint_at)}: {stage.checkpoint}"))
+    saved = [(stage, stage.checkpoint_at) for stage in run.stages if stage.checkpoint_at]
+    parts += [Paragraph(f"{stage.name} was last saved {_ago(at)}: {stage.checkpoint}") for stage, at in saved[-1:]]
     return Section("run", f"{run.name}: {run.state}{_holder(run)}", (*parts, *_remarks(run, "")))
 
 
