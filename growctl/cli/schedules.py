@@ -17,7 +17,8 @@ from growctl.text.escaping import say
 STANDARD_OUTPUT = "-"
 
 if TYPE_CHECKING:
-    from growctl.draft.fit import Drafted
+    from growctl.draft.recipe import Draft
+    from growctl.ladder.costs import Plan
 
 
 def init(
@@ -64,9 +65,9 @@ def init(
     """
     from pydantic import ValidationError
 
-    from growctl.draft.document import new_file
+    from growctl.draft.document import new_file, schedule_text
     from growctl.draft.fit import drafted
-    from growctl.draft.wish import Wish
+    from growctl.draft.recipe import Wish
     from growctl.schedule.errors import describe
     from growctl.text.formatting import short_count
     from model.errors import UserError
@@ -78,13 +79,13 @@ def init(
         raise UserError(f"--{describe(error, Wish)[0]}") from None
     name = f"{short_count(wish.params).lower()}.yaml" if file in (None, STANDARD_OUTPUT) else str(file)
     path = None if file == STANDARD_OUTPUT else new_file(name)
-    result = drafted(wish, Path(name).stem)
+    draft, planned = drafted(wish, Path(name).stem)
     if path is None:
-        print(result.text, end="")
+        print(schedule_text(draft), end="")
     else:
         with path.open("x", encoding="utf-8") as new:
-            new.write(result.text)
-    _say_drafted(result, path)
+            new.write(schedule_text(draft))
+    _say_drafted(draft, planned, path)
 
 
 def validate(
@@ -174,12 +175,11 @@ def schema(
     print(schema_text() if name == SCHEDULE else document_schema_text(name), end="")
 
 
-def _say_drafted(result: "Drafted", path: Path | None) -> None:
+def _say_drafted(draft: "Draft", plan: "Plan", path: Path | None) -> None:
     """Says what a draft holds and what to do next. On standard error if the draft itself is on standard output."""
     from growctl.ladder.costs import total_cost
     from growctl.text.formatting import scientific, short_count
 
-    plan = result.plan
     releases = [stage for stage in plan.stages if stage.branch_of]
     sizes = " -> ".join(short_count(stage.num_parameters) for stage in plan.trunk)
     line = f"{path or 'standard output'}: {sizes} parameters"
@@ -188,7 +188,7 @@ def _say_drafted(result: "Drafted", path: Path | None) -> None:
             total = total_cost(costs)
             line += f"; {what}: {short_count(total.budget_tokens)} tokens, {scientific(total.flops)} FLOPs"
     say(line, error=path is None)
-    say(f"Text: {result.draft.source.source}", error=path is None)
+    say(f"Text: {draft.source.source}", error=path is None)
     for warning in plan.warnings:
         say(f"warning: {warning}", error=True)
     if path is not None:

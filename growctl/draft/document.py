@@ -6,9 +6,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft
-from growctl.draft.sizes import NEOX_VOCABULARY, ladder_text
-from growctl.draft.wish import Wish
+from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft, Wish
+from growctl.draft.sizes import NEOX_VOCABULARY
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
 from growctl.schedule.errors import shown
 from growctl.schedule.fields import parse_count
@@ -50,7 +49,7 @@ training:
 # One warm-up, then constant, then one decay at the end of the ladder, so that growths meet a constant rate. The peak
 # follows from the last size; it is not tuned.
 learning_rate:
-  peak: {peak}
+  peak: {draft.peak:g}
   shape: wsd
   span: ladder
   warmup_steps: {draft.warmup_steps}
@@ -102,7 +101,7 @@ def schedule_text(draft: Draft) -> str:
     values: dict[str, Any] = {
         "draft": draft,
         "shape": shape,
-        "ladder": ladder_text(draft.sizes),
+        "ladder": " -> ".join(short_count(size.num_parameters) for size in draft.sizes),
         "tokens": short_count(total),
         "command": init_command(wish),
         "data": textwrap.indent(draft.source.block(shape), "  "),
@@ -112,7 +111,6 @@ def schedule_text(draft: Draft) -> str:
         "ratio": total / draft.sizes[-1].num_parameters,
         "stages": _stages(draft),
         "precision": "bf16" if shape.published else "auto",
-        "peak": _rate(draft.peak),
         "decay": DECAY_SHARE,
         "ramp": RAMP_SHARE,
         "evaluated": draft.evaluate_sequences * shape.sequence_length,
@@ -162,9 +160,3 @@ def _count(count: int) -> str:
     """350000000 -> 350M, if that loses nothing."""
     short = short_count(count)
     return short if parse_count(short) == count else str(count)
-
-
-def _rate(rate: float) -> str:
-    """0.0006 -> 6e-4."""
-    digits, exponent = f"{rate:.1e}".split("e")
-    return f"{digits.removesuffix('.0')}e{int(exponent)}"

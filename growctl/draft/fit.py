@@ -1,12 +1,11 @@
 """Fits a draft to the memory of its devices, and plans the schedule that it becomes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from growctl.draft.document import schedule_text
-from growctl.draft.recipe import SHARDINGS, Draft, Sharding, make_draft
-from growctl.draft.wish import Wish
+from growctl.draft.recipe import SHARDINGS, Draft, Sharding, Wish, make_draft
 from growctl.ladder.costs import Plan
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
@@ -17,22 +16,10 @@ from growctl.text.formatting import short_count
 from model.errors import UserError
 
 
-@dataclass(frozen=True)
-class Drafted:
-    """A finished draft."""
+def drafted(wish: Wish, name: str) -> tuple[Draft, Plan]:
+    """The draft for `wish`, with the least sharding at which all its stages and controls fit, and its plan as `name`.
 
-    draft: Draft
-    text: str
-    """The schedule's YAML."""
-
-    plan: Plan
-    """Its warnings are what `growctl plan` will warn of: nothing, unless the wish asks for it."""
-
-
-def drafted(wish: Wish, name: str) -> Drafted:
-    """The schedule for `wish`, called `name`, with the least sharding at which all its stages and controls fit.
-
-    Raises UserError if the wish cannot be fulfilled.
+    The plan warns of nothing, unless the wish asks for it. Raises UserError if the wish cannot be fulfilled.
     """
     gpus = wish.gpus or _num_gpus_here()
     draft = make_draft(wish, gpus)
@@ -45,8 +32,7 @@ def drafted(wish: Wish, name: str) -> Drafted:
             "optimizer in the host's memory; choose fewer parameters, more --gpus or larger ones"
         )
     draft = replace(draft, sharding=sharding)
-    text = schedule_text(draft)
-    return Drafted(draft, text, make_plan(_loaded(text, name)))
+    return draft, make_plan(_loaded(schedule_text(draft), name))
 
 
 def _loaded(text: str, name: str) -> Schedule:

@@ -1,4 +1,4 @@
-"""Chooses how a draft trains: tokens of each stage, batch, learning rate, intervals.
+"""What the user of `growctl init` asks for, and how its draft trains: tokens of each stage, batch, rate, intervals.
 
 docs/schedules.md has each rule with its source.
 """
@@ -6,15 +6,19 @@ docs/schedules.md has each rule with its source.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, PositiveInt
 
 from growctl.draft.sizes import Shape, Size, ladder_sizes
 from growctl.draft.text_source import TextSource, text_source
-from growctl.draft.wish import Wish
 from growctl.ladder.datasets import enough_sequences
 from growctl.ladder.warnings import OPTIMAL_TOKENS
-from growctl.schedule.fields import parse_count
+from growctl.schedule.fields import Count, parse_count
+from growctl.schedule.launch_block import Device
 from growctl.text.formatting import short_count
 from model.errors import UserError
+from model.strict import Strict
 
 BUDGETS = (0.5, 1.0, 2.0)
 """Budgets of the control from scratch: enough to find the point of equal loss between them."""
@@ -41,6 +45,32 @@ Sharding = tuple[int, str]
 """ZeRO stage and offload."""
 SHARDINGS: tuple[Sharding, ...] = ((1, "none"), (2, "none"), (3, "none"), (3, "optimizer"))
 """From the fastest to the smallest in a device's memory."""
+
+
+class Wish(Strict):
+    """The options of `growctl init`; None means the rules decide."""
+
+    params: Annotated[int, BeforeValidator(parse_count), Field(ge=150_000, le=24_000_000_000)]
+    """Parameters of the last size: from a real growth above the quickstart's first size, 115k, to the largest published
+    shape with sixteen times its width in tokens (growctl/draft/sizes.py)."""
+
+    base: Count | None = None
+    """Parameters of the first size."""
+
+    tokens: Count | None = None
+    """Data tokens of the whole ladder."""
+
+    data: str | None = None
+    """A shipped data choice, a path, a URL, or a data set on the Hugging Face hub."""
+
+    gpus: Annotated[PositiveInt | None, Field(le=1024)] = None
+    """GPUs of the machine that will train."""
+
+    device: Device | None = None
+    """The model of those GPUs."""
+
+    grow_depth: bool = False
+    """Whether layers grow as well as parameter tokens."""
 
 
 @dataclass(frozen=True)

@@ -123,15 +123,20 @@ def ladder_sizes(
 
     Raises UserError if no shape spans both.
     """
-    smallest = min(_least(shape, vocabularies) for shape in SHAPES if params <= _most(shape, vocabularies))
+    spans = {
+        shape: [_parameters(shape, vocabularies, round(e * shape.width)) for e in TOKENS_PER_WIDTH] for shape in SHAPES
+    }
+    smallest = min(least for least, most in spans.values() if params <= most)
     largest = math.floor(params / SMALLEST_GROWTH)
-    first = base or min(max(_default_base(params), smallest), largest)
+    low, high = PUBLISHED_SPAN
+    default = PUBLISHED_BASE if low <= params / PUBLISHED_BASE <= high else round(params / DEFAULT_SPAN)
+    first = base or min(max(default, smallest), largest)
     if base is not None and not smallest <= base <= largest:
         raise UserError(
-            f"--base {short_count(base)}: must be {_rounded_up(smallest)} to {short_count(largest)} for --params "
+            f"--base {short_count(base)}: must be {smallest:,} to {short_count(largest)} for --params "
             f"{short_count(params)}; all stages share one width, which suits no wider span"
         )
-    fitting = [s for s in SHAPES if _least(s, vocabularies) <= first and params <= _most(s, vocabularies)]
+    fitting = [shape for shape, (least, most) in spans.items() if least <= first and params <= most]
     shape = min(fitting, key=lambda s: abs(math.log(_parameters(s, vocabularies, s.width) / first)))
     growths = num_growths(params / first)
     wanted = [first * (params / first) ** (number / growths) for number in range(growths + 1)]
@@ -148,16 +153,6 @@ def num_growths(factor: float) -> int:
     usual = round(math.log(factor) / math.log(USUAL_GROWTH))
     fewest = math.ceil(math.log(factor) / math.log(LARGEST_GROWTH) - 1e-9)
     return max(1, usual, fewest)
-
-
-def ladder_text(sizes: Sequence[Size]) -> str:
-    """The sizes in a row: 124M -> 350M."""
-    return " -> ".join(short_count(size.num_parameters) for size in sizes)
-
-
-def _default_base(params: int) -> int:
-    low, high = (PUBLISHED_BASE * factor for factor in PUBLISHED_SPAN)
-    return PUBLISHED_BASE if low <= params <= high else round(params / DEFAULT_SPAN)
 
 
 def _depths(shape: Shape, vocabularies: Vocabularies, wanted: Sequence[float]) -> list[int]:
@@ -183,14 +178,6 @@ def _size(shape: Shape, vocabularies: Vocabularies, num_layers: int, parameters:
     return Size(num_layers, tokens, _parameters(shape, vocabularies, tokens, num_layers))
 
 
-def _least(shape: Shape, vocabularies: Vocabularies) -> int:
-    return _parameters(shape, vocabularies, round(TOKENS_PER_WIDTH[0] * shape.width))
-
-
-def _most(shape: Shape, vocabularies: Vocabularies) -> int:
-    return _parameters(shape, vocabularies, round(TOKENS_PER_WIDTH[1] * shape.width))
-
-
 @cache
 def _parameters(shape: Shape, vocabularies: Vocabularies, tokens: int, num_layers: int | None = None) -> int:
     """Parameters of a model with `tokens` in each of Q, K, V and O, by default with all the shape's layers."""
@@ -208,9 +195,3 @@ def _parameters(shape: Shape, vocabularies: Vocabularies, tokens: int, num_layer
         for count in (1, 2)
     )
     return one + (tokens - 1) * (two - one)
-
-
-def _rounded_up(count: int) -> str:
-    """`count` in three digits, never rounded down."""
-    unit = 10 ** max(0, len(str(count)) - 3)
-    return short_count(-(-count // unit) * unit)

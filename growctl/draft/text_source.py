@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from growctl.draft.sizes import NEOX_VOCABULARY, Shape, Vocabularies
 from growctl.ladder.warnings import MOST_EPOCHS
@@ -58,7 +58,8 @@ def text_source(name: str | None, train_tokens: int, most_budget: float) -> Text
     ladder's FLOPs, and at most that many times its tokens. Raises UserError for a name that stands for nothing.
     """
     if name is None:
-        enough = (choice for choice in BY_SIZE[:-1] if _has(choice, train_tokens * most_budget))
+        most = train_tokens * most_budget / MOST_EPOCHS
+        enough = (choice for choice in BY_SIZE[:-1] if most <= parse_count(_keys(choice)["approximate_tokens"]))
         return _shipped(next(enough, BY_SIZE[-1]))
     known = choices("data", [SHIPPED])
     if name in known:
@@ -95,16 +96,9 @@ def _shipped(choice: str) -> TextSource:
     return TextSource(keys["source"], "".join(f"{line}\n" for line in lines), vocabularies)
 
 
-def _has(choice: str, tokens: float) -> bool:
-    """Whether reading `tokens` of a shipped text takes few epochs."""
-    return tokens <= MOST_EPOCHS * parse_count(_keys(choice)["approximate_tokens"])
-
-
 @cache
-def _keys(choice: str) -> dict[str, Any]:
-    keys = OmegaConf.to_container(OmegaConf.load(_file(choice)))
-    assert isinstance(keys, dict)
-    return {str(key): value for key, value in keys.items()}
+def _keys(choice: str) -> Any:
+    return yaml.safe_load(_file(choice).read_text(encoding="utf-8"))
 
 
 def _file(choice: str) -> Path:

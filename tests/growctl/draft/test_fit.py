@@ -6,8 +6,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from growctl.draft.document import schedule_text
 from growctl.draft.fit import drafted
-from growctl.draft.wish import Wish
+from growctl.draft.recipe import Wish
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from model.errors import UserError
@@ -43,13 +44,13 @@ def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(wishes)
 def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: Wish) -> None:
     try:
-        result = drafted(wish, "mine")
+        _, plan = drafted(wish, "mine")
     except UserError:
         assume(False)  # bases that no width can span, and too small devices: other tests cover both
-    assert result.plan.warnings == ()
-    last = result.plan.trunk[-1]
+    assert plan.warnings == ()
+    last = plan.trunk[-1]
     assert last.num_parameters == pytest.approx(wish.params, rel=0.03)
-    total = sum(stage.budget_tokens for stage in result.plan.trunk)
+    total = sum(stage.budget_tokens for stage in plan.trunk)
     assert total == pytest.approx(wish.tokens or 20 * wish.params, rel=0.03)
     assert last.num_parameters <= wish.params * 1.03
 
@@ -57,24 +58,24 @@ def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: Wish) -> 
 @pytest.mark.parametrize("params", [150_000, 1_000_000, 24_000_000, 350_000_000, 1_400_000_000, 10_000_000_000])
 @pytest.mark.slow
 def test_a_written_draft_loads_and_plans_without_warnings(params: int, tmp_path: Path) -> None:
-    result = drafted(Wish(params=params), "mine")
-    schedule = load_schedule(file_of(tmp_path, result.text, "mine.yaml"))
+    text = schedule_text(drafted(Wish(params=params), "mine")[0])
+    schedule = load_schedule(file_of(tmp_path, text, "mine.yaml"))
     warnings = make_plan(schedule, tmp_path).warnings
     assert [warning for warning in warnings if not warning.startswith("data.source: ")] == [], "no text is here yet"
     assert schedule.name == "mine"
-    assert all(len(line) <= 120 for line in result.text.splitlines())
+    assert all(len(line) <= 120 for line in text.splitlines())
 
 
 @pytest.mark.slow
 def test_what_exceeds_a_device_is_sharded_then_offloaded_then_rejected() -> None:
-    assert drafted(Wish(params=1_400_000_000, gpus=8, device="h100"), "s").draft.sharding == (1, "none")
-    assert drafted(Wish(params=10_000_000_000, gpus=8, device="h100"), "s").draft.sharding == (3, "none")
-    assert drafted(Wish(params=3_000_000_000, gpus=1, device="a100-40gb"), "s").draft.sharding[1] == "optimizer"
+    assert drafted(Wish(params=1_400_000_000, gpus=8, device="h100"), "s")[0].sharding == (1, "none")
+    assert drafted(Wish(params=10_000_000_000, gpus=8, device="h100"), "s")[0].sharding == (3, "none")
+    assert drafted(Wish(params=3_000_000_000, gpus=1, device="a100-40gb"), "s")[0].sharding[1] == "optimizer"
     with pytest.raises(UserError, match=r"^--params 15B: does not fit on 1 x h100, .*, more --gpus"):
         drafted(Wish(params=15_000_000_000, gpus=1, device="h100"), "s")
-    assert drafted(Wish(params=15_000_000_000, gpus=4, device="h100"), "s").plan.warnings == ()
+    assert drafted(Wish(params=15_000_000_000, gpus=4, device="h100"), "s")[1].warnings == ()
 
 
 def test_tokens_far_from_optimal_are_kept_with_the_warning_that_plan_gives() -> None:
-    [warning] = drafted(Wish(params=150_000_000, tokens=100_000_000_000), "s").plan.warnings
+    [warning] = drafted(Wish(params=150_000_000, tokens=100_000_000_000), "s")[1].warnings
     assert "tokens per parameter in stage 151m, far above 20" in warning

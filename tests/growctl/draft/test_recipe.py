@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from growctl.draft.document import schedule_text
-from growctl.draft.recipe import batch_sequences, make_draft, peak_rate, stage_tokens
+from growctl.draft.recipe import Wish, batch_sequences, make_draft, peak_rate, stage_tokens
 from growctl.draft.sizes import Size
-from growctl.draft.wish import Wish
 from growctl.ladder.datasets import ENOUGH_TOKENS
 from model.errors import UserError
 

@@ -85,5 +85,5 @@ def test_every_shape_has_heads_that_divide_its_width_and_rotate_an_even_number_o
 
 @pytest.mark.parametrize("base", [1_000_000, 200_000_000, 190_000_000, 400_000_000])
 def test_a_base_that_no_width_can_span_is_rejected_with_the_allowed_range(base: int) -> None:
-    with pytest.raises(UserError, match=r"^--base \d+M: must be 6\.69M to 160M for --params 200M; "):
+    with pytest.raises(UserError, match=r"^--base \d+M: must be 6,68\d,\d+ to 160M for --params 200M; "):
         ladder_sizes(200_000_000, base, PILE, grow_depth=True)
