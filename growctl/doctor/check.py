@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from growctl.text.section import Cell, Column, Paragraph, Section, Table
+from growctl.text.section import Facts, Paragraph, Section
 
 Level = Literal["ok", "warning", "failed"]
 
@@ -82,14 +82,13 @@ def check_imports() -> str:
 
 
 def doctor_section(document: DoctorDocument) -> Section:
-    """The checks as a table, with each fix below what was found, and how many are ok, warnings and failures."""
+    """The checks, with each fix below what was found, and how many are ok, warnings and failures."""
     rows = [
-        (Cell(check.name), Cell(check.level), Cell(f"{check.what}\nfix: {check.fix}" if check.fix else check.what))
+        (check.name, f"{check.level}: {check.what}" + (f"\nfix: {check.fix}" if check.fix else ""))
         for check in document.checks
     ]
-    columns = [Column("check", is_number=False), Column("level", is_number=False), Column("what", is_number=False)]
     levels = Counter(check.level for check in document.checks)
     summary = f"ok: {levels['ok']}, warnings: {levels['warning']}, failed: {levels['failed']}"
     if levels["failed"] == len(document.checks):
         summary += ". Fix this first; growctl doctor can then run the other checks."
-    return Section("doctor", "This machine", (Table.of("checks", columns, rows), Paragraph(summary, "strong")))
+    return Section("doctor", "This machine", (Facts(tuple(rows)), Paragraph(summary, "strong")))

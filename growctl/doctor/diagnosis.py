@@ -81,13 +81,8 @@ def all_reduce(wanted: NumRanks, num_bytes: int = ALL_REDUCE_BYTES, patience: fl
         fix = "see torch and devices" if wanted == "auto" else "set --devices to that many or fewer, or to auto"
         raise Problem(str(error), fix) from None
     folder = Path(tempfile.mkdtemp(prefix="growctl-doctor-"))
-    what = _all_reduce(folder, devices.per_machine, devices.type == "cuda", num_bytes, patience)
-    shutil.rmtree(folder)
-    return what
-
-
-def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patience: float) -> str:
     spec, log = StagePaths(folder).spec, StagePaths(folder).log
+    num_ranks, gpus = devices.per_machine, devices.type == "cuda"
     num_elements = num_bytes // FLOAT32_BYTES
     spec.write_text(AllReduceSpec(directory=str(folder), num_elements=num_elements).model_dump_json())
     log.touch()
@@ -102,7 +97,9 @@ def _all_reduce(folder: Path, num_ranks: int, gpus: bool, num_bytes: int, patien
         fix = "in a container, use --ipc=host; else run NCCL_DEBUG=INFO growctl doctor and read" if gpus else "read"
         raise Problem(f"{counted(num_ranks, 'rank')}: {problem}", f"{fix} {log}")
     results = [AllReduceResult.model_validate_json(path.read_bytes()) for path in folder.glob("rank-*.json")]
-    return judged(results, num_ranks, num_bytes)
+    what = judged(results, num_ranks, num_bytes)
+    shutil.rmtree(folder)
+    return what
 
 
 def judged(results: list[AllReduceResult], num_ranks: int, num_bytes: int) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from growctl.doctor.check import DISK_FULL, MORE_SPACE, Problem
 from growctl.runs_dir import RunPaths
@@ -24,8 +25,6 @@ from stages.probe.records import MachineFacts
 LITTLE_SPACE = 5 * 10**9
 NO_SPACE = 50 * 10**6
 """Not even the quickstart fits into less."""
-FEW_FILES = 10_000
-"""A checkpoint has a file for each parameter."""
 
 LARGEST = ("1.31B", 12 * 1_310_000_000)
 """The paper's largest model and the bytes of its checkpoint: a value and two moments in float32 per parameter."""
@@ -84,7 +83,7 @@ def torch_build(facts: MachineFacts | str) -> str:
         return what
     if facts.cuda is None:
         fix = "runs would train on the CPU; install a build for CUDA: https://pytorch.org/get-started/locally"
-    elif _numbers(facts.driver) < _numbers(facts.cuda):
+    elif Version(facts.driver) < Version(facts.cuda):
         fix = f"update the NVIDIA driver, or install a torch built for CUDA {facts.driver} or older"
     else:
         fix = "torch finds no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES; start a container with --gpus all"
@@ -104,8 +103,11 @@ def devices(facts: MachineFacts | str) -> str:
     """Checks the devices for training."""
     if isinstance(facts, str) or not facts.devices:
         raise Problem(f"unknown: {facts if isinstance(facts, str) else facts.problem}", "see torch and DeepSpeed")
-    if facts.devices[0].kind == "cpu":
-        return _cpu(facts)
+    first = facts.devices[0]
+    if first.kind == "cpu":
+        bf16 = "AVX512-BF16 or AMX, so bf16 is fast" if first.fast_bf16 else "no fast bf16, so it trains in fp32"
+        num_cores = counted(len(os.sched_getaffinity(0)), "core")
+        return f"no GPU; {first.name}, {num_cores}, {_gib(first.memory_bytes)} of memory, {bf16}"
     kinds = Counter(
         f"{gpu.name}, {_gib(gpu.memory_bytes)}, compute capability {gpu.capability}, "
         + ("bf16 is fast" if gpu.fast_bf16 else "no fast bf16, so it trains in fp32")
@@ -117,20 +119,11 @@ def devices(facts: MachineFacts | str) -> str:
         for index, gpu in enumerate(facts.devices)
         if gpu.free_bytes is not None and gpu.free_bytes < BUSY_SHARE * gpu.memory_bytes
     ]
-    if busy:
-        fix = "see in nvidia-smi who uses the rest, or select other GPUs with CUDA_VISIBLE_DEVICES"
-        raise Problem(f"{what}; {', '.join(busy)}", fix, "warning")
-    if len(kinds) > 1:
-        fix = "ranks wait for the slowest GPU: select GPUs of one kind with CUDA_VISIBLE_DEVICES"
-        raise Problem(what, fix, "warning")
+    fix = "see in nvidia-smi who uses the rest" if busy else "ranks wait for the slowest GPU"
+    if busy or len(kinds) > 1:
+        fix += "; select free GPUs of one kind with CUDA_VISIBLE_DEVICES"
+        raise Problem("; ".join([what, *busy]), fix, "warning")
     return what
-
-
-def _cpu(facts: MachineFacts) -> str:
-    [cpu] = facts.devices
-    bf16 = "AVX512-BF16 or AMX, so bf16 is fast" if cpu.fast_bf16 else "no fast bf16, so it trains in fp32"
-    num_cores = counted(len(os.sched_getaffinity(0)), "core")
-    return f"no GPU; {cpu.name}, {num_cores}, {_gib(cpu.memory_bytes)} of memory, {bf16}"
 
 
 def runs_directory(runs_dir: Path) -> str:
@@ -173,12 +166,10 @@ def _work_as_runs_do(folder: Path) -> None:
 
 def disk_space(runs_dir: Path) -> str:
     """Checks the free space on the disk of the runs."""
-    place = existing_part(runs_dir)
-    free, disk = shutil.disk_usage(place).free, os.statvfs(place)
-    name, size = LARGEST
+    free, (name, size) = shutil.disk_usage(existing_part(runs_dir)).free, LARGEST
     fitting = f"{counted(free // size, 'checkpoint')} of {name} parameters ({size / 1e9:.1f} GB each)"
-    what = f"{byte_count(free)} free, {fitting}" + (f"; room for {disk.f_favail:,} more files" if disk.f_files else "")
-    if free < LITTLE_SPACE or (disk.f_files and disk.f_favail < FEW_FILES):
+    what = f"{byte_count(free)} free, {fitting}"
+    if free < LITTLE_SPACE:
         raise Problem(what, MORE_SPACE, "failed" if free < NO_SPACE else "warning")
     return what
 
@@ -209,7 +200,3 @@ def existing_part(path: Path) -> Path:
 
 def _gib(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.3g} GiB"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())

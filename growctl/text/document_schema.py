@@ -20,11 +20,6 @@ from model.errors import UserError
 
 _OURS = ("growctl", "stages", "model")
 
-_DROPPED = ("title", "default")
-_DROPPED_VALUES = (("format", "path"),)
-_NAMED = ("properties", "$defs")
-"""Keywords whose values are schemas by name."""
-
 
 def document_schema_text(name: str) -> str:
     """The JSON Schema of the document `name`, but not of schedules, as text. Raises UserError for an unknown name."""
@@ -39,11 +34,15 @@ def document_schema(name: str) -> dict[str, Any]:
     module, _, attribute = path.partition(":")
     described = getattr(import_module(module), attribute)
     schema = TypeAdapter(described).json_schema(mode="serialization", schema_generator=_Generator)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": what, **_tidied(schema)}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": what}
 
 
 class _Generator(GenerateJsonSchema):
     """pydantic's generator, with closed objects and with docstrings as descriptions."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        """No key has a title: its name says as much."""
+        return False
 
     def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
         return _closed(super().typed_dict_schema(schema), schema.get("cls"))
@@ -91,14 +90,3 @@ def _one_line(text: str) -> str:
 def _as_json(text: str) -> str:
     """`text` about Python values, in the words of JSON."""
     return re.sub(r"\bNone\b", "null", text)
-
-
-def _tidied(schema: Any) -> Any:
-    """`schema` without keywords that say nothing about a document. The keys of `properties` and `$defs` are names."""
-    if isinstance(schema, list):
-        return [_tidied(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    kept = {key: value for key, value in schema.items() if key not in _DROPPED and (key, value) not in _DROPPED_VALUES}
-    named = {key: {name: _tidied(part) for name, part in kept[key].items()} for key in _NAMED if key in kept}
-    return {key: _tidied(value) for key, value in kept.items()} | named

@@ -140,7 +140,7 @@ def test_every_check_runs_even_if_others_fail(monkeypatch, tmp_path):
 def test_the_checks_are_shown_with_their_fixes_and_counted():
     checks = (Check("a", "ok", "fine"), Check("b", "warning", "slow", "buy another"), Check("c", "failed", "gone"))
     *_, found, fix, summary = lines_of([doctor_section(DoctorDocument(False, checks[:2]))])
-    assert (found.split(), fix) == (["b", "warning", "slow"], "fix: buy another")
+    assert (found.split(), fix) == (["b", "warning:", "slow"], "fix: buy another")
     assert summary == "ok: 1, warnings: 1, failed: 0"
     *_, summary = lines_of([doctor_section(DoctorDocument(False, checks[2:]))])
     assert summary.endswith("failed: 1. Fix this first; growctl doctor can then run the other checks.")
