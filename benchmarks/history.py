@@ -98,7 +98,7 @@ def one_length(num_lines: int, folder: Path) -> dict[str, Any]:
     read = time.process_time() - start
     assert history.complaint() is None, "every line must be as workers write it"
 
-    with Ledger.open(run.ledger) as ledger:
+    with Ledger(run.ledger) as ledger:
         ledger.record_run(RUN, [STAGE])
         start = time.process_time()
         history = StageHistory(stage.metrics)

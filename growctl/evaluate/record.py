@@ -80,7 +80,7 @@ def record(checkpoint: Path, scores: Iterable[Score], settings: Mapping[str, Any
         ):
             with attempt, hold(place.run.directory):
                 append_lines(place.paths.scores, entries)
-                with Ledger.open(place.run.ledger) as ledger:
+                with Ledger(place.run.ledger) as ledger:
                     ledger.record_scores(entries)
     except (RunError, LedgerError, OSError) as error:
         return Recorded(None, str(error))

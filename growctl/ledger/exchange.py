@@ -58,7 +58,7 @@ def _parquet(rows: Sequence[dict[str, Any]]) -> bytes:
 
 
 def _work(name: str, path: Path) -> Iterator[dict[str, Any]]:
-    with Ledger.open(path, read_only=True) as ledger:
+    with Ledger(path, read_only=True) as ledger:
         run = ledger.run()
         for stage in ledger.stages():
             of_run = {"run": name, "control": run.control, "control_of": run.control_of, "seed": run.seed}
@@ -100,7 +100,7 @@ def import_ledgers(sources: Sequence[Path], runs_dir: Path, prefix: str = "") ->
     """
     found: dict[str, ImportedLedger] = {}
     for path in dict.fromkeys(path for source in sources for path in _ledgers(source)):
-        with Ledger.open(path, read_only=True) as ledger:
+        with Ledger(path, read_only=True) as ledger:
             name = prefix + ledger.run().name
             here = RunsPaths(runs_dir).run(name)
             if not RUN_NAME.fullmatch(name):
@@ -117,7 +117,7 @@ def import_ledgers(sources: Sequence[Path], runs_dir: Path, prefix: str = "") ->
         run.directory.mkdir(parents=True, exist_ok=True)
         origin = {"source": str(entry.source.absolute()), "imported_at": utc_now()}
         write_file(run.imported, json.dumps(origin, indent=1).encode() + b"\n")
-        with Ledger.open(entry.source, read_only=True) as ledger:
+        with Ledger(entry.source, read_only=True) as ledger:
             replace_file(entry.path, ledger.content())
     return LedgerImportDocument(runs_dir, tuple(found.values()))
 
@@ -138,5 +138,5 @@ def _may_become(ledger: Ledger, run: RunPaths) -> bool:
         return True
     if not run.imported.exists() or not run.ledger.is_file():
         return False
-    with Ledger.open(run.ledger, read_only=True) as present:
+    with Ledger(run.ledger, read_only=True) as present:
         return ledger.holds(present)

@@ -116,9 +116,9 @@ class LedgerFile:
     """An open ledger file: appends and queries rows."""
 
     def __init__(self, path: Path, read_only: bool) -> None:
-        """Opens the file; creates it if it is missing, unless `read_only`.
+        """Opens the file; creates it if it is missing, unless `read_only`, which writes nothing.
 
-        Raises LedgerError if it is missing (read-only) or has another format, BrokenLedger if it is damaged.
+        Raises LedgerError if it is missing (read-only), BrokenLedger (a LedgerError) if it is damaged.
         """
         if read_only and not path.is_file():
             raise LedgerError(f"{path}: there is no ledger here")

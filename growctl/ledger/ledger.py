@@ -35,23 +35,14 @@ _MAY_CHANGE = (
 
 
 class Ledger(LedgerFile):
-    """One run's ledger. Open it with `Ledger.open`; a context manager."""
+    """One run's ledger; a context manager."""
 
-    def __init__(self, path: Path, read_only: bool) -> None:
+    def __init__(self, path: Path, read_only: bool = False) -> None:
         super().__init__(path, read_only)
         self._work: dict[str, list[WorkEntry]] = {}
         """The work of the stages; only of a read-only ledger, a snapshot."""
         self._evaluations: dict[str, list[EvaluationEntry]] = {}
         """The same of evaluations."""
-
-    @classmethod
-    def open(cls, path: Path, read_only: bool = False) -> "Ledger":
-        """The ledger in the file `path`; creates a missing file, unless `read_only`, which writes nothing.
-
-        Raises LedgerError if the file is missing (read-only) or has another format, BrokenLedger (a LedgerError) if it
-        is damaged.
-        """
-        return cls(path, read_only)
 
     # Written by the runner; scores by `growctl eval`.
 

@@ -148,7 +148,7 @@ def recorded_ladder(directory: Path) -> RunEntry:
     path = RunPaths(directory).ledger
     if not path.is_file():
         raise RunError(f"{path}: there is no ledger here. A control trains on its ladder's data; run the ladder first")
-    with Ledger.open(path, read_only=True) as ledger:
+    with Ledger(path, read_only=True) as ledger:
         return ledger.run()
 
 
@@ -167,7 +167,7 @@ def fingerprint_begun_on(directory: Path) -> str | None:
     """The fingerprint of a run's training data, from its ledger or else its checkpoints; None if neither has it."""
     path = RunPaths(directory).ledger
     if path.is_file():
-        with suppress(LedgerError), Ledger.open(path, read_only=True) as ledger:
+        with suppress(LedgerError), Ledger(path, read_only=True) as ledger:
             return ledger.run().dataset_fingerprint
     stages = [stage for _, _, stage in RunPaths(directory).stages_found()]
     starts = [path for stage in stages for path in (stage.initial, stage.converted_start)]  # perhaps of other data

@@ -162,11 +162,11 @@ class Execution:
         """The run's ledger. A broken one is set aside and rebuilt from the metrics.jsonl of each stage."""
         path = self.paths.ledger
         try:
-            return Ledger.open(path)
+            return Ledger(path)
         except BrokenLedger as error:
             aside = move_aside(path).name
             self.screen.message(f"{path} is broken: {error.why}; moved to {aside}, rebuilding it from metrics.jsonl")
-            return Ledger.open(path)
+            return Ledger(path)
 
     def _record_run(self, ladder: RunEntry | None) -> None:
         """Records the run, its stages and their scores in the ledger. `ladder`: that of a control."""

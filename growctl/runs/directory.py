@@ -102,7 +102,7 @@ def in_their_folders(planned: Sequence[ControlPlan], ladder: RunPaths) -> list[C
     """The `planned` controls of a ladder, each named as the folder that it has since the ladder was renamed."""
     name, entries = ladder.directory.name, dict[str, RunEntry]()
     for run in (ladder, *RunsPaths(ladder.directory.parent).runs_with_ledgers()):
-        with suppress(LedgerError, OSError), Ledger.open(run.ledger, read_only=True) as ledger:
+        with suppress(LedgerError, OSError), Ledger(run.ledger, read_only=True) as ledger:
             entries[run.directory.name] = ledger.run()
         if name not in entries or entries[name].name == name:
             return list(planned)

@@ -111,26 +111,19 @@ def _with_their_ladders(runs: dict[str, RunReport]) -> dict[str, RunReport]:
     return {name: replace(run, control_of=folder(run)) for name, run in runs.items()}
 
 
-class NotTwoRuns(UserError):
-    """What was asked for is not two runs that can be compared."""
-
-
 def find_pair(first: str, second: str, runs_dir: Path) -> tuple[RunReport, RunReport]:
     """The runs called `first` and `second`: each a name in `runs_dir`, or the path of a run's directory.
 
     Runs of the same name, in two runs directories, are named by their paths. Raises RunNotFoundError for an unknown
-    run, NotTwoRuns if both are the same run or one has no evaluation, LedgerError if a ledger cannot be read.
+    run, UserError if both are the same run or one has no evaluation, LedgerError if a ledger cannot be read.
     """
     paths = [_ledger(name, runs_dir) for name in (first, second)]
     a, b = map(read_run, paths)
     if a.run_id == b.run_id and _ends(a) == _ends(b):
-        raise NotTwoRuns(f"{first} and {second} are the same run, or copies of it; name two different runs")
+        raise UserError(f"{first} and {second} are the same run, or copies of it; name two different runs")
     for run, path in zip((a, b), paths, strict=True):
         if not run.points and not any(part.validation_loss is not None for part in run.parts):
-            raise NotTwoRuns(
-                f"{path.parent}: the run has no evaluation yet; compare it once it has one (growctl status shows how "
-                "far it is)"
-            )
+            raise UserError(f"{path.parent}: the run has no evaluation yet; compare it once it has one")
     if a.name == b.name:
         a, b = (replace(run, name=str(path.parent)) for run, path in zip((a, b), paths, strict=True))
     return a, b
@@ -151,7 +144,7 @@ def read_run(path: Path) -> RunReport:
     points: list[EvaluationPoint] = []
     anomalies: list[tuple[str, AnomalyEntry]] = []
     notes: list[str] = []
-    with Ledger.open(path, read_only=True) as ledger:
+    with Ledger(path, read_only=True) as ledger:
         run, machines, relaunched = ledger.run(), tuple(ledger.machines()), tuple(ledger.relaunched())
         for stage in ledger.stages():
             place = paths.stage(len(stages) - bool(stage.branch_of), stage.branch_of or stage.name)

@@ -20,9 +20,6 @@ from stages.checkpoint.lineage import Lineage, SourceRecord, TrainingCost, Train
 from stages.checkpoint.manifest import Manifest, TextFacts, read_manifest
 from stages.counted import counted
 
-HASH_DIGITS = 12
-"""How much of a hash is shown: enough to tell checkpoints apart."""
-
 
 @dataclass(frozen=True)
 class GenerationFacts:
@@ -215,4 +212,4 @@ def lineage_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
 
 
 def _short(digest: str | None) -> str:
-    return f"{digest[:HASH_DIGITS]}..." if digest else "unknown"
+    return f"{digest[:12]}..." if digest else "unknown"

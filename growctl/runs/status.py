@@ -204,13 +204,10 @@ def _missing_files(
 
 def _imported(paths: RunPaths) -> RunStatus:
     """A run of which only the ledger is here."""
-    with Ledger.open(paths.ledger, read_only=True) as ledger:
+    with Ledger(paths.ledger, read_only=True) as ledger:
         run = ledger.run()
-    return RunStatus(
-        *(paths.directory.name, "imported", str(paths.directory), run.schedule, run.control, run.control_of),
-        *(run.run_id, run.ladder_id),
-        notes=(IMPORTED,),
-    )
+    same = {name: getattr(run, name) for name in ("schedule", "control", "control_of", "run_id", "ladder_id")}
+    return RunStatus(paths.directory.name, "imported", str(paths.directory), notes=(IMPORTED,), **same)
 
 
 def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
@@ -297,7 +294,7 @@ def _read(path: Path, read: Callable[[Path], Content], notes: list[str]) -> Cont
 
 def _recorded(ledger: Path) -> tuple[RunEntry, set[str]]:
     """The recorded run, and the names of the stages whose end is recorded."""
-    with Ledger.open(ledger, read_only=True) as opened:
+    with Ledger(ledger, read_only=True) as opened:
         run, ended = opened.run(), {stage.name for stage in opened.stages() if opened.finished(stage.name)}
     if run.control_of is None or RUN_NAME.fullmatch(run.control_of):
         return run, ended

@@ -75,7 +75,7 @@ def _datasets_of(run: RunPaths) -> set[str] | None:
     """The names of the datasets that a run uses: as recorded, or else as its schedule asks. None if unknown."""
     names = set()
     try:
-        with suppress(LedgerError), Ledger.open(run.ledger, read_only=True) as ledger:
+        with suppress(LedgerError), Ledger(run.ledger, read_only=True) as ledger:
             names.add(Path(ledger.run().dataset).name)
         for _, _, stage in run.stages_found():
             with suppress(FileNotFoundError, ValueError):

@@ -98,7 +98,7 @@ def check(target: CheckedFile, on_bytes: OnBytes = lambda num_bytes: None) -> Ch
         elif target.kind == "dataset":
             verify_dataset(path, on_bytes=read)
         elif target.kind == "ledger":
-            Ledger.open(path, read_only=True).close()
+            Ledger(path, read_only=True).close()
         elif target.kind == "schedule":
             own_schedule(path)
         else:

@@ -71,7 +71,7 @@ class FakeRun:
             group=run_set[0] or None,
             overrides=run_set[1],
         )
-        with Ledger.open(self.path) as ledger:
+        with Ledger(self.path) as ledger:
             ledger.record_run(self.entry, stages)
 
     def train(
@@ -142,7 +142,7 @@ class FakeRun:
         if final:
             evaluate(number, stage.num_steps, "final", final)
             write("end", number, stage.num_steps)
-        with Ledger.open(self.path) as ledger:
+        with Ledger(self.path) as ledger:
             ledger.books(stage.name).sync(records, attempt_over=final is None)
         return self
 

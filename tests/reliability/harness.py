@@ -181,7 +181,7 @@ class KilledRun:
 
     def costs(self) -> dict[str, Any]:
         """The ledger by stage: kept steps, tokens and FLOPs, and the evaluations that still count."""
-        with Ledger.open(self.directory / "ledger.db", read_only=True) as ledger:
+        with Ledger(self.directory / "ledger.db", read_only=True) as ledger:
             kept = {stage.name: ledger.stage_cost(stage.name).kept for stage in ledger.stages()}
             evaluations = {
                 stage: {(e.step, e.point): (e.loss, e.perplexity, e.bits_per_byte, e.num_tokens) for e in found}
@@ -218,7 +218,7 @@ def check_same_model(killed: KilledRun, given: KilledRun) -> None:
     assert killed.finals() == given.finals()
     evaluations = {key: values for key, values in given.metrics().items() if key[2] != "train"}
     assert killed.metrics() == evaluations
-    with Ledger.open(killed.directory / "ledger.db", read_only=True) as ledger:
+    with Ledger(killed.directory / "ledger.db", read_only=True) as ledger:
         for stage in ledger.stages():
             cost = ledger.stage_cost(stage.name)
             assert (cost.reused.steps, cost.spent.steps) == (stage.num_steps, 0)
@@ -228,7 +228,7 @@ def check_same_model(killed: KilledRun, given: KilledRun) -> None:
 
 def check_books(run: KilledRun) -> None:
     """Asserts that the ledger has every attempt, and every step as often as it was trained."""
-    with Ledger.open(run.directory / "ledger.db", read_only=True) as ledger:
+    with Ledger(run.directory / "ledger.db", read_only=True) as ledger:
         stages = ledger.stages()
         ladder = [stage.name for stage in stages if not stage.branch_of]
         for stage in stages:

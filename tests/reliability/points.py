@@ -90,7 +90,7 @@ POINTS = (
     Point("data: after its rename", "os:rename", "runner", r"\.datasets/\.[^/]*\.incomplete$", "after", stages=RUN),
     Point("schedule.yaml: before its rename", "os:replace", "runner", r"schedule\.yaml$", stages=RUN),
     Point("schedule.yaml: after its rename", "os:replace", "runner", r"schedule\.yaml$", "after", stages=RUN),
-    Point("ledger: before it is made", "growctl.ledger.ledger:Ledger.open", "runner", stages=RUN),
+    Point("ledger: before it is made", "growctl.ledger.ledger:Ledger.__init__", "runner", stages=RUN),
     Point("ledger: no run in it yet", "growctl.ledger.ledger:Ledger.record_run", "runner", stages=RUN),
     Point("ledger: first entries, not committed", "growctl.ledger.ledger:Ledger.run", "runner", stages=RUN),
     Point("expand: initial/ half written", WRITE, "runner", INITIAL, "after", 10, GROWN),

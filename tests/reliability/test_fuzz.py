@@ -428,7 +428,7 @@ def test_no_metrics_line_stops_a_run_or_a_command_that_reads_it(folder: Path, da
     stage = folder / "tiny/stages/0-small"
     stage.mkdir(parents=True, exist_ok=True)
     (stage / "metrics.jsonl").write_bytes(b"\n".join(lines) + b"\n")
-    with soon(), Ledger.open(folder / "tiny/ledger.db") as ledger:
+    with soon(), Ledger(folder / "tiny/ledger.db") as ledger:
         records = read_metrics(stage / "metrics.jsonl")
         ledger.record_run(RUN, [STAGE, GROWN])
         for record in records:
@@ -445,14 +445,14 @@ def test_no_metrics_line_stops_a_run_or_a_command_that_reads_it(folder: Path, da
 
 def told(path: Path) -> Any:
     """All values that a ledger returns."""
-    with Ledger.open(path, read_only=True) as ledger:
+    with Ledger(path, read_only=True) as ledger:
         names = [stage.name for stage in ledger.stages()]
         booked = [(ledger.stage_cost(n), ledger.evaluations(n), ledger.anomalies(n), ledger.finished(n)) for n in names]
         return ledger.run(), ledger.stages(), booked, report_document([read_run(path)])
 
 
 def good_ledger(path: Path) -> bytes:
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         ledger.record_run(RUN, [STAGE, GROWN])
         ledger.books("0-small").sync(RECORDS)
     return path.read_bytes()
@@ -469,7 +469,7 @@ def test_changed_bytes_of_a_ledger_are_detected_or_harmless(folder: Path, data: 
     path.write_bytes(data.draw(damaged(content)))
     found = judged(lambda: told(path), LedgerError, folder.parent)
     assert found is None or found == whole
-    with suppress(LedgerError), soon(), Ledger.open(path) as ledger:
+    with suppress(LedgerError), soon(), Ledger(path) as ledger:
         ledger.record_run(RUN, [STAGE, GROWN])
         ledger.books("0-small").sync(RECORDS, attempt_over=True)
         assert ledger.stage_cost("0-small").kept.steps == 40

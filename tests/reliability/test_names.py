@@ -241,7 +241,7 @@ def run_of(runs_dir: Path, directory: str, name: str, stage: str = "small", ladd
     entry = RunEntry(name, "s.yaml", "best-scratch" if ladder else None, ladder, 1, "data", "f00d")
     stages = [StageEntry(stage, 10, 1, 1, 1, 256, Flops(1.0, 1.0, 1.0), 1.0)]
     (runs_dir / directory).mkdir(parents=True)
-    with Ledger.open(runs_dir / directory / "ledger.db") as ledger:
+    with Ledger(runs_dir / directory / "ledger.db") as ledger:
         ledger.record_run(entry, stages)
     return runs_dir / directory
 

@@ -146,7 +146,7 @@ def execution(tmp_path) -> Iterator[Execution]:
         RunRequest("tiny", schedule, "tiny"), tmp_path, Local(Devices(1, "cpu", False)), Screen(Console())
     )
     execution.stage(execution.plans[0]).directory.mkdir(parents=True)
-    with Ledger.open(tmp_path / "tiny/ledger.db") as execution.ledger:
+    with Ledger(tmp_path / "tiny/ledger.db") as execution.ledger:
         entry = RunEntry("tiny", "tiny", None, None, schedule.seed, "dataset", "0" * 64)
         execution.ledger.record_run(entry, [stage_entry(plan) for plan in execution.plans])
         yield execution

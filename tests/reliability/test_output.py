@@ -56,10 +56,10 @@ def run_called(runs_dir: Path, text: str) -> None:
     flops = Flops(1.0, 1.0, 1.0)
     stages = [StageEntry(name, 10 + i, 1, 1, 1, 256, flops, 1.0) for i, name in enumerate((text, f"{text}2"))]
     (runs_dir / "quick").mkdir(parents=True)
-    with Ledger.open(runs_dir / "quick" / "ledger.db") as ledger:
+    with Ledger(runs_dir / "quick" / "ledger.db") as ledger:
         ledger.record_run(RunEntry(text, text, None, None, 1, text, text), stages)
     (runs_dir / "control").mkdir()
-    with Ledger.open(runs_dir / "control" / "ledger.db") as ledger:
+    with Ledger(runs_dir / "control" / "ledger.db") as ledger:
         ledger.record_run(RunEntry(f"{text}3", text, text, text, 1, text, text), stages)
 
 

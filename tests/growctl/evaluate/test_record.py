@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> RunPaths:
 
 
 def scores_in(run: RunPaths, stage: str = "small") -> list[ScoreEntry]:
-    with Ledger.open(run.ledger, read_only=True) as ledger:
+    with Ledger(run.ledger, read_only=True) as ledger:
         return ledger.scores(stage)
 
 
@@ -100,7 +100,7 @@ def test_a_broken_ledger_keeps_the_scores_in_the_stage(run: RunPaths):
 
 def test_recording_the_scores_of_the_file_again_changes_nothing(run: RunPaths):
     record(run.stage(0, "small").final, SCORES, {})
-    with Ledger.open(run.ledger) as ledger:
+    with Ledger(run.ledger) as ledger:
         ledger.record_scores(read_lines(run.stage(0, "small").scores, ScoreEntry))
         assert len(ledger.scores("small")) == 1
         with pytest.raises(LedgerError, match="no stage 'huge'"):

@@ -16,6 +16,6 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ledger(path: Path) -> Any:
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         ledger.record_run(RUN, [BASE, GROWN])
         yield ledger

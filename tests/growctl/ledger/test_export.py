@@ -40,7 +40,7 @@ def test_the_table_holds_the_work_of_every_ledger_and_tells_kept_from_replayed_w
     assert json.loads(out) == {"path": str(file), "runs": ["one", "two"], "num_rows": len(rows)}
     assert {(row["run"], row["stage"]) for row in rows} == {("one", "0-800k"), ("one", "1-2m"), ("two", "0-800k")}
     work = [row for row in rows if row["run"] == "two"]
-    with Ledger.open(runs / "two/ledger.db", read_only=True) as ledger:
+    with Ledger(runs / "two/ledger.db", read_only=True) as ledger:
         cost = ledger.stage_cost("0-800k")
     kept = sum(float(row["device_seconds"]) * float(row["kept"]) for row in work)
     assert kept == pytest.approx(cost.kept.device_seconds)

@@ -27,7 +27,7 @@ def machines(tmp_path: Path) -> tuple[Path, Path]:
     here, there = tmp_path / "here", tmp_path / "there"
     ladder(here, name="mine")
     ladder_id = ladder(there, 1.20).path
-    with Ledger.open(ladder_id, read_only=True) as ledger:
+    with Ledger(ladder_id, read_only=True) as ledger:
         control(there, 1600, 1.25, ladder_id=ledger.run().run_id)
     return here, there
 

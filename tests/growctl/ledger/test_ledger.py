@@ -64,7 +64,7 @@ def test_an_evaluation_at_the_stages_own_context_costs_its_own_flops(tmp_path: P
     metrics.evaluate()
     metrics.records[-1] |= {"own_context_loss": 1.25, "own_context_tokens": 100}
     metrics.end()
-    with Ledger.open(tmp_path / "ledger.db") as ledger:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         ledger.record_run(RUN, stages)
         ledger.books("0-small").sync(metrics.records)
         assert ledger.stage_cost("0-small").spent.evaluation_flops == 3000.0 * 1000 + 10.0 * 100
@@ -200,7 +200,7 @@ def test_any_history_of_kills_adds_up_and_any_interleaving_gives_the_same_rows(
     records, trained = history
     stage = replace(BASE, num_steps=12, budget_tokens=1200)
     directory = tmp_path_factory.mktemp("history")
-    with Ledger.open(directory / "once.db") as once, Ledger.open(directory / "often.db") as often:
+    with Ledger(directory / "once.db") as once, Ledger(directory / "often.db") as often:
         for ledger in (once, often):
             ledger.record_run(RUN, [stage])
         once.books(stage.name).sync(records)
@@ -234,7 +234,7 @@ def test_incremental_books_give_the_same_rows_also_after_kills(
     records, _ = history
     stage = replace(BASE, num_steps=12, budget_tokens=1200)
     directory = tmp_path_factory.mktemp("history")
-    with Ledger.open(directory / "once.db") as once, Ledger.open(directory / "followed.db") as followed:
+    with Ledger(directory / "once.db") as once, Ledger(directory / "followed.db") as followed:
         for ledger in (once, followed):
             ledger.record_run(RUN, [stage])
         once.books(stage.name).sync(records)
@@ -293,7 +293,7 @@ def test_anomalies_are_stored_once_and_in_order(ledger: Ledger) -> None:
     ]
     assert ledger.anomalies("1-large") == []
     ledger.close()
-    with Ledger.open(ledger.path):
+    with Ledger(ledger.path):
         """Rows with NaN have a valid hash too."""
 
 
@@ -312,7 +312,7 @@ def test_rows_do_not_depend_on_the_pieces_that_are_booked_even_if_starts_are_los
     lost = data.draw(st.sets(st.integers(1, 7)))
     records = [record for record in history[0] if record["event"] != "start" or record["attempt"] not in lost]
     directory = tmp_path_factory.mktemp("pieces")
-    with Ledger.open(directory / "once.db") as once, Ledger.open(directory / "pieces.db") as pieces:
+    with Ledger(directory / "once.db") as once, Ledger(directory / "pieces.db") as pieces:
         for ledger in (once, pieces):
             ledger.record_run(RUN, [BASE])
         once.books(BASE.name).sync(records, attempt_over=True)
@@ -354,7 +354,7 @@ def test_lost_metrics_lines_never_stop_a_run_and_nothing_counts_twice(
     records, trained = history
     stage = replace(BASE, num_steps=12, budget_tokens=1200)
     path = tmp_path_factory.mktemp("history") / "ledger.db"
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         ledger.record_run(RUN, [stage])
         read = 0
         while read < len(records):
@@ -370,7 +370,7 @@ def test_lost_metrics_lines_never_stop_a_run_and_nothing_counts_twice(
         assert cost.kept.steps <= 12
         assert cost.spent.steps <= trained
         ledger.evaluations(stage.name)
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         assert ledger.stage_cost(stage.name) == cost
 
 

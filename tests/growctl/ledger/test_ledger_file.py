@@ -59,14 +59,14 @@ def test_a_nan_loss_is_stored_as_null(ledger: Ledger) -> None:
 def test_reading_writes_nothing(ledger: Ledger, path: Path) -> None:
     ledger.close()
     before = path.read_bytes()
-    with Ledger.open(path, read_only=True) as reader:
+    with Ledger(path, read_only=True) as reader:
         assert reader.run() == RUN
         with pytest.raises(LedgerError, match="readonly"):
             reader.books("0-small").sync(killed_once(resumed_from=20).records)
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == ["ledger.db"]
     with pytest.raises(LedgerError, match="no ledger here"):
-        Ledger.open(path.with_name("other.db"), read_only=True)
+        Ledger(path.with_name("other.db"), read_only=True)
     assert not path.with_name("other.db").exists()
 
 
@@ -77,7 +77,7 @@ def test_a_file_that_is_not_a_ledger_is_rejected(path: Path, tmp_path: Path) -> 
     (tmp_path / "empty.db").touch()
     for name, read_only in (("ledger.db", 1), ("ledger.db", 0), ("other.db", 0), ("empty.db", 1), ("no/l.db", 0)):
         with pytest.raises(LedgerError, match=name):
-            Ledger.open(tmp_path / name, read_only=bool(read_only))
+            Ledger(tmp_path / name, read_only=bool(read_only))
     assert path.read_bytes().startswith(b"not a database")
 
 
@@ -85,7 +85,7 @@ def test_a_ledger_cut_short_is_an_error_that_names_it(ledger: Ledger, path: Path
     ledger.books("0-small").sync(killed_once(resumed_from=20).records)
     ledger.close()
     path.write_bytes(path.read_bytes()[:9000])
-    with pytest.raises(LedgerError, match=r"ledger\.db"), Ledger.open(path, read_only=True) as reader:
+    with pytest.raises(LedgerError, match=r"ledger\.db"), Ledger(path, read_only=True) as reader:
         reader.stage_cost("0-small")
 
 
@@ -104,8 +104,8 @@ os.kill(os.getpid(), 9)"""
     subprocess.run([sys.executable, "-c", code], check=False)
     assert path.with_name("ledger.db-journal").exists()
     with pytest.raises(LedgerError, match="died while writing"):
-        Ledger.open(path, read_only=True)
-    with Ledger.open(path) as repaired:
+        Ledger(path, read_only=True)
+    with Ledger(path) as repaired:
         assert repaired.stage_cost("0-small") == before
         assert len(repaired.evaluations("0-small")) == 1
 
@@ -145,7 +145,7 @@ def test_a_change_to_a_written_row_is_detected(ledger: Ledger, path: Path, state
         without_triggers(path, statement)
     for read_only in (True, False):
         with pytest.raises(BrokenLedger, match=f"{said}.*; `growctl run` sets it aside and rebuilds it"):
-            Ledger.open(path, read_only=read_only)
+            Ledger(path, read_only=read_only)
 
 
 def test_a_broken_ledger_is_set_aside_with_its_companion_files(ledger: Ledger, path: Path) -> None:
@@ -166,7 +166,7 @@ def test_importing_the_ledger_and_the_report_imports_no_heavy_library() -> None:
 
 
 def test_a_full_disk_is_not_reported_as_a_broken_ledger(path: Path) -> None:
-    with Ledger.open(path) as ledger:
+    with Ledger(path) as ledger:
         [(pages,)] = ledger.query("PRAGMA page_count")
         ledger.query(f"PRAGMA max_page_count = {pages}")
         many = [replace(BASE, name=f"{'s' * 200}{number}") for number in range(100)]

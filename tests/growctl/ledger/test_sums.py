@@ -104,7 +104,7 @@ def test_kept_and_replayed_work_is_all_the_work_and_kept_work_is_the_last_path(
     killed: tuple[list[dict[str, Any]], list[Done]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     records, done = killed
-    with Ledger.open(tmp_path_factory.mktemp("sums") / "ledger.db") as ledger:
+    with Ledger(tmp_path_factory.mktemp("sums") / "ledger.db") as ledger:
         ledger.record_run(RUN, [STAGE])
         for length in sorted(data.draw(st.lists(st.integers(0, len(records)), max_size=3))):
             ledger.books(STAGE.name).sync(records[:length])  # a runner that then dies; the next one books on

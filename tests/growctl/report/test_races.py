@@ -27,7 +27,7 @@ name, runs = sys.argv[1], Path(sys.argv[2])
 run = FakeRun(runs, name, [SMALL, LARGE])
 print("ready", flush=True)
 sys.stdin.readline()
-with Ledger.open(run.path) as ledger:
+with Ledger(run.path) as ledger:
     books = ledger.books(SMALL.name)
     metrics = Metrics()
     metrics.start(1)
@@ -92,7 +92,7 @@ def test_two_runs_that_write_and_two_reports_that_read_do_not_disturb_each_other
     assert [process.returncode for process in processes] == [0] * 4, [err for _, err in ends]
 
     for name in ("first", "second"):
-        with Ledger.open(runs / name / "ledger.db") as ledger:  # which checks every hash
+        with Ledger(runs / name / "ledger.db") as ledger:  # which checks every hash
             assert ledger.stage_cost(SMALL.name).kept.steps == SMALL.num_steps
             assert ledger.stage_cost(SMALL.name).replayed.steps == 0
     for out, _ in ends[2:]:
@@ -114,7 +114,7 @@ def test_two_runs_that_write_and_two_reports_that_read_do_not_disturb_each_other
 
 def test_a_reader_sees_a_ledger_as_it_was_when_it_was_opened(tmp_path: Path) -> None:
     run = FakeRun(tmp_path, "quick", [SMALL, LARGE]).train(0, 1.42)
-    with Ledger.open(run.path, read_only=True) as reader:
+    with Ledger(run.path, read_only=True) as reader:
         run.train(1, 1.3, start=1.42)
         assert not reader.finished(LARGE.name)
         assert reader.stage_cost(LARGE.name).spent.steps == 0
@@ -123,7 +123,7 @@ def test_a_reader_sees_a_ledger_as_it_was_when_it_was_opened(tmp_path: Path) -> 
 
 def test_a_reader_that_stays_open_does_not_make_the_runner_wait(tmp_path: Path) -> None:
     run = FakeRun(tmp_path, "quick", [SMALL, LARGE])
-    with Ledger.open(run.path, read_only=True) as reader:
+    with Ledger(run.path, read_only=True) as reader:
         run.train(0, 1.42)
         reader.stages()
     assert find_runs(tmp_path)[0].stages[0].finished
@@ -134,7 +134,7 @@ def test_a_run_that_is_only_just_starting_does_not_stop_the_report_on_the_others
     for name in ("created", "opened"):
         (tmp_path / name).mkdir()
     (tmp_path / "created/ledger.db").touch()
-    Ledger.open(tmp_path / "opened/ledger.db").close()  # has its tables, but no run yet
+    Ledger(tmp_path / "opened/ledger.db").close()  # has its tables, but no run yet
     assert [run.name for run in find_runs(tmp_path)] == ["still"]
     for name in ("created", "opened"):
         with pytest.raises(LedgerError, match=f"{name}/ledger.db: no run is recorded here yet"):

@@ -234,7 +234,7 @@ def test_anomalies_appear_on_screen_on_the_page_and_in_json(runs: Path) -> None:
     spike = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "rollback", "first_step": 60, "num_steps": 20}
     none = {"kind": "non_finite", "value": None, "threshold": None, "action": "<stop>"}
     records = [head | spike | {"seconds": 1.0 + n} for n in range(11)] + [head | none | {"seconds": 90.0}]
-    with Ledger.open(run.path) as ledger:
+    with Ledger(run.path) as ledger:
         ledger.books("1-2m").sync(records)
     found = find_runs(runs)
     out = io.StringIO()

@@ -36,7 +36,7 @@ def report(folder: Path, *scores: ScoreEntry) -> list[RunReport]:
     """The report of a run of two stages whose ledger holds `scores`."""
     run = FakeRun(folder, "ladder", [stage_of("small", 1_000_000, 10), stage_of("large", 2_000_000, 10)])
     run.train(0, 3.0).train(1, 2.5)
-    with Ledger.open(run.path) as ledger:
+    with Ledger(run.path) as ledger:
         ledger.record_scores(scores)
     return find_runs(folder)
 

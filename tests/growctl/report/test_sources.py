@@ -72,7 +72,7 @@ def test_runs_on_one_text_have_no_sources(tmp_path: Path) -> None:
 
 
 def test_booking_the_same_records_again_changes_nothing(mixed: Path) -> None:
-    with Ledger.open(mixed / "quick/ledger.db") as opened:
+    with Ledger(mixed / "quick/ledger.db") as opened:
         before = opened.last_entry()
         records = [
             {key: value for key, value in dict(row).items() if key not in ("entry", "sha256", "stage")}

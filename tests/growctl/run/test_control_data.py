@@ -15,7 +15,7 @@ CONTROL = "tiny-control-tokenformer-scratch"
 
 
 def fingerprint(run_directory: Path) -> str:
-    with Ledger.open(run_directory / "ledger.db", read_only=True) as ledger:
+    with Ledger(run_directory / "ledger.db", read_only=True) as ledger:
         return ledger.run().dataset_fingerprint
 
 
@@ -42,7 +42,7 @@ def test_a_control_reuses_its_ladders_data_after_the_source_changed_and_rejects_
     (tmp_path / "kept").rename(runs / "tiny")
 
     (runs / CONTROL / "ledger.db").unlink()
-    with Ledger.open(runs / CONTROL / "ledger.db") as ledger:
+    with Ledger(runs / CONTROL / "ledger.db") as ledger:
         ledger.record_run(RUN, [])
     before = sorted(runs.rglob("*"))
     _, err = run("run", schedule, "--runs-dir", runs, expect=2)

@@ -111,7 +111,7 @@ def execution(tmp_path: Path) -> Any:
     )
     execution.screen.run_started("tiny", None, execution.plans)
     execution.paths.directory.mkdir()
-    with Ledger.open(execution.paths.ledger) as execution.ledger:
+    with Ledger(execution.paths.ledger) as execution.ledger:
         entry = RunEntry("tiny", "tiny", None, None, schedule.seed, "dataset", "0" * 64)
         execution.ledger.record_run(entry, [stage_entry(plan) for plan in execution.plans])
         yield execution

@@ -81,7 +81,7 @@ def test_a_release_starts_at_its_stages_loss_and_its_rate_falls_to_the_end(relea
 
 def test_the_cost_of_a_release_is_its_runs_but_no_later_stages(released: tuple[Path, str]) -> None:
     runs, _ = released
-    with Ledger.open(runs / "tiny/ledger.db", read_only=True) as ledger:
+    with Ledger(runs / "tiny/ledger.db", read_only=True) as ledger:
         stages = {stage.name: stage for stage in ledger.stages()}
         steps = {name: ledger.stage_cost(name).model.steps for name in stages}
     assert {name: stage.branch_of for name, stage in stages.items()} == dict(

@@ -69,7 +69,7 @@ def totals(runs, name="tiny"):
 
 def booked(ledger):
     """Every row of a ledger and its sums, without the run's id and the times of writing."""
-    with Ledger.open(ledger, read_only=True) as books:
+    with Ledger(ledger, read_only=True) as books:
         sums = [(books.stage_cost(s.name), books.evaluations(s.name), books.finished(s.name)) for s in books.stages()]
     its_own = ("entry", "sha256", "created_at", "recorded_at", "run_id")
     connection = sqlite3.connect(ledger)

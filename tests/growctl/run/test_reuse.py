@@ -199,7 +199,7 @@ def test_a_checkpoint_that_cannot_be_taken_over_is_passed_over_for_the_next(tmp_
 
 def test_the_ledger_books_reused_steps_as_part_of_the_models_cost_and_not_as_spent(tmp_path, donor, own):
     taken(furthest(tmp_path), spec_in(own))
-    with Ledger.open(tmp_path / "ledger.db") as ledger:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         ledger.record_run(RUN, [BASE, GROWN])
         ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
         cost = ledger.stage_cost("0-small")
@@ -219,7 +219,7 @@ def test_a_reuse_repeated_after_a_kill_is_counted_once(tmp_path, donor, own):
     taken(furthest(tmp_path), spec_in(own))
     shutil.rmtree(own.final)  # killed between the record and the rename
     taken(furthest(tmp_path), spec_in(own, attempt=2))
-    with Ledger.open(tmp_path / "ledger.db") as ledger:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         ledger.record_run(RUN, [BASE, GROWN])
         ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
         cost = ledger.stage_cost("0-small")
@@ -229,7 +229,7 @@ def test_a_reuse_repeated_after_a_kill_is_counted_once(tmp_path, donor, own):
 def test_own_steps_stay_booked_as_spent_and_only_the_rest_as_reused(tmp_path, donor, own):
     records_of(own, ("start", 0, START), ("checkpoint", 5, {"path": "step_00000005"}), ("train", 7, TRAIN))
     taken(furthest(tmp_path), spec_in(own, attempt=2), own=5)
-    with Ledger.open(tmp_path / "ledger.db") as ledger:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         ledger.record_run(RUN, [BASE, GROWN])
         ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
         cost = ledger.stage_cost("0-small")
@@ -301,7 +301,7 @@ def test_losses_on_other_validation_sequences_are_not_taken_over(tmp_path, donor
 
 def test_evaluations_of_another_run_cost_this_run_nothing(tmp_path, donor, own):
     taken(furthest(tmp_path), spec_in(own))
-    with Ledger.open(tmp_path / "ledger.db") as ledger:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         ledger.record_run(RUN, [BASE, GROWN])
         ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
         assert ledger.stage_cost("0-small").spent.evaluation_flops == 0.0

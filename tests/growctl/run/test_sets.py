@@ -299,7 +299,7 @@ def test_a_damaged_record_of_a_set_is_one_message(schedule, runner):
 def test_the_ledger_keeps_the_set_that_a_run_began_in(tmp_path):
     stage = stage_of("small", 10**6, 10)
     run = FakeRun(tmp_path, "a-seed-1", [stage], run_set=("a", {"seed": 1})).train(0, 3.0)
-    with Ledger.open(run.path) as ledger:
+    with Ledger(run.path) as ledger:
         ledger.record_run(FakeRun(tmp_path, "other", [stage]).entry, [stage])  # recorded again as a run of its own
         assert (ledger.run().group, ledger.run().overrides) == ("a", {"seed": 1})
 

@@ -45,7 +45,7 @@ def runs(two_ranks, tmp_path):
 
 def stage_costs(runs: Path, name: str) -> dict[str, tuple[int, int, int]]:
     """(steps of the model, steps reused, steps spent) by stage, from the ledger."""
-    with Ledger.open(runs / name / "ledger.db", read_only=True) as ledger:
+    with Ledger(runs / name / "ledger.db", read_only=True) as ledger:
         costs = {stage.name: ledger.stage_cost(stage.name) for stage in ledger.stages()}
     return {name: (cost.model.steps, cost.reused.steps, cost.spent.steps) for name, cost in costs.items()}
 

@@ -58,7 +58,7 @@ class HandMade:
         stages = [
             StageEntry(s["name"], 10, 1, 1, s["train_steps"], 256, flops, 1.0) for s in yaml.safe_load(text)["stages"]
         ]
-        with Ledger.open(self.directory / "ledger.db") as ledger:
+        with Ledger(self.directory / "ledger.db") as ledger:
             ledger.record_run(entry, stages)
 
     def stage(self, stage: str) -> Path:
@@ -106,7 +106,7 @@ class HandMade:
 
     def books(self, stage: str) -> None:
         """Books a stage's metrics.jsonl into the ledger."""
-        with Ledger.open(self.directory / "ledger.db") as ledger:
+        with Ledger(self.directory / "ledger.db") as ledger:
             books = ledger.books(stage.partition("-")[2])
             books.sync(read_metrics(self.stage(stage) / "metrics.jsonl"), attempt_over=True)
 

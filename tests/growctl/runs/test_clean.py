@@ -382,7 +382,7 @@ def test_the_ledger_of_a_cleaned_run_stays_readable(tmp_path):
     before = {path: path.read_bytes() for path in made.directory.iterdir() if path.is_file()}
     remove(find_removable(tmp_path))
     assert {path: path.read_bytes() for path in made.directory.iterdir() if path.is_file()} == before
-    with Ledger.open(made.directory / "ledger.db", read_only=True) as ledger:
+    with Ledger(made.directory / "ledger.db", read_only=True) as ledger:
         assert ledger.run().name == "tiny"
 
 

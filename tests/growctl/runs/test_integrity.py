@@ -29,7 +29,7 @@ def runs(tmp_path: Path) -> Path:
     write_checkpoint(stage / "broken-step_00000020")
     (stage / ".step_00000030.incomplete").mkdir()
     (stage / "metrics.jsonl").touch()
-    Ledger.open(runs / "tiny/ledger.db").close()
+    Ledger(runs / "tiny/ledger.db").close()
     (runs / "tiny/schedule.yaml").write_text(schedule_yaml(load_schedule(str(write_schedule(tmp_path)))))
     (runs / "tiny/report").mkdir()
     return runs
