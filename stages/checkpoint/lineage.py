@@ -217,9 +217,6 @@ class ImportRecord(Strict):
     weights: str | None = None
     """The file's name."""
 
-    dtype: str | None = None
-    """Of its values; None if there are several."""
-
 
 class Lineage(Strict):
     """Where a checkpoint comes from."""

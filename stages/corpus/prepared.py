@@ -160,7 +160,7 @@ def remote_dataset(spec: DataSpec, datasets_dir: Path, progress: Progress, *, is
     if local_path(spec.source) is not None or "://" not in spec.source or "::" in spec.source:
         return None
     reading = reading_of(spec, spec.source, datasets_dir)
-    files = reading.files()
+    files = RemoteFiles(reading.url, reading.retry_seconds)
     progress.say("looking for a prepared dataset")
     try:
         content = files.content_if_there(MANIFEST_NAME)

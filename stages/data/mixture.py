@@ -5,7 +5,7 @@ W parts of weight, floor((n a + floor(W / 2)) / W) of the node's first n samples
 rounded. This is exact integer arithmetic, needs no state, and takes O(depth) steps a sample. The tree is Huffman's:
 its two lightest nodes are joined until one is left, so heavy sources are near the root.
 
-**The bound.** Over any prefix of a stage, the number of samples of each source is within `SHARE_BOUND` (1.68) of its
+**The bound.** Over any prefix of a stage, the number of samples of each source is within 1.68 of its
 ideal share, however many sources there are. Rounding adds at most 1/2 at a node, and a node passes its own error on to
 a child in proportion to the weights. A leaf of weight w_0 below nodes of weights w_1, w_2, ... thus has an error of at
 most (1 + w_0/w_1 + w_0/w_2 + ...) / 2. In a Huffman tree, w_(i+2) >= w_(i+1) + w_i, so the w_i grow at least as fast as
@@ -34,8 +34,6 @@ from stages.data.errors import DataError
 from stages.data.tokens import Int64Array
 from stages.spec import MixtureSpan
 
-SHARE_BOUND = 1.68
-"""A source's samples over any prefix of one piece differ by no more than this from its ideal share."""
 MOST_PARTS = 2**31
 """The largest sum of integer weights: the product of two such numbers still fits into 63 bits."""
 ROUNDED_PARTS = MOST_PARTS // 2

@@ -64,10 +64,6 @@ class RemoteReading(Strict):
     retry_seconds: PositiveInt
     """How long a fault of the network is retried."""
 
-    def files(self) -> "RemoteFiles":
-        """The files at the URL."""
-        return RemoteFiles(self.url, self.retry_seconds)
-
 
 def remote_reading(dataset_dir: Path) -> RemoteReading | None:
     """How the tokens of a dataset are read if they lie at a URL; None if they are in its directory."""
@@ -91,7 +87,7 @@ def fetch_if_remote(dataset_dir: Path, file: DatasetFile) -> None:
     """Fetches a file of a remote dataset into its directory if it is not there yet, such as the index of a shard."""
     reading = remote_reading(dataset_dir)
     if reading is not None and not (dataset_dir / file.name).exists():
-        reading.files().fetch(file, content := BytesIO())
+        RemoteFiles(reading.url, reading.retry_seconds).fetch(file, content := BytesIO())
         write_file(dataset_dir / file.name, content.getvalue())
 
 

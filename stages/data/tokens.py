@@ -14,7 +14,7 @@ import numpy.typing as npt
 from stages.counted import counted
 from stages.data.dataset import DatasetFile, DatasetPart, read_dataset_manifest, require_files, shard_tokens
 from stages.data.errors import DataError
-from stages.data.remote import RemoteReading, ShardCache, remote_reading
+from stages.data.remote import RemoteFiles, RemoteReading, ShardCache, remote_reading
 from stages.data.spec import SplitName
 
 FETCHERS = 8
@@ -100,7 +100,8 @@ class RemoteShards:
     def __init__(self, reading: RemoteReading, lengths: Mapping[DatasetFile, int], dtype: npt.DTypeLike) -> None:
         """`lengths`: the tokens of each shard to use. Raises DataError if the cache cannot hold a shard."""
         self._shards, self._lengths, self._dtype = list(lengths), list(lengths.values()), dtype
-        self._cache, self._files = ShardCache(Path(reading.cache_dir), reading.cache_bytes), reading.files()
+        self._cache = ShardCache(Path(reading.cache_dir), reading.cache_bytes)
+        self._files = RemoteFiles(reading.url, reading.retry_seconds)
         largest = max((shard.bytes for shard in lengths), default=1)
         if largest > reading.cache_bytes:
             raise DataError(

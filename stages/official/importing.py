@@ -74,7 +74,6 @@ def import_official(
     _check_tensors(state, config, weights, settings)
     document, facts = _text(tokenizer, end_of_text, rows, described.context_length)
     names = official_names(config)
-    dtypes = {_name(state[official].dtype) for official in names.values()}
     num_bytes, total = 4 * num_parameters(config), len(names)
 
     def values() -> Iterator[tuple[str, Tensor]]:
@@ -88,11 +87,7 @@ def import_official(
         files = write_parameters(staging, values(), on_progress and (lambda done: on_progress(done, total)))
         if document is not None:
             files[TOKENIZER_NAME] = write_file(staging / TOKENIZER_NAME, document)
-        imported = ImportRecord(
-            layout="official",
-            weights=weights.name,
-            dtype=dtypes.pop() if len(dtypes) == 1 else None,
-        )
+        imported = ImportRecord(layout="official", weights=weights.name)
         return finish_directory(output, imported_manifest(config, files, facts, imported))
 
 

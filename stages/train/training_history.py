@@ -6,7 +6,7 @@ Imports no torch.
 import hashlib
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from model.config import TokenformerConfig, num_parameters
 from model.flops import training_flops_per_token
@@ -15,9 +15,6 @@ from stages.checkpoint.lineage import History, TrainingCost, TrainingRecord, ext
 from stages.checkpoint.manifest import Manifest, history_of, read_manifest
 from stages.spec import TrainSpec, progress_at
 from stages.train.skipped_data import consumed
-
-if TYPE_CHECKING:
-    from stages.data.mixture import Mixture
 
 
 def history_at_start(spec: TrainSpec) -> History:
@@ -48,7 +45,12 @@ class TrainingHistory:
         self._rules = [spec.rule(number) for number in range(newest + 1)]
         self._settings = _settings(spec, dataset_fingerprint, precision)
         self._settings["weight_decay"] = [rule.weight_decay for rule in self._rules]
-        self._mixture = _mixture(spec)
+        self._mixture = None
+        if spec.mixture:
+            from stages.data.samples import read_mixture  # slow: numpy
+
+            dataset = Path(spec.dataset)
+            self._mixture = read_mixture(dataset, spec.window_length, spec.mixture, spec.when_exhausted)
         self._updates, self._hashed = hashlib.sha256(), 0
 
     def hash_at(self, steps: int) -> str:
@@ -122,15 +124,6 @@ class TrainingHistory:
             self._updates.update(struct.pack(f"<{len(values)}d", *values))
         self._hashed = steps
         return self._updates.copy().hexdigest()
-
-
-def _mixture(spec: TrainSpec) -> "Mixture | None":
-    """Which source each sample comes from, if that follows from more than the dataset's fingerprint."""
-    if not spec.mixture:
-        return None
-    from stages.data.samples import read_mixture  # slow: numpy
-
-    return read_mixture(Path(spec.dataset), spec.window_length, spec.mixture, spec.when_exhausted)
 
 
 def _settings(spec: TrainSpec, dataset_fingerprint: str, precision: Precision) -> dict[str, Any]:

@@ -301,47 +301,41 @@ class Worker:
             remove_converted(self.paths.directory, path)
 
     def finish(self, engine: DeepSpeedEngine, step: int) -> None:
-        """Writes `final/` from the live engine and measures its loss in float32 before `final/` becomes visible.
+        """Writes the engine's parameters to `final/`, measures their loss in float32, then makes `final/` visible.
 
         Raises DiskFull if it does not fit on the disk; the partial files are deleted.
         """
-        final = self.paths.final
-        num_bytes = parameters_checkpoint_bytes(self.spec.model, self.spec.optimizer.name)
-        with raise_when_full(final, num_bytes):
-            self.write_final(engine, step, final)
+        spec, final = self.spec, self.paths.final
+        with raise_when_full(final, parameters_checkpoint_bytes(spec.model, spec.optimizer.name)):
+            plain = build_model(spec.model_after(step), device=self.device)
+            targets = dict(plain.named_parameters())
+
+            def states() -> Any:
+                for name, state in engine_states(engine):
+                    self.watchdog.beat()
+                    targets[name].data.copy_(state.fp32)
+                    yield name, state
+
+            files = save_parameters(final, states(), tokenizer=Path(spec.dataset) / TOKENIZER_NAME)
+            self.record_usage(step)
+            found, record = self.evaluate(plain, step, "final", "fp32"), self.training_record()
+            self.record_usage(step)
+            self.record("end", step)
+            if self.metrics:
+                self.metrics.sync()
+                parent = manifest_hash(Path(spec.initial)) if spec.initial else None
+                measured = {
+                    "validation_loss": found["loss"],
+                    "validation_tokens": found["num_tokens"],
+                    "own_context_loss": found.get("own_context_loss"),
+                    "by_source": found["by_source"],
+                }
+                record = TrainingRecord.model_validate(dict(record) | measured)
+                history = self.history.at(step, self.cost(step))
+                lineage = Lineage(operation="train", parent=parent, training=record, history=history)
+                fields = self.manifest_fields(engine, step)
+                finish_directory(final, Manifest(kind="parameters", files=files, lineage=lineage, **fields))
         dist.barrier()
-
-    def write_final(self, engine: DeepSpeedEngine, step: int, final: Path) -> None:
-        """Writes the engine's parameters, measures their loss in float32, then writes the manifest and renames."""
-        spec = self.spec
-        plain = build_model(spec.model_after(step), device=self.device)
-        targets = dict(plain.named_parameters())
-
-        def states() -> Any:
-            for name, state in engine_states(engine):
-                self.watchdog.beat()
-                targets[name].data.copy_(state.fp32)
-                yield name, state
-
-        files = save_parameters(final, states(), tokenizer=Path(spec.dataset) / TOKENIZER_NAME)
-        self.record_usage(step)
-        found, record = self.evaluate(plain, step, "final", "fp32"), self.training_record()
-        self.record_usage(step)
-        self.record("end", step)
-        if self.metrics:
-            self.metrics.sync()
-            parent = manifest_hash(Path(spec.initial)) if spec.initial else None
-            measured = {
-                "validation_loss": found["loss"],
-                "validation_tokens": found["num_tokens"],
-                "own_context_loss": found.get("own_context_loss"),
-                "by_source": found["by_source"],
-            }
-            record = TrainingRecord.model_validate(dict(record) | measured)
-            history = self.history.at(step, self.cost(step))
-            lineage = Lineage(operation="train", parent=parent, training=record, history=history)
-            fields = self.manifest_fields(engine, step)
-            finish_directory(final, Manifest(kind="parameters", files=files, lineage=lineage, **fields))
 
     def training_record(self) -> TrainingRecord:
         """What a checkpoint stores besides tensors, for training that continues from it. Collective."""

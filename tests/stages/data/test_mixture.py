@@ -9,10 +9,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stages.data.errors import DataError
-from stages.data.mixture import ROUNDED_PARTS, SHARE_BOUND, Mixture, MixtureSource
+from stages.data.mixture import ROUNDED_PARTS, Mixture, MixtureSource
 from tests.stages.data.mixtures import spans_of
 
 NAMES = [f"source-{i}" for i in range(40)]
+SHARE_BOUND = 1.68
+"""A source's samples over any prefix of one piece differ by no more than this from its ideal share."""
 weights_of_sources = st.lists(
     st.integers(1, 10**6) | st.floats(1e-4, 1e6, allow_nan=False).map(lambda x: round(x, 3) or 0.5),
     min_size=1,

@@ -22,7 +22,7 @@ from stages.evaluate.documents import TokenStream
 from stages.evaluate.results import Score
 from stages.evaluate.text import dataset_loss, position_losses, require_ids, text_loss
 from stages.evaluate.windows import batches, sliding_windows
-from stages.train import evaluate as trainer
+from stages.train import rank_data as trainer
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 
 CPU = torch.device("cpu")

@@ -1,4 +1,4 @@
-"""stages/train/evaluate.py: the validation loss of a mixture, by source and weighted, on any number of ranks."""
+"""stages/train/rank_data.py: the validation loss of a mixture, by source and weighted, on any number of ranks."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import Tensor
 from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.metrics import Record
-from stages.train import evaluate as trainer
+from stages.train import rank_data as trainer
 from tests.stages.data.test_dataset import write_dataset
 
 CPU = torch.device("cpu")
