@@ -15,6 +15,7 @@ from rich.text import Text
 from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import StagePlan, total_flops
 from growctl.run.progress import LadderProgress
+from growctl.run.signals import leave_terminal
 from growctl.schedule.blocks import Schedule
 from growctl.text.console import BUSY, FAINT, GOOD, Verbatim
 from growctl.text.formatting import byte_count, duration, indented, scientific, short_count
@@ -68,7 +69,10 @@ class Screen:
         self._print(text)
 
     def _print(self, text: str) -> None:
-        self.console.print(Verbatim(text), soft_wrap=True)
+        try:
+            self.console.print(Verbatim(text), soft_wrap=True)
+        except OSError:  # the terminal has gone without a SIGHUP, as that of a disowned job does
+            leave_terminal()
 
     def preparing(self, phase: str, fraction: float | None) -> None:
         """The dataset is being prepared."""

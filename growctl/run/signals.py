@@ -2,14 +2,18 @@
 
 While workers train, the first signal is only noted, so that they can save; a second one stops growctl at once, as any
 signal does elsewhere: a run can be resumed from what is on disk at any moment.
+
+A terminal that closes sends SIGHUP, often twice: both the kernel and the shell do. Only the first one counts.
 """
 
+import os
 import signal
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Stopped(BaseException):
@@ -35,9 +39,19 @@ _notes: list[Note] = []
 
 
 def install_handlers(signals: Sequence[signal.Signals] = STOPS) -> None:
-    """Makes `signals` raise Stopped in the main thread; inside `noted()`, the first one is only noted."""
+    """Makes `signals` raise Stopped in the main thread; inside `noted()`, the first one is only noted. Leaves SIGHUP
+    alone if it is ignored, as nohup does."""
     for number in signals:
-        signal.signal(number, _arrived)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _arrived)
+
+
+def leave_terminal() -> None:
+    """Discards the output from now on, unless it goes to a file: whoever read it has gone, and writing would fail."""
+    with open(os.devnull, "wb") as nowhere:
+        for descriptor in (1, 2):
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.dup2(nowhere.fileno(), descriptor)
 
 
 @contextmanager
@@ -55,6 +69,9 @@ def noted() -> Iterator[Note]:
 
 
 def _arrived(number: int, frame: FrameType | None) -> None:
+    if number == signal.SIGHUP:
+        signal.signal(number, signal.SIG_IGN)
+        leave_terminal()
     if _notes and _notes[-1].number is None:
         _notes[-1].number = number
         return

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -164,6 +165,26 @@ def test_workers_on_other_machines_are_asked_to_save_through_their_lifeline(sign
         stage.attempt("start(); train_until_asked(); save()", elsewhere=True)
     assert [record["event"] for record in stage.records] == ["start", "saved"]
     assert {path.name for path in stage.directory.iterdir()} == {"metrics.jsonl", "log.txt"}
+
+
+@pytest.mark.parametrize(("before", "noted"), [("SIG_DFL", "1"), ("SIG_IGN", "None")])
+def test_hang_ups_are_noted_once_but_left_alone_under_nohup(tmp_path, before, noted):
+    code = f"""
+import signal
+from growctl.run.signals import Stopped, install_handlers, noted
+signal.signal(signal.SIGHUP, signal.{before})
+install_handlers()
+try:
+    with noted() as note:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        print(note.number, flush=True)
+except Stopped as stop:
+    assert stop.exit_code == 143
+"""
+    with (tmp_path / "nohup.out").open("w") as output:
+        subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, stdout=output, check=True)
+    assert (tmp_path / "nohup.out").read_text() == f"{noted}\n"
 
 
 def test_workers_that_die_count_as_crashed_and_reported_errors_as_failed(stage):

@@ -1,9 +1,12 @@
 """Real runs that are killed, interrupted or damaged resume and end like an undisturbed run."""
 
 import json
+import os
+import pty
 import shutil
 import signal
 import sqlite3
+import time
 
 import pytest
 
@@ -172,6 +175,30 @@ def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undist
     done = undisturbed[1] / "tiny"
     assert final_hashes(runs / "told") == final_hashes(done)
     assert losses(runs / "told") == losses(done)
+
+
+@pytest.mark.parametrize("opened", [pty.openpty, os.pipe])
+def test_a_run_whose_terminal_closes_saves_first_and_ends_in_the_same_bits(
+    undisturbed, runs, tmp_path, monkeypatch, opened
+):
+    schedule, _ = undisturbed
+    command = ("run", schedule, "checkpoint.every=1000", "--name", "tiny", "--runs-dir", runs)
+    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-small"))
+    ours, its = opened()
+    process = growctl(*command, output=its)
+    os.close(its)
+    directory = runs / "tiny/stages/0-small"
+    wait_until(reached(directory / "metrics.jsonl", "train", 5), process)
+    with held(workers_of(runs), directory):
+        os.close(ours)
+        process.send_signal(signal.SIGHUP)  # by the kernel
+        time.sleep(0.5)
+        process.send_signal(signal.SIGHUP)  # by the shell
+    assert process.wait(HANG_SECONDS) == 143
+    [saved] = [r for r in read_metrics(directory / "metrics.jsonl") if r["event"] == "saved"]
+    out, _ = run(*command)
+    assert f"stage small: resuming from {saved['path']}" in out
+    assert_same_end(runs, undisturbed)
 
 
 def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(undisturbed, runs):

@@ -68,16 +68,14 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
-def growctl(*arguments: object, cwd: Path = REPOSITORY.parent) -> subprocess.Popen:
-    """growctl as a user starts it in `cwd`, output captured."""
+def growctl(*arguments: object, cwd: Path = REPOSITORY.parent, output: int = subprocess.PIPE) -> subprocess.Popen:
+    """growctl as a user starts it in `cwd`, output captured or written to `output`."""
     path = f"{FAULTS}:{REPOSITORY}" if VARIABLE in os.environ else str(REPOSITORY)
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     environment |= PRINT_TRACEBACKS
     environment.pop("GROWCTL_RUNS_DIR", None)
     command = [sys.executable, "-m", "growctl.cli.app", *map(str, arguments)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=cwd
-    )
+    return subprocess.Popen(command, stdout=output, stderr=output, text=True, env=environment, cwd=cwd)
 
 
 def paused_rank(folder: Path, stage: str, steps: int = 6) -> str:
