@@ -21,15 +21,8 @@ from stages.stage_dir import StagePaths
 
 _LINE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s+slots=([1-9]\d{0,5})\s*(?:#.*)?")
 _EXAMPLE = "worker-1 slots=8"
-_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
-_PROGRAMS = {
-    "pdsh": {
-        "pdsh": "install pdsh, or set launch.hostfile.runner=openmpi",
-        "ssh": "install an SSH client; every host must be reachable without a password",
-    },
-    "openmpi": dict.fromkeys(("mpirun", "ompi_info"), "install Open MPI, or set launch.hostfile.runner=pdsh"),
-}
+_PROGRAMS = {"pdsh": ("pdsh", "ssh"), "openmpi": ("mpirun", "ompi_info")}
 _BINDS_NO_CORES = "--launcher_args=--bind-to none"
 """An option for mpirun, which otherwise binds each rank, with all its threads, to one core."""
 
@@ -55,7 +48,9 @@ class Hostfile(Machines):
 
     def check(self, runs_dir: Path) -> None:
         """Raises LaunchError if a program is missing, or a path has characters that a shell would interpret."""
-        need_programs(_PROGRAMS[self.block.runner], f"launch.cluster = 'hostfile' with runner {self.block.runner!r}")
+        runner = self.block.runner
+        fix = "install them, or set another launch.hostfile.runner"
+        need_programs(_PROGRAMS[runner], f"launch.cluster = 'hostfile' with runner {runner!r}", fix)
         plain_path(runs_dir, "the runs directory")
         plain_path(Path(sys.executable), "Python's path")
 
@@ -109,9 +104,6 @@ def hostfile_machines(launch: LaunchBlock, nodes: int) -> Hostfile:
     hosts = read_hostfile(path)
     if nodes > len(hosts):
         raise LaunchError(f"launch.nodes = {nodes}: {path} has {counted(len(hosts), 'host')}")
-    address = launch.hostfile.master_address
-    if address is not None and not _ADDRESS.fullmatch(address):
-        raise LaunchError(f"launch.hostfile.master_address = {address!r}: must be a host's name or IP address")
     used = list(hosts.items())[:nodes]
     fewest, slots = min(used, key=lambda host: host[1])
     if launch.devices != "auto" and launch.devices > slots:

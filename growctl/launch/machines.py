@@ -8,7 +8,7 @@ prints it, and a run starts it. The command's process lives as long as the worke
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,12 +99,10 @@ def assumed_devices(launch: LaunchBlock, per_machine: int, note: str | None = No
     return Devices(per_machine, "cuda", fast_bf16=True, note=note)
 
 
-def need_programs(programs: Mapping[str, str], cluster: str) -> None:
-    """Raises LaunchError if one of `programs` ({name: fix}) is not on PATH; `cluster` is the setting that needs it."""
-    missing = [name for name in programs if shutil.which(name) is None]
-    if missing:
-        fixes = "; ".join(dict.fromkeys(programs[name] for name in missing))
-        raise LaunchError(f"{cluster}: needs {' and '.join(missing)} on PATH: {fixes}")
+def need_programs(programs: Iterable[str], cluster: str, fix: str) -> None:
+    """Raises LaunchError if one of `programs` is not on PATH; `cluster` is the setting that needs it."""
+    if missing := [name for name in programs if shutil.which(name) is None]:
+        raise LaunchError(f"{cluster}: needs {' and '.join(missing)} on PATH: {fix}")
 
 
 def plain_path(path: Path, what: str) -> Path:

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from growctl.launch.machines import LaunchError, need_programs, plain_path
-from growctl.launch.slurm import PROGRAMS, array_number, cancel, check_slurm, job_states, slurm_executor, submit_array
+from growctl.launch.machines import LaunchError, plain_path
+from growctl.launch.slurm import cancel, check_slurm, job_states, need_slurm, slurm_executor, submit_array
 from growctl.schedule.blocks import Schedule
 from growctl.whole_file import replace_file
 from model.errors import Failure, UserError
@@ -40,7 +40,7 @@ def execute_on(
     """Runs tasks on `executor`. Raises LaunchError if that cannot work here."""
     if executor == "slurm":
         check_slurm(schedule.launch)
-        need_programs(PROGRAMS, "--executor slurm")
+        need_slurm("--executor slurm")
         plain_path(datasets_dir, "the datasets directory")
         return lambda tasks, meter: _run_on_slurm(schedule, tasks, meter, tell)
     if executor == "ray":
@@ -131,7 +131,8 @@ def _run_on_slurm(schedule: Schedule, tasks: Tasks, meter: Meter, tell: Callable
     count = min(schedule.data.workers or MOST_JOBS, MOST_JOBS, len(pending))
     parts = [TaskPart(tasks, pending[first::count], launch.slurm.cpus_per_device) for first in range(count)]
     executor = slurm_executor(launch, folder, None, count, job_name="growctl-prepare", nodes=1, ntasks_per_node=1)
-    number = array_number(submit_array(executor, parts, "the jobs that prepare the dataset")[0])
+    job = submit_array(executor, parts, "the jobs that prepare the dataset")[0]
+    number = str(job.job_id).partition("_")[0]  # that of the array
     replace_file(folder / ARRAY, number.encode())
     logs = f"{folder}/{number}_*_log.out"
     tell(f"array {number}: {counted(count, 'job')} for {tasks.title}; logs: {logs}")

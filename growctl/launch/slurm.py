@@ -18,10 +18,6 @@ from model.errors import Failure
 from stages.process.lifeline import VARIABLE
 from stages.stage_dir import StagePaths
 
-PROGRAMS = dict.fromkeys(
-    ("sbatch", "squeue", "srun", "scontrol", "scancel"),
-    "run this on a login node of the cluster, or set launch.cluster=local",
-)
 FIRST_PORT, NUM_PORTS = 15_000, 15_000
 """Ports on which a job's ranks meet, below Linux's ephemeral ports; the job's id selects one of them."""
 
@@ -64,7 +60,7 @@ class SlurmMachines(Machines):
 
     def check(self, runs_dir: Path) -> None:
         """Raises LaunchError if SLURM's programs are missing, or SLURM would interpret characters of `runs_dir`."""
-        need_programs(PROGRAMS, "launch.cluster = 'slurm'")
+        need_slurm("launch.cluster = 'slurm'")
         plain_path(runs_dir, "the runs directory")
 
     def launch(self, spec: Path, nodes: int, attempt: int) -> Launch:
@@ -87,6 +83,12 @@ class SlurmMachines(Machines):
             },
             lifeline=alive,
         )
+
+
+def need_slurm(setting: str) -> None:
+    """Raises LaunchError if SLURM's programs are missing; `setting` is what needs them."""
+    programs = ("sbatch", "squeue", "srun", "scontrol", "scancel")
+    need_programs(programs, setting, "run this on a login node of the cluster, or set launch.cluster=local")
 
 
 def check_slurm(launch: LaunchBlock) -> None:
@@ -171,11 +173,6 @@ def submit_array(executor: Any, parts: Sequence[Callable[[], None]], what: str) 
             f"sbatch rejected {what}: {said}; `sinfo` shows whether SLURM answers here, and its partitions"
         ) from None
     return jobs
-
-
-def array_number(job: Any) -> str:
-    """The id of a submitted job, or of the array that it is a task of."""
-    return str(job.job_id).partition("_")[0]
 
 
 def cancel(numbers: Sequence[str]) -> None:

@@ -70,10 +70,9 @@ def unreached_machine(log: Path, start: int) -> str | None:
 
 
 def ending_signal(exit_code: int) -> int:
-    """The signal that ended a process; 0 if it exited by itself."""
-    if exit_code > 128:
-        return exit_code - 128 if exit_code - 128 <= signal.SIGRTMAX else 0
-    return max(0, -exit_code)
+    """The signal that ended a process, which a shell reports as 128 more; 0 if it exited by itself."""
+    number = exit_code - 128 if exit_code > 128 else -exit_code
+    return number if 0 < number <= signal.SIGRTMAX else 0
 
 
 def signal_reason(number: int) -> str:

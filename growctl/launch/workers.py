@@ -16,7 +16,6 @@ from stages.process.lifeline import STDIN, VARIABLE, Lifeline
 ENDING_SECONDS = 10.0
 """Time that workers have to end after their standard input is closed; start_ranks.py kills those that do not."""
 
-
 STOP_SECONDS = 40.0
 """Time that workers on other machines have to end: DeepSpeed's launcher there gives them 30 seconds."""
 
@@ -61,17 +60,11 @@ class Workers:
             self._process.send_signal(signal.SIGUSR1)
 
     def wait(self, seconds: float | None = None) -> int:
-        """Waits for workers on this machine and returns their exit code.
+        """Waits for the workers and returns their exit code; raises subprocess.TimeoutExpired after `seconds`.
 
-        Raises subprocess.TimeoutExpired after `seconds`.
+        Workers with a lifeline file end when it is no longer renewed.
         """
-        assert self._lifeline is None, "workers on other machines end unless their lifeline is renewed"
         return self._process.wait(seconds)
-
-    @property
-    def exit_code(self) -> int:
-        """Waits for the workers and returns their exit code."""
-        return self._process.wait()
 
     def kill(self) -> None:
         """Kills unresponsive workers on this machine; does nothing for workers with a lifeline file."""

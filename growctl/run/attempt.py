@@ -34,7 +34,6 @@ class StageHistory:
     """A stage's metrics.jsonl, read once and shared by the runner, its attempts and the ledger."""
 
     def __init__(self, metrics: Path) -> None:
-        """Reads nothing yet."""
         self._reader = MetricsReader(metrics)
         self.last_attempt = 0
         """The highest attempt number in the records read so far; 0 before the first."""
@@ -97,11 +96,8 @@ class Attempt:
         """`history`: the stage's records, read up to now; the attempt reads on. `on_records` gets each batch of new
         records. `grace`: seconds that the workers have to save after a stop signal.
         """
-        self._spec = spec
-        self._launch = launch
-        self._grace = grace
-        self._on_records = on_records
-        self._tell = tell
+        self._spec, self._launch, self._grace = spec, launch, grace
+        self._on_records, self._tell = on_records, tell
         stage = StagePaths(Path(spec.directory))
         self._log, self._stacks = stage.log, stage.stacks
         self._history = history
@@ -109,7 +105,6 @@ class Attempt:
         self._last_look = time.monotonic()
         self._log_start = self._log_read = 0
         self._begun = self._saved = False
-        self._once_begun = history.begun
 
     def run(self) -> Outcome:
         """Starts the workers, follows them until they exit and returns the outcome.
@@ -132,10 +127,10 @@ class Attempt:
             raise signals.Stopped(signal.SIGTERM)
         if hung:
             return Outcome("hung", f"no rank did anything for {duration(self._spec.hang_seconds)}: {where}")
-        if workers.exit_code == 0:
+        if workers.wait() == 0:
             return Outcome("ended")
-        reason = failure_reason(self._log, self._log_start, workers.exit_code)
-        may_pass = self._begun or self._once_begun or slurm_failure(self._log, self._log_start)
+        reason = failure_reason(self._log, self._log_start, workers.wait())
+        may_pass = self._history.begun or slurm_failure(self._log, self._log_start)
         is_reported = logged_reason(self._log, self._log_start) is not None
         return Outcome("crashed" if may_pass and not is_reported else "failed", reason)
 
@@ -156,7 +151,8 @@ class Attempt:
             if deadline is not None and time.monotonic() >= deadline:
                 self._tell(f"the workers have not saved within {duration(self._grace)}; stopping them")
                 return False
-            if deadline is None and self._time_to_look():
+            if deadline is None and time.monotonic() - self._last_look >= STALL_POLL_SECONDS:
+                self._last_look = time.monotonic()
                 if self._stalls.noticed():
                     time.sleep(SETTLE_SECONDS)
                     return True
@@ -169,14 +165,6 @@ class Attempt:
             said = {record["event"] for record in records}
             self._begun, self._saved = self._begun or "start" in said, self._saved or "saved" in said
             self._on_records(records)
-
-    def _time_to_look(self) -> bool:
-        """Whether to look for stalls and missing machines again."""
-        now = time.monotonic()
-        if now - self._last_look < STALL_POLL_SECONDS:
-            return False
-        self._last_look = now
-        return True
 
     def _missing_machine(self) -> bool:
         """Whether a machine has no workers, so that those on the other machines wait for it in vain."""

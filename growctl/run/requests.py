@@ -27,7 +27,7 @@ from growctl.runs.directory import (
 from growctl.runs.lock import find_holder
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.errors import SHOWN_CHARACTERS, shorten
+from growctl.schedule.errors import shown
 from growctl.schedule.sources import missing_data
 from growctl.text.formatting import byte_count
 from growctl.text.suggestion import did_you_mean
@@ -35,15 +35,14 @@ from growctl.trackers.adapters import missing_package
 from model.errors import Failure
 from stages.checkpoint.disk_full import free_bytes
 
-_NO_EFFECT = {
-    "data": (
-        *("workers", "approximate_tokens", "attended_tokens", "tokenizer_vocab_size"),
-        *("cache_bytes", "cache_dir", "retry_seconds"),
-    ),
-    "checkpoint": ("keep", "keep_every", "keep_trunk", "check_space"),
+_READING = ("workers", "approximate_tokens", "attended_tokens", "tokenizer_vocab_size")
+_CACHING = ("cache_bytes", "cache_dir", "retry_seconds")
+NO_EFFECT: dict[str, Any] = {
+    **dict.fromkeys(("launch", "controls", "samples", "trackers"), True),
+    "data": dict.fromkeys((*_READING, *_CACHING), True) | {"mixture": {"__all__": {"approximate_tokens"}}},
+    "checkpoint": {"keep", "keep_every", "keep_trunk", "check_space"},
 }
-"""By block: the keys that do not affect the result. `launch`, `controls`, `samples` and `trackers` do not affect it
-either."""
+"""The keys that do not affect the result, as pydantic's `exclude`."""
 
 
 class RunFailed(Failure):
@@ -93,23 +92,18 @@ class LadderRequest:
         """A request for the ladder of `schedule`, named `name` or else as the schedule is.
 
         `with_controls`: as the command says; None: as the run has recorded, at first with them. `until` is the name of
-        the last stage to train. A ladder that is to end early has no controls, because their
-        budgets follow from all of its stages. `run_set`: the set of runs that it begins in; None: as the run has
-        recorded. Raises RunError if the schedule has no such stage.
+        the last stage to train. `run_set`: the set of runs that it begins in; None: as the run has recorded. Raises
+        RunError if the schedule has no such stage.
         """
         name = name or schedule.name
         assert name is not None
+        run = RunPaths(runs_dir / name)
         last_stage = None if until is None else stage_index(schedule, until)
-        run_set = run_set or read_run_set(RunPaths(runs_dir / name))
-        ladder = RunRequest(name, schedule.model_copy(update={"name": name}), label, run_set=run_set)
+        renamed = schedule.model_copy(update={"name": name})
+        ladder = RunRequest(name, renamed, label, run_set=run_set or read_run_set(run))
         if with_controls is None:
-            with_controls = not RunPaths(runs_dir / name).no_controls.exists()
+            with_controls = not run.no_controls.exists()
         return cls(ladder, runs_dir, with_controls, tuple(sources), last_stage)
-
-    @property
-    def trains_controls(self) -> bool:
-        """Whether this command trains the controls, after the whole ladder."""
-        return self.wants_controls and self.last_stage is None
 
     @property
     def leaves_controls_out(self) -> bool:
@@ -122,11 +116,9 @@ class LadderRequest:
         record_start(run, ["growctl", *sys.argv[1:]])
         if self.ladder.run_set:
             write_run_set(run, self.ladder.run_set)
-        mark = run.no_controls
+        run.no_controls.unlink(missing_ok=True)
         if self.leaves_controls_out:
-            mark.touch()
-        else:
-            mark.unlink(missing_ok=True)
+            run.no_controls.touch()
 
     def directory(self, request: RunRequest) -> Path:
         """The run directory of `request`."""
@@ -141,17 +133,17 @@ class LadderRequest:
         return steps_done(request.schedule, self.directory(request))
 
     def controls(self) -> list[RunRequest]:
-        """The controls. With `growth.when: slope`, their budgets are final only after the ladder is done."""
-        if not self.trains_controls:
+        """The controls to train; none of a ladder that is to end early, because all its stages decide their budgets.
+
+        With `growth.when: slope`, the budgets are final only after the ladder is done.
+        """
+        if not self.wants_controls or self.last_stage is not None:
             return []
-        schedule = self.ladder.schedule
-        planned = plan_controls(schedule, self.steps_done(self.ladder))
-        planned = in_their_folders(planned, RunPaths(self.directory(self.ladder)))
+        ladder = self.ladder
+        planned = plan_controls(ladder.schedule, self.steps_done(ladder))
         return [
-            RunRequest(
-                *(plan.name, plan.schedule, self.ladder.label, plan.kind, self.ladder.name), run_set=self.ladder.run_set
-            )
-            for plan in planned
+            RunRequest(plan.name, plan.schedule, ladder.label, plan.kind, ladder.name, ladder.run_set)
+            for plan in in_their_folders(planned, RunPaths(self.directory(ladder)))
         ]
 
     def parts(self) -> list[RunRequest]:
@@ -185,13 +177,10 @@ class LadderRequest:
         """
         directory = self.directory(request)
         run = RunPaths(directory)
-        if run.imported.exists():
-            raise RunError(f"{directory} holds an imported ledger and no run; choose another name with --name")
-        if not run.schedule.exists():
-            if directory.exists() and any(not p.name.startswith(".") for p in directory.iterdir()):
-                raise RunError(f"{directory} exists and is not a growctl run; choose another name with --name")
-            return
-        if not run.has_begun():
+        is_other = directory.exists() and any(not path.name.startswith(".") for path in directory.iterdir())
+        if run.imported.exists() or (is_other and not run.schedule.exists()):
+            raise RunError(f"{directory} exists and is not a growctl run; choose another name with --name")
+        if not run.schedule.exists() or not run.has_begun():
             return
         if difference := first_difference(own_schedule(run.schedule), request.schedule):
             raise RunError(
@@ -244,9 +233,8 @@ def check_space(
 ) -> None:
     """Raises RunError if the checkpoints that `requests` will still write need more space than is free in `runs_dir`.
 
-    `devices`: those that the runs start on, which decide the precision. Counts the stages up to index `last_stage`;
-    None: all of them. Skips runs whose schedule has `checkpoint.check_space: false`, and runs that another growctl
-    holds: `hold` reports those.
+    `devices` decide the precision. Counts the stages up to index `last_stage`; None: all of them. Skips runs whose
+    schedule has `checkpoint.check_space: false`, and runs that another growctl holds: `hold` reports those.
     """
     asked = [
         request
@@ -279,25 +267,20 @@ def remaining_bytes(request: RunRequest, directory: Path, devices: Devices, last
 
 
 def first_difference(old: Schedule, new: Schedule) -> str | None:
-    """The first setting that affects the result and differs, as a clause; None if there is none."""
+    """The first setting that affects the result and differs, as a clause; None if there is none.
+
+    Paths of the same files are equal.
+    """
     was, now = ([stage.name for stage in schedule.stages] for schedule in (old, new))
     if len(was) != len(now):
         return f"it has the stages {', '.join(was)}, and this schedule has {', '.join(now)}"
-    for key, before, after in _differences(_comparable(old), _comparable(new)):
-        return f"{key} = {_as_yaml(after)}, but it was started with {_as_yaml(before)}"
+    one, other = (
+        schedule.model_copy(update={"data": schedule.data.in_one_spelling()}).model_dump(mode="json", exclude=NO_EFFECT)
+        for schedule in (old, new)
+    )
+    for key, before, after in _differences(one, other):
+        return f"{key} = {shown(after)}, but it was started with {shown(before)}"
     return None
-
-
-def _comparable(schedule: Schedule) -> dict[str, Any]:
-    """The settings that affect the result, as plain data. Paths of the same files are equal."""
-    schedule = schedule.model_copy(update={"data": schedule.data.in_one_spelling()})
-    data = schedule.model_dump(mode="json", exclude={"launch", "controls", "samples", "trackers"})
-    for block, keys in _NO_EFFECT.items():
-        for key in keys:
-            data[block].pop(key, None)
-    for source in data["data"]["mixture"]:
-        del source["approximate_tokens"]
-    return data
 
 
 def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -309,11 +292,3 @@ def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any,
             yield from _differences(before, after, f"{path}.{i}")
     elif old != new:
         yield path, old, new
-
-
-def _as_yaml(value: Any) -> str:
-    """A value as a schedule writes it, on one line, shortened."""
-    import yaml
-
-    text = yaml.safe_dump([value], default_flow_style=True, allow_unicode=True, sort_keys=False, width=10**6)
-    return shorten(text.strip()[1:-1], SHOWN_CHARACTERS)

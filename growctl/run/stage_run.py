@@ -12,20 +12,13 @@ from typing import TYPE_CHECKING
 
 from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.sizes import attending
-from growctl.ladder.stage_plans import (
-    StagePlan,
-    first_sample,
-    position_after,
-    worker_spec,
-)
+from growctl.ladder.stage_plans import StagePlan, first_sample, position_after, worker_spec
 from growctl.launch.workers import run_apart
 from growctl.run.attempt import Attempt, Outcome, StageHistory, pause_after
 from growctl.run.requests import RunFailed
 from growctl.run.resume import World, checkpoint_to_resume, newest_own
 from growctl.run.reuse import reuse
 from growctl.run.start import growth_message, made_from_previous
-from growctl.text.formatting import short_count
-from model.config import num_parameters
 from model.errors import Failure, UserError
 from stages.checkpoint.directory import clear_leftovers, clear_stage, whole_or_set_aside
 from stages.checkpoint.files import write_file
@@ -40,10 +33,6 @@ from stages.train.training_history import TrainingHistory
 
 if TYPE_CHECKING:
     from growctl.run.runner import Execution
-
-MOST_PARAMETERS = 2_000_000_000
-"""Texts are written on this machine's CPU: this many parameters take 8 GB of memory and about a second for each
-token."""
 
 PROGRAM = (sys.executable, "-m", "stages.generate.text_samples")
 
@@ -174,15 +163,13 @@ class StageRun:
         return read_dataset_manifest(self.execution.dataset)
 
     def _spec(self, initial: Path | None, resume: Path | None, left_out: tuple[LeftOut, ...]) -> TrainSpec:
-        """The next attempt."""
         plan, schedule = self.plan, self.schedule
-        attempt = 1 + max(self._history.last_attempt, self.ledger.last_attempt(plan.name))
         end_of_text = self._dataset().end_of_text_id if schedule.data.document_mask else 0
-        manifest: Manifest | None = read_manifest(initial) if initial else None
+        manifest = read_manifest(initial) if initial else None
         return worker_spec(
             schedule,
             plan,
-            attempt=attempt,
+            attempt=1 + max(self._history.last_attempt, self.ledger.last_attempt(plan.name)),
             # Absolute paths: on another machine or in a job, the worker has another working directory.
             directory=str(self.paths.directory.absolute()),
             dataset=str(self.execution.dataset.absolute()),
@@ -200,9 +187,9 @@ class StageRun:
 
     def _position(self, initial: Manifest | None) -> int:
         """The position in the data from which the stage continues."""
-        if self.plan.index == 0 and not self.plan.branch_of:
-            return self._begin()
-        return position_after(initial) if initial else 0
+        if initial and (self.plan.index or self.plan.branch_of):
+            return position_after(initial)
+        return self._begin()
 
     def _begin(self) -> int:
         """The position in the data at which the run begins."""
@@ -270,13 +257,6 @@ def write_new_samples(stage: StagePaths, request: TextRequest, tell: Callable[[s
             return None
         stage.samples.unlink(missing_ok=True)
         if not request.prompts:
-            return None
-        size = num_parameters(read_manifest(stage.final).model)
-        if size > MOST_PARAMETERS:
-            tell(
-                f"no text samples: {short_count(size)} parameters are too many to write on the CPU; "
-                f"growctl generate {stage.final} writes text, also on a GPU"
-            )
             return None
         tell(f"{stage.directory.name}: writing texts on the CPU")
         return write_apart(stage, request)

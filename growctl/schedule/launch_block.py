@@ -127,7 +127,7 @@ class HostfileBlock(Block):
     """The hostfile in DeepSpeed's format: one line per machine, `name slots=8`."""
     runner: Annotated[Literal["pdsh", "openmpi"], example("openmpi")] = "pdsh"
     """How DeepSpeed reaches the machines: pdsh over ssh, or Open MPI."""
-    master_address: Annotated[str | None, Field(min_length=1), example("10.0.0.1")] = None
+    master_address: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$"), example("10.0.0.1")] = None
     """Address on which rank 0 listens; by default the first host of the file."""
     master_port: Annotated[int, Field(gt=0, lt=2**16), example(29501, "port number")] = 29500
     """Port on which rank 0 listens."""

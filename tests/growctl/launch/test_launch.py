@@ -75,7 +75,7 @@ def test_a_local_run_cannot_use_two_machines(tmp_path):
 def test_missing_programs_are_reported_with_their_fix(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match=r"^it: needs one and two on PATH: install both$"):
-        need_programs({"one": "install both", "two": "install both"}, "it")
+        need_programs(("one", "two"), "it", "install both")
 
 
 @pytest.mark.parametrize("name", ["a b", "a;b", "a%n", "a$b", "a'b", "a\nb", "ü"])
@@ -96,7 +96,7 @@ def test_workers_on_other_machines_are_ended_before_their_launcher(tmp_path):
         assert not (tmp_path / ".lifeline.0").exists()
         assert (tmp_path / "note").read_text() == "text"
     assert (tmp_path / "log").read_text() == "started\nended\n"
-    assert workers.exit_code == 5
+    assert workers.wait() == 5
 
 
 def job(devices: int = 2) -> SlurmMachines:

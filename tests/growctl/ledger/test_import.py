@@ -141,8 +141,8 @@ def test_no_run_trains_in_the_directory_of_an_imported_ledger(machines: tuple[Pa
     import_ledgers([there], here)
     before = files_of(here)
     _, err = run_here("run", "quickstart", "--name", "quick", "--runs-dir", str(here), expect=2)
-    assert err.startswith(f"growctl: {here / 'quick'} holds an imported ledger")
-    assert err.endswith("and no run; choose another name with --name\n")
+    assert err.startswith(f"growctl: {here / 'quick'} exists and is not a growctl run")
+    assert err.endswith("; choose another name with --name\n")
     assert files_of(here) == before
 
 

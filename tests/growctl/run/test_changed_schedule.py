@@ -45,9 +45,9 @@ def test_other_stages_are_named(schedule: Path) -> None:
 
 
 def test_documents_seen_in_another_way_are_a_difference_but_not_what_was_read_from_the_dataset(schedule: Path) -> None:
-    for override in ("data.document_mask=true", "data.packing=best_fit"):
-        message = refusal(schedule, override)
-        assert f"{override.replace('=', ' = ')}, but it was started with" in message
+    for key, value, shown in (("document_mask", "true", "true"), ("packing", "best_fit", "'best_fit'")):
+        message = refusal(schedule, f"data.{key}={value}")
+        assert f"data.{key} = {shown}, but it was started with" in message
     old = load_schedule(str(schedule))
     counted = old.model_copy(
         update={"data": old.data.model_copy(update={"attended_tokens": {"16": 20.0}, "tokenizer_vocab_size": 300})}
@@ -68,7 +68,7 @@ def test_a_control_with_another_budget_is_refused(schedule: Path) -> None:
 
 def test_values_are_written_as_in_a_schedule(schedule: Path) -> None:
     message = refusal(schedule, "stages.0.release={decay: 1.0}")
-    assert "stages.0.release = {decay: 1.0}, but it was started with null" in message
+    assert 'stages.0.release = {"decay": 1.0}, but it was started with null' in message
 
 
 def test_other_prompts_for_text_do_not_stop_a_run(schedule: Path) -> None:
