@@ -38,7 +38,10 @@ def main() -> NoReturn:
     ranks = [start_rank(rank, int(num_ranks), port, arguments) for rank in range(int(num_ranks))]
     signal.signal(signal.SIGUSR1, lambda number, frame: _signal(ranks[0], number))
     if os.environ.get(VARIABLE) == STDIN:
+        # A request that this thread received would wait until the main thread wakes up, which is when a rank ends.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         threading.Thread(target=_end_with_stdin, args=(ranks,), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
     code = see_end(ranks)
     sys.exit(code if code >= 0 else 128 - code)
 

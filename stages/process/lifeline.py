@@ -40,8 +40,9 @@ ENDED = 143
 SAVE_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _SAVE = "save"
 
-save_requested = threading.Event()
-"""Set once this process was asked to save and exit. A request cannot be withdrawn."""
+save_requests: list[str] = []
+"""By what this process was asked to save and exit. A request cannot be withdrawn. No threading.Event, whose lock would
+make a signal's handler wait forever when it interrupts that of another signal."""
 
 
 class Lifeline:
@@ -85,7 +86,7 @@ class Lifeline:
 def listen_for_save_requests() -> None:
     """From now on, signals ask this process to save and exit. Call it in the main thread."""
     for number in SAVE_SIGNALS:
-        signal.signal(number, lambda number, frame: save_requested.set())
+        signal.signal(number, lambda number, frame: save_requests.append(signal.Signals(number).name))
 
 
 def end_with_runner() -> None:
@@ -123,8 +124,8 @@ def watch(
 ) -> int:
     """Waits until this process must end and returns its exit code: 1 if the file is gone, 143 if it stopped changing.
 
-    Sets `save_requested` once the file says so. A read error (a file server may be unreachable for a moment) counts as
-    unchanged content.
+    Adds to `save_requests` once the file asks for it. A read error (a file server may be unreachable for a moment)
+    counts as unchanged content.
     """
     seen, since = "", clock()
     while True:
@@ -135,7 +136,7 @@ def watch(
         except OSError:
             content = seen
         if content.endswith(_SAVE):
-            save_requested.set()
+            save_requests.append(_SAVE)
         if content != seen:
             seen, since = content, clock()
         elif clock() - since >= patience:

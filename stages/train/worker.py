@@ -50,7 +50,7 @@ from stages.engine.memory import engine_checkpoint_bytes, parameters_checkpoint_
 from stages.engine.moments import takes_norm_of_updates
 from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter, Record
-from stages.process.lifeline import listen_for_save_requests, save_requested
+from stages.process.lifeline import listen_for_save_requests, save_requests
 from stages.process.watchdog import Watchdog
 from stages.spec import TrainSpec, progress_at
 from stages.stage_dir import TOKENIZER_NAME, StagePaths
@@ -162,7 +162,7 @@ class Worker:
 
     def asked_to_leave(self) -> bool:
         """Whether any rank was asked to save and exit. Collective: all ranks get the answer at the same step."""
-        asked = torch.tensor(float(save_requested.is_set()), device=self.device)
+        asked = torch.tensor(float(bool(save_requests)), device=self.device)
         dist.all_reduce(asked, dist.ReduceOp.MAX)
         return bool(asked.item())
 

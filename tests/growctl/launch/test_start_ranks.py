@@ -11,7 +11,7 @@ import pytest
 
 from growctl.launch.start_ranks import LEAVING_SECONDS, PATIENCE_SECONDS, STARTED
 from stages.process.lifeline import STDIN, VARIABLE
-from tests.growctl.runs import wait_for
+from tests.growctl.runs import stat_of, wait_for
 from tests.workers import HANG_SECONDS, REPOSITORY
 
 RANK = """
@@ -110,12 +110,18 @@ def test_signals_are_left_to_the_ranks_and_a_request_to_save_reaches_the_first(s
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
         "signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'asked' + bytes([10])))\n"
         "os.write(1, b'ready' + bytes([10])); stay()",
+        **{VARIABLE: STDIN},
     )
     assert process.stdout
     assert process.stdout.readline().startswith(STARTED)
     assert process.stdout.readline() == "ready\n"
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         process.send_signal(number)
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.SIGSTOP)
+    wait_for(lambda: stat_of(process.pid)[0] == "T")
+    process.send_signal(signal.SIGUSR1)
+    process.send_signal(signal.SIGCONT)  # any thread may now get the request
     assert process.stdout.readline() == "asked\n"
     assert process.poll() is None
     os.kill(int((tmp_path / "pid-0").read_text()), signal.SIGTERM)

@@ -23,7 +23,7 @@ from tests.workers import HANG_SECONDS, REPOSITORY
 WORKER = """
 import os, signal, sys, time
 from pathlib import Path
-from stages.process.lifeline import end_with_runner, listen_for_save_requests, save_requested
+from stages.process.lifeline import end_with_runner, listen_for_save_requests, save_requests
 from stages.metrics import MetricsWriter
 from stages.process.watchdog import Watchdog
 from stages.stage_dir import StagePaths
@@ -38,7 +38,7 @@ def start():
     metrics.write("start", 0, 0.0, **{start_values})
 
 def train_until_asked():
-    while not save_requested.is_set():
+    while not save_requests:
         watchdog.beat()
         time.sleep(0.01)
 
