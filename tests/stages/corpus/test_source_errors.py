@@ -197,10 +197,13 @@ def test_a_missing_package_is_named_with_the_command_to_install_it(failing: type
         )
 
 
-def test_a_missing_submodule_is_named_as_its_package() -> None:
-    match = r"^a file cannot be read \(.*\)\. To read it, `pip install codec`$"
+@pytest.mark.parametrize(
+    ("module", "package"), [("smbclient", "smbprotocol"), ("libarchive", "libarchive-c"), ("codec.fast", "codec")]
+)
+def test_a_package_whose_name_differs_from_its_module_is_named_correctly(module: str, package: str) -> None:
+    match = rf"^a file cannot be read \(.*\)\. To read it, `pip install {package}`$"
     with pytest.raises(DataError, match=match), reading("a file"):
-        raise ModuleNotFoundError("No module named 'codec.fast'", name="codec.fast")
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 def test_a_missing_file_system_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
