@@ -9,6 +9,7 @@ the ledger.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,8 @@ class Ledger(LedgerFile):
 
     def __init__(self, path: Path, read_only: bool = False) -> None:
         super().__init__(path, read_only)
-        self._work: dict[str, list[WorkEntry]] = {}
-        """The work of the stages; only of a read-only ledger, a snapshot."""
-        self._evaluations: dict[str, list[EvaluationEntry]] = {}
-        """The same of evaluations."""
+        for name in ("work", "evaluations") if read_only else ():  # a snapshot, which does not change
+            setattr(self, name, cache(getattr(self, name)))
 
     # Written by the runner; scores by `growctl eval`.
 
@@ -144,17 +143,12 @@ class Ledger(LedgerFile):
 
     def work(self, stage: str) -> list[WorkEntry]:
         """The work of a stage, in the order in which it was booked, each with what became of its steps."""
-        if stage in self._work:
-            return self._work[stage]
         attempts = self._attempts(stage)
         spoiled = {a.attempt for a in self.anomalies(stage) if a.action == "rollback"}
         resumed = [(later.resumed_from, before.attempt in spoiled) for before, later in pairwise(attempts)]
         after = {attempt.attempt: resumed[number:] for number, attempt in enumerate(attempts)}
         rows = self.entries(WorkEntry, stage)
-        work = [split_by_resumes(row, later) if (later := after.get(row.attempt)) else row for row in rows]
-        if self.read_only:
-            self._work[stage] = work
-        return work
+        return [split_by_resumes(row, later) if (later := after.get(row.attempt)) else row for row in rows]
 
     def holds(self, other: "Ledger") -> bool:
         """Whether this ledger has every row of `other`, which may be an earlier copy of it."""
@@ -164,8 +158,6 @@ class Ledger(LedgerFile):
 
     def evaluations(self, stage: str) -> list[EvaluationEntry]:
         """The stage's evaluations that still count, oldest first; the last one where a step was evaluated again."""
-        if stage in self._evaluations:
-            return self._evaluations[stage]
         attempts, spent = self._attempts(stage), Counter[int]()
         for work in self.work(stage):
             spent[work.attempt] += work.steps
@@ -176,10 +168,7 @@ class Ledger(LedgerFile):
         for row in sorted(self.entries(EvaluationEntry, stage), key=_when):
             if row.step <= min(ends[row.attempt], default=row.step):
                 latest[row.step, row.point] = replace(row, flops=(begins[row.attempt] + row.step) * step_flops)
-        evaluations = sorted(latest.values(), key=_when)
-        if self.read_only:
-            self._evaluations[stage] = evaluations
-        return evaluations
+        return sorted(latest.values(), key=_when)
 
     def scores(self, stage: str) -> list[ScoreEntry]:
         """The scores of a stage's checkpoints, oldest first."""
