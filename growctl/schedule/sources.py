@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from growctl.schedule.data_block import DataBlock
+from stages.corpus.location import missing_text
 from stages.corpus.prepared import (
     Ingredient,
     given_dataset,
-    missing_unprepared,
+    newest_first,
     prepared_datasets,
     remote_copy,
     remote_dataset,
@@ -96,10 +97,9 @@ def prepared_data(data: DataBlock, datasets_dir: Path) -> Iterator[tuple[Path, D
 
 def mixtures_in(datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:
     """The mixtures in a directory of datasets, newest first, each with its manifest; none that is damaged."""
-    manifests = sorted(datasets_dir.glob(f"{MIXTURE_PREFIX}*/{MANIFEST_NAME}"), key=lambda path: -path.stat().st_mtime)
-    for manifest in manifests:
+    for path in newest_first(datasets_dir, MANIFEST_NAME, MIXTURE_PREFIX):
         with suppress(DataError):
-            yield manifest.parent, read_dataset_manifest(manifest.parent)
+            yield path, read_dataset_manifest(path)
 
 
 def given_vocabulary(data: DataBlock, datasets_dir: Path) -> int | None:
@@ -125,7 +125,7 @@ def given_vocabulary(data: DataBlock, datasets_dir: Path) -> int | None:
 def missing_data(data: DataBlock, datasets_dir: Path) -> str | None:
     """The message for the first local text or tokenizer that is missing and was not prepared; None if all are there."""
     for index, spec in enumerate(data.specs):
-        if missing := missing_unprepared(spec, datasets_dir):
+        if (missing := missing_text(spec)) and next(prepared_datasets(spec, datasets_dir), None) is None:
             return of_entry(missing, index) if data.mixture else missing
     return None
 

@@ -18,6 +18,7 @@ from stages.checkpoint.files import hash_file
 from stages.corpus.files import SourceFile, list_files, with_hashes
 from stages.corpus.location import by_hand, local_path, no_source
 from stages.corpus.records import BadRecord, read_records
+from stages.corpus.tasks import Progress
 from stages.counted import counted
 from stages.data.dataset import CONTENT_HASH_BYTES
 from stages.data.errors import DataError, Interrupted, Unreadable, reading
@@ -115,21 +116,17 @@ class Corpus:
         """Whether the files are local, so that their content can be hashed."""
         return isinstance(self.fs, LocalFileSystem)
 
-    def hash_cache(self, datasets_dir: Path) -> Path | None:
-        """The file of `datasets_dir` for the hashes of local files; None if hashing them again takes no time."""
-        if not self.is_local or self.num_bytes < CACHED_BYTES:
-            return None
-        place = hashlib.sha256(self.spec.source.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-        return datasets_dir / f".{plain_name(self.spec.source)}-{place}.hashes.json"
-
-    def hashed(self, datasets_dir: Path, advance: Advance = lambda num_bytes: None) -> "Corpus":
-        """The same corpus with the hashes of local files. Calls `advance` with the size of each.
+    def hashed(self, datasets_dir: Path, progress: Progress) -> "Corpus":
+        """The same corpus with the hashes of local files: of a large source, a file in `datasets_dir` remembers them.
 
         Raises DataError if a file cannot be read.
         """
+        advance = progress.meter("reading the source", self.num_bytes).advance
         if not self.is_local:
             return self
-        return replace(self, files=with_hashes(self.files, self.hash_cache(datasets_dir), advance))
+        place = hashlib.sha256(self.spec.source.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        cache = datasets_dir / f".{plain_name(self.spec.source)}-{place}.hashes.json"
+        return replace(self, files=with_hashes(self.files, cache if self.num_bytes >= CACHED_BYTES else None, advance))
 
     @property
     def content(self) -> list[tuple[str, int, str]]:

@@ -63,7 +63,8 @@ def list_files(spec: DataSpec) -> tuple[Any, list[SourceFile], bool]:
     """
     with reading(f"data.source: {spec.source!r}", by_hand(spec)):
         if spec.source == PYTHON_STDLIB:
-            fs, files, is_folder = LocalFileSystem(), _stdlib_files(), True
+            folder = sysconfig.get_paths()["stdlib"]  # of the running Python, about 11 MB
+            fs, files, is_folder = LocalFileSystem(), list(_matching(folder, "**/*.py", NOT_STDLIB)), True
         elif local := offline_copy(spec.source) or local_path(spec.source):
             fs, (files, is_folder) = LocalFileSystem(), _local_files(local, spec.include)
         else:
@@ -74,11 +75,6 @@ def list_files(spec: DataSpec) -> tuple[Any, list[SourceFile], bool]:
     for file in files:
         _require_text(file, is_folder)
     return fs, sorted(files, key=lambda file: file.name), is_folder
-
-
-def _stdlib_files() -> list[SourceFile]:
-    """The source files of the running Python's standard library, about 11 MB."""
-    return list(_matching(sysconfig.get_paths()["stdlib"], "**/*.py", NOT_STDLIB))
 
 
 def _local_files(path: str, include: str) -> tuple[list[SourceFile], bool]:
@@ -126,13 +122,13 @@ def _remote_files(fs: Any, path: str, include: str) -> tuple[list[SourceFile], b
     except Exception as error:
         if not is_missing(error):
             raise
-        info = {"type": "glob" if glob.has_magic(path) else "nothing"}
-    if info["type"] == "nothing":
-        return [], False
-    root = path.rpartition("/")[0] if info["type"] == "file" else path.rstrip("/")
+        if not glob.has_magic(path):
+            return [], False
+        info = {"type": "glob"}
     if info["type"] == "file":
-        infos = [info]
+        root, infos = path.rpartition("/")[0], [info]
     elif info["type"] == "directory":
+        root = path.rstrip("/")
         infos = list(fs.glob(f"{glob.escape(root)}/{include}", detail=True).values())
     else:
         root, infos = glob_root(path), list(fs.glob(path, detail=True).values())

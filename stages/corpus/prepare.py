@@ -87,8 +87,7 @@ def prepare(
     shared_sha256 = hashlib.sha256(tokenizer_content(tokenizer)).hexdigest() if tokenizer else None
     with raise_when_full(datasets_dir):
         try:
-            corpus = open_corpus(spec)
-            corpus = corpus.hashed(datasets_dir, progress.meter("reading the source", corpus.num_bytes).advance)
+            corpus = open_corpus(spec).hashed(datasets_dir, progress)
             file = None if tokenizer else tokenizer_file(spec)
         except Unreadable as error:
             for path, manifest in prepared_datasets(spec, datasets_dir):
@@ -142,13 +141,12 @@ def _staging(target: Path) -> Iterator[Path]:
     try:
         yield staging
     except (DataError, OSError) as error:
-        resumes = error.errno not in NO_SPACE if isinstance(error, OSError) else isinstance(error, _MAY_PASS)
+        resumes = (
+            error.errno not in NO_SPACE if isinstance(error, OSError) else isinstance(error, Unreadable | Interrupted)
+        )
         if not (resumes and (_finished(staging) or (staging / MANIFEST_NAME).exists())):
             shutil.rmtree(staging, ignore_errors=True)
         raise
-
-
-_MAY_PASS = (Unreadable, Interrupted)
 
 
 def _finished(staging: Path) -> list[Path]:

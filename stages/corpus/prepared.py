@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from stages.checkpoint.directory import publish_directory, set_aside, whole_directory
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_file, write_file
-from stages.corpus.location import in_one_spelling, local_path, missing_text, tokenizer_file
+from stages.corpus.location import in_one_spelling, local_path, tokenizer_file
 from stages.corpus.tasks import Progress
 from stages.data.dataset import (
     FORMAT_VERSION,
@@ -56,7 +56,7 @@ def prepared_datasets(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path
         return
     yield from _remote_copies(spec, datasets_dir)
     wanted = _determining(in_one_spelling(spec))
-    for path in _newest_first(datasets_dir, MANIFEST_NAME):
+    for path in newest_first(datasets_dir, MANIFEST_NAME):
         with suppress(DataError):
             manifest = read_dataset_manifest(path)
             if not manifest.sources and _determining(manifest.spec) == wanted:
@@ -79,7 +79,7 @@ def given_dataset(spec: DataSpec) -> Path | None:
 
 def _remote_copies(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:
     """The datasets at the URL that `spec` names as its source, as far as they were opened from here."""
-    for path in _newest_first(datasets_dir, REMOTE_NAME) if "://" in spec.source else ():
+    for path in newest_first(datasets_dir, REMOTE_NAME) if "://" in spec.source else ():
         with suppress(DataError):
             reading = remote_reading(path)
             if reading is not None and reading.url == spec.source.rstrip("/"):
@@ -91,20 +91,14 @@ def remote_copy(spec: DataSpec, datasets_dir: Path) -> Path | None:
     return next((path for path, _ in _remote_copies(spec, datasets_dir)), None)
 
 
-def missing_unprepared(spec: DataSpec, datasets_dir: Path) -> str | None:
-    """The message for a local text or tokenizer that is missing and was not prepared before; None if all is there."""
-    missing = missing_text(spec)
-    return missing if missing and next(prepared_datasets(spec, datasets_dir), None) is None else None
-
-
 def _determining(spec: DataSpec) -> dict[str, Any]:
     """The keys of a data block that determine the content of its dataset."""
     return {name: getattr(spec, name) for name in DataSpec.model_fields.keys() - {*NOT_CONTENT}}
 
 
-def _newest_first(datasets_dir: Path, name: str) -> list[Path]:
-    """The directories with a file called `name`."""
-    files = sorted(sorted(datasets_dir.glob(f"*/{name}")), key=lambda path: -path.stat().st_mtime)
+def newest_first(datasets_dir: Path, name: str, prefix: str = "") -> list[Path]:
+    """The directories whose names begin with `prefix` that have a file called `name`, the last written first."""
+    files = sorted(sorted(datasets_dir.glob(f"{prefix}*/{name}")), key=lambda path: -path.stat().st_mtime)
     return [path.parent for path in files]
 
 

@@ -121,9 +121,11 @@ class Tasks:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def run(self, number: int, meter: Meter) -> None:
-        """Does a task and leaves its record."""
+    def run(self, number: int, meter: Meter | None = None) -> int:
+        """Does a task and leaves its record. Returns how many tokens `meter` has counted."""
+        meter = meter or Meter()
         write_file(self._path(number), self.work(number, meter).model_dump_json().encode())
+        return meter.num_tokens
 
     def record(self, number: int) -> ShardRecord | None:
         """The record of a finished task, None of another."""
@@ -172,7 +174,7 @@ def run_locally(workers: int | None = None, log_path: Path | None = None) -> Exe
         setup = (held, log_path or Path(os.devnull), max(1, cores // count))
         pool = ProcessPoolExecutor(count, spawning, _start_worker, setup)
         with held, pool, lifeline:  # closed in reverse order: the lifeline first, before the pool waits for its workers
-            futures = {pool.submit(_run, tasks, number): number for number in pending}
+            futures = {pool.submit(tasks.run, number): number for number in pending}
             try:
                 for future in as_completed(futures):
                     meter.advance(tasks.sizes[futures[future]], future.result())
@@ -181,13 +183,6 @@ def run_locally(workers: int | None = None, log_path: Path | None = None) -> Exe
                 raise Interrupted(died) from error
 
     return execute
-
-
-def _run(tasks: Tasks, number: int) -> int:
-    """Does a task in a worker process. Returns how many tokens it wrote."""
-    meter = Meter()
-    tasks.run(number, meter)
-    return meter.num_tokens
 
 
 def _start_worker(lifeline: Connection, log_path: Path, threads: int) -> None:

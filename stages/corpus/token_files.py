@@ -80,8 +80,8 @@ def open_token_files(path: Path) -> list[TokenFiles]:
 
 
 def _open_datatrove(path: Path) -> TokenFiles:
-    num_bytes, index_bytes = _file_bytes(path), _file_bytes(_with_ending(path, ".index"))
-    ends = mapped(_with_ending(path, ".index"), "<u8").view("<i8")
+    num_bytes, index_bytes = _file_bytes(path), _file_bytes(Path(f"{path}.index"))
+    ends = mapped(Path(f"{path}.index"), "<u8").view("<i8")
     num_tokens = int(ends[-1]) if len(ends) else 0
     size = num_bytes // max(1, num_tokens) or 2
     if size not in (2, 4) or num_tokens * size != num_bytes or index_bytes % 8 or (np.diff(ends, prepend=0) < 0).any():
@@ -97,7 +97,7 @@ def open_megatron(prefix: Path) -> TokenFiles:
 
     Raises DataError, which names the file and what is wrong in it, if they are not what the definition says.
     """
-    path, paths = _with_ending(prefix, ".idx"), _bin_paths(prefix)
+    path, paths = Path(f"{prefix}.idx"), _bin_paths(prefix)
     num_bytes, bin_bytes = _file_bytes(path), sum(map(_file_bytes, paths))
     with path.open("rb") as file:
         header = file.read(_HEADER.size)
@@ -121,15 +121,13 @@ def open_megatron(prefix: Path) -> TokenFiles:
     if mapped(path, "<i1", tables, num_bytes - tables).any():
         raise DataError(f"{path} has sequences of images (a mode other than 0); growctl trains on text")
     after = np.cumsum(sizes)
+    wrong = ""
     if (sizes < 0).any() or (starts != after - sizes).any() or int(after[-1] if len(after) else 0) != bin_bytes:
-        raise DataError(
-            f"{path} is damaged or belongs to another .bin: its sequences do not follow each other to the end of the"
-            f" .bin, at {bin_bytes:,} bytes"
-        )
-    if not num_bounds or (bounds[0], bounds[-1]) != (0, num_sequences) or (bounds[1:] < bounds[:-1]).any():
-        raise DataError(
-            f"{path} is damaged: its documents do not follow each other from the first sequence to the last"
-        )
+        wrong = f"its sequences do not follow each other to the end of the .bin, at {bin_bytes:,} bytes"
+    elif not num_bounds or (bounds[0], bounds[-1]) != (0, num_sequences) or (bounds[1:] < bounds[:-1]).any():
+        wrong = "its documents do not follow each other from the first sequence to the last"
+    if wrong:
+        raise DataError(f"{path} is damaged or belongs to another .bin: {wrong}")
     ends = _rising(np.append(starts, bin_bytes)[bounds[1:]] // dtype.itemsize)
     return TokenFiles(prefix, tuple(paths), dtype, Numbers.join([mapped(part, dtype) for part in paths]), ends)
 
@@ -141,7 +139,7 @@ def _rising(ends: Int64Array) -> Int64Array:
 
 def _bin_paths(prefix: Path) -> list[Path]:
     """`prefix`.bin or, without it, all its parts."""
-    whole = _with_ending(prefix, ".bin")
+    whole = Path(f"{prefix}.bin")
     if whole.exists():
         return [whole]
     names = [path.name for path in prefix.parent.glob(f"{glob.escape(prefix.name)}-*.bin")]
@@ -149,17 +147,13 @@ def _bin_paths(prefix: Path) -> list[Path]:
     if len(counts) != 1:
         raise DataError(f"{whole} does not exist, and there is no one set of parts of it ({prefix.name}-00000-of-...)")
     count = counts.pop()
-    return [_with_ending(prefix, f"-{number:05d}-of-{count:05d}.bin") for number in range(count)]
+    return [Path(f"{prefix}-{number:05d}-of-{count:05d}.bin") for number in range(count)]
 
 
 def _file_bytes(path: Path) -> int:
     if not path.is_file():
         raise DataError(f"{path} does not exist, or is not a file")
     return path.stat().st_size
-
-
-def _with_ending(prefix: Path, ending: str) -> Path:
-    return prefix.with_name(prefix.name + ending)
 
 
 def write_megatron(prefix: Path, source: TokenFiles, on_tokens: Callable[[int], None] = lambda count: None) -> None:
@@ -183,7 +177,7 @@ def write_megatron(prefix: Path, source: TokenFiles, on_tokens: Callable[[int], 
         np.arange(count + 1, dtype="<i8").tobytes(),
     )
     for ending, content in ((".bin", tokens()), (".idx", index)):
-        with _with_ending(prefix, ending).open("wb") as file:
+        with Path(f"{prefix}{ending}").open("wb") as file:
             file.writelines(content)
             file.flush()
             os.fsync(file.fileno())

@@ -115,7 +115,10 @@ def shared_tokenizer(specs: Sequence[DataSpec], datasets_dir: Path, naming: Nami
     """
     with raise_when_full(datasets_dir):
         try:
-            opened = [_opened(number, spec, datasets_dir, naming, progress) for number, spec in enumerate(specs)]
+            opened = []
+            for number, spec in enumerate(specs):
+                with naming(number):
+                    opened.append(open_corpus(in_one_spelling(spec)).hashed(datasets_dir, progress))
         except Unreadable as error:
             for dataset, _ in (found for spec in specs for found in prepared_datasets(spec, datasets_dir)):
                 progress.tell(f"{dataset} has the tokenizer of these texts, used without comparing them: {error}")
@@ -134,9 +137,3 @@ def shared_tokenizer(specs: Sequence[DataSpec], datasets_dir: Path, naming: Nami
             tokenizer = train_tokenizer(corpora, progress, lambda place: naming(order[place]))
             write_file(path, tokenizer_content(tokenizer))
             return tokenizer
-
-
-def _opened(number: int, spec: DataSpec, datasets_dir: Path, naming: Naming, progress: Progress) -> Corpus:
-    with naming(number):
-        corpus = open_corpus(in_one_spelling(spec))
-        return corpus.hashed(datasets_dir, progress.meter("reading the source", corpus.num_bytes).advance)

@@ -17,7 +17,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from model.errors import UserError
-from model.language_model import LanguageModel
 from model.tokenformer import Tokenformer
 from model.transformer import Transformer
 from stages.checkpoint.directory import check_new, publish_directory, whole_directory
@@ -67,7 +66,11 @@ def export_huggingface(
             "--context-length N"
         )
     check_new(directory)
-    settings, tensors = _layout(pretrained.model)
+    if isinstance(pretrained.model, Tokenformer):
+        settings, tensors = tokenformer_settings(pretrained.model), tokenformer_tensors(pretrained.model)
+    else:
+        assert isinstance(pretrained.model, Transformer)
+        settings, tensors = neox_settings(pretrained.model.config), neox_tensors(pretrained.model)
     num_values = sum(tensor.numel() for tensor in tensors.values())
     require_space(directory, torch.float32.itemsize * num_values)
     own_code = "auto_map" in settings
@@ -99,14 +102,6 @@ def export_huggingface(
         readme = write_file(staging / "README.md", card(export).encode())
         publish_directory(directory)
     return replace(export, files=dict(sorted({**files, "README.md": readme}.items())))
-
-
-def _layout(model: LanguageModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The architecture's settings, and the tensors."""
-    if isinstance(model, Tokenformer):
-        return tokenformer_settings(model), tokenformer_tensors(model)
-    assert isinstance(model, Transformer)
-    return neox_settings(model.config), neox_tensors(model)
 
 
 def _common(pretrained: Pretrained, context_length: int, dtype: ExportDtype) -> dict[str, Any]:
