@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from growctl.run.screen import Screen
 from growctl.runs_dir import RunsPaths
@@ -50,16 +51,10 @@ class Candidate:
         return is_whole and self.judged_like(spec)
 
     @property
-    def flops(self) -> float:
-        """The training FLOPs of those steps."""
-        *_, before, own = self.manifest.lineage.history
-        return own.cost.flops.total - before.cost.flops.total
-
-    @property
-    def device_seconds(self) -> float:
-        """The device-seconds of those steps."""
-        *_, before, own = self.manifest.lineage.history
-        return max(0.0, own.cost.device_seconds - before.cost.device_seconds)
+    def cost(self) -> tuple[float, float]:
+        """The training FLOPs and the device-seconds of those steps."""
+        before, own = (link.cost for link in self.manifest.lineage.history[-2:])
+        return own.flops.total - before.flops.total, max(0.0, own.device_seconds - before.device_seconds)
 
 
 def reuse(spec: TrainSpec, training: TrainingHistory, own: int, sources: Sequence[Path], screen: Screen) -> bool:
@@ -76,7 +71,7 @@ def reuse(spec: TrainSpec, training: TrainingHistory, own: int, sources: Sequenc
         else:
             whole = candidate.steps == spec.num_steps
             steps = "whole" if whole else f"up to step {candidate.steps} of {spec.num_steps}"
-            saved = scientific(candidate.flops * (candidate.steps - own) / candidate.steps)
+            saved = scientific(candidate.cost[0] * (candidate.steps - own) / candidate.steps)
             screen.message(f"stage {spec.stage}: reused {steps} from {candidate.directory}; saves {saved} FLOPs")
             return True
     return False
@@ -89,20 +84,14 @@ def find_further(
 
     The first of `runs_dirs` is the run's own, and only there are engine checkpoints reused. Of several at the same
     step, the end of a whole stage comes first, then engine checkpoints, because they may resume without a conversion.
-    Broken ones are passed over with a message: other runs may set them aside.
+    Broken ones are passed over with a message.
     """
-    candidates = [
-        candidate
-        for candidate in _candidates(runs_dirs)
-        if candidate.steps > own_steps and training.leads_on_from(candidate.manifest)
-    ]
-    candidates.sort(
-        key=lambda one: (
-            *(-one.steps, not one.ends(training.spec), one.manifest.kind == "parameters"),
-            *(one.run, str(one.directory)),
-        )
-    )
-    for candidate in candidates:
+
+    def rank(one: Candidate) -> tuple[Any, ...]:
+        return -one.steps, not one.ends(training.spec), one.manifest.kind == "parameters", one.run, str(one.directory)
+
+    further = (one for one in _candidates(runs_dirs) if one.steps > own_steps and training.leads_on_from(one.manifest))
+    for candidate in sorted(further, key=rank):
         try:
             verify_checkpoint(candidate.directory)
         except (CheckpointError, FileNotFoundError) as error:
@@ -163,7 +152,7 @@ def _record(candidate: Candidate, spec: TrainSpec, own: int, whole: bool) -> Non
             num_devices=starts[-1]["num_devices"] if starts else 1,
             precision=candidate.manifest.precision,
             resumed_from=own,
-            device_seconds=round(candidate.device_seconds * (last - first) / candidate.steps, 3),
+            device_seconds=round(candidate.cost[1] * (last - first) / candidate.steps, 3),
         )
     for record in kept_evaluations(records):
         within = candidate.judged_like(spec) and (own < record["step"] <= candidate.steps or record["step"] == own == 0)
@@ -176,14 +165,12 @@ def _record(candidate: Candidate, spec: TrainSpec, own: int, whole: bool) -> Non
     writer.close()
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """Steps of a stage that one run paid for."""
 
     first_step: int
     last_step: float
     """Infinite while the run that trains them goes on."""
-
     paid_by: str
 
 
@@ -196,11 +183,9 @@ def payers(records: Sequence[Record], run: str) -> list[Segment]:
             continue
         if record["attempt"] != attempt:
             attempt, step = record["attempt"], record["resumed_from"] or 0
-            segments = [
-                Segment(s.first_step, min(s.last_step, step), s.paid_by) for s in segments if s.first_step < step
-            ]
-        last = record["step"] if record["event"] == "reused" else math.inf
-        segments.append(Segment(step, last, record["run"] if record["event"] == "reused" else run))
+            segments = [s._replace(last_step=min(s.last_step, step)) for s in segments if s.first_step < step]
+        is_reused = record["event"] == "reused"
+        segments.append(Segment(step, *((record["step"], record["run"]) if is_reused else (math.inf, run))))
         step = record["step"]
     return segments
 

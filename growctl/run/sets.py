@@ -103,7 +103,6 @@ def grid(overrides: Sequence[str], seeds: str | None = None) -> list[Point]:
 
 
 def _parsed(text: str) -> Override | None:
-    """The override, as hydra reads it; None if hydra cannot read it."""
     try:
         return OverridesParser.create().parse_override(text)
     except _UNREADABLE:
@@ -192,16 +191,13 @@ def set_requests(
 
 
 def _check_free(directory: Path, belongs: RunSet) -> None:
-    """Raises RunError if another run, one that does not belong to the set, has the name of one of its runs."""
+    """Raises RunError if a run that does not belong to the set has the name of one of its runs."""
     run = RunPaths(directory)
-    if not run.has_begun() and not run.jobs.exists():
-        return
     present = read_run_set(run)
-    if present is None or present.group != belongs.group:
-        whose = f"of the set {present.group}" if present else "of its own"
+    if (run.has_begun() or run.jobs.exists()) and (present is None or present.group != belongs.group):
         raise RunError(
-            f"{directory} is a run {whose}, but one of the runs of {belongs} would have its name; choose another name "
-            "for them with --name"
+            f"{directory} is no run of the set {belongs.group}, but one of its runs would have that name; choose "
+            "another name for them with --name"
         )
 
 
@@ -279,9 +275,8 @@ class SweepDocument:
 def describe_set(requests: Sequence[LadderRequest], failures: Mapping[str, str]) -> SweepDocument:
     """The runs of a set as they are now, whether or not they have begun; `failures`: why runs failed, by name."""
     runs_dir, run_set = requests[0].runs_dir, requests[0].ladder.run_set
-    assert run_set is not None, f"{requests[0].ladder.name} belongs to no set"
-    ladders = [request.ladder.name for request in requests]
-    names = [name for name in ladders if RunPaths(runs_dir / name).exists()]
+    assert run_set is not None
+    names = [request.ladder.name for request in requests if RunPaths(runs_dir / request.ladder.name).exists()]
     begun = {run.name: run for run in find_status(runs_dir, names)} if names else {}
     runs = [
         _swept(part, request, begun.get(part.name), failures.get(part.name))
@@ -327,5 +322,4 @@ def sweep_section(document: SweepDocument) -> Section:
 
 
 def _sizes(run: SweptRun) -> str:
-    sizes = [short_count(size) for size in run.num_parameters]
-    return " -> ".join(sizes if len(sizes) < 3 else [sizes[0], sizes[-1]])
+    return " -> ".join(map(short_count, dict.fromkeys((run.num_parameters[0], run.num_parameters[-1]))))

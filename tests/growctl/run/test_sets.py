@@ -240,15 +240,15 @@ def test_a_run_of_its_own_keeps_its_name(schedule, runner):
     _, err = seeds(schedule, "--seeds", "0,1", expect=2)
     assert runner.started == []
     assert err.endswith(
-        "runs/tiny-seed-1 is a run of its own, but one of the runs of tiny (seed=1) would have its name; choose "
-        "another name for them with --name\n"
+        "runs/tiny-seed-1 is no run of the set tiny, but one of its runs would have that name; choose another name for "
+        "them with --name\n"
     )
 
 
 def test_a_run_of_another_set_keeps_its_name(schedule, runner):
     seeds(schedule, "--seeds", "0", "--name", "tiny-peak-0.002")
     _, err = sweep(schedule, "learning_rate.peak=2e-3,4e-3", "seed=range(0,1)", expect=2)
-    assert "runs/tiny-peak-0.002-seed-0 is a run of the set tiny-peak-0.002, but one of the runs of tiny" in err
+    assert "runs/tiny-peak-0.002-seed-0 is no run of the set tiny, but one of its runs would have that name" in err
 
 
 def test_a_set_whose_schedule_has_changed_is_refused_before_any_run_starts(schedule, runner):
