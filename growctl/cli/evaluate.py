@@ -26,9 +26,6 @@ from growctl.text.escaping import say
 from growctl.text.progress import progress_bar
 from growctl.whole_file import replace_file
 
-PER_STEP = 8
-"""Windows or requests that are computed at a time, by default."""
-
 LONG_TEXT_TOKENS = 262_144
 """Tokens to compare contexts on, by default: 16 windows of 16k."""
 
@@ -90,7 +87,7 @@ def evaluate(
         ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help=f"Windows or requests at a time (default: {PER_STEP}).", min=1)
+        int | None, typer.Option(help="Windows or requests at a time (default: 8; more of short windows).", min=1)
     ] = None,
     tokenizer: TokenizerFile = None,
     device: DeviceName = "auto",
@@ -143,7 +140,7 @@ def evaluate(
         open_pretrained(checkpoint, runs_dir, tokenizer=tokenizer, device=device, dtype=dtype) as opened,
         progress_bar("evaluating") as on_progress,
     ):
-        evaluator = Evaluator(opened, tokenizer, context, batch_size or PER_STEP, on_progress)
+        evaluator = Evaluator(opened, tokenizer, context, batch_size, on_progress)
         if what == "--contexts":
             document = evaluator.at_contexts(files, lengths, rope_scaling or "none", max_tokens or LONG_TEXT_TOKENS)
         elif names:

@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from stages.checkpoint.pretrained import Pretrained
     from stages.data.spec import SplitName
 
+PER_STEP = 8
+"""Windows or requests that are computed at a time, by default."""
+
+STEP_TOKENS = 8192
+"""Tokens of windows that are computed at a time, by default, if PER_STEP windows are fewer."""
+
+NARROW = 256
+"""Models narrower than this run on one thread of a CPU: their matrices are too small to share out."""
+
 RopeScaling = Literal["none", "linear", "ntk", "yarn"]
 
 
@@ -100,7 +109,7 @@ class Evaluator:
     tokenizer: Path | None
     """A tokenizer given in place of the checkpoint's own."""
     context: int | None
-    batch_size: int
+    batch_size: int | None
     on_progress: Callable[[float], None]
     """Receives the fraction done."""
 
@@ -113,7 +122,7 @@ class Evaluator:
         if stride is not None and stride > context:
             raise UserError(f"--stride {stride}: must be at most the context of {context} tokens, or text is left out")
         size: dict[str, Any] = {"context": context, "stride": stride or context}
-        scores = text_loss(self.opened, files, **size, batch_size=self.batch_size, on_progress=self.on_progress)
+        scores = text_loss(self.opened, files, **size, batch_size=self._at_once(context), on_progress=self.on_progress)
         return self._document(scores, **size, text=_resolved(files))
 
     def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> EvalDocument:
@@ -128,7 +137,7 @@ class Evaluator:
             split,
             context=context,
             max_sequences=sequences,
-            batch_size=self.batch_size,
+            batch_size=self._at_once(context),
             on_progress=self.on_progress,
         )
         where: dict[str, Any] = {"dataset": dataset.resolve(), "split": split, "sequences": sequences}
@@ -144,7 +153,7 @@ class Evaluator:
         from stages.evaluate.tasks import task_scores
 
         context = self._window()
-        size = {"context": context, "batch_size": self.batch_size}
+        size = {"context": context, "batch_size": self.batch_size or PER_STEP}
         lm = GrowctlLM(self.opened, **size, on_progress=self.on_progress)
         return self._document(
             task_scores(lm, manager, names, limit),
@@ -183,12 +192,19 @@ class Evaluator:
             )
         return context
 
+    def _at_once(self, context: int) -> int:
+        return self.batch_size or max(PER_STEP, STEP_TOKENS // context)
+
     def _document(self, scores: Iterable[Score], **settings: Any) -> EvalDocument:
         """The document of `scores`, which are computed now, under `settings`."""
+        import torch
+
         from model.config import num_parameters
         from stages.checkpoint.files import hash_file
         from stages.engine.devices import device_name
 
+        if self.opened.manifest.model.hidden_size < NARROW:
+            torch.set_num_threads(1)
         started, found, manifest = time.monotonic(), tuple(scores), self.opened.manifest
         weight = self.opened.model.embedding.weight
         settings["dtype"] = str(weight.dtype).removeprefix("torch.")

@@ -18,7 +18,6 @@ Other tokenizers, such as those of SentencePiece, which mark the start of a text
 import json
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,8 +48,9 @@ _PATTERNS = {
 
 def encode_documents(
     tokenizer: Tokenizer, texts: Iterable[tuple[Key, str]], end_of_text_id: int | None, dtype: npt.DTypeLike
-) -> Iterator[tuple[Key, npt.NDArray[Any], bool]]:
-    """The tokens of each text and the end of text, if any, in order, in parts, with the text's key and whether it ends.
+) -> Iterator[tuple[Key, npt.NDArray[Any], int]]:
+    """The tokens of each text and the end of text, if any, in order, in parts, with the text's key and how many of its
+    characters are left after the part: 0 where it ends.
 
     The parts of a document together are what the tokenizer gives for its whole text. An end of text that is spelled out
     in a text is ordinary text; `tokenizer` is set up for that.
@@ -58,20 +58,23 @@ def encode_documents(
     tokenizer.encode_special_tokens = True
     end = [] if end_of_text_id is None else [end_of_text_id]
     is_cut = is_cuttable(tokenizer)
-    parts = (
-        (key, piece or "", following is None)
-        for key, text in texts
-        for piece, following in pairwise(chain(pieces(text) if is_cut else (text,), (None,)))
-    )
+    parts = ((key, *part) for key, text in texts for part in _parts(text, is_cut))
     for batch in _batches(parts):
         encodings = tokenizer.encode_batch_fast([text for _, text, _ in batch], add_special_tokens=False)
-        for (key, _, is_last), encoding in zip(batch, encodings, strict=True):
-            yield key, np.array(encoding.ids + end if is_last else encoding.ids, dtype), is_last
+        for (key, _, left), encoding in zip(batch, encodings, strict=True):
+            yield key, np.array(encoding.ids if left else encoding.ids + end, dtype), left
 
 
-def _batches(texts: Iterable[tuple[Key, str, bool]]) -> Iterator[list[tuple[Key, str, bool]]]:
+def _parts(text: str, is_cut: bool) -> Iterator[tuple[str, int]]:
+    left = len(text)
+    for piece in pieces(text) if is_cut else (text,):
+        left -= len(piece)
+        yield piece, left
+
+
+def _batches(texts: Iterable[tuple[Key, str, int]]) -> Iterator[list[tuple[Key, str, int]]]:
     """Texts in groups that are encoded together."""
-    batch: list[tuple[Key, str, bool]] = []
+    batch: list[tuple[Key, str, int]] = []
     size = 0
     for text in texts:
         batch.append(text)

@@ -5,6 +5,7 @@ All reading streams: files of any size are read in pieces, and only one document
 
 import codecs
 import io
+import json
 import tarfile
 from collections.abc import Iterator
 from functools import partial
@@ -96,11 +97,13 @@ def _json_text(place: str, content: bytes, key: str) -> Record:
     try:
         record = orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        try:
-            content.decode()
+        try:  # Python's json and pandas write NaN and Infinity, which are no JSON, for numbers beside the text
+            known = json.loads(content.decode(), parse_constant=lambda name: None)
+            record = orjson.loads(json.dumps(known))
         except UnicodeDecodeError as invalid:
             return _not_utf_8(place, invalid)
-        return BadRecord("not JSON", place, f"data.source: {place} is not JSON ({error})")
+        except (ValueError, RecursionError):
+            return BadRecord("not JSON", place, f"data.source: {place} is not JSON ({error})")
     values = record if isinstance(record, dict) else {}
     if isinstance(text := values.get(key), str):
         return text

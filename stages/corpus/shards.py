@@ -117,12 +117,12 @@ class Shards:
             TokenWriter(self.directory, "validation", number) as validation,
         ):
             writers: dict[SplitName, TokenWriter] = {"train": train, "validation": validation}
-            for document, tokens, is_last in encode_documents(tokenizer, documents, end, f"<u{self.token_bytes}"):
+            for document, tokens, left in encode_documents(tokenizer, documents, end, f"<u{self.token_bytes}"):
                 split = document.split
-                writers[split].add(tokens, is_last)
+                writers[split].add(tokens, left == 0)
                 num_ends[split] += int(np.count_nonzero(tokens == end))
                 meter.advance(0, len(tokens))
-                if is_last:
+                if left == 0:
                     num_bytes[split] += document.num_bytes
                     text_hashes[split] = joined_hash((text_hashes[split], document.content))
             self.corpus.require_unchanged(files)

@@ -33,6 +33,7 @@ class TokenStream:
         """Words as lm-evaluation-harness counts them: the parts into which runs of white space cut a document."""
         self.num_bytes = 0
         """UTF-8 bytes of the documents."""
+        self._left = 0
         self._files = files
         self._total_bytes = sum(file.stat().st_size for file in files)
         self._tokenizer, self._end = Tokenizer.from_str(tokenizer.to_str()), end_of_text_id
@@ -40,14 +41,14 @@ class TokenStream:
     def __iter__(self) -> Iterator[Int64Array]:
         """Yields the tokens in arrays of any length."""
         texts = ((None, text) for text in self._texts())
-        for _, tokens, _ in encode_documents(self._tokenizer, texts, self._end, np.int64):
-            self.num_tokens += len(tokens)
+        for _, tokens, left in encode_documents(self._tokenizer, texts, self._end, np.int64):
+            self.num_tokens, self._left = self.num_tokens + len(tokens), left
             yield tokens
 
     @property
     def fraction(self) -> float:
-        """The share of the files that has been read; 1 before the end if they are compressed."""
-        return min(1.0, self.num_bytes / max(1, self._total_bytes))
+        """The share of the files whose tokens have been read; 1 before the end if they are compressed."""
+        return min(1.0, max(0, self.num_bytes - self._left) / max(1, self._total_bytes))
 
     def _texts(self) -> Iterator[str]:
         for text in (text for file in self._files for text in _documents(file) if text and not text.isspace()):

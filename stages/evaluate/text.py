@@ -50,9 +50,11 @@ def text_loss(
     stream = TokenStream(files, checkpoint.tokenizer, checkpoint.text.end_of_text_id)
 
     def windows() -> Iterator[Batch]:
+        num_scored = 0
         for batch in batches(sliding_windows(stream, context, stride or context), batch_size):
-            on_progress(stream.fraction)
+            on_progress(stream.fraction * num_scored / stream.num_tokens)
             yield batch
+            num_scored += int((batch.targets_BT != IGNORED).sum())
 
     sums_T, counts_T = position_losses(checkpoint, windows(), context)
     if stream.num_tokens < 2:

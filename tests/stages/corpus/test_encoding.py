@@ -94,7 +94,7 @@ def test_a_tokenizer_that_might_not_cut_encodes_documents_whole(change: Callable
     change(tokenizer)
     assert not is_cuttable(tokenizer)
     parts = list(encode_documents(tokenizer, [(0, "ab " * 100_000)], 0, "<u2"))
-    assert [is_last for _, _, is_last in parts] == [True]
+    assert [left for _, _, left in parts] == [0]
 
 
 def test_documents_of_any_length_keep_their_order_and_end_in_the_end_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +102,11 @@ def test_documents_of_any_length_keep_their_order_and_end_in_the_end_of_text(mon
     tokenizer = TOKENIZERS[0]
     texts = ["a b", "", "ab aa\n" * 60_000, f"b {END} a", "a" * 1000]
     found: list[list[int]] = [[]]
-    for text, tokens, is_last in encode_documents(tokenizer, zip(texts, texts, strict=True), 0, "<u4"):
+    for text, tokens, left in encode_documents(tokenizer, zip(texts, texts, strict=True), 0, "<u4"):
         assert text == texts[len(found) - 1]
         assert tokens.dtype == np.dtype("<u4")
         found[-1] += tokens.tolist()
-        if is_last:
+        if left == 0:
             found.append([])
     assert found.pop() == []
     assert found == [[*tokenizer.encode(text, add_special_tokens=False).ids, 0] for text in texts]

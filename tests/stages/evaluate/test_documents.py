@@ -30,6 +30,15 @@ def test_each_file_is_a_document_with_the_end_of_text_after_it(tmp_path: Path):
     assert (stream.num_tokens, stream.num_bytes) == (len(tokens), 14)
 
 
+def test_the_share_read_is_that_of_the_tokens_also_within_a_long_document(tmp_path: Path):
+    (tmp_path / "long.txt").write_text("the hen\n" * 40_000)
+    stream = TokenStream([tmp_path / "long.txt"], byte_tokenizer(), end_of_text_id=0)
+    shares = [(stream.fraction, stream.num_tokens) for _ in stream]
+    assert len(shares) > 3
+    for fraction, num_tokens in shares:
+        assert fraction == pytest.approx(num_tokens / stream.num_tokens, abs=0.01)
+
+
 def test_json_lines_are_documents_also_compressed(tmp_path: Path):
     with gzip.open(tmp_path / "two.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in ("the", "hen"))
@@ -40,6 +49,14 @@ def test_a_byte_order_mark_at_the_start_of_a_text_is_no_token(tmp_path: Path):
     (tmp_path / "marked.txt").write_text("\ufeffthe")
     (tmp_path / "marked.jsonl").write_text('\ufeff{"text": "\ufeffhen"}\n')
     assert stream_of(tmp_path / "marked.txt", tmp_path / "marked.jsonl")[0] == ids("the", "hen")
+
+
+def test_nan_beside_the_text_of_a_json_line_is_read_but_a_lone_surrogate_is_not(tmp_path: Path):
+    (tmp_path / "nan.jsonl").write_text('{"text": "the", "score": NaN}\n{"score": -Infinity, "text": "hen"}\n')
+    assert stream_of(tmp_path / "nan.jsonl")[0] == ids("the", "hen")
+    (tmp_path / "bad.jsonl").write_text('{"text": "\\ud800", "score": NaN}\n')
+    with pytest.raises(UserError, match="is not JSON"):
+        stream_of(tmp_path / "bad.jsonl")
 
 
 def test_a_line_that_is_no_json_document_is_named(tmp_path: Path):
