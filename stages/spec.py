@@ -68,7 +68,6 @@ class LearningRate(Strict):
         return self.scale * self._unscaled(self.first_step + step)
 
     def _unscaled(self, position: int) -> float:
-        """The rate of one step of the span."""
         if position < self.warmup_steps:
             return warmed_up(self.peak, position, self.warmup_steps)
         if self.shape == "cosine":
@@ -107,22 +106,6 @@ class GenerationRule(Strict):
         """The factor on the learning rate for update number `step` of the stage, counted from 0."""
         position = step - self.frozen_steps
         return 0.0 if position < 0 else warmed_up(self.lr_scale, position, self.warmup_steps)
-
-
-def settled_step(
-    num_steps: int,
-    learning_rate: LearningRate,
-    ramp_steps: int,
-    anneal_steps: int | None,
-    generations: Sequence[GenerationRule],
-) -> int:
-    """The first step of a stage at which learning rates, ramps and tau no longer change the loss by themselves.
-
-    Generations that are frozen for the whole stage do not count.
-    """
-    warmup_steps = learning_rate.warmup_steps - learning_rate.first_step
-    resting = [rule.warmup_steps + rule.frozen_steps for rule in generations if rule.frozen_steps < num_steps]
-    return max(0, warmup_steps, ramp_steps, anneal_steps or 0, *resting)
 
 
 def progress_at(step: int, num_steps: int) -> float:
@@ -383,7 +366,11 @@ class TrainSpec(Strict):
 
     @property
     def settled_step(self) -> int:
-        """The function `settled_step` of this stage."""
-        return settled_step(
-            self.num_steps, self.learning_rate, self.ramp_steps, self.anneal_steps, generations=self.generations
-        )
+        """The first step of the stage at which learning rates, ramps and tau no longer change the loss by themselves.
+
+        Generations that are frozen for the whole stage do not count.
+        """
+        warmup_steps = self.learning_rate.warmup_steps - self.learning_rate.first_step
+        rules = (rule for rule in self.generations if rule.frozen_steps < self.num_steps)
+        resting = [rule.warmup_steps + rule.frozen_steps for rule in rules]
+        return max(0, warmup_steps, self.ramp_steps, self.anneal_steps or 0, *resting)

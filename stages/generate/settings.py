@@ -11,9 +11,6 @@ from model.strict import Strict
 FinishReason = Literal["end_of_text", "stop", "length", "context"]
 """Why a sample ended: the model's end of text, a stop string, `max_new_tokens`, or the context length."""
 
-SMALLEST_TEMPERATURE = 1e-6
-"""Below it, tokens are not drawn: divided by such a number, the logits of single tokens could overflow."""
-
 
 class Sampling(Strict):
     """The distribution that tokens are drawn from. Filters apply in this order, after the temperature."""
@@ -31,8 +28,8 @@ class Sampling(Strict):
 
     @property
     def is_greedy(self) -> bool:
-        """Whether no token is drawn at random."""
-        return self.temperature < SMALLEST_TEMPERATURE
+        """Whether no token is drawn: divided by a smaller temperature, the logits of single tokens could overflow."""
+        return self.temperature < 1e-6
 
 
 GREEDY = Sampling(temperature=0.0)
