@@ -1,8 +1,7 @@
 """Formats numbers, durations and lines for people."""
 
 import textwrap
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stages.checkpoint.lineage import GrowthRecord
@@ -60,33 +59,21 @@ def wrapped(text: str, width: int) -> str:
 
     All parts of a line keep its indentation.
     """
-    return "\n".join(_wrapped_line(line, width) for line in text.split("\n"))
-
-
-def _wrapped_line(line: str, width: int) -> str:
-    indent = line[: len(line) - len(line.lstrip())]
-    parts = textwrap.wrap(
-        line,
-        width,
-        subsequent_indent=indent,
-        expand_tabs=False,
-        replace_whitespace=False,
-        break_long_words=False,
-        break_on_hyphens=False,
+    wrapper = textwrap.TextWrapper(
+        width, expand_tabs=False, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
     )
-    return "\n".join(parts)
+    lines = []
+    for line in text.split("\n"):
+        wrapper.subsequent_indent = line[: len(line) - len(line.lstrip())]
+        lines += wrapper.wrap(line) or [""]
+    return "\n".join(lines)
 
 
 def growth_words(growth: "GrowthRecord") -> str:
-    """How a checkpoint was grown: the operator or the choices of the policy."""
-    policy = growth.policy.model_dump() if growth.policy else {}
-    return growth.operator or policy_words(policy, new_layers=growth.new_layers)
+    """How a checkpoint was grown: the operator, or the policy's choices, for example `init matched, tau ramp`.
 
-
-def policy_words(policy: Mapping[str, Any], *, new_layers: object = None) -> str:
-    """The choices of a policy as a history has it, for example `init matched, tau ramp`; empty without a policy.
-
-    `depth` is a choice only where there are `new_layers`.
+    `depth` is a choice only where there are new layers.
     """
-    keys = ("init", "tau", "depth") if new_layers else ("init", "tau")
-    return ", ".join(f"{key} {policy[key]}" for key in keys if key in policy)
+    policy = growth.policy.model_dump() if growth.policy else {}
+    keys = ("init", "tau", "depth") if growth.new_layers else ("init", "tau")
+    return growth.operator or ", ".join(f"{key} {policy[key]}" for key in keys if key in policy)

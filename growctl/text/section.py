@@ -133,22 +133,17 @@ class Section:
 
 def for_terminal(sections: Sequence[Section], *, details: bool = False) -> list[Section]:
     """`sections` without what only a page shows. Without `details`, only what belongs in the terminal."""
-    pairs = ((section, _shown(section, details)) for section in sections if details or section.in_terminal)
-    return [shown for section, shown in pairs if not all(_is_aside(part, section) for part in shown.parts)]
-
-
-def _shown(section: Section, details: bool) -> Section:
-    parts: list[Part] = []
-    for part in section.parts:
-        if isinstance(part, Table) and not details:
-            groups = tuple(rows for rows in part.groups if not rows.is_detail)
-            parts += [replace(part, groups=groups)] if groups else []
-        elif not isinstance(part, Drawn):
-            parts.append(part)
-    return replace(section, parts=tuple(parts))
-
-
-def _is_aside(part: Part, section: Section) -> bool:
-    """Whether a part is a heading, or a note on charts that only a page shows."""
-    has_charts = any(isinstance(each, Drawn) for each in section.parts)
-    return isinstance(part, Paragraph) and (part.tone == "heading" or (part.tone == "note" and has_charts))
+    shown = []
+    for section in sections:
+        parts: list[Part] = []
+        for part in section.parts if details or section.in_terminal else ():
+            if isinstance(part, Table) and not details:
+                groups = tuple(rows for rows in part.groups if not rows.is_detail)
+                parts += [replace(part, groups=groups)] if groups else []
+            elif not isinstance(part, Drawn):
+                parts.append(part)
+        has_charts = any(isinstance(part, Drawn) for part in section.parts)
+        asides = ("heading", "note") if has_charts else ("heading",)  # notes on charts that only a page shows
+        if not all(isinstance(part, Paragraph) and part.tone in asides for part in parts):
+            shown.append(replace(section, parts=tuple(parts)))
+    return shown

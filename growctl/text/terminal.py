@@ -11,7 +11,7 @@ from rich.text import Text
 
 from growctl.text.console import BAD, FAINT, GOOD, WARNING
 from growctl.text.formatting import wrapped
-from growctl.text.section import CellTone, Column, Facts, Listing, Paragraph, Rows, Section, Table, for_terminal
+from growctl.text.section import CellTone, Column, Facts, Listing, Paragraph, Rows, Section, Table, Tone, for_terminal
 
 MOST_NAME, LEAST_NAME = 24, 12
 """The widest column of names, and the narrowest before columns are dropped; longer names break at hyphens."""
@@ -20,6 +20,7 @@ _INDENT = 2
 _STYLES: dict[CellTone, str] = {
     "plain": "", "strong": "bold", "good": GOOD, "warning": WARNING, "bad": BAD, "faint": FAINT
 }  # fmt: skip
+_TONES: dict[Tone, str] = {"plain": "", "heading": "bold", "strong": "bold", "note": FAINT, "warning": WARNING}
 _LEAST_TEXT = 12
 """The narrowest column of text that may break into lines."""
 
@@ -33,7 +34,10 @@ def print_sections(sections: Sequence[Section], console: Console, *, details: bo
             _print_text(section.heading, console, "bold", 0)
         for part in section.parts:
             if isinstance(part, Paragraph):
-                _print_paragraph(part, console)
+                if part.tone == "heading":
+                    console.print()
+                warned = "warning: " if part.tone == "warning" else ""
+                _print_text(warned + part.text, console, _TONES[part.tone], 0 if part.tone == "heading" else _INDENT)
             elif isinstance(part, Table):
                 _print_table(part, console)
             elif isinstance(part, Facts):
@@ -56,16 +60,6 @@ def _print_text(text: str, console: Console, style: str = "", indent: int = _IND
     console.print(Text("\n".join(" " * indent + line for line in lines), style), soft_wrap=True)
 
 
-def _print_paragraph(paragraph: Paragraph, console: Console) -> None:
-    if paragraph.tone == "heading":
-        console.print()
-        console.print(Text(paragraph.text, "bold"))
-    elif paragraph.tone == "warning":
-        _print_text(f"warning: {paragraph.text}", console, WARNING)
-    else:
-        _print_text(paragraph.text, console, {"strong": "bold", "note": FAINT}.get(paragraph.tone, ""))
-
-
 def _print_facts(facts: Facts, console: Console) -> None:
     width = max((len(label) for label, _ in facts.rows), default=0) + 2
     for label, text in facts.rows:
@@ -83,9 +77,8 @@ def _print_table(table: Table, console: Console) -> None:
     room = console.width - _INDENT - taken - gap * len(texts)
     if texts:
         others = sum(min(widths[index], _LEAST_TEXT) for index in texts[1:])
-        widths[texts[0]] = max(1, min(widths[texts[0]], room - others))
-        if len(texts) == 1:
-            widths[texts[0]] = max(1, min(widths[texts[0]], MOST_NAME))
+        most = MOST_NAME if len(texts) == 1 else room
+        widths[texts[0]] = max(1, min(widths[texts[0]], room - others, most))
 
     def print_rows(rows: Rows | None) -> None:
         lines = RichTable(box=None, show_header=rows is None, padding=(0, gap, 0, 0), header_style="bold")
