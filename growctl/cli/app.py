@@ -6,9 +6,8 @@ Each command parses its arguments, calls a function and prints. Slow modules are
 import errno
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -27,13 +26,16 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-# The groups of commands in `growctl --help`, in this order.
-TRAINING = "Train a ladder"
-CHECKPOINTS = "Checkpoints"
-USING = "Use a model"
-HOUSEKEEPING = "Runs and this machine"
-
-_tell = partial(say, error=True)
+_PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
+    "Train a ladder": (
+        *(run.run, run.plan, run.prepare, report.report, report.compare, run.sweep),
+        *(schedules.init, schedules.validate, schedules.schema, data.data_app, data.ledger_app),
+    ),
+    "Checkpoints": (checkpoints.show, checkpoints.expand, checkpoints.shrink, verify.verify, exchange.import_app),
+    "Use a model": (generate.generate, evaluate.evaluate, evaluate.inspect, exchange.export),
+    "Runs and this machine": (runs.status, runs.runs, runs.clean, runs.doctor),
+}
+"""The groups of commands in `growctl --help`, in this order."""
 
 UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
@@ -55,30 +57,12 @@ def common(
     """Options of growctl itself."""
 
 
-app.command(rich_help_panel=TRAINING)(run.run)
-app.command(rich_help_panel=TRAINING)(run.plan)
-app.command(rich_help_panel=TRAINING)(run.prepare)
-app.command(rich_help_panel=TRAINING)(report.report)
-app.command(rich_help_panel=TRAINING)(report.compare)
-app.command(rich_help_panel=TRAINING)(run.sweep)
-app.command(rich_help_panel=TRAINING)(schedules.init)
-app.command(rich_help_panel=TRAINING)(schedules.validate)
-app.command(rich_help_panel=TRAINING)(schedules.schema)
-app.add_typer(data.data_app, rich_help_panel=TRAINING)
-app.add_typer(data.ledger_app, rich_help_panel=TRAINING)
-app.command(rich_help_panel=CHECKPOINTS)(checkpoints.show)
-app.command(rich_help_panel=CHECKPOINTS)(checkpoints.expand)
-app.command(rich_help_panel=CHECKPOINTS)(checkpoints.shrink)
-app.command(rich_help_panel=CHECKPOINTS)(verify.verify)
-app.add_typer(exchange.import_app, rich_help_panel=CHECKPOINTS)
-app.command(rich_help_panel=USING)(generate.generate)
-app.command("eval", rich_help_panel=USING)(evaluate.evaluate)
-app.command(rich_help_panel=USING)(evaluate.inspect)
-app.command(rich_help_panel=USING)(exchange.export)
-app.command(rich_help_panel=HOUSEKEEPING)(runs.status)
-app.command(rich_help_panel=HOUSEKEEPING)(runs.runs)
-app.command(rich_help_panel=HOUSEKEEPING)(runs.clean)
-app.command(rich_help_panel=HOUSEKEEPING)(runs.doctor)
+for panel, commands in _PANELS.items():
+    for command in commands:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, rich_help_panel=panel)
+        else:
+            app.command("eval" if command is evaluate.evaluate else None, rich_help_panel=panel)(command)
 
 
 def main() -> NoReturn:

@@ -8,15 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from growctl.cli.options import (
-    DEFAULT_RUNS_DIR,
-    Overrides,
-    Result,
-    RunsDir,
-    complete_schedule,
-    prints,
-    runs_argument,
-)
+from growctl.cli.options import DEFAULT_RUNS_DIR, Overrides, Result, RunsDir, complete_schedule, prints, runs_argument
 from growctl.text.progress import progress_bar
 
 data_app = typer.Typer(

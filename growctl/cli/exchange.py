@@ -86,8 +86,7 @@ def export(
         Path | None, typer.Option(help="A tokenizer.json (default: the checkpoint's).", metavar="FILE")
     ] = None,
     context_length: Annotated[
-        int | None,
-        typer.Option(help="Tokens of a training sequence, for a checkpoint that does not record it.", min=1),
+        int | None, typer.Option(help="Tokens of a training sequence, for a checkpoint that does not record it.", min=1)
     ] = None,
     no_check: Annotated[
         bool, typer.Option("--no-check", help="Do not compare the export's logits with the checkpoint's.")

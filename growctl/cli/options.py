@@ -91,13 +91,11 @@ DtypeName = Annotated[
 
 def check_name(name: str | None) -> None:
     """Raises ScheduleError if no run can have that name."""
-    from growctl.runs_dir import RUN_NAME
+    from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
     from growctl.schedule.errors import ScheduleError
 
     if name is not None and not RUN_NAME.fullmatch(name):
-        raise ScheduleError(
-            f"--name {name!r}: a run's name is letters, digits, . _ - and starts with a letter or digit"
-        )
+        raise ScheduleError(f"--name {name!r}: must be {NAME_ALLOWED}")
 
 
 def runs_argument(purpose: str) -> Any:

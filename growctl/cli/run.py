@@ -86,29 +86,21 @@ def run(
     request = LadderRequest.of(loaded, schedule, runs_dir, name, controls, sources, until)
     ladder = request.ladder.name
     where = "" if runs_dir == DEFAULT_RUNS_DIR else f" --runs-dir {runs_dir}"
-    note = ""
     if controls is None and request.leaves_controls_out:
-        note = f"{ladder}: its {CONTROLS_LEFT_OUT}; to train them, add --controls"
+        say(f"{ladder}: its {CONTROLS_LEFT_OUT}; to train them, add --controls", error=dry_run)
     if dry_run:
         from growctl.cli.dry_run import dry_run_text
 
-        if note:
-            say(note, error=True)
         say(dry_run_text(request))
     elif loaded.launch.cluster == "slurm":
         from growctl.run.slurm_jobs import submit
 
-        screen = Screen(Terminal())
-        if note:
-            screen.message(note)
-        submit(request, screen)
+        submit(request, Screen(Terminal()))
         say(f"\nTo see its progress: growctl status {ladder}{where}")
     else:
         from growctl.run.runner import run as run_schedule
 
         with make_screen(Terminal()) as screen:
-            if note:
-                screen.message(note)
             run_schedule(request, screen)
         if until is not None:
             screen.message(f"Trained up to stage {until}. To train the rest, run the same command without --until.")

@@ -108,6 +108,7 @@ def validate(
     from growctl.ladder.datasets import dataset_warnings, known_sizes
     from growctl.ladder.load import check_text, load_schedule
     from growctl.ladder.plan import CheckedSchedule, ValidateDocument
+    from growctl.ladder.warnings import schedule_warnings
     from growctl.schedule.errors import ScheduleError
     from growctl.text.documents import print_document
     from growctl.trackers.adapters import missing_package
@@ -120,8 +121,8 @@ def validate(
             check_text(loaded, file, runs_dir)
             if missing := missing_package(loaded.trackers):
                 raise ScheduleError(f"{file}: {missing}")
-            further = tuple(dataset_warnings(loaded, known_sizes(loaded.data, runs_dir)))
-            results.append(CheckedSchedule.of(file, loaded, further))
+            warnings = *schedule_warnings(loaded), *dataset_warnings(loaded, known_sizes(loaded.data, runs_dir))
+            results.append(CheckedSchedule(file, valid=True, name=loaded.name, warnings=warnings))
         except ScheduleError as error:
             results.append(CheckedSchedule(file, valid=False, message=str(error)))
     if as_json:
@@ -129,7 +130,7 @@ def validate(
     else:
         for result in results:
             if result.valid:
-                say(f"{result.file}: {result.line()}")
+                say(f"{result.file}: {result.name} is valid")
                 for warning in result.warnings:
                     say(f"{result.file}: warning: {warning}", error=True)
             else:

@@ -18,7 +18,7 @@ from growctl.ladder.stage_plans import (
     reason_not_to_release,
     stage_steps,
     stage_weights,
-    step_flops,
+    step_costs,
 )
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
 from growctl.schedule.blocks import Schedule, batch_key, contexts, longest_context, stage_batch
@@ -361,16 +361,11 @@ def _growths(schedule: Schedule) -> Iterator[Row]:
 
 def _ladder_budget(schedule: Schedule) -> Iterator[Row]:
     """A budget of the whole ladder in which a stage gets less than a step."""
-    training = schedule.training
-    if training.ladder_flops is not None:
-        key, budget = "training.ladder_flops", training.ladder_flops
-        costs = [step_flops(schedule, index, models.final).total for index, models in enumerate(stage_models(schedule))]
-    elif training.ladder_tokens is not None:
-        key, budget = "training.ladder_tokens", float(training.ladder_tokens)
-        costs = [float(stage_batch(schedule, index).tokens) for index in range(len(schedule.stages))]
-    else:
+    budget = schedule.training.ladder_flops or schedule.training.ladder_tokens
+    if budget is None:
         return
-    ends = [0.0, *(stage.until or 1.0 for stage in schedule.stages)]
+    key = f"training.ladder_{'flops' if schedule.training.ladder_flops else 'tokens'}"
+    costs, ends = step_costs(schedule), [0.0, *(stage.until or 1.0 for stage in schedule.stages)]
     fewest = max(cost / (end - before) for cost, (before, end) in zip(costs, pairwise(ends), strict=True))
     is_short = budget < fewest * (1 - _ROUNDING)
     yield key, is_short, f"must be {scientific(fewest * 1.01)} or more, so that every stage has a step"

@@ -17,12 +17,7 @@ from growctl.schedule.blocks import Schedule, evaluation_length
 from model.config import TokenformerConfig, TransformerConfig
 from model.flops import Flops
 from model.precision import Precision
-from stages.engine.memory import (
-    Memory,
-    TrainingMemory,
-    engine_checkpoint_bytes,
-    parameters_checkpoint_bytes,
-)
+from stages.engine.memory import Memory, TrainingMemory, engine_checkpoint_bytes, parameters_checkpoint_bytes
 from stages.probe.records import MeasuredSteps
 
 HEADROOM = 0.1
@@ -264,11 +259,6 @@ def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices:
     )
 
 
-def stage_devices(schedule: Schedule, index: int, per_machine: int) -> int:
-    """Devices of a stage, summed over its machines."""
-    return schedule.launch.nodes_of(index) * per_machine
-
-
 def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Precision) -> int:
     """Disk space when a stage is done: `final/` and the checkpoints within the stage that are kept."""
     checkpoint = schedule.checkpoint
@@ -293,7 +283,7 @@ def _stage_cost(
 ) -> StageCost:
     hardware, precision = schedule.launch.hardware, devices.precision(schedule.training.precision)
     peak_flops, price = hardware.peak_flops(precision), hardware.price_per_device_hour
-    num_devices = stage_devices(schedule, plan.index, devices.per_machine)
+    num_devices = schedule.launch.nodes_of(plan.index) * devices.per_machine
     micro, largest = _micro_batches(schedule, plan, num_devices, devices)
     batch_size, sequence_length = plan.batch
     measured = measurements.steps.get((plan.model, micro or 0, sequence_length)) if measurements else None

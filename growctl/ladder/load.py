@@ -29,11 +29,7 @@ from stages.data.errors import DataError
 
 
 def load_schedule(
-    reference: str,
-    overrides: Sequence[str] = (),
-    *,
-    runs_dir: Path = Path("runs"),
-    run: str | None = None,
+    reference: str, overrides: Sequence[str] = (), *, runs_dir: Path = Path("runs"), run: str | None = None
 ) -> Schedule:
     """Loads the schedule at a path or with a shipped name, and applies hydra overrides (`stages.0.train_tokens=200k`).
 

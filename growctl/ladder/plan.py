@@ -10,17 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.costs import (
-    ControlCost,
-    Measurements,
-    Plan,
-    PlannedCost,
-    run_cost,
-    total_cost,
-)
+from growctl.ladder.costs import ControlCost, Measurements, Plan, PlannedCost, run_cost, total_cost
 from growctl.ladder.datasets import known_sizes
 from growctl.ladder.stage_plans import plan_stages
-from growctl.ladder.warnings import plan_notes, plan_warnings, schedule_warnings
+from growctl.ladder.warnings import plan_notes, plan_warnings
 from growctl.launch.resolve import planned_devices
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
@@ -233,15 +226,6 @@ def _time_title(plan: Plan) -> str:
 
 
 @dataclass(frozen=True)
-class StageBrief:
-    """The size and the budget of a stage."""
-
-    name: str
-    num_parameters: int
-    budget_tokens: int
-
-
-@dataclass(frozen=True)
 class CheckedSchedule:
     """A schedule that was checked."""
 
@@ -255,24 +239,8 @@ class CheckedSchedule:
     name: str | None = None
     """The schedule's name; null if it is invalid."""
 
-    stages: tuple[StageBrief, ...] = ()
     warnings: tuple[str, ...] = ()
     """Warnings about its controls, its steps, its prepared dataset and ranks, one sentence or two each."""
-
-    @classmethod
-    def of(cls, file: str, schedule: Schedule, further: Sequence[str] = ()) -> "CheckedSchedule":
-        """The valid schedule in `file`, with `further` warnings."""
-        stages = tuple(StageBrief(plan.name, plan.num_parameters, plan.budget_tokens) for plan in plan_stages(schedule))
-        warnings = (*schedule_warnings(schedule), *further)
-        return cls(file, valid=True, name=schedule.name, stages=stages, warnings=warnings)
-
-    def line(self) -> str:
-        """A valid schedule, on one line."""
-        stages = [
-            f"{stage.name} ({short_count(stage.num_parameters)}, {short_count(stage.budget_tokens)} tokens)"
-            for stage in self.stages
-        ]
-        return f"{self.name}, {counted(len(stages), 'stage')}: {' -> '.join(stages)}"
 
 
 @dataclass(frozen=True)

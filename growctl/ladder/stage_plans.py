@@ -326,11 +326,7 @@ def stage_steps(
     its own share of it all the same. `models` are those of all stages at their ends, which a budget in FLOPs needs.
     """
     training, stages, steps = schedule.training, schedule.stages, [*steps_done]
-    budget = training.ladder_flops or training.ladder_tokens
-    costs = [float(stage_batch(schedule, index).tokens) for index in range(len(stages))]
-    if training.ladder_flops is not None:
-        models = models or [each.final for each in stage_models(schedule)]
-        costs = [step_flops(schedule, index, model).total for index, model in enumerate(models)]
+    budget, costs = training.ladder_flops or training.ladder_tokens, step_costs(schedule, models)
     for index in range(len(steps), len(stages)):
         stage, cost = stages[index], costs[index]
         if budget is not None:
@@ -341,6 +337,16 @@ def stage_steps(
         else:
             steps.append(stage.train_steps or max(1, round((stage.train_tokens or 0) / cost)))
     return steps
+
+
+def step_costs(
+    schedule: Schedule, models: Sequence[TokenformerConfig | TransformerConfig] | None = None
+) -> list[float]:
+    """What one optimizer step of every stage takes of a budget: FLOPs if the ladder has one in FLOPs, else tokens."""
+    if schedule.training.ladder_flops is None:
+        return [float(stage_batch(schedule, index).tokens) for index in range(len(schedule.stages))]
+    models = models or [each.final for each in stage_models(schedule)]
+    return [step_flops(schedule, index, model).total for index, model in enumerate(models)]
 
 
 def step_flops(schedule: Schedule, index: int, model: TokenformerConfig | TransformerConfig) -> Flops:

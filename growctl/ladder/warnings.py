@@ -34,8 +34,9 @@ MOSTLY = 0.5
 
 def plan_warnings(plan: Plan) -> list[str]:
     """One sentence per problem that is likely to waste compute or to make the comparison unfair."""
-    checks = (_text, _growth_factors, _tokens_per_parameter, _epochs, _ranks, _memory)
+    checks = (_growth_factors, _tokens_per_parameter, _epochs, _ranks, _memory)
     return [
+        *([f"{plan.missing}. `run` needs it here, `plan` does not."] if plan.missing else ()),
         *(warning for check in checks for warning in check(plan)),
         *dataset_warnings(plan.schedule, plan.sizes),
         *schedule_warnings(plan.schedule),
@@ -63,11 +64,6 @@ def plan_notes(plan: Plan) -> Iterator[str]:
             f"Times are those of {counted(measured.num_devices, 'device')}: they assume that every further device is "
             "as fast, and ignore communication between them."
         )
-
-
-def _text(plan: Plan) -> Iterator[str]:
-    if plan.missing:
-        yield f"{plan.missing}. `run` needs it here, `plan` does not."
 
 
 def _growth_factors(plan: Plan) -> Iterator[str]:
@@ -172,19 +168,17 @@ def _ends_of_spans(schedule: Schedule) -> list[StagePlan]:
 
 
 def schedule_warnings(schedule: Schedule) -> list[str]:
-    """The warnings that need no plan: of learning rates that do not fit, and of each control.
+    """The warnings that need no plan: of learning rates that do not fit, and then of each control.
 
-    They say nothing of a control's learning rate if the ladder's own does not fit either.
+    They say nothing of the controls if the ladder's own learning rate does not fit.
     """
-    own = misfits(schedule)
-    warnings = [
-        f"The ladder {misfit}; lower learning_rate.warmup_steps or learning_rate.decay, or train longer."
-        for misfit in own[:1]
+    if own := misfits(schedule):
+        return [f"The ladder {own[0]}; lower learning_rate.warmup_steps or learning_rate.decay, or train longer."]
+    controls = plan_controls(schedule)
+    caveats = [
+        (each.name, caveat) for each in controls for caveat in control_caveats(each.schedule, schedule.base_flops)
     ]
-    for control in plan_controls(schedule):
-        caveats = [*([] if own else misfits(control.schedule)), *_unknown_cost(control.schedule, schedule.base_flops)]
-        warnings += [f"{control.name} {caveat}." for caveat in caveats]
-    return warnings
+    return [f"{name} {caveat}." for name, caveat in caveats]
 
 
 def control_caveats(control: Schedule, base_flops: float | None = 0.0) -> list[str]:
@@ -192,12 +186,10 @@ def control_caveats(control: Schedule, base_flops: float | None = 0.0) -> list[s
 
     `base_flops` is the cost of its ladder's start checkpoint (0 without one, None if it is not known).
     """
-    return [*misfits(control), *_unknown_cost(control, base_flops)]
-
-
-def _unknown_cost(control: Schedule, base_flops: float | None) -> Iterator[str]:
+    caveats = misfits(control)
     if base_flops is None and control.start is None:
-        yield (
+        caveats.append(
             "trains from scratch with the FLOPs of the ladder without its start checkpoint, whose cost is not known "
             "(start.flops): the comparison favours growing"
         )
+    return caveats

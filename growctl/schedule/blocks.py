@@ -6,11 +6,7 @@ growctl/ladder/checks.py rejects bad combinations, after pydantic has accepted e
 import math
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import (
-    Field,
-    PositiveFloat,
-    model_validator,
-)
+from pydantic import Field, PositiveFloat, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from growctl.schedule.data_block import DataBlock, FollowedWeights, Weights
@@ -142,11 +138,7 @@ class ControlBlock(Block):
     parameters, from scratch. best-scratch: every size of the ladder from scratch. scratch-of-each-size: the size of
     every finished model (`releases`) from scratch, at that model's own cost. single-jump: the first stage, then the
     last size in one growth. official-growth: the same ladder, grown as the official code grows it."""
-    budgets: Annotated[
-        list[Budget],
-        Field(min_length=1),
-        example([0.5, 1.0, 2.0], "multiples of FLOPs"),
-    ] = [1.0]
+    budgets: Annotated[list[Budget], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of FLOPs")] = [1.0]
     """FLOPs of the control, as multiples of the whole ladder's, for scratch-of-each-size of the finished model's; one
     run per entry. With three or more, the report can find the point of equal loss."""
 
@@ -177,10 +169,7 @@ class Schedule(Block):
     """all: every stage ends in a finished model, by a release where its learning rate has not decayed. By default only
     the stages with a `release` do."""
     controls: list[ControlBlock] = []
-    trackers: Annotated[
-        list[TrackerName],
-        example(["tensorboard", "wandb"]),
-    ] = []
+    trackers: Annotated[list[TrackerName], example(["tensorboard", "wandb"])] = []
     """Experiment trackers that show the run too: tensorboard, wandb, mlflow, trackio (`pip install
     'growctl[tensorboard]'`, ...). Offline, unless your environment variables name a server. You may change this when
     you resume a run."""

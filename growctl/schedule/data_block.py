@@ -105,8 +105,7 @@ class DataBlock(DataSpec):
     attended_tokens: Annotated[
         SkipJsonSchema[dict[str, PositiveFloat] | None], Field(exclude_if=lambda tokens: tokens is None)
     ] = None
-    """With `document_mask`: the tokens that a token attends to, on average, by context (as text: a
-    schedule's keys are). growctl writes it; leave it
+    """With `document_mask`: the tokens that a token attends to, on average, by context. growctl writes it; leave it
     out."""
 
     tokenizer_vocab_size: Annotated[
@@ -115,8 +114,8 @@ class DataBlock(DataSpec):
     """Entries of the tokenizer of a source that is a prepared dataset. growctl writes it; leave it out."""
 
     mixture: Annotated[list[MixtureBlock], Field(max_length=MOST_SOURCES)] = []
-    """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`;
-    without it, one is trained on equal parts of all of them."""
+    """Several texts to train on, in place of `source`, each with a weight. They share one `tokenizer`; without it, one
+    is trained on equal parts of all of them."""
 
     when_exhausted: Annotated[WhenExhausted, example("others")] = "stop"
     """What follows when a source of a mixture has been read `epochs_at_most` times. stop: the run does not start if it

@@ -4,13 +4,7 @@ import math
 from contextlib import suppress
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from growctl.schedule.fields import Block, Count, CountOrZero, parse_count
 from model.parameter_names import OptimizerName
@@ -137,11 +131,7 @@ class OptimizerBlock(Block):
     name: Annotated[OptimizerName, example("muon")] = "adamw"
     """adamw: AdamW for all parameters. muon: DeepSpeed's Muon for the matrices of the blocks, each generation of
     parameter tokens by itself, and AdamW for the rest."""
-    betas: Annotated[
-        list[Beta],
-        Field(min_length=2, max_length=2),
-        example([0.9, 0.98], "pure numbers"),
-    ] = [0.9, 0.95]
+    betas: Annotated[list[Beta], Field(min_length=2, max_length=2), example([0.9, 0.98], "pure numbers")] = [0.9, 0.95]
     """Decay per step of AdamW's running means of the gradient and of its square."""
     epsilon: Annotated[PositiveFloat, example(1e-6, "pure number")] = 1e-8
     """Added to the denominator of AdamW's update, so that it is never 0."""

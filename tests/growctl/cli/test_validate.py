@@ -8,8 +8,6 @@ import pytest
 from tests.growctl.runs import run_here
 from tests.growctl.schedules import BASE, TEXT, file_of
 
-SMALL_AND_LARGE = "2 stages: small (12.7k, 2.05k tokens) -> large (13.8k, 2.56k tokens)"
-
 
 def test_valid_schedules_give_one_line_each_and_invalid_ones_their_messages(tmp_path: Path) -> None:
     good = file_of(tmp_path, TEXT, "good.yaml")
@@ -28,12 +26,11 @@ def test_valid_schedules_give_one_line_each_and_invalid_ones_their_messages(tmp_
     assert len(lines) == 4
 
 
-def test_the_line_of_a_valid_schedule_has_name_stages_and_sizes(tmp_path: Path) -> None:
+def test_the_line_of_a_valid_schedule_has_its_name(tmp_path: Path) -> None:
     path = file_of(tmp_path, f"name: mine\n{TEXT}", "good.yaml")
-    out, err = run_here("validate", path)
-    assert (out, err) == (f"{path}: mine, {SMALL_AND_LARGE}\n", "")
+    assert run_here("validate", path) == (f"{path}: mine is valid\n", "")
     out, _ = run_here("validate", "pile/tokenformer_150m")
-    assert out == "pile/tokenformer_150m: tokenformer_150m, 1 stage: 150m (152M, 300B tokens)\n"
+    assert out == "pile/tokenformer_150m: tokenformer_150m is valid\n"
 
 
 def test_json_has_the_same_content_in_one_document(tmp_path: Path) -> None:
@@ -43,7 +40,6 @@ def test_json_has_the_same_content_in_one_document(tmp_path: Path) -> None:
     first, second = json.loads(out)["schedules"]
     assert first["file"] == good
     assert first["valid"]
-    assert first["stages"][1] == {"name": "large", "num_parameters": 13760, "budget_tokens": 2560}
     assert not second["valid"]
     assert second["message"].startswith(f"{bad}: 5 problems\n  data: is missing\n")
 
@@ -109,9 +105,7 @@ def test_validate_plan_and_run_reject_an_impossible_control_with_the_same_messag
 def test_a_ladder_is_valid_without_its_impossible_control(tmp_path: Path) -> None:
     path = file_of(tmp_path, IDENTITY)
     out, err = run_here("validate", path)
-    assert out.startswith(f"{path}: ")
-    assert "3 stages" in out
-    assert err == ""
+    assert (out, err) == (f"{path}: identity is valid\n", "")
 
 
 def test_a_choice_for_a_block_is_told_what_it_is() -> None:
@@ -128,9 +122,9 @@ def test_both_commands_on_files_have_help_with_an_example(command: str) -> None:
 
 def test_overrides_behind_the_files_change_each_of_them(tmp_path: Path) -> None:
     paths = [file_of(tmp_path, TEXT, "a.yaml"), file_of(tmp_path, f"name: b\n{TEXT}", "b=c.yaml")]
-    out, err = run_here("validate", *paths, "stages.0.train_tokens=2560", "++seed=4")
+    out, err = run_here("validate", *paths, "name=both", "++seed=4")
     assert err == ""
-    assert [line.partition("(12.7k, ")[2][:12] for line in out.splitlines()] == ["2.56k tokens"] * 2
+    assert out.splitlines() == [f"{path}: both is valid" for path in paths]
     _, err = run_here("validate", paths[0], "model.num_heads=3", expect=2)
     assert f"{paths[0]}: model.num_heads = 3: must divide" in err
 

@@ -113,7 +113,7 @@ def test_no_shipped_schedule_needs_a_caveat(name: str) -> None:
 def test_validate_warns_of_a_caveat_and_accepts_the_schedule(tmp_path: Path) -> None:
     path = file_of(tmp_path, schedule_yaml(with_budgets(0.1, **rate(40))))
     out, err = run_here("validate", path)
-    assert out.startswith(f"{path}: s, 3 stages: ")
+    assert out.startswith(f"{path}: s is valid")
     assert err == f"{path}: warning: {NO_PEAK}\n"
     out, err = run_here("validate", "--json", path)
     assert json.loads(out)["schedules"][0]["warnings"] == [NO_PEAK]

@@ -141,7 +141,7 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ({"stages.1.ffn_tokens": 7}, "stages.1.ffn_tokens"),
         ({"stages.1.attention_tokens": 4}, "stages.1"),
         ({"stages.1.name": "small"}, "stages.1.name"),
-        ({"model.score_function": "softmax"}, "growth"),
+        ({"model.score_function": "softmax"}, "stages.1"),
         (
             {"model.family": "transformer", "controls": [], "stages.1.num_layers": 4} | TRANSFORMER_STAGES,
             "growth.operator",
@@ -162,11 +162,13 @@ def test_a_mistake_gives_one_line(changes: dict[str, Any], paths: str) -> None:
 def test_a_transformer_ladder_rejects_parameter_tokens_and_tokenformer_controls() -> None:
     one = {"model.family": "transformer", "stages": BASE["stages"][:1], "controls": BASE["controls"][:1]}
     assert message_of(parse, changed(one)) == (
-        "s.yaml: 3 problems\n"
+        "s.yaml: 2 problems\n"
         "  stages.0.attention_tokens = 4: a transformer has no parameter tokens; leave it out\n"
-        "  stages.0.ffn_tokens = 8: a transformer has no parameter tokens; leave it out\n"
-        "  controls.0.kind = 'tokenformer-scratch': needs a tokenformer; the schedule has none"
+        "  stages.0.ffn_tokens = 8: a transformer has no parameter tokens; leave it out"
     )
+    sizes = {f"stages.0.{key}": DELETE for key in ("attention_tokens", "ffn_tokens")}
+    needed = "s.yaml: controls.0.kind = 'tokenformer-scratch': needs a tokenformer; the schedule has none"
+    assert message_of(parse, changed(one | sizes)) == needed
 
 
 def test_all_mistakes_are_reported_together_with_unknown_keys_first() -> None:
