@@ -147,7 +147,6 @@ class Execution:
                 StageRun(self, release).finish()
 
     def stage(self, plan: StagePlan) -> StagePaths:
-        """The paths of a stage or a release."""
         return paths_of(self.paths, plan)
 
     def num_devices(self, plan: StagePlan) -> int:
@@ -193,10 +192,8 @@ def run_entry(
     ladder: RunEntry | None,
     start: Start | None,
 ) -> RunEntry:
-    """The run. `dataset` is the path, `manifest` that of the dataset; `ladder` is that of a control."""
-    schedule, caveats = request.schedule, []
-    if ladder and request.control:
-        caveats = control_caveats(schedule, ladder.base_flops)
+    """The run. `manifest` is that of the `dataset`; `ladder` is that of a control."""
+    schedule, run_set = request.schedule, request.run_set
     return RunEntry(
         name=request.name,
         schedule=request.label,
@@ -209,13 +206,13 @@ def run_entry(
         run_id=run_id,
         ladder_id=ladder.run_id if ladder else None,
         decays=decays(schedule),
-        caveats=caveats,
+        caveats=control_caveats(schedule, ladder.base_flops) if ladder else [],
         base=start.entry(manifest) if start else None,
         validation_documents=manifest.splits["validation"].num_documents,
         validation_tokens=manifest.splits["validation"].num_tokens,
         training_tokens=manifest.splits["train"].num_tokens,
-        group=request.run_set.group if request.run_set else None,
-        overrides=request.run_set.overrides if request.run_set else {},
+        group=run_set.group if run_set else None,
+        overrides=run_set.overrides if run_set else {},
     )
 
 
