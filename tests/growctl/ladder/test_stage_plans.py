@@ -65,7 +65,7 @@ def test_every_shipped_size_has_the_parameters_of_the_built_model(name: str) -> 
 def test_a_stage_grows_by_the_difference_and_ends_ramped_in_with_the_published_tau() -> None:
     plans = plan_stages(schedule())
     assert [(plan.growth.attention_tokens, plan.growth.ffn_tokens) for plan in plans] == [
-        ((0, 0), (0, 0)),
+        ((), ()),
         *[((4, 4), (8, 8))] * 2,
     ]
     model = plans[2].model

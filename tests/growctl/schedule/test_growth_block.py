@@ -314,7 +314,7 @@ def test_only_chosen_layers_grow_and_a_later_stage_can_even_them_out() -> None:
     schedule = ladder((4, 8), (6, 8, [2, 0]), (6, 9, [1]), (10, 12))
     plans = plan_stages(schedule)
     assert [plan.growth.attention_tokens for plan in plans] == [(), (2, 0, 2), (0, 2, 0), (4, 4, 4)]
-    assert [plan.growth.ffn_tokens for plan in plans] == [(0, 0, 0), (0, 0, 0), (0, 1, 0), (4, 3, 4)]
+    assert [plan.growth.ffn_tokens for plan in plans] == [(), (0, 0, 0), (0, 1, 0), (4, 3, 4)]
     layers = [[(4, 8)] * 3, [(6, 8), (4, 8), (6, 8)], [(6, 8), (6, 9), (6, 8)], [(10, 12)] * 3]
     for plan, expected in zip(plans, layers, strict=True):
         assert isinstance(plan.model, TokenformerConfig)
