@@ -4,8 +4,10 @@ The only place that compares. Report, page, JSON, `compare`, sweeps and model ca
 """
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
@@ -15,6 +17,7 @@ from growctl.analysis.costs import CURRENCIES, FLOPS, WALL_HOURS, Currency
 from growctl.analysis.groups import Arm, Group, seeds_text, size_text
 from growctl.analysis.statistics import Multiplier
 from growctl.runs.runs import RunReport
+from growctl.runs_dir import RunPaths
 from growctl.text.formatting import short_count
 from stages.counted import counted
 
@@ -26,10 +29,8 @@ EQUAL_COST = 0.02
 FEWEST_BUDGETS = 3
 """With fewer budgets, no power law can be read off a curve of controls."""
 
-STRONGEST = (
-    "The strongest opponent is missing: the best size from scratch. `controls: [{kind: best-scratch, budgets: "
-    "[0.5, 1, 2]}]` trains it."
-)
+STRONGEST = "The strongest opponent is missing: the best size from scratch."
+MORE_BUDGETS = "What the same loss costs from scratch is unknown: train more budgets."
 ONE_SEED = "`growctl run SCHEDULE --seeds 0,1,2` trains more seeds, each with its controls."
 
 
@@ -69,6 +70,10 @@ class Verdict:
     outcome: Outcome
     claim: str
     """The result in a sentence or two, or why it is not known."""
+    missing: str = ""
+    """What to train first, in a sentence; empty if nothing is missing."""
+    command: str = ""
+    """The command that trains it."""
     seeds: tuple[int, ...] = ()
     """Those that count."""
     multiplier: Multiplier | None = None
@@ -96,8 +101,8 @@ class Opponent:
     kind: str
     curves: tuple[tuple[Arm, ...], ...]
     """The arms by size, or by size and setting; the best curve decides."""
-    missing: tuple[str, ...] = ()
-    """What keeps it from being the strictest one, a sentence each."""
+    is_strictest: bool = True
+    """Whether no stronger one is missing."""
     unknown: str = ""
     """Why nothing can be won against it, or compared with it at all."""
 
@@ -124,7 +129,7 @@ def opponents(group: Group) -> list[Opponent]:
         for arms in others.values()
     ]
     if from_scratch is None:
-        return [replace(opponent, missing=(STRONGEST,)) for opponent in named]
+        return [replace(opponent, is_strictest=False) for opponent in named]
     return [from_scratch, *named]
 
 
@@ -149,16 +154,18 @@ def scratch_opponent(group: Group) -> Opponent | None:
         return Opponent(_BEST, BEST_SCRATCH, measured)
     last = list(sizes)[-1] if sizes else None
     own = by_size.get(last or 0, ()) or tuple(arms)
-    missing = (STRONGEST,) if len(sizes) > 1 else ()
-    return Opponent(f"training {size_text(own[0].num_parameters)} from scratch", own[0].control or "", (own,), missing)
+    name = f"training {size_text(own[0].num_parameters)} from scratch"
+    return Opponent(name, own[0].control or "", (own,), is_strictest=len(sizes) == 1)
 
 
 def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Verdict:
     """The verdict on the ladders of `candidates[which]`, which was chosen from all of them, against `opponent`."""
     group = candidates[which]
     unknown = Verdict(group.name, opponent.name, opponent.kind, "unknown", "")
+    if not opponent.is_strictest:
+        unknown = replace(unknown, missing=STRONGEST, command=training_command(candidates))
     needed = replace(opponent, curves=tuple(_needed(group.ladder, curve) for curve in opponent.curves))
-    cautions = (*opponent.missing, *_cautions(group, opponent), *_needless(opponent.arms, needed.arms))
+    cautions = (*_cautions(group, opponent), *_needless(opponent.arms, needed.arms))
     is_control, opponent = any(arm.control for arm in opponent.arms), needed
     if why := _why_unknown(group, opponent):
         return replace(unknown, claim=f"Not known: {why}.", cautions=cautions)
@@ -174,6 +181,10 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
     others, why_no_others = _other_costs(group, counting)
     deciding = _deciding(group, counting[test.curve], test.multiplier.kind)
     flops = [mean_cost(arm, FLOPS) or 0.0 for arm in (deciding, group.ladder)]
+    ratio = flops[0] / flops[1] if flops[1] else None
+    if opponent.is_strictest and opponent.kind in _from_scratch(group.first) and test.multiplier.estimate is None:
+        budget = (ratio or 1) * (0.5 if test.multiplier.kind == "not bracketed" else 2)
+        unknown = replace(unknown, missing=MORE_BUDGETS, command=training_command(candidates, budget))
     verdict = replace(
         unknown,
         outcome=test.outcome,
@@ -181,7 +192,7 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
         multiplier=test.multiplier,
         other_costs=others,
         other_costs_unknown=why_no_others,
-        flops_ratio=flops[0] / flops[1] if flops[1] else None,
+        flops_ratio=ratio,
         detectable_nats=test.detectable,
         ladder_side=_side(group.ladder, group.name, [each.ladder for each in candidates]),
         opponent_side=_side(deciding, deciding.name if is_control else opponent.name, _alike(deciding, opponent.arms)),
@@ -191,7 +202,29 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
             *cautions,
         ),
     )
-    return replace(verdict, claim=_claim(verdict, is_strictest=not opponent.missing))
+    return replace(verdict, claim=_claim(verdict, is_strictest=opponent.is_strictest))
+
+
+def alone(group: Group) -> Verdict:
+    """The verdict on a ladder without controls."""
+    state = "; ".join(dict.fromkeys(group.ladder.absent.values()))
+    what = "no control of its whole cost" if group.controls else "no controls"
+    why = f"{group.name} is {state}" if state and not group.ladder.runs else f"it has {what} to compare it with"
+    claim, command = f"Not known: {why}.", training_command([group])
+    return Verdict(group.name, "", "", "unknown", claim, STRONGEST, command, cautions=group.notes)
+
+
+def training_command(groups: Sequence[Group], budget: float = 1.0) -> str:
+    """The command that trains the best size from scratch beside the ladders of `groups`, with `budget` among others."""
+    budgets = ", ".join(f"{each:g}" for each in sorted({0.5, 1.0, 2.0, float(f"{budget:.2g}")}))
+    ladders = [run for group in groups for run in group.ladder.runs.values() or [group.first]]
+    runs_dir = ladders[0].directory.parent
+    where = [] if runs_dir == Path("runs") else ["--runs-dir", str(runs_dir)]
+    asked = shlex.join([f"controls=[{{kind: {BEST_SCRATCH}, budgets: [{budgets}]}}]", "--controls", *where])
+    schedules = shlex.join(str(RunPaths(run.directory).schedule) for run in ladders)
+    if len(ladders) == 1:
+        return f"growctl run {schedules} {asked}"
+    return f'for schedule in {schedules}; do growctl run "$schedule" {asked}; done'
 
 
 def interval_text(low: float | None, high: float | None) -> str:
@@ -203,8 +236,10 @@ def interval_text(low: float | None, high: float | None) -> str:
     return f"below {high:.2f}x" if low is None else f"{low:.2f}x to {high:.2f}x"
 
 
-def multiplier_text(multiplier: Multiplier) -> str:
+def multiplier_text(multiplier: Multiplier | None) -> str:
     """`1.44x (1.14x to 1.80x)`; `at most 1.44x` off a chord; why it is not known."""
+    if multiplier is None:
+        return "-"
     if multiplier.estimate is None:
         return interval_text(multiplier.low, multiplier.high) or multiplier.kind
     at_most = "at most " if multiplier.kind == "chord" else ""
@@ -369,10 +404,7 @@ def _needless(arms: Sequence[Arm], needed: Sequence[Arm]) -> Iterator[str]:
 
 def _curve_cautions(curve: Sequence[Arm]) -> Iterator[str]:
     if len(curve) < FEWEST_BUDGETS:
-        yield (
-            f"Only {counted(len(curve), 'control budget')}: a curve that can be interpolated needs {FEWEST_BUDGETS} "
-            "(`budgets: [0.5, 1, 2]`)."
-        )
+        yield f"Only {counted(len(curve), 'control budget')}: a curve that can be interpolated needs {FEWEST_BUDGETS}."
     by_cost = sorted(curve, key=lambda arm: mean_cost(arm, FLOPS) or 0.0)
     losses = [fmean(arm.losses.values()) for arm in by_cost]
     if losses != sorted(losses, reverse=True):
@@ -423,4 +455,4 @@ def _needs(verdict: Verdict, multiplier: Multiplier, who: str) -> str:
         return f"{verdict.opponent} with {ratio} the FLOPs did not reach its loss{ends}"
     if multiplier.kind == "not bracketed":
         return f"{verdict.opponent} with {ratio} the FLOPs already ended below its loss{ends}"
-    return f"{verdict.opponent} has one budget, {ratio} the FLOPs of {who}, so no curve tells what that loss costs"
+    return f"{verdict.opponent} has one budget, {ratio} the FLOPs of {who}"

@@ -10,7 +10,7 @@ from growctl.analysis.conditions import Difference, differences, measured_alike
 from growctl.analysis.costs import FLOPS
 from growctl.analysis.family import Family, family, model_arms
 from growctl.analysis.groups import Arm, Group, groups, values_text
-from growctl.analysis.judge import Opponent, Verdict, judge, mean_cost, opponents, scratch_opponent, verdicts
+from growctl.analysis.judge import Opponent, Verdict, alone, judge, mean_cost, opponents, scratch_opponent, verdicts
 from growctl.runs.runs import RunReport
 
 LADDER = "ladder"
@@ -115,7 +115,7 @@ def results(runs: Sequence[RunReport], keys: Sequence[str] = ()) -> Results:
         if group.name in in_sweep:
             others += own
         else:
-            headlines.append(own[0] if own else _alone(group))
+            headlines.append(own[0] if own else alone(group))
             others += own[1:]
     headlines += _without_ladder(runs)
     families = [made for group in found if (made := family(group))]
@@ -160,19 +160,6 @@ def _losses(arm: Arm) -> ArmLosses:
 
 def _no_model(group: Group) -> str:
     return "" if model_arms(group) else f"{group.name} has no finished model"
-
-
-def _alone(group: Group) -> Verdict:
-    """The verdict on a ladder without controls."""
-    state = "; ".join(dict.fromkeys(group.ladder.absent.values()))
-    what = "no control of its whole cost" if group.controls else "no controls"
-    why = (
-        f"{group.name} is {state}"
-        if state and not group.ladder.runs
-        else f"it has {what} to compare it with (`controls: [{{kind: best-scratch, budgets: [0.5, 1, 2]}}]` trains the "
-        "strongest opponent)"
-    )
-    return Verdict(group.name, "", "", "unknown", f"Not known: {why}.", cautions=group.notes)
 
 
 def _without_ladder(runs: Sequence[RunReport]) -> list[Verdict]:
@@ -225,7 +212,7 @@ def _sweep_verdict(sweep: Sweep, points: Sequence[Group]) -> Verdict:
         return Verdict(sweep.name, "", "", "unknown", f"Not known: {why}.")
     against = [opponent for point in points if (opponent := scratch_opponent(point))]
     if not against:
-        return next(iter(verdicts(best)), _alone(best))
+        return next(iter(verdicts(best)), alone(best))
     ended = [point for point in points if point.ladder.losses]
     everywhere = [curve for opponent in against for curve in opponent.curves]
     sound = [curve for curve in everywhere if not any(arm.diverged for arm in curve)]

@@ -53,7 +53,7 @@ def report(
     Example: growctl report quickstart --figures pdf --output paper
     """
     from growctl.report.documents import report_document, report_folder, write_report
-    from growctl.report.sections import report_sections
+    from growctl.report.sections import newest_sections, report_sections
     from growctl.runs.find import find_runs
     from growctl.runs.status import with_controls_to_come
     from growctl.runs_dir import ReportPaths
@@ -69,7 +69,8 @@ def report(
             return
     sections = report_sections(reported, keys, ["growctl", *sys.argv[1:]])
     if not as_json:
-        print_sections(sections, Terminal(), details=details)
+        are_all = details or runs or keys
+        print_sections(sections if are_all else newest_sections(reported), Terminal(), details=details)
     paths = ReportPaths(output) if output else report_folder(reported, runs_dir, are_all=not runs)
     try:
         write_report(reported, sections, paths, figures)

@@ -7,6 +7,7 @@ A document is the one record of an evaluation: `--json` dumps it, its sections a
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,8 +55,9 @@ class EvalDocument:
 
     def sections(self) -> list[Section]:
         """A row for each score; of several contexts a column for each, and a row for each metric."""
+        seen = ", on text that it trained on" if "trained_on" in self.settings else ""
         if "rope_scaling" in self.settings:
-            return [self._contexts()]
+            return [self._contexts(seen)]
         headings = ("value", "standard error", "samples", "shots")
         columns = [Column("task", False), Column("metric", False), *map(Column, headings)]
         rows = [
@@ -67,9 +69,9 @@ class EvalDocument:
             )
             for score in self.scores
         ]
-        return [Section("scores", f"Scores of {self.checkpoint}", (Table.of("scores", columns, rows),))]
+        return [Section("scores", f"Scores of {self.checkpoint}{seen}", (Table.of("scores", columns, rows),))]
 
-    def _contexts(self) -> Section:
+    def _contexts(self, seen: str) -> Section:
         by_context: dict[int, dict[str, Score]] = {}
         for score in self.scores:
             by_context.setdefault(int(score.task.removeprefix("context-")), {})[score.metric] = score
@@ -88,7 +90,7 @@ class EvalDocument:
         columns = [Column("", False), *(Column(f"context {words[context]}") for context in by_context)]
         note = Paragraph(f"* beyond the {trained_length:,} tokens of a training sequence", "note")
         notes = (note,) if max(by_context) > trained_length else ()
-        return Section("contexts", "Loss by context and position", (Table.of("contexts", columns, rows), *notes))
+        return Section("contexts", f"Loss by context and position{seen}", (Table.of("contexts", columns, rows), *notes))
 
 
 def _metric_words(metric: str, trained_length: int) -> tuple[str, str | Callable[[float], str]]:
@@ -123,7 +125,7 @@ class Evaluator:
             raise UserError(f"--stride {stride}: must be at most the context of {context} tokens, or text is left out")
         size: dict[str, Any] = {"context": context, "stride": stride or context}
         scores = text_loss(self.opened, files, **size, batch_size=self._at_once(context), on_progress=self.on_progress)
-        return self._document(scores, **size, text=_resolved(files))
+        return self._document(scores, **size, **self._text(files))
 
     def on_split(self, split: "SplitName", data: Path | None, sequences: int | None, runs_dir: Path) -> EvalDocument:
         """The loss on a split of a dataset, in the trainer's windows."""
@@ -181,7 +183,15 @@ class Evaluator:
             on_progress=self.on_progress,
         )
         settings = {"rope_scaling": rope_scaling, "max_tokens": max_tokens}
-        return self._document(scores, trained_length=trained_length, text=_resolved(files), **settings)
+        return self._document(scores, trained_length=trained_length, **self._text(files), **settings)
+
+    def _text(self, files: Sequence[Path]) -> dict[str, Any]:
+        """The files, and whether one is of the model's training text, where the checkpoint says what that was."""
+        from stages.corpus.location import one_spelling
+
+        text, source = [str(file.resolve()) for file in files], one_spelling(self.opened.text.source or "://")
+        is_of_training = any(file == source or fnmatch(file, part) for file in text for part in (source, f"{source}/*"))
+        return {"text": text} | ({"trained_on": "this text"} if is_of_training else {})
 
     def _window(self) -> int:
         """Tokens per window: as many as were asked for, or else those of a training sequence."""
@@ -220,7 +230,3 @@ class Evaluator:
             settings=plain(settings),
             scores=found,
         )
-
-
-def _resolved(files: Sequence[Path]) -> tuple[Path, ...]:
-    return tuple(path.resolve() for path in files)

@@ -3,27 +3,25 @@
 Draws the records of growctl/analysis and computes nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from growctl.analysis.conditions import is_scratch, shown
 from growctl.analysis.costs import CURRENCIES, FLOPS, Currency
 from growctl.analysis.family import Family
 from growctl.analysis.groups import seeds_text, values_text
-from growctl.analysis.judge import Side, Verdict, multiplier_text
+from growctl.analysis.judge import STRONGEST, Side, Verdict, multiplier_text
 from growctl.analysis.results import ArmLosses, Ladders, Pair, Results, Sweep
 from growctl.runs.runs import RunReport, StageReport
 from growctl.text.formatting import scientific, short_count
-from growctl.text.section import Cell, Column, Paragraph, Part, Rows, Section, Table, figure, rows_of
-
-MOST_SCREENS = 3
-"""With more results than this, each gets its sentence alone."""
+from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure, rows_of
 
 
 def sections(results: Results) -> list[Section]:
     """What the judge found beside the result."""
+    said = {caution for verdict in results.headlines for caution in verdict.cautions}
     several = [ladders for ladders in results.ladders if len(ladders.seeds) > 1]
     topics: list[tuple[str, str, list[Part]]] = [
-        ("opponents", "Other opponents", [part for verdict in results.verdicts for part in _opponent(verdict)]),
+        ("opponents", "Other opponents", [part for verdict in results.verdicts for part in _opponent(verdict, said)]),
         ("family", "The price of several sizes", [part for family in results.families for part in _family(family)]),
         ("sweep", "Sweeps", [part for sweep in results.sweeps for part in _sweep(sweep)]),
         ("seeds", "Seeds", [*_seeds(several)]),
@@ -38,9 +36,22 @@ def headline(results: Results) -> Section | None:
     for number, verdict in enumerate(results.headlines):
         name = verdict.ladder if len(results.headlines) > 1 else ""
         parts += _verdict(verdict, name, f"result-{number}" if number else "result")
-    if len(results.headlines) > MOST_SCREENS:
-        parts = [part for part in parts if not isinstance(part, Table)]
     return Section("headline", "Result", tuple(parts)) if parts else None
+
+
+def overview(results: Results) -> Section:
+    """One line for each ladder or sweep."""
+    columns = (
+        Column("ladder", False, cell=lambda verdict: Cell(verdict.ladder)),
+        Column("against", False, cell=lambda verdict: Cell(verdict.kind or "-")),
+        Column("verdict", False, cell=lambda verdict: Cell(verdict.outcome)),
+        Column(
+            "for the same loss",
+            cell=lambda each: Cell(multiplier_text(each.multiplier).split(" (")[0]),
+        ),
+    )
+    caption = "`growctl report LADDER` shows one of them."
+    return Section("others", "Others", (Table.of("others", columns, rows_of(columns, results.headlines), caption),))
 
 
 def compare_sections(pair: Pair, a: RunReport, b: RunReport) -> list[Section]:
@@ -63,7 +74,10 @@ def compare_sections(pair: Pair, a: RunReport, b: RunReport) -> list[Section]:
 
 
 def _verdict(verdict: Verdict, name: str, key: str) -> Iterator[Part]:
-    yield Paragraph(f"{name}: {verdict.claim}" if name else verdict.claim, "strong")
+    claim, to_train = Paragraph(f"{name}: {verdict.claim}" if name else verdict.claim, "strong"), list[Part]()
+    if verdict.missing:
+        to_train = [Paragraph(verdict.missing, "strong"), Listing("to train it:", verdict.command, is_command=True)]
+    yield from (*to_train, claim) if verdict.missing == STRONGEST else (claim, *to_train)
     if verdict.ladder_side and verdict.opponent_side:
         yield _sides(verdict, verdict.ladder_side, verdict.opponent_side, key)
     yield from (Paragraph(caution, "note") for caution in verdict.cautions)
@@ -76,7 +90,6 @@ def _sides(verdict: Verdict, ladder: Side, opponent: Side, key: str) -> Table:
         ("epochs", ladder.epochs, opponent.epochs, "{:.3g}"),
         ("settings tried", ladder.settings_tried, opponent.settings_tried, "{}"),
         ("not counted: evaluations", ladder.evaluation_flops, opponent.evaluation_flops, scientific),
-        ("not counted: repeated", ladder.replayed_flops, opponent.replayed_flops, scientific),
     )
     rows += [
         (Cell(name), figure(own, shown), figure(its, shown), Cell("")) for name, own, its, shown in counts if own or its
@@ -99,10 +112,10 @@ def _cost_row(verdict: Verdict, ladder: Side, opponent: Side, currency: Currency
     return Cell(currency.name), *cells, Cell(multiplier_text(multiplier), multiplier.estimate)
 
 
-def _opponent(verdict: Verdict) -> Iterator[Paragraph]:
+def _opponent(verdict: Verdict, said: Collection[str]) -> Iterator[Paragraph]:
     yield Paragraph(f"{verdict.ladder} against {verdict.opponent}", "heading")
     yield Paragraph(verdict.claim)
-    yield from (Paragraph(caution, "note") for caution in verdict.cautions)
+    yield from (Paragraph(caution, "note") for caution in verdict.cautions if caution not in said)
 
 
 def _family(family: Family) -> Iterator[Paragraph]:

@@ -1,14 +1,16 @@
 """All that a report says, topic by topic, in the order in which a reader wants it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from growctl.analysis.data_groups import data_document, data_groups
+from growctl.analysis.groups import groups
 from growctl.analysis.results import results as judge
 from growctl.ladder.datasets import small_validation
 from growctl.report import compute, results, scores, setup, training
 from growctl.report.legend import Legend
 from growctl.runs.runs import RunReport, StageReport
-from growctl.runs_dir import CONTROL_INFIX
+from growctl.runs_dir import CONTROL_INFIX, RunPaths
 from growctl.text.formatting import duration, four_digits, jump_text, scientific, short_count
 from growctl.text.section import Cell, Column, Listing, Paragraph, Part, Rows, Section, Table, figure, rows_of
 
@@ -34,6 +36,20 @@ def report_sections(runs: Sequence[RunReport], keys: Sequence[str] = (), command
         *(setup.command_section(runs, command), _method()),
     )
     return [section for section in topics if section]
+
+
+def newest_sections(runs: Sequence[RunReport]) -> list[Section]:
+    """The sections on the ladder or sweep among `runs` that was recorded last, and a line for each other one."""
+    subjects = {run.name: run.control_of or run.name for run in runs}
+    for group in groups(runs):
+        own = {run.name for run in runs if subjects[run.name] in group.names}
+        subjects |= dict.fromkeys(own, (group.swept and group.first.group) or group.name)
+    newest = subjects[max(runs, key=lambda run: RunPaths(run.directory).ledger.stat().st_mtime).name]
+    others = [run for run in runs if subjects[run.name] != newest]
+    first, *more = report_sections([run for run in runs if run not in others])
+    if not others:
+        return [first, *more]
+    return [replace(first, heading=f"Newest result: {newest}"), results.overview(judge(others)), *more]
 
 
 def brief_runs(runs: Sequence[RunReport]) -> frozenset[str]:
@@ -115,13 +131,8 @@ def remarks(run: RunReport) -> Iterator[str]:
             f"{scientific(reused)} of these FLOPs ({reused / whole:.1%}) are reused from {names}; "
             "their device time is not counted here."
         )
-    flops = sum(part.replayed_flops for part in run.parts)
-    seconds = round(sum(part.replayed.device_seconds for part in run.parts))
-    share = f" (+{flops / whole:.1%})" if whole else ""
-    replayed = [f"{scientific(flops)} FLOPs{share}, not counted above"] if flops else []
-    replayed += [f"{duration(seconds)} of device time, counted above"] if seconds else []
-    if replayed:
-        yield f"Replayed after interruptions: {', and '.join(replayed)}."
+    if whole and (flops := sum(part.replayed_flops for part in run.parts)):
+        yield f"Replayed after interruptions: {scientific(flops)} FLOPs (+{flops / whole:.1%}), not counted above."
     if recomputed := sum(part.spent.recomputed_flops for part in run.parts):
         model = sum(part.flops - part.reused_flops + part.replayed_flops for part in run.parts)
         yield (

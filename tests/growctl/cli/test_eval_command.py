@@ -5,12 +5,15 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from growctl.cli.app import app
+from growctl.evaluate.evaluation import Evaluator
+from stages.checkpoint.manifest import TextFacts
 from tests.growctl.runs import run_here
 from tests.pretrained import text_config, write_pretrained
 
@@ -52,6 +55,15 @@ def test_json_holds_the_figures_and_what_they_depend_on(call: Call, checkpoint: 
     assert (found["checkpoint"], found["padding_rows"]) == (str(checkpoint), 39)
     text = str(tmp_path.resolve() / "text.txt")
     assert found["settings"] == {"context": 32, "stride": 8, "text": [text], "dtype": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("source", "is_marked"), [("text.txt", True), (".", True), ("t*.txt", True), ("other", False), (None, False)]
+)
+def test_scores_on_the_text_that_the_model_trained_on_are_marked(call: Call, source: str | None, is_marked: bool):
+    opened: Any = SimpleNamespace(text=TextFacts(source=source))
+    settings = Evaluator(opened, None, None, 8, print)._text([Path("text.txt")])
+    assert ("trained_on" in settings) is is_marked
 
 
 def test_the_table_has_a_row_for_each_score(call: Call):

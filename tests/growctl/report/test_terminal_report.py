@@ -7,8 +7,9 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from growctl.report.chart import Chart
-from growctl.report.sections import MOST_RUNS, report_sections
+from growctl.report.sections import MOST_RUNS, newest_sections, report_sections
 from growctl.runs.find import find_runs
+from tests.growctl.analysis.ladders import LADDERS
 from tests.growctl.invented_runs import FakeRun, control, ladder, stage_of
 from tests.growctl.report.rendered import lines_of
 
@@ -23,7 +24,23 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_the_terminal_fits_80_columns(runs: Path) -> None:
-    assert max(map(len, lines_of(report_sections(find_runs(runs)), width=80))) <= 80
+    """Commands stay on one line, to be copied."""
+    lines = lines_of(report_sections(find_runs(runs)), width=80)
+    assert max(len(line) for line in lines if "growctl run" not in line) <= 80
+
+
+def test_a_missing_strongest_opponent_comes_first_with_the_command_that_trains_it(runs: Path) -> None:
+    lines = lines_of(report_sections(find_runs(runs)), width=80)
+    assert lines[:3] == ["Result", "The strongest opponent is missing: the best size from scratch.", "to train it:"]
+    asked = "'controls=[{kind: best-scratch, budgets: [0.5, 1, 2]}]' --controls"
+    assert lines[3] == f"growctl run {runs / 'quick/schedule.yaml'} {asked} --runs-dir {runs}"
+
+
+def test_a_report_on_all_runs_shows_the_newest_result_and_a_line_for_each_other_ladder(tmp_path: Path) -> None:
+    LADDERS["never_decays"](tmp_path)
+    newest, others = newest_sections(find_runs(tmp_path))[:2]
+    assert newest.heading == "Newest result: trunk"
+    assert lines_of([others], width=80)[-2].split() == ["quick", "tokenformer-scratch", "unknown", "-"]
 
 
 def test_details_are_every_section_with_text_and_the_rest_is_shown_without_them(runs: Path) -> None:
