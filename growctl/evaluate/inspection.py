@@ -66,12 +66,12 @@ class InspectDocument:
     models: tuple[InspectedCheckpoint, ...]
 
     def sections(self) -> list[Section]:
-        """The comparison of the models, then every layer and the generations of each. Models are numbered."""
+        """The conclusion, the comparison of the models, then every layer and generation. Models are numbered."""
         text = self.text
         batches = counted(text.num_sequences // text.batch_size, "batch", "batches")
         windows = f"{counted(text.num_sequences, 'window')} of {counted(text.context, 'token')}"
         size = Paragraph(f"{windows}, in {batches} of {text.batch_size}")
-        parts = (size, _models(self.models), *_comparisons(self.models), Paragraph(NOTE))
+        parts = (_conclusion(self.models), size, _models(self.models), *_comparisons(self.models), Paragraph(NOTE))
         return [
             Section("models", f"Models on {text.source}", parts),
             *(
@@ -171,6 +171,14 @@ def _shortest_context(checkpoints: Sequence[tuple[str, Path]], manifests: Sequen
 def _table(key: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     columns = [Column(heading, heading not in ("model", "scores", "layer")) for heading in headings]
     return Table.of(key, columns, [list(map(Cell, row)) for row in rows])
+
+
+def _conclusion(models: Sequence[InspectedCheckpoint]) -> Paragraph:
+    """The model with the lowest loss, and how many of its parameter tokens do nothing."""
+    best = min(models, key=lambda model: model.loss)
+    dead = f", with {best.num_dead or 'no'} dead parameter tokens" if best.score_function else ""
+    lowest = f"the lowest of {len(models)} losses" if len(models) > 1 else "a loss"
+    return Paragraph(f"{best.name} has {lowest}, {best.loss:.3f}{dead}.")
 
 
 def _models(models: Sequence[InspectedCheckpoint]) -> Table:

@@ -82,6 +82,7 @@ def test_the_table_fits_80_columns_and_states_what_may_be_compared(place, call):
     lines = [line for line in out.splitlines() if str(place) not in line]
     assert max(map(len, lines)) <= 80
     words = " ".join(out.split())
+    assert words.index("has the lowest of 2 losses") < words.index("4 windows of 12 tokens")
     for sentence in (
         "4 windows of 12 tokens, in 2 batches of 2",
         "Weights trained under one score function mean nothing under another",
