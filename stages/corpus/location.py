@@ -5,6 +5,7 @@ Whoever names a text by a relative path, through a link or as `file://` means th
 dataset. Imports nothing slow.
 """
 
+import difflib
 import glob
 import hashlib
 import json
@@ -94,7 +95,9 @@ def missing_source(source: str) -> str | None:
     if path is None or os.path.exists(path):
         return None
     if not glob.has_magic(path):
-        return f"{path!r} does not exist"
+        folder, name = os.path.split(path)
+        near = difflib.get_close_matches(name, os.listdir(folder) if os.path.isdir(folder) else [], n=1)
+        return f"{path!r} does not exist" + (f"; {os.path.join(folder, near[0])!r} does" if near else "")
     return None if next(glob.iglob(path, recursive=True), None) else f"no file matches {path!r}"
 
 
