@@ -96,7 +96,8 @@ def missing_source(source: str) -> str | None:
         return None
     if not glob.has_magic(path):
         folder, name = os.path.split(path)
-        near = difflib.get_close_matches(name, os.listdir(folder) if os.path.isdir(folder) else [], n=1)
+        others = set(os.listdir(folder) if os.path.isdir(folder) else ()) - {name}
+        near = difflib.get_close_matches(name, others, n=1)
         return f"{path!r} does not exist" + (f"; {os.path.join(folder, near[0])!r} does" if near else "")
     return None if next(glob.iglob(path, recursive=True), None) else f"no file matches {path!r}"
 

@@ -79,7 +79,9 @@ def _parts(shards: Path, manifest: Manifest, sizes: dict[str, int]) -> Iterator[
     """Yields each rank's part of each parameter's values, as flat views of the memory-mapped files."""
     num_ranks = manifest.world_size or 0
     for rank in range(num_ranks):
-        [file] = shards.glob(f"*zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+        file = next(shards.glob(f"*zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"), None)
+        if file is None:
+            raise CheckpointError(f"{shards} has no optimizer states of rank {rank}")
         state = _load(file)["optimizer_state_dict"]
         if manifest.zero_stage == 3:
             groups = _load(shards / "zero_pp_rank_0_mp_rank_00_model_states.pt")["param_shapes"]

@@ -24,11 +24,9 @@ def test_workers_say_what_they_use_before_each_line_that_the_ledger_books(two_ra
         assert peaks[0] > 10**7
 
 
-def test_the_report_has_the_memory_and_the_time_of_steps_and_no_invented_figures(two_ranks):
+def test_the_report_has_the_time_of_steps_and_no_invented_figures(two_ranks):
     out = run_here("report", "tiny", "--json", "--runs-dir", two_ranks[1])[0]
     for stage in json.loads(out)["runs"][0]["stages"]:
         spent = stage["spent"]
         assert 0 < spent["step_seconds"] < spent["wall_seconds"]
-        assert stage["peak_resident_bytes"] > 10**7
-        unknown = (stage["mfu"], spent["gpu_joules"], spent["money"], stage["peak_gpu_bytes"])
-        assert unknown == (None,) * 4
+        assert (stage["mfu"], spent["gpu_joules"], spent["money"]) == (None,) * 3

@@ -1,6 +1,5 @@
 """`--no-controls` is remembered: by the next command, by status and in the report; `--controls` takes it back."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -120,9 +119,9 @@ def test_the_report_says_it(tmp_path: Path) -> None:
     assert list(remarks(ladder)) == ["Controls were left out: --no-controls."]
 
 
-def test_the_line_has_the_time_of_the_run_like_its_other_lines(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_comes_before_those_of_the_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     request(runs.parent, False).record_choices()
     monkeypatch.setattr("growctl.run.runner.run", lambda request, screen: None)
     out, err = run_here("run", runs / "tiny/schedule.yaml", "--runs-dir", runs)
     assert err == ""
-    assert re.match(rf"\d{{4}}-\S+Z tiny: its {LEFT_OUT}; to train them, add --controls\n", out)
+    assert out.startswith(f"tiny: its {LEFT_OUT}; to train them, add --controls\n")

@@ -151,7 +151,8 @@ def test_the_report_adds_up(finished_ladder):
 def test_the_report_has_a_table_a_picture_and_a_page(finished_ladder):
     runs, _, _, _ = finished_ladder
     out, _ = run("report", "tiny", "--runs-dir", runs)
-    assert out.startswith("Result\n  One run of each is a look, not a result: ")
+    assert out.startswith("Result\n  The strongest opponent is missing: the best size from scratch.\n")
+    assert "\n  One run of each is a look, not a result: " in out
     assert "…" not in out
     report = runs / "tiny" / "report"
     assert (report / "compute-against-perplexity.png").read_bytes().startswith(b"\x89PNG")

@@ -215,7 +215,7 @@ def test_a_dry_run_lists_names_sizes_and_flops_and_writes_nothing(tmp_path, runn
         (["sweep", "quickstart", "seed=-1,2"], "seed = -1: must be greater than or equal to 0"),
         (["sweep", "quickstart", "seed=0,1", "learning_rate.peak=interval(0,1)"], "the values cannot be listed"),
         (["sweep", "quickstart", "seed=range(0,10001)"], "more than 10,000 runs"),
-        (["sweep", "quickstart", "seed=0,1", "--name", "../up"], "--name '../up': a run's name is letters, digits"),
+        (["sweep", "quickstart", "seed=0,1", "--name", "../up"], "--name '../up': must be letters, digits"),
         (["sweep", "quickstart", "seed=0,1", "--until", "x"], "--until 'x': the schedule has no such stage"),
         (
             ["run", "quickstart", "--seeds", "0,0"],
