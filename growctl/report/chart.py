@@ -27,7 +27,7 @@ class Axis:
 
     @property
     def scale(self) -> str:
-        """As matplotlib and plotly call it."""
+        """As matplotlib calls it."""
         return "log" if self.is_log else "linear"
 
     def has_place(self, value: float | None) -> bool:
