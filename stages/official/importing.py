@@ -123,8 +123,8 @@ def _open_file(path: Path) -> dict[str, Tensor]:
             f"{path} is not a plain state dict of tensors; growctl loads nothing else, because it could run code"
         ) from error
     except Exception as error:  # a damaged pickle can raise anything
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path} cannot be opened: {reason}") from error
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise CheckpointError(f"{path} cannot be opened as a state dict of tensors ({reason})") from error
     if not isinstance(state, dict) or not all(
         isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
     ):
