@@ -21,6 +21,7 @@ import argparse
 import hashlib
 import json
 import statistics
+import struct
 import sys
 import tempfile
 import time
@@ -35,13 +36,12 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models
 
 from benchmarks.machine import machine
-from growctl.data.exchange import import_tokens
+from growctl.data.token_import import import_tokens
 from stages.corpus.prepared import Ingredient, write_mixture
-from stages.corpus.token_files import TokenFiles, write_megatron
 from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
 from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec, SplitName
-from stages.data.tokens import Int64Array, Numbers
+from stages.data.tokens import Int64Array
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
 BATCH, LENGTH = 8, 1024
@@ -169,8 +169,12 @@ def import_megatron(folder: Path, tokens: npt.NDArray[Any]) -> Path:
     folder.mkdir()
     ends = np.minimum(np.arange(DOCUMENT_TOKENS, len(tokens) + DOCUMENT_TOKENS, DOCUMENT_TOKENS), len(tokens))
     prefix, tokenizer = folder / "tokens", folder / "tokenizer.json"
-    source = TokenFiles(prefix, (), tokens.dtype, Numbers.join([tokens]), ends)
-    write_megatron(prefix, source)
+    sizes, code = np.diff(ends, prepend=0), 8 if tokens.itemsize == 2 else 4
+    tokens.astype(np.dtype(f"<{'u2' if code == 8 else 'i4'}")).tofile(f"{prefix}.bin")
+    starts = (ends - sizes) * tokens.itemsize
+    tables = (sizes.astype("<i4"), starts.astype("<i8"), np.arange(len(ends) + 1, dtype="<i8"))
+    header = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, code, len(ends), len(ends) + 1)
+    Path(f"{prefix}.idx").write_bytes(header + b"".join(table.tobytes() for table in tables))
     byte_level = Tokenizer(models.BPE(vocab={str(number): number for number in range(VOCAB_SIZE)}, merges=[]))
     byte_level.decoder = decoders.ByteLevel()
     byte_level.add_special_tokens(["0"])

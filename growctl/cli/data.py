@@ -1,10 +1,10 @@
-"""The commands `data show`, `data export`, `data import`, `ledger export` and `ledger import`.
+"""The commands `data show`, `data import`, `ledger export` and `ledger import`.
 
 Slow modules are imported on use.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from growctl.text.progress import progress_bar
 
 data_app = typer.Typer(
     name="data",
-    help="Show, export and import prepared datasets.\n\nExample: growctl data show quickstart",
+    help="Show prepared datasets, and import tokens.\n\nExample: growctl data show quickstart",
     no_args_is_help=True,
 )
 ledger_app = typer.Typer(
@@ -64,38 +64,6 @@ def show(
     return Result(document, shown)
 
 
-@data_app.command("export")
-@prints
-def export_data(
-    dataset: Annotated[
-        Path, typer.Argument(help="A dataset: the directory that `growctl prepare` names.", metavar="DATASET")
-    ],
-    to: Annotated[
-        Literal["megatron"],
-        typer.Option(help="The format to write: megatron is that of Megatron-LM and GPT-NeoX, .bin and .idx."),
-    ],
-    output: Annotated[Path, typer.Option(help="Directory for the files; must not exist yet.", metavar="DIR")],
-) -> Result:
-    """Write a dataset's tokens for another program, split by split, with its tokenizer.
-
-    Example: growctl data export runs/.datasets/texts-396a28ec70bd --to megatron --output texts-megatron
-    """
-    from growctl.data.exchange import export_megatron
-    from stages.checkpoint.directory import check_new
-    from stages.counted import counted
-
-    check_new(output, "--output")
-    with progress_bar("checking the dataset") as advance:
-        document = export_megatron(dataset, output, lambda what, done: advance(done or 0.0, what=what))
-    manifest = document.manifest
-    lines = [
-        f"{document.prefixes[name]}: {counted(split.num_documents, 'document')}, "
-        f"{counted(split.num_tokens, 'token')}, {'uint16' if manifest.token_bytes == 2 else 'int32'}"
-        for name, split in manifest.splits.items()
-    ]
-    return Result(document, [*lines, f"end of text: {manifest.spec.end_of_text} (id {manifest.end_of_text_id})"])
-
-
 @data_app.command("import")
 @prints
 def import_data(
@@ -129,7 +97,7 @@ def import_data(
 
     Example: growctl data import pile_text_document --tokenizer 20B_tokenizer.json --output pile
     """
-    from growctl.data.exchange import import_tokens
+    from growctl.data.token_import import import_tokens
     from model.errors import UserError
     from stages.checkpoint.directory import check_new
     from stages.counted import counted

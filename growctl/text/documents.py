@@ -23,8 +23,7 @@ FILES = {
 COMMANDS = {
     "clean": "growctl.runs.clean:Cleanup",
     "compare": "growctl.analysis.results:Pair",
-    "data-export": "growctl.data.exchange:DataExportDocument",
-    "data-import": "growctl.data.exchange:DataImportDocument",
+    "data-import": "growctl.data.token_import:DataImportDocument",
     "data-show": "growctl.data.show:DataShowDocument",
     "doctor": "growctl.doctor.check:DoctorDocument",
     "eval": "growctl.evaluate.evaluation:EvalDocument",

@@ -22,10 +22,8 @@ end of each document as uint64, in tokens. The definition: TokenizedFile in data
 """
 
 import glob
-import os
 import re
 import struct
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from stages.data.errors import DataError
-from stages.data.tokens import Int64Array, Numbers, chunks, mapped
+from stages.data.tokens import Int64Array, Numbers, mapped
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -154,30 +152,3 @@ def _file_bytes(path: Path) -> int:
     if not path.is_file():
         raise DataError(f"{path} does not exist, or is not a file")
     return path.stat().st_size
-
-
-def write_megatron(prefix: Path, source: TokenFiles, on_tokens: Callable[[int], None] = lambda count: None) -> None:
-    """Writes the documents of `source` as `prefix`.bin and `prefix`.idx, a sequence each, and syncs both to disk.
-
-    Tokens of two bytes become uint16, others int32. Calls `on_tokens` with numbers of tokens that were written.
-    """
-    code = 8 if source.dtype.itemsize == 2 else 4
-    dtype, sizes = np.dtype(TYPES[code]), np.diff(source.ends, prepend=0)
-    count = len(sizes)
-
-    def tokens() -> Iterator[bytes]:
-        for start, stop in chunks(len(source.tokens)):
-            on_tokens(stop - start)
-            yield source.tokens.read(start, stop - start).astype(dtype).tobytes()
-
-    index = (
-        _HEADER.pack(MAGIC, VERSION, code, count, count + 1),
-        sizes.astype("<i4").tobytes(),
-        ((source.ends - sizes) * dtype.itemsize).astype("<i8").tobytes(),
-        np.arange(count + 1, dtype="<i8").tobytes(),
-    )
-    for ending, content in ((".bin", tokens()), (".idx", index)):
-        with Path(f"{prefix}{ending}").open("wb") as file:
-            file.writelines(content)
-            file.flush()
-            os.fsync(file.fileno())

@@ -122,12 +122,6 @@ def test_a_mixture_has_its_sources_and_the_sums_of_their_figures(mixture: Path, 
     assert all(len(line.rstrip()) <= 80 for line in out.getvalue().splitlines())
 
 
-def test_a_mixture_cannot_be_exported_but_its_sources_can(mixture: Path, tmp_path: Path) -> None:
-    _, error = run_here("data", "export", mixture, "--to", "megatron", "--output", tmp_path / "out", expect=2)
-    assert "is a mixture, which has no tokens of its own; export its sources: " in error
-    assert not (tmp_path / "out").exists()
-
-
 def test_sample_prints_the_text_as_it_is(folder: Path, dataset: Path) -> None:
     sample = read_sample(dataset, TrainingSamples(dataset, 32, 5), 123456)
     fact = f"sample 123,456: epoch {sample.epoch + 1:,}, 33 tokens from token {sample.position:,} of train"

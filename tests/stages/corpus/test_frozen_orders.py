@@ -10,15 +10,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from growctl.data.exchange import export_megatron, import_tokens
+from growctl.data.token_import import import_tokens
 from stages.corpus.prepare import prepare
 from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.dataset import read_dataset_manifest
+from stages.data.documents import document_lengths
 from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.packing import packing_facts, packing_file
 from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec
+from stages.data.tokens import TokenSplit
 from stages.spec import MixtureSpan, Packing
+from tests.stages.corpus.token_file_definition import write_megatron_files
 
 GOLDEN = Path(__file__).with_name("frozen_orders.json")
 LENGTH = 16
@@ -107,10 +110,10 @@ def all_digests(directory: Path) -> dict[str, str]:
     found["packing index"] = digest(packing_file(trained, LENGTH).read_bytes())
     found["packing facts"] = digest(facts.model_dump_json().encode())
 
-    exported = directory / "exported"
-    export_megatron(trained, exported)
-    found["megatron export"] = digest(*(path.read_bytes() for path in sorted(exported.glob("*_document.*"))))
-    imports = {"megatron": exported / "train_text_document", "datatrove": trained / "train/00000.ds"}
+    ends = np.cumsum(np.concatenate([*document_lengths(trained, "train")]))
+    documents = np.split(TokenSplit(trained, "train").read(0, int(ends[-1])), ends[:-1])
+    written = write_megatron_files(directory / "written", [[document.tolist()] for document in documents])
+    imports = {"megatron": written, "datatrove": trained / "train/00000.ds"}
     for name, path in imports.items():
         output, file = directory / f"from {name}", trained / "tokenizer.json"
         import_tokens([path], output, file, end_of_text="<|endoftext|>", validation_fraction=0.25)

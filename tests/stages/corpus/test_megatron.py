@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from stages.corpus.token_files import TokenFiles, open_megatron, open_token_files, write_megatron
+from stages.corpus.token_files import TokenFiles, open_megatron, open_token_files
 from stages.data.errors import DataError
 from tests.stages.corpus.token_file_definition import CODES, megatron_index, write_megatron_files
 
@@ -112,24 +110,3 @@ def test_truncated_files_and_counts_beyond_the_file_are_rejected(tmp_path: Path)
         open_megatron(tmp_path / "bad")
     with pytest.raises(DataError, match=r"nothing\.bin does not exist, and there is no one set of parts"):
         open_token_files(tmp_path / "nothing")
-
-
-@settings(max_examples=60)
-@given(
-    texts=st.lists(st.lists(st.integers(0, 2**16 - 1), min_size=1, max_size=6), max_size=8),
-    wide=st.booleans(),
-    chunk=st.integers(1, 9),
-)
-def test_the_writer_writes_the_definition_byte_by_byte(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[list[int]], wide: bool, chunk: int
-) -> None:
-    folder = tmp_path_factory.mktemp("written")
-    kind = "i" if wide else "H"
-    good = write_megatron_files(folder / "good", [[text] for text in texts], kind)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stages.data.tokens.CHUNK", chunk)
-        files = open_megatron(good)
-        write_megatron(folder / "ours", files)
-    assert texts_of(files) == texts
-    for ending in ("bin", "idx"):
-        assert (folder / f"ours.{ending}").read_bytes() == (folder / f"good.{ending}").read_bytes()

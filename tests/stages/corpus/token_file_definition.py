@@ -1,4 +1,4 @@
-"""Writes token files byte by byte from the definitions of their formats, independently of growctl's own writer."""
+"""Writes token files byte by byte from the definitions of their formats."""
 
 import struct
 from collections.abc import Sequence

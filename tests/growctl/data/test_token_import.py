@@ -1,11 +1,9 @@
-"""`growctl data export` and `growctl data import`."""
+"""`growctl data import`."""
 
 import json
 import os
-import shutil
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -13,7 +11,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from stages.checkpoint import files as checkpoint_files
 from stages.corpus.prepare import prepare
 from stages.corpus.prepared import Ingredient, write_mixture
-from stages.corpus.token_files import open_megatron
 from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.documents import document_lengths
 from stages.data.evaluation_windows import EvaluationWindows
@@ -22,7 +19,6 @@ from stages.data.tokens import TokenSplit
 from tests.growctl.runs import run_here
 from tests.growctl.schedules import TEXT, file_of
 from tests.pretrained import END_OF_TEXT, byte_tokenizer
-from tests.stages.corpus.test_megatron import texts_of
 from tests.stages.corpus.token_file_definition import write_datatrove_files, write_megatron_files
 
 TEXTS = [f"the thing {number} in the text" * (number % 4 + 1) for number in range(40)]
@@ -58,35 +54,18 @@ def pile(prefix: Path, kind: str = "H", texts: list[str] = TEXTS) -> Path:
     return write_megatron_files(prefix, [[tokens] for tokens in encoded(texts)], kind)
 
 
-def test_an_export_of_a_dataset_at_a_url_asks_for_its_tokens(tmp_path: Path, dataset: Path) -> None:
-    fsspec.filesystem("memory").put(str(dataset), "/bucket/export", recursive=True)
-    remote = prepare(DataSpec(source="memory://bucket/export"), tmp_path / "datasets")
-    out = tmp_path / "megatron"
-    _, err = run_here("data", "export", remote, "--to", "megatron", "--output", out, expect=2)
-    assert err.splitlines()[-1] == (
-        f"growctl: the tokens of {remote} lie at memory://bucket/export, and an export needs them on disk; download"
-        " that dataset and give its directory"
-    )
-    assert not out.exists()
-
-
-def test_export_then_import_gives_the_same_tokens_document_ends_and_bytes(
+def test_an_import_of_a_prepared_text_has_the_fingerprint_of_its_preparation(
     tmp_path: Path, dataset: Path, tokenizer: Path
 ) -> None:
-    out = tmp_path / "megatron"
-    said, _ = run_here("data", "export", dataset, "--to", "megatron", "--output", out)
-    assert f"{out}/train_text_document: " in said
-    assert "uint16" in said
-    assert said.splitlines()[-1] == "end of text: <|endoftext|> (id 0)"
-    names = [f"{split}_text_document.{ending}" for split in SPLITS for ending in ("bin", "idx")]
-    assert sorted(path.name for path in out.iterdir()) == ["tokenizer.json", *names]
-    train, validation = out / "train_text_document", out / "validation_text_document"
-    options = ("--validation", validation, "--tokenizer", out / "tokenizer.json", "--output", tmp_path / "back")
-    run_here("data", "import", train, *options)
+    files = {
+        split: write_megatron_files(tmp_path / split, [[tokens] for tokens in documents_in(dataset, split)])
+        for split in SPLITS
+    }
+    options = ("--validation", files["validation"], "--tokenizer", dataset / "tokenizer.json")
+    run_here("data", "import", files["train"], *options, "--output", tmp_path / "back")
     before, after = read_dataset_manifest(dataset), verify_dataset(tmp_path / "back")
     for split in SPLITS:
         assert documents_in(tmp_path / "back", split) == documents_in(dataset, split)
-        assert texts_of(open_megatron(out / f"{split}_text_document")) == documents_in(dataset, split)
         was, now = before.splits[split], after.splits[split]
         assert (now.num_tokens, now.num_documents, now.num_bytes) == (was.num_tokens, was.num_documents, was.num_bytes)
     assert after.fingerprint == before.fingerprint
@@ -145,8 +124,6 @@ def test_a_bin_in_parts_and_datatrove_files_become_shards_without_a_copy(tmp_pat
     assert train == encoded(TEXTS[:36] + TEXTS[:27] + TEXTS[30:39])
     assert documents_in(tmp_path / "new", "validation") == encoded(TEXTS[36:] + TEXTS[27:30] + TEXTS[39:])
     assert os.stat(tmp_path / "new/train/00000.ds").st_ino == os.stat(tmp_path / "pile-00000-of-00004.bin").st_ino
-    out, _ = run_here("data", "export", tmp_path / "new", "--to", "megatron", "--output", tmp_path / "again")
-    assert texts_of(open_megatron(tmp_path / "again/train_text_document")) == train
 
 
 def test_without_hard_links_files_are_copied(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +202,7 @@ def test_bytes_are_counted_by_decoding_if_the_tokenizer_is_not_byte_level(tmp_pa
     assert [splits[split].num_bytes for split in SPLITS] == [len("é the".encode()), len("the")]
 
 
-def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset: Path, tokenizer: Path) -> None:
+def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, tokenizer: Path) -> None:
     good, new = pile(tmp_path / "good"), tmp_path / "new"
     high = write_megatron_files(tmp_path / "high", [[[5, 261, 0]], [[1, 0]]])
     low = write_megatron_files(tmp_path / "low", [[[5, 0]], [[-3, 0]]], "i")
@@ -233,11 +210,7 @@ def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset:
     empty = write_megatron_files(tmp_path / "empty", [[[5, 0]], *[[]] * 200])
     broken = write_megatron_files(tmp_path / "broken", [[[5, 0]]])
     (tmp_path / "broken.bin").write_bytes(b"")
-    damaged = tmp_path / "damaged"
-    shutil.copytree(dataset, damaged)
-    shard = next(damaged.glob("train/*.ds"))
-    shard.write_bytes(bytes(shard.stat().st_size))
-    mixture = write_mixture([Ingredient("books", dataset, 1)], tmp_path)
+    (taken := tmp_path / "taken").mkdir()
     before = sorted(tmp_path.rglob("*"))
     given = ("--tokenizer", tokenizer, "--output", new)
     for words, message in [
@@ -254,10 +227,7 @@ def test_unusable_input_is_one_error_and_leaves_nothing(tmp_path: Path, dataset:
         (("import", good, "--tokenizer", good, "--output", new), "good is not a tokenizer.json"),
         (("import", good, "--tokenizer", f"{good}.bin", "--output", new), "--tokenizer: "),
         (("import", good, *given, "--end-of-text", "</s>"), "--end-of-text: the tokenizer"),
-        (("import", good, "--tokenizer", tokenizer, "--output", damaged), "damaged already exists; choose another"),
-        (("export", damaged, "--to", "megatron", "--output", new), "does not have the hash in the manifest"),
-        (("export", mixture, "--to", "megatron", "--output", new), f"of its own; export its sources: {dataset}"),
-        (("export", tmp_path, "--to", "megatron", "--output", new), "is not a dataset: it has no manifest.json"),
+        (("import", good, "--tokenizer", tokenizer, "--output", taken), "taken already exists; choose another"),
     ]:  # fmt: skip
         out, err = run_here("data", *words, expect=2)
         assert message in " ".join(err.split()), err

@@ -1,4 +1,4 @@
-"""Token files of other programs: datasets made of them, and datasets written as files for Megatron-LM and GPT-NeoX.
+"""Makes datasets of the token files of other programs.
 
 A file whose tokens have the dataset's width becomes a shard as it is: a hard link, or a copy on another file system. If
 the last documents of a file are for validation, they are copied, and the manifest says how many tokens of the linked
@@ -19,7 +19,7 @@ from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_files, link_or_copy, sync_path, write_file
 from stages.corpus.tasks import OnProgress, Progress
-from stages.corpus.token_files import TokenFiles, open_token_files, write_megatron
+from stages.corpus.token_files import TokenFiles, open_token_files
 from stages.corpus.tokenizer import read_tokenizer
 from stages.counted import counted
 from stages.data.dataset import (
@@ -27,15 +27,12 @@ from stages.data.dataset import (
     DatasetFile,
     DatasetManifest,
     DatasetSplit,
-    check_dataset,
     dataset_fingerprint,
     dataset_manifest_bytes,
 )
-from stages.data.documents import document_lengths
 from stages.data.errors import DataError
-from stages.data.remote import remote_reading
 from stages.data.spec import SPLITS, DataSpec, SplitName
-from stages.data.tokens import Int64Array, TokenSplit, chunks
+from stages.data.tokens import Int64Array, chunks
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
 
@@ -49,20 +46,6 @@ class DataImportDocument:
 
     linked_files: tuple[Path, ...]
     """Its files that are hard links to those of the source, so that they take no space."""
-
-
-@dataclass(frozen=True)
-class DataExportDocument:
-    """A dataset that was written for another program."""
-
-    path: Path
-    to: Literal["megatron"]
-    dataset: Path
-    manifest: DatasetManifest
-    """The content of the dataset's manifest.json."""
-
-    prefixes: dict[SplitName, Path]
-    """By split, what Megatron's and GPT-NeoX's data paths take: the files' path without `.bin` and `.idx`."""
 
 
 @dataclass(frozen=True)
@@ -268,33 +251,3 @@ def _shards(piece: Piece, token_bytes: int) -> Iterator[tuple[int, int, Path | N
         if (length := min(stored, piece.stop - start)) > 0:
             yield start, start + length, path
         start += stored
-
-
-def export_megatron(dataset: Path, output: Path, on_progress: OnProgress | None = None) -> DataExportDocument:
-    """Writes the splits of `dataset`, a .bin and a .idx each, and its tokenizer into the new directory `output`.
-
-    Raises DataError if the dataset is damaged, CheckpointError if `output` exists, DiskFull if it does not fit. Nothing
-    incomplete remains.
-    """
-    progress = Progress(on_progress=on_progress)
-    manifest = check_dataset(dataset, progress.say)
-    if manifest.sources:
-        paths = ", ".join(str(source.dataset(dataset)) for source in manifest.sources)
-        raise DataError(f"{dataset} is a mixture, which has no tokens of its own; export its sources: {paths}")
-    if reading := remote_reading(dataset):
-        raise DataError(
-            f"the tokens of {dataset} lie at {reading.url}, and an export needs them on disk; download that dataset and"
-            " give its directory"
-        )
-    advance = progress.meter("writing tokens", sum(split.num_tokens for split in manifest.splits.values())).advance
-    names: dict[SplitName, str] = {split: f"{split}_text_document" for split in SPLITS}  # as Megatron's tool does
-    with raise_when_full(output), whole_directory(output) as staging:
-        write_file(staging / TOKENIZER_NAME, (dataset / TOKENIZER_NAME).read_bytes())
-        for split, name in names.items():
-            ends = np.cumsum(np.concatenate(list(document_lengths(dataset, split))))
-            dtype = np.dtype(f"<u{manifest.token_bytes}")
-            source = TokenFiles(dataset / split, (), dtype, TokenSplit(dataset, split), ends)
-            write_megatron(staging / name, source, advance)
-        publish_directory(output)
-    prefixes = {split: output / name for split, name in names.items()}
-    return DataExportDocument(output, "megatron", dataset, manifest, prefixes)
