@@ -32,11 +32,11 @@ def test_no_property_test_has_a_deadline_or_fails_because_the_machine_is_slow(re
     [
         [sys.executable, "-m", "growctl.cli.app", "run", "no-such-schedule"],
         [sys.executable, "-m", "growctl.cli.app", "plan", "no-such-schedule", "--measure"],
-        ["/somewhere/bin/growctl", "doctor", "--devices=0"],
+        ["/somewhere/bin/growctl", "run", "no-such-schedule"],
         local_launch(Path("spec.json"), 2, gpus=False).command,
-        local_launch(Path("spec.json"), 1, gpus=False, module="stages.probe.all_reduce").command,
+        local_launch(Path("spec.json"), 1, gpus=False, module="stages.probe.time_steps").command,
     ],
-    ids=["run", "plan --measure", "doctor", "workers", "ranks of a probe"],
+    ids=["run", "plan --measure", "console script", "workers", "ranks of a probe"],
 )
 def test_a_test_without_the_mark_starts_no_training(command: list[str]) -> None:
     """`make test-fast` must stay fast; conftest.py marks the users of fixtures that train."""

@@ -61,13 +61,13 @@ class TrainingGuard:
 
 
 def trains(command: Iterable[str | bytes | os.PathLike]) -> bool:
-    """Whether a command starts ranks: `run`, `doctor` and `plan --measure` of growctl, or the ranks of a module."""
+    """Whether a command starts ranks: `run` and `plan --measure` of growctl, or the ranks of a module."""
     words = [os.fsdecode(word) for word in command]
     if "growctl.launch.start_ranks" in words:
         return "-m" in words[words.index("growctl.launch.start_ranks") :]
     if not any("growctl.cli.app" in word or Path(word).name == "growctl" for word in words[:4]):
         return False
-    return bool({"run", "doctor", "--measure"} & set(words)) and not {"--dry-run", "--help"} & set(words)
+    return bool({"run", "--measure"} & set(words)) and not {"--dry-run", "--help"} & set(words)
 
 
 def launch(script: Path, num_ranks: int, *arguments: str) -> str:

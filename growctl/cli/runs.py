@@ -1,48 +1,34 @@
 """The commands on runs and this machine: `status`, `runs`, `clean` and `doctor`. Slow modules are imported on use."""
 
-import re
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Result, RunsDir, prints, runs_argument
-from growctl.text.escaping import say
 
 if TYPE_CHECKING:
     from growctl.text.console import Terminal
 
-_COUNT = re.compile("0*[1-9][0-9]{0,8}")
-
 
 @prints
-def doctor(
-    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
-    devices: Annotated[
-        str, typer.Option(help="Ranks in the all-reduce test; auto: as many as a run would start.", metavar="N|auto")
-    ] = "auto",
-) -> Result:
-    """Check that this machine can run growctl: versions, devices, disk, and a real all-reduce between ranks.
+def doctor(runs_dir: RunsDir = DEFAULT_RUNS_DIR) -> Result:
+    """Check that this machine can run growctl: versions, devices, disk and shared memory.
 
     Exit code 1 means that a check failed. Warnings do not count.
 
-    Example: growctl doctor --devices 2
+    Example: growctl doctor
     """
     from growctl.doctor.check import DoctorDocument, carried_out, check_imports, doctor_section
     from growctl.text.console import Terminal
 
-    if devices != "auto" and not _COUNT.fullmatch(devices):
-        # No UserError: another package may shadow the one that defines it.
-        say(f"growctl: --devices {devices!r}: must be auto, or a whole number above 0", error=True)
-        raise typer.Exit(2)
     with Terminal(stderr=True).status("imports") as progress:
         checks = [carried_out("imports", check_imports)]
         if checks[0].level != "failed":  # else the other checks would import the wrong modules
-            from growctl.doctor.diagnosis import diagnose
+            from growctl.doctor.machine import diagnose
 
-            ranks: Literal["auto"] | int = "auto" if devices == "auto" else int(devices)
-            checks += diagnose(runs_dir, ranks, progress.update)
+            checks += diagnose(runs_dir, progress.update)
     document = DoctorDocument(all(check.level != "failed" for check in checks), tuple(checks))
     return Result(document, [doctor_section(document)], failed=not document.ok)
 

@@ -8,14 +8,18 @@ import os
 import shutil
 import sqlite3
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from growctl.doctor.check import DISK_FULL, MORE_SPACE, Problem
+from growctl.doctor.check import DISK_FULL, MORE_SPACE, Check, Problem, carried_out
+from growctl.launch.devices import ask_torch, gpus_possible
+from growctl.launch.local import local_environment
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import byte_count
 from stages.checkpoint.files import sync_path, write_file
@@ -26,15 +30,30 @@ LITTLE_SPACE = 5 * 10**9
 NO_SPACE = 50 * 10**6
 """Not even the quickstart fits into less."""
 
-LARGEST = ("1.31B", 12 * 1_310_000_000)
-"""The paper's largest model and the bytes of its checkpoint: a value and two moments in float32 per parameter."""
-
 SHARED_MEMORY_PER_RANK = 128 * 2**20
 """Shared memory that NCCL may need for a GPU's rank: 16 channels with 4 MiB for each of its 2 neighbours. A container
 has 64 MiB for all ranks by default. Ranks on CPUs exchange data through sockets and need none."""
 
 BUSY_SHARE = 0.5
 """If less than this share of a GPU's memory is free, someone else is using the GPU."""
+
+
+def diagnose(runs_dir: Path, on_start: Callable[[str], None]) -> Iterator[Check]:
+    """Yields every check except that of imports as soon as it is done; calls `on_start(name)` before each."""
+    on_start("torch and DeepSpeed")
+    facts = ask_torch(tuple(local_environment(1, gpus_possible()).items()), "--deepspeed")
+    checks: dict[str, Callable[[], str]] = {
+        "torch": partial(torch_build, facts),
+        "DeepSpeed": partial(deepspeed_import, facts),
+        "packages": other_packages,
+        "devices": partial(devices, facts),
+        "runs directory": partial(runs_directory, runs_dir),
+        "disk space": partial(disk_space, runs_dir),
+        "shared memory": partial(shared_memory, facts),
+    }
+    for name, check in checks.items():
+        on_start(name)
+        yield carried_out(name, check)
 
 
 def requirements() -> dict[str, Requirement]:
@@ -166,9 +185,8 @@ def _work_as_runs_do(folder: Path) -> None:
 
 def disk_space(runs_dir: Path) -> str:
     """Checks the free space on the disk of the runs."""
-    free, (name, size) = shutil.disk_usage(existing_part(runs_dir)).free, LARGEST
-    fitting = f"{counted(free // size, 'checkpoint')} of {name} parameters ({size / 1e9:.1f} GB each)"
-    what = f"{byte_count(free)} free, {fitting}"
+    free = shutil.disk_usage(existing_part(runs_dir)).free
+    what = f"{byte_count(free)} free; a checkpoint takes 12 bytes per parameter"
     if free < LITTLE_SPACE:
         raise Problem(what, MORE_SPACE, "failed" if free < NO_SPACE else "warning")
     return what

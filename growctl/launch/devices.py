@@ -1,6 +1,6 @@
 """Chooses the devices, the number of ranks and the precision of this machine.
 
-`plan`, `doctor`, `run` and `--dry-run` all ask here, so they agree.
+`plan`, `run` and `--dry-run` all ask here, so they agree.
 
 If `/dev` has no device file of a GPU, the answer is the CPU, without importing torch.
 Otherwise torch answers, in a separate process with the workers' environment: only torch knows what workers will see,
@@ -15,12 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter
-
 from growctl.launch.machines import Devices, LaunchError
 from stages.counted import counted
 from stages.engine.devices import cpu_is_fast_at_bf16
-from stages.probe.records import DeviceFacts
+from stages.probe.records import DeviceFacts, MachineFacts
 
 DEVICE_FILES = Path("/dev")
 GPU_FILES = ("nvidia*", "kfd", "dxg")
@@ -63,13 +61,13 @@ def gpus_here(environment: Mapping[str, str] | None = None) -> tuple[DeviceFacts
     whole = os.environ | (environment or {})
     if not gpus_possible(whole):
         return ()
-    answer = _asked_of_torch(tuple(sorted(whole.items())))
+    answer = ask_torch(tuple(sorted(whole.items())))
     if isinstance(answer, str):
         raise LaunchError(
             f"torch cannot list this machine's GPUs: {answer}; run growctl doctor, or set DS_ACCELERATOR=cpu to train "
             "without them"
         )
-    return tuple(device for device in answer if device.kind == "cuda")
+    return tuple(device for device in answer.devices if device.kind == "cuda")
 
 
 def gpus_possible(environment: Mapping[str, str] = os.environ) -> bool:
@@ -80,9 +78,10 @@ def gpus_possible(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 @cache
-def _asked_of_torch(environment: tuple[tuple[str, str], ...]) -> tuple[DeviceFacts, ...] | str:
-    """The devices that torch finds; if it fails, the reason, which is kept too: a torch that hangs is asked once."""
-    command = [sys.executable, "-m", "stages.probe.machine", "--devices"]
+def ask_torch(environment: tuple[tuple[str, str], ...], *options: str) -> MachineFacts | str:
+    """What torch finds in a process with this environment; if it fails, the reason, which is kept too: a torch that
+    hangs is asked once. `options` are those of stages/probe/machine.py."""
+    command = [sys.executable, "-m", "stages.probe.machine", *options]
     try:
         result = subprocess.run(
             command,
@@ -99,6 +98,6 @@ def _asked_of_torch(environment: tuple[tuple[str, str], ...]) -> tuple[DeviceFac
     if result.returncode:
         return last_lines[0] or f"exit code {result.returncode}"
     try:
-        return TypeAdapter(tuple[DeviceFacts, ...]).validate_json(last_lines[1])
+        return MachineFacts.model_validate_json(last_lines[1])
     except ValueError:
         return f"its answer was {last_lines[1][:200]!r}"

@@ -1,9 +1,9 @@
 """Prints what a worker finds about this machine, as JSON on the last line of the output.
 
-    python -m stages.probe.machine [--devices]
+    python -m stages.probe.machine [--deepspeed]
 
-`growctl doctor` asks for everything, other commands for the devices alone, without DeepSpeed. It is a separate
-process, so that the caller does not have to import torch and holds no GPU memory, and a crash is a line of the report.
+It is a separate process, so that the caller does not have to import torch and holds no GPU memory, and a crash is a
+line of the report. Only `growctl doctor` also asks for DeepSpeed, whose import is slow.
 """
 
 import ctypes
@@ -11,30 +11,25 @@ import os
 import sys
 
 import torch
-from pydantic import TypeAdapter
 
 from stages.engine.devices import device_name, is_fast_at_bf16, visible_gpus
 from stages.probe.records import DeviceFacts, MachineFacts
 
 
-def describe() -> MachineFacts:
-    """Versions and devices of this machine; `problem` is set if DeepSpeed cannot be imported."""
-    version: str | None = None
+def describe(*, with_deepspeed: bool) -> MachineFacts:
+    """Versions and devices of this machine; `problem` is set if DeepSpeed was to be imported and cannot be."""
     problem: str | None = None
-    try:
-        from stages.engine.deepspeed_api import deepspeed
-
-        version = deepspeed.__version__
-    except Exception as error:  # an import can run any code
-        problem = f"{type(error).__name__}: {error}"
+    if with_deepspeed:
+        try:
+            import stages.engine.deepspeed_api  # noqa: F401
+        except Exception as error:  # an import can run any code
+            problem = f"{type(error).__name__}: {error}"
     return MachineFacts(
-        torch=torch.__version__,
         cuda=torch.version.cuda,
         hip=torch.version.hip,
         driver=driver_version(),
-        deepspeed=version,
         problem=problem,
-        devices=find_devices(),
+        devices=tuple(map(_facts, visible_gpus() or [torch.device("cpu")])),
     )
 
 
@@ -48,11 +43,6 @@ def driver_version() -> str | None:
     if library.cuDriverGetVersion(ctypes.byref(version)) != 0:
         return None
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
-
-
-def find_devices() -> tuple[DeviceFacts, ...]:
-    """Every GPU, or the CPU if there is none."""
-    return tuple(map(_facts, visible_gpus() or [torch.device("cpu")]))
 
 
 def _facts(device: torch.device) -> DeviceFacts:
@@ -73,7 +63,4 @@ def _facts(device: torch.device) -> DeviceFacts:
 
 
 if __name__ == "__main__":
-    if "--devices" in sys.argv:
-        print(TypeAdapter(tuple[DeviceFacts, ...]).dump_json(find_devices()).decode())
-    else:
-        print(describe().model_dump_json())
+    print(describe(with_deepspeed="--deepspeed" in sys.argv).model_dump_json())

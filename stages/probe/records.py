@@ -1,7 +1,5 @@
 """What the probes of this package are told, and what they answer. Imports no torch."""
 
-from pydantic import PositiveInt
-
 from model.precision import DeviceType
 from model.strict import Strict
 
@@ -24,39 +22,17 @@ class DeviceFacts(Strict):
 
 
 class MachineFacts(Strict):
-    """Versions and devices."""
+    """What torch finds on this machine."""
 
-    torch: str
     cuda: str | None
     """The CUDA version that torch was built for."""
     hip: str | None
     """The HIP version that torch was built for, for AMD GPUs."""
     driver: str | None
     """The newest CUDA version that this machine's driver supports; None without an NVIDIA driver."""
-    deepspeed: str | None
     problem: str | None
-    """Why DeepSpeed cannot be imported; None if it can."""
+    """Why DeepSpeed cannot be imported; None if it can, or if nobody asked."""
     devices: tuple[DeviceFacts, ...]
-
-
-class AllReduceSpec(Strict):
-    """The input of a rank."""
-
-    directory: str
-    """Where each rank writes its `rank-N.json`."""
-    num_elements: PositiveInt
-    """Number of float32 values to sum."""
-
-
-class AllReduceResult(Strict):
-    """The result of a rank."""
-
-    backend: str
-    num_ranks: int
-    wrong_elements: int
-    """Number of wrong sums."""
-    seconds: float
-    """Time of one all-reduce: the median of several."""
 
 
 class StepMemory(Strict):

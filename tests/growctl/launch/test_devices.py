@@ -1,4 +1,4 @@
-"""`plan`, `doctor`, `run` and `--dry-run` agree on devices, and query torch only when necessary.
+"""`plan`, `run` and `--dry-run` agree on devices, and query torch only when necessary.
 
 A machine with GPUs is faked: device files in a folder, and a Python that answers for the torch of a worker.
 """
@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from growctl.cli.dry_run import dry_run_text
-from growctl.doctor import diagnosis
-from growctl.doctor.check import Problem
 from growctl.ladder.costs import stage_checkpoint_bytes
 from growctl.ladder.measure import _devices_here
 from growctl.ladder.plan import make_plan
@@ -33,8 +31,8 @@ from growctl.run.screen import Screen
 from growctl.schedule.blocks import Schedule
 from stages.engine.devices import cpu_is_fast_at_bf16, resolve_precision, visible_gpus
 from stages.engine.engine import choose_precision
-from stages.probe.machine import find_devices
-from stages.probe.records import DeviceFacts
+from stages.probe.machine import describe
+from stages.probe.records import DeviceFacts, MachineFacts
 from tests.growctl.ladders import ladder
 from tests.workers import REPOSITORY
 
@@ -58,7 +56,7 @@ for variable in {variables!r}:
     if variable in os.environ:
         found = [found[int(index)] for index in os.environ[variable].split(",") if index]
 print("a warning of torch's")
-print(json.dumps(found))
+print(json.dumps({{"cuda": None, "hip": None, "driver": None, "problem": None, "devices": found}}))
 """
 """A fake Python for workers: obeys the variables that torch would, and records its arguments."""
 
@@ -93,7 +91,7 @@ class Machine:
 
     def answers(self, script: str) -> None:
         """Makes `script` answer for the workers' torch."""
-        devices._asked_of_torch.cache_clear()
+        devices.ask_torch.cache_clear()
         program = self.folder / "python"
         program.write_text(script)
         program.chmod(0o755)
@@ -110,7 +108,7 @@ def other_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def everyones_answers(schedule: Schedule, folder: Path) -> Devices:
-    """The plan's devices; asserts that the run, the dry run, the timing of steps and the doctor use the same."""
+    """The plan's devices; asserts that the run, the dry run and the timing of steps use the same."""
     planned = planned_devices(schedule)
     on_gpus = planned.type == "cuda"
     machines = machines_of(schedule)
@@ -124,8 +122,6 @@ def everyones_answers(schedule: Schedule, folder: Path) -> Devices:
     text = dry_run_text(LadderRequest.of(schedule, "s", folder / "runs", None, with_controls=False))
     assert f"start_ranks {planned.per_machine} " in text
     assert ("DS_ACCELERATOR=cpu" in text) is not on_gpus
-    if on_gpus:  # on a CPU the number of ranks depends on the batch, which the doctor has none of
-        assert diagnosis.local_devices(schedule.launch.devices, 1, schedule.launch.environment) == planned
     return planned
 
 
@@ -163,7 +159,7 @@ def test_gpus_are_ignored_if_deepspeed_is_set_to_the_cpu(other_machine, tmp_path
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     assert planned_devices(ladder()).type == "cpu"
     assert visible_gpus() == []
-    assert [device.kind for device in find_devices()] == ["cpu"]
+    assert [device.kind for device in describe(with_deepspeed=False).devices] == ["cpu"]
 
 
 def test_a_machine_without_gpus_counts_its_devices_without_torch():
@@ -262,9 +258,6 @@ def test_a_failing_torch_stops_a_run_with_the_reason(other_machine, script, reas
     with pytest.raises(LaunchError, match=f"torch cannot list this machine's GPUs: .*{reason}"):
         machines_of(ladder())
     assert reason in (planned_devices(ladder()).note or "")
-    with pytest.raises(Problem, match=reason) as problem:
-        diagnosis.all_reduce("auto")
-    assert problem.value.fix == "see torch and devices"
 
 
 def test_a_failing_torch_is_asked_only_once(other_machine):
@@ -287,14 +280,14 @@ def test_a_plan_ends_the_reason_that_it_notes_with_one_full_stop(monkeypatch):
 @pytest.mark.slow
 def test_the_probes_output_is_read_back():
     result = subprocess.run(
-        [sys.executable, "-m", "stages.probe.machine", "--devices"],
+        [sys.executable, "-m", "stages.probe.machine"],
         capture_output=True,
         text=True,
         check=True,
         cwd=REPOSITORY,
     )
-    told = [DeviceFacts.model_validate(each) for each in json.loads(result.stdout.splitlines()[-1])]
-    assert len(told) == max(1, torch.cuda.device_count())
+    told = MachineFacts.model_validate_json(result.stdout.splitlines()[-1])
+    assert len(told.devices) == max(1, torch.cuda.device_count())
     assert len(gpus_here()) == torch.cuda.device_count()
 
 
