@@ -1,14 +1,15 @@
 """What trackers are given of a run, and an adapter for each tracker. Imports a tracker's package only to use it.
 
 An adapter is made with the run, the folder to write to unless the user's environment names a server, and the tracker's
-`id` of the run if an earlier start had one. `log` writes points so that they outlive the process. An adapter may be
-slow, hang or raise: it has a process of its own (growctl/trackers/process.py).
+`id` of the run if an earlier start had one. `log` writes points of one stage so that they outlive the process. An
+adapter may be slow, hang or raise: it has a process of its own (growctl/trackers/process.py).
 """
 
 import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -81,40 +82,29 @@ class TrackedPoint:
 
 class TensorBoard:
     """Event files, a directory per stage below GROUP/RUN: TensorBoard calls each directory a run and compares any of
-    them. A resumed run adds files to the same directories. Needs neither torch nor TensorFlow."""
+    them. A resumed run adds files to the same directories."""
 
     def __init__(self, run: TrackedRun, store: Path, earlier_id: str | None) -> None:
-        from tensorboard.plugins.text.summary_v2 import text_pb
+        from torch.utils.tensorboard import SummaryWriter
 
         self.id = earlier_id or f"{run.group}/{run.name}"
-        self._directory = store / self.id
-        self._writers: dict[str, Any] = {}
+        self._writer = cache(lambda folder: SummaryWriter(str(store / self.id / folder)))
         if not earlier_id:
             text = yaml.safe_dump(run.schedule, sort_keys=False, allow_unicode=True)
-            self._write("", text_pb("schedule", f"```yaml\n{text}```"), 0)
+            self._writer("").add_text("schedule", f"```yaml\n{text}```")
+            self._writer("").flush()
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
         """Writes each value once per axis."""
-        from tensorboard.plugins.scalar.summary_v2 import scalar_pb
-
         for point in points:
-            for name, value, x in point.by_axis():  # the directory of a release is beside its stage's
-                self._write(f"{point.index}-{point.stage.replace('/', '-')}", scalar_pb(name, value), x)
-        for writer in self._writers.values():
+            writer = self._writer(f"{point.index}-{point.stage.replace('/', '-')}")  # a release's is beside its stage's
+            for name, value, x in point.by_axis():
+                writer.add_scalar(name, value, x, new_style=True)
+        if points:
             writer.flush()
 
     def finish(self, status: Status) -> None:
-        """Closes the files."""
-        for writer in self._writers.values():
-            writer.close()
-
-    def _write(self, folder: str, summary: Any, x: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        if folder not in self._writers:
-            self._writers[folder] = EventFileWriter(str(self._directory / folder))
-        self._writers[folder].add_event(Event(summary=summary, step=x, wall_time=time.time()))
+        """Does nothing: TensorBoard knows no end of a run."""
 
 
 class WeightsAndBiases:
@@ -125,6 +115,7 @@ class WeightsAndBiases:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb  # after its variables
 
+        quiet = {"console": "off", "disable_git": True, "save_code": False, "disable_code": True}
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
             group=run.group,
@@ -134,9 +125,7 @@ class WeightsAndBiases:
             resume="allow" if earlier_id else None,
             dir=str(store),
             config=run.schedule,
-            settings=wandb.Settings(
-                console="off", disable_git=True, save_code=False, disable_code=True, x_disable_stats=True
-            ),
+            settings=wandb.Settings(**quiet, x_disable_stats=True),
         )
         self.id = self._run.id
         self._run.define_metric("*", step_metric="step")
@@ -156,14 +145,14 @@ class WeightsAndBiases:
 class MLflow:
     """An MLflow run in the experiment of its ladder, in a SQLite store unless MLFLOW_TRACKING_URI names a server."""
 
-    MOST_METRICS, MOST_PARAMS, LONGEST_PARAM = 1000, 100, 6000
-    """What MLflow accepts in one batch, and in one value."""
+    LONGEST_PARAM = 6000
+    """What MLflow accepts as one value."""
 
     def __init__(self, run: TrackedRun, store: Path, earlier_id: str | None) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow import MlflowClient, entities  # after its variable
 
-        self._entities = entities
+        self._metric = entities.Metric
         server = os.environ.get("MLFLOW_TRACKING_URI")
         self._client = client = MlflowClient(tracking_uri=server or f"sqlite:///{store / 'mlflow.db'}")
         if earlier_id:
@@ -175,16 +164,13 @@ class MLflow:
         tags = {"growctl.kind": run.kind, "growctl.group": run.group}
         self.id = client.create_run(experiment_id, run_name=run.name, tags=tags).info.run_id
         params = [entities.Param(name, str(value)[: self.LONGEST_PARAM]) for name, value in _flat(run.schedule)]
-        for first in range(0, len(params), self.MOST_PARAMS):
-            client.log_batch(self.id, params=params[first : first + self.MOST_PARAMS])
+        client.log_batch(self.id, params=params)
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
         """Writes each value once per axis."""
         now = int(time.time() * 1000)
-        measured = [each for point in points for each in point.by_axis()]
-        metrics = [self._entities.Metric(name, value, now, x) for name, value, x in measured]
-        for first in range(0, len(metrics), self.MOST_METRICS):
-            self._client.log_batch(self.id, metrics=metrics[first : first + self.MOST_METRICS])
+        values = (each for point in points for each in point.by_axis())
+        self._client.log_batch(self.id, metrics=[self._metric(name, value, now, x) for name, value, x in values])
 
     def finish(self, status: Status) -> None:
         """Ends the run."""

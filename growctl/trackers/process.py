@@ -10,15 +10,12 @@ import select
 import signal
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import RawIOBase
 from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from growctl.trackers.adapters import TrackedPoint, TrackedRun
 from growctl.whole_file import replace_file
@@ -34,18 +31,10 @@ ORPHAN_SECONDS = 60
 """How long the tracker may take to write what it has after growctl was killed."""
 
 NAMES = {
-    "train": {
-        "loss": "loss/training",
-        "learning_rate": "learning_rate",
-        "gradient_norm": "gradient_norm",
-        "tokens_per_second": "tokens_per_second",
-    },
-    "evaluation": {
-        "loss": "loss/validation",
-        "own_context_loss": "loss/validation_at_own_context",
-        "perplexity": "perplexity",
-        "bits_per_byte": "bits_per_byte",
-    },
+    "train": {"loss": "loss/training"}
+    | {name: name for name in ("learning_rate", "gradient_norm", "tokens_per_second")},
+    "evaluation": {"loss": "loss/validation", "own_context_loss": "loss/validation_at_own_context"}
+    | {name: name for name in ("perplexity", "bits_per_byte")},
     "anomaly": {"value": "rejected_loss"},
 }
 """Names of values in trackers, by event and key of a record."""
@@ -88,41 +77,32 @@ class TrackedStage:
         )
 
 
-@dataclass
-class TrackerMemory:
-    """What the run's directory remembers of a tracker."""
-
-    id: str | None = None
-    """The tracker's id of the run; None if no earlier start had one."""
-    records: dict[str, int] = field(default_factory=dict)
-    """How many records the tracker has of each stage."""
-
-
 def follow(lines: RawIOBase) -> None:
-    """Gives a tracker what it does not have yet of a run, until the run has ended."""
+    """Gives a tracker what it does not have yet of a run, until the run has ended.
+
+    The run's directory remembers the tracker's id of the run, and how many records it has of each stage.
+    """
     start = json.loads(lines.readline())
     path, store = Path(start["memory"]), Path(start["store"])
-    memory, adapter_of_memory = TrackerMemory(), TypeAdapter(TrackerMemory)
-    with suppress(OSError, ValueError):  # missing or damaged: the tracker begins a new run
-        memory = adapter_of_memory.validate_json(path.read_bytes())
+    memory: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {"id": None, "records": {}}
     store.mkdir(parents=True, exist_ok=True)
-    adapter = resolve_name(start["adapter"])(TrackedRun(**start["run"]), store, memory.id)
-    memory.id = adapter.id
-    replace_file(path, adapter_of_memory.dump_json(memory))
+    adapter = resolve_name(start["adapter"])(TrackedRun(**start["run"]), store, memory["id"])
+    memory["id"], records = adapter.id, memory["records"]
+    replace_file(path, json.dumps(memory).encode())
     stage: TrackedStage | None = None
     unread: Iterable[Record] = ()
     message: dict[str, Any] = {}
     while "status" not in message:
         message = _next_message(lines)
         while stage and (batch := list(islice(unread, MOST_RECORDS))):
-            points = [stage.point(row, record) for row, record in enumerate(batch, sum(memory.records.values()))]
+            points = [stage.point(row, record) for row, record in enumerate(batch, sum(records.values()))]
             adapter.log([point for point in points if point])
-            memory.records[stage.name] = memory.records.get(stage.name, 0) + len(batch)
-            replace_file(path, adapter_of_memory.dump_json(memory))
+            records[stage.name] = records.get(stage.name, 0) + len(batch)
+            replace_file(path, json.dumps(memory).encode())
         if "stage" in message:
             stage = TrackedStage(**message["stage"])
             unread = MetricsReader(Path(stage.metrics))
-            deque(islice(unread, memory.records.get(stage.name, 0)), maxlen=0)  # what it has
+            deque(islice(unread, records.get(stage.name, 0)), maxlen=0)  # what it has
     adapter.finish(message["status"])
 
 

@@ -82,7 +82,7 @@ def test_tensorboard_has_each_stage_as_a_run_of_its_own(resumed):
     gigaflops = round((small.flops.total + large.flops.total) / 1e9)
     assert points("tiny/1-large", "by_gigaflops/loss/validation")[-1] == (gigaflops, 4.0)
     assert points("tiny/1-large", "parameters")[0] == (16, large.num_parameters)
-    assert b"hidden_size: 32" in points("tiny", "schedule")[0][1]
+    assert b"hidden_size: 32" in points("tiny", "schedule/text_summary")[0][1]
     assert points(f"{CONTROL}/0-small", "loss/training") == points("tiny/0-small", "loss/training")
 
 

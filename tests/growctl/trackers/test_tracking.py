@@ -225,18 +225,6 @@ def test_a_killed_growctl_leaves_trackers_that_finish_by_themselves(monkeypatch,
     assert len([call for call in calls(tmp_path) if call[0] == "log"]) == 5
 
 
-def test_a_damaged_memory_begins_a_new_run(noting, tmp_path):
-    memory = RunPaths(tmp_path / "tiny").tracker_memory("tensorboard")
-    schedule = schedule_with("tensorboard")
-    with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
-    for damage in (b"", b"\xff", b"[]", b'{"id": 1}', b'{"id": "x", "records": {"small": "many"}}'):
-        memory.write_bytes(damage)
-        with tracking_of(schedule, tmp_path):
-            pass
-        assert calls(tmp_path)[-2] == ["run", "tiny", "tiny", "ladder", None]
-
-
 def test_an_unknown_tracker_is_rejected_with_the_known_names():
     known = "must be 'tensorboard', 'wandb', 'mlflow' or 'trackio'"
     values: tuple[Any, ...] = ("tensorbord", 3, [])
