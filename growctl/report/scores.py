@@ -1,48 +1,35 @@
-"""The scores of a report's models: the paper's zero-shot table with its published rows, others."""
+"""The scores of a report's models: in the columns of the paper's zero-shot table, and all others."""
 
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
-import yaml
 
 from growctl.ledger.entries import ScoreEntry
 from growctl.runs.runs import RunReport, StageReport
 from growctl.text.formatting import short_count
-from growctl.text.section import Cell, Column, Paragraph, Rows, Section, Table, figure
+from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
 from stages.evaluate.results import positions_of
 
-PUBLISHED = Path(__file__).with_name("zero_shot.yaml")
-"""The rows of the paper's table, by the names that COLUMNS has."""
-
-PUBLISHED_NOTE = (
-    "Rows marked with † are published in the Tokenformer paper (arXiv 2410.23168). growctl did not measure them, and "
-    "they were trained on other data: they are a scale. Left out: OPT, which was not trained on the Pile alone."
-)
 COLUMNS = {
-    "LAMBADA ppl": ("lambada_perplexity", "lambada_openai", "perplexity"),
-    "LAMBADA": ("lambada", "lambada_openai", "acc"),
-    "HellaSwag": ("hellaswag", "hellaswag", "acc_norm"),
-    "PIQA": ("piqa", "piqa", "acc"),
-    "ARC-E": ("arc_easy", "arc_easy", "acc"),
-    "ARC-C": ("arc_challenge", "arc_challenge", "acc_norm"),
-    "WinoGrande": ("winogrande", "winogrande", "acc"),
+    "LAMBADA ppl": ("lambada_openai", "perplexity"),
+    "LAMBADA": ("lambada_openai", "acc"),
+    "HellaSwag": ("hellaswag", "acc_norm"),
+    "PIQA": ("piqa", "acc"),
+    "ARC-E": ("arc_easy", "acc"),
+    "ARC-C": ("arc_challenge", "acc_norm"),
+    "WinoGrande": ("winogrande", "acc"),
 }
-"""The tasks of the paper's table: their names in the published figures, the task and the metric. The paper does not
-name the metrics; these are those of Mamba's table of the same models: accuracy, normalised by the answers' length for
-HellaSwag and ARC-Challenge."""
+"""The tasks and metrics of the table "Zero-shot Evaluations" in the Tokenformer paper (arXiv 2410.23168). The paper
+does not name the metrics; these are those of Mamba's table of the same models: accuracy, normalised by the answers'
+length for HellaSwag and ARC-Challenge."""
 
 
 def section(runs: Sequence[RunReport]) -> Section | None:
-    """The zero-shot table, with its published rows, and all other scores; None without scores."""
+    """The zero-shot table and all other scores; None without scores."""
     parts: list[Paragraph | Table] = []
     measured = [_row(run, part) for run in runs for part in run.parts if _comparable(part.scores)]
     if measured:
         columns = (Column("model", is_number=False), *map(Column, ("size", *COLUMNS, "average")))
-        models = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
-        groups = (Rows(tuple(measured)), Rows(tuple(map(_published_row, models)), "published"))
-        parts += [Paragraph("Zero-shot scores", "heading"), Table("zero-shot", columns, groups, PUBLISHED_NOTE)]
+        parts += [Paragraph("Zero-shot scores", "heading"), Table.of("zero-shot", columns, measured)]
     if others := other_scores(runs):
         texts = [Column(name, is_number=False) for name in ("model", "evaluated on", "scores")]
         parts.append(Paragraph("Other scores", "heading"))
@@ -56,16 +43,8 @@ def _row(run: RunReport, part: StageReport) -> tuple[Cell, ...]:
     accuracies = [None if share is None else 100 * share for share in shares]
     known = [accuracy for accuracy in accuracies if accuracy is not None]
     average = statistics.fmean(known) if len(known) == len(accuracies) else None
-    return _cells(f"{run.name}/{part.name}", short_count(part.num_parameters), perplexity, *accuracies, average)
-
-
-def _published_row(model: Mapping[str, Any]) -> tuple[Cell, ...]:
-    scores = (model.get(key) for key in (*(key for key, _, _ in COLUMNS.values()), "average"))
-    return _cells(f"† {model['model']}", model["size"], *scores)
-
-
-def _cells(name: str, size: str, perplexity: float | None, *percentages: float | None) -> tuple[Cell, ...]:
-    return Cell(name), Cell(size), figure(perplexity, "{:.2f}"), *(figure(each, "{:.1f}") for each in percentages)
+    model, size = Cell(f"{run.name}/{part.name}"), Cell(short_count(part.num_parameters))
+    return model, size, figure(perplexity, "{:.2f}"), *(figure(each, "{:.1f}") for each in (*accuracies, average))
 
 
 _USUAL = {"dtype": "float32", "limit": None, "include_path": None, "tokenizer": None, "rope_scaling": "none"}
@@ -74,7 +53,7 @@ _USUAL = {"dtype": "float32", "limit": None, "include_path": None, "tokenizer": 
 
 def _comparable(scores: Sequence[ScoreEntry]) -> dict[str, ScoreEntry]:
     """The newest score of each column that is of the harness's own task, on all examples, of the model as it is."""
-    names = {(task, metric): name for name, (_, task, metric) in COLUMNS.items()}
+    names = {task_and_metric: name for name, task_and_metric in COLUMNS.items()}
     return {
         names[score.task, score.metric]: score
         for score in scores
