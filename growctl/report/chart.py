@@ -1,15 +1,12 @@
 """Charts as data: what they show, and the colours, markers and lines that every drawing of them uses."""
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from growctl.text.section import Drawn
 
-Role = Literal["ladder", "control", "release", "plain"]
+Role = Literal["ladder", "control", "release"]
 """What a series stands for. Roles are told apart by line and marker, groups by colour, so no one needs the colour."""
 
 FigureFormat = Literal["png", "svg", "pdf"]
@@ -32,7 +29,7 @@ class Axis:
 
     def has_place(self, value: float | None) -> bool:
         """Whether a value can be drawn: finite, and above 0 on a logarithmic axis."""
-        return value is not None and bool(np.isfinite(value)) and (value > 0 or not self.is_log)
+        return value is not None and math.isfinite(value) and (value > 0 or not self.is_log)
 
 
 @dataclass(frozen=True)
@@ -52,10 +49,9 @@ class Series:
 
     name: str
     marks: tuple[Mark, ...]
-    role: Role = "plain"
+    role: Role = "ladder"
     group: str = ""
     """Series of one group share a colour: a ladder and its releases, the seeds of one schedule. Empty: its name."""
-    is_joined: bool = True
     label: str = ""
     """Its entry in the legend, which several series may share, such as the seeds of a schedule. Empty: its name."""
 
@@ -75,7 +71,7 @@ class Series:
 
         So do controls: what they measured before their learning rate decayed is not to be compared.
         """
-        return self.is_joined and (self.role == "control" or len(self.marks) > 20)
+        return self.role == "control" or len(self.marks) > 20
 
 
 @dataclass(frozen=True)
@@ -110,28 +106,16 @@ class Chart(Drawn):
         return [mark for mark in series.marks if axis.has_place(mark.x.get(axis.key)) and self.y_axis.has_place(mark.y)]
 
 
-class Colour(NamedTuple):
-    """A colour for each background. Both stand out from it by 3:1 or more, as WCAG 2 asks of graphics."""
-
-    light: str
-    dark: str
-
-
-COLOURS = tuple(
-    Colour(light, dark)
-    for light, dark in (
-        *(("#103ac0", "#69a5ff"), ("#f73e12", "#ff6c2c"), ("#04805a", "#14e59a"), ("#b03a8c", "#e28aba")),
-        *(("#85831e", "#eccf31"), ("#692994", "#8e6dff"), ("#3394b9", "#c6dafc"), ("#6b2a2a", "#b26d77")),
-    )
-)
-"""One for each group, in order. They stay apart for readers with any of the three kinds of colour blindness."""
+COLOURS = ("#103ac0", "#f73e12", "#04805a", "#b03a8c", "#85831e", "#692994", "#3394b9", "#6b2a2a")
+"""One for each group, in order. They stand out from white by 3:1 or more, as WCAG 2 asks of graphics, and stay apart
+for readers with any of the three kinds of colour blindness."""
 
 
 class Look(NamedTuple):
     """How a series is drawn: its marker as matplotlib names it, its line's width in points, the lengths of dashes and
     gaps, and whether its markers are outlines."""
 
-    colour: Colour
+    colour: str
     marker: str
     width: float
     dashes: tuple[float, ...]
@@ -139,7 +123,6 @@ class Look(NamedTuple):
 
 
 _ROLES: dict[Role, tuple[str, float, tuple[float, ...]]] = {
-    "plain": ("o^h", 1.5, ()),
     "control": ("sPX", 1.1, (6, 3)),
     "release": ("Dd*", 1.5, (2, 3)),
     "ladder": ("o^h", 2.2, ()),
@@ -161,23 +144,3 @@ def looks(chart: Chart) -> list[tuple[Series, Look]]:
             colour = COLOURS[groups.index(series.colour_group) % len(COLOURS)]
             looked.append((series, Look(colour, marker, width, dashes, role == "release")))
     return looked
-
-
-def share_of_marks(num_series: int) -> int:
-    """How many marks each of the series of a chart may have: 360 together take about 15 kB of a page."""
-    return max(24, min(160, 360 // max(1, num_series)))
-
-
-def thinned(values: Sequence[float] | NDArray[np.float64], most: int) -> list[int]:
-    """The places of at most `most` of `values`, ascending: both ends, and the extremes of each stretch between them.
-
-    So a curve keeps its range and its spikes. Values that are not finite are never chosen. `most` is at least 4.
-    """
-    heights = np.asarray(values, dtype=float)
-    finite = np.flatnonzero(np.isfinite(heights))
-    if len(finite) <= most:
-        return [int(place) for place in finite]
-    chosen = {int(finite[0]), int(finite[-1])}
-    for stretch in np.array_split(finite[1:-1], (most - 2) // 2):
-        chosen |= {int(stretch[heights[stretch].argmin()]), int(stretch[heights[stretch].argmax()])}
-    return sorted(chosen)

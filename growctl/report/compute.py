@@ -7,7 +7,7 @@ from itertools import dropwhile
 
 from growctl.analysis.costs import CURRENCIES
 from growctl.analysis.data_groups import comparable_datasets, data_groups
-from growctl.report.chart import Axis, Chart, Mark, Role, Series, share_of_marks, thinned
+from growctl.report.chart import Axis, Chart, Mark, Role, Series
 from growctl.report.legend import Legend
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.text.section import Section
@@ -55,7 +55,7 @@ def compute_chart(runs: Sequence[RunReport], legend: Legend | None = None, y_axi
     keys = [key for key in _AXES if costs and all(key in cost for cost in costs.values())]
     keys = [key for key in keys if any(cost[key] > 0 for cost in costs.values())] or ["flops"]
     ordered = sorted(runs, key=lambda run: run.control is not None)
-    lines = [line for run in ordered for line in _lines(run, legend, y_axis.key, share_of_marks(len(runs)))]
+    lines = [line for run in ordered for line in _lines(run, legend, y_axis.key)]
     top = max((mark.y for line in lines for mark in line.marks if mark.is_end), default=math.inf)
     top *= _HEADROOM[y_axis.key]
     lines = [replace(line, marks=tuple(dropwhile(lambda mark: mark.y > top, line.marks))) for line in lines]
@@ -81,9 +81,9 @@ def _costs(run: RunReport, path: Sequence[StageReport]) -> dict[str, float]:
     return {each.key: cost for each in CURRENCIES if (cost := each.of(run, path)) is not None}
 
 
-def _lines(run: RunReport, legend: Legend, y: str, most: int) -> Iterator[Series]:
+def _lines(run: RunReport, legend: Legend, y: str) -> Iterator[Series]:
     """The evaluations of a run, and a branch for each release from the end of its stage to its own end."""
-    points = _kept([point for point in run.points if getattr(point, y) is not None], y, most)
+    points = [point for point in run.points if math.isfinite(getattr(point, y) or math.nan)]
     ends: dict[str, Mark] = {}
     marks: list[Mark] = []
     for stage in run.stages:
@@ -107,16 +107,6 @@ def _lines(run: RunReport, legend: Legend, y: str, most: int) -> Iterator[Series
                 yield Series(
                     f"{release.name} of {run.name}", (*branch, last), "release", legend.group(run), label=label
                 )
-
-
-def _kept(points: Sequence[EvaluationPoint], y: str, most: int) -> list[EvaluationPoint]:
-    """The points to draw: thinned, with the ends of all stages."""
-    values = [getattr(point, y) for point in points]
-    places = set(thinned(values, most))
-    places |= {
-        place for place, value in enumerate(values) if points[place].point != "interval" and math.isfinite(value)
-    }
-    return [points[place] for place in sorted(places)]
 
 
 def _mark(run: RunReport, part: StageReport, point: EvaluationPoint, y: str, *, is_end: bool) -> Mark:

@@ -5,26 +5,20 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
-from markupsafe import Markup
 from matplotlib.axis import Axis as DrawnAxis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from growctl.report.chart import COLOURS, Axis, Chart, FigureFormat, Rule, looks
+from growctl.report.chart import Axis, Chart, FigureFormat, Rule, looks
 from growctl.text.escaping import visible
 from growctl.text.formatting import scientific, short_count
 
 INK, PAPER = "#1a1f26", "#ffffff"
-"""What a page replaces by its own colours of text and background."""
-_PAGE_COLOURS = {INK: "currentColor", PAPER: "var(--paper)"} | {
-    colour.light: f"var(--c{number})" for number, colour in enumerate(COLOURS)
-}
 
 _WIDTH, _HEIGHT = 4.8, 3.2
 """Inches; the legend below makes the chart higher."""
@@ -43,45 +37,20 @@ _SETTINGS: dict[Any, Any] = {
     "axes.linewidth": 0.7,
     "pdf.fonttype": 42,
     "svg.fonttype": "path",
+    "svg.hashsalt": "growctl",
 }
 """With fonts that journals accept."""
 _NO_DATE: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
-@contextmanager
-def _settings(salt: str, **more: Any) -> Iterator[None]:
-    """matplotlib's settings. Equal charts make equal files."""
-    with matplotlib.rc_context(_SETTINGS | {"svg.hashsalt": salt} | more), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in a script that no font here has
-        yield
-
-
 def figure_file(chart: Chart, kind: FigureFormat, axis: Axis | None = None) -> bytes:
-    """The content of a file with `chart`, drawn on `axis`, or on its first x axis."""
+    """The content of a file with `chart`, drawn on `axis`, or on its first x axis. Equal charts make equal files."""
     buffer = io.BytesIO()
-    with _settings("growctl"):
+    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in a script that no font here has
         figure = _draw(chart, axis or chart.x_axes[0], _literal(chart.title))
         figure.savefig(buffer, format=kind, metadata=_NO_DATE[kind])
     return buffer.getvalue()
-
-
-def page_svg(chart: Chart) -> Markup:
-    """The chart on its first x axis as a small `<svg>` element, in the colours of a light or a dark page."""
-    buffer, key = io.StringIO(), chart.key
-    with _settings(key, **{"svg.fonttype": "none", "savefig.transparent": True}):
-        _draw(chart, chart.x_axes[0]).savefig(buffer, format="svg", metadata=_NO_DATE["svg"])
-    svg = buffer.getvalue()
-    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    used = {name: f"{key}-{number}" for number, name in enumerate(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))}
-    svg = re.sub(r' id="([^"]*)"', lambda m: f' id="{used[m[1]]}"' if m[1] in used else "", svg)
-    svg = re.sub(r'(?:xlink:)?href="#([^"]*)"', lambda m: f'href="#{used[m[1]]}"', svg)
-    svg = re.sub(r"url\(#([^)]+)\)", lambda m: f"url(#{used[m[1]]})", svg)
-    svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"| (?:width|height)="[\d.]+pt"|<style.*?</style>', "", svg, flags=re.DOTALL)
-    svg = re.sub(r"(font: )?([\d.]+px) '[^;\"]*(;|\")", r"font-size: \2\3", svg)
-    svg = re.sub(r"-?\d+\.\d{3,}", lambda m: f"{float(m[0]):.2f}".rstrip("0").rstrip("."), svg)
-    svg = re.sub(r"#[0-9a-f]{6}", lambda m: _PAGE_COLOURS.get(m[0], m[0]), svg)
-    svg = re.sub(r"\s*\n\s*", " ", svg)
-    return Markup(re.sub(r"> <", "><", svg).replace("<svg ", '<svg aria-hidden="true" ', 1))
 
 
 def _draw(chart: Chart, axis: Axis, title: str = "") -> Figure:
@@ -90,10 +59,10 @@ def _draw(chart: Chart, axis: Axis, title: str = "") -> Figure:
     axes.set_ylabel(textwrap.fill(_literal(chart.y_axis.label), 42))
     colours, entries = dict[str, str](), dict[str, Line2D]()
     for series, look in looks(chart):
-        colour = colours[series.colour_group] = look.colour.light
+        colour = colours[series.colour_group] = look.colour
         marks = chart.marks_on(series, axis)
         xs, ys = [mark.x[axis.key] for mark in marks], [mark.y for mark in marks]
-        are_ends = [mark.is_end or not series.is_joined for mark in marks]
+        are_ends = [mark.is_end for mark in marks]
         line: dict[str, Any] = {"ls": (0, look.dashes) if look.dashes else "-", "lw": 0.8 * look.width, "color": colour}
         face, edge, width = (PAPER, colour, 1.3) if look.is_hollow else (colour, PAPER, 0.5)
         marker: dict[str, Any] = {
@@ -105,9 +74,9 @@ def _draw(chart: Chart, axis: Axis, title: str = "") -> Figure:
             "markevery": are_ends,
         }
         name = textwrap.fill(_literal(series.entry), _LINE_CHARACTERS)
-        [entries[name]] = axes.plot(xs, ys, **marker, **(line if series.is_joined else {"ls": "none"}))
+        [entries[name]] = axes.plot(xs, ys, **marker, **line)
         axes.plot(xs, ys, ls="none", zorder=5, **marker)  # above the lines of others: these are to be compared
-        if series.is_joined and not series.hides_dots:
+        if not series.hides_dots:
             axes.plot(xs, ys, "o", color=colour, ms=2.1, mew=0, markevery=[not is_end for is_end in are_ends])
     if any(chart.marks_on(series, axis) for series in chart.series):
         axes.set(xscale=axis.scale, yscale=chart.y_axis.scale)

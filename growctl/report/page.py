@@ -1,5 +1,6 @@
 """Renders sections as an HTML page: one file without a script that loads nothing."""
 
+import base64
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -8,21 +9,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from growctl.bugs import growctl_version
-from growctl.report.chart import COLOURS
-from growctl.report.drawing import page_svg
+from growctl.report.chart import Chart
+from growctl.report.drawing import figure_file
 from growctl.text.escaping import visible
 from growctl.text.section import Paragraph, Part, Rows, Section
 
 _FILES = Path(__file__).parent
-_CHART_COLOURS = [(f"c{number}", colour) for number, colour in enumerate(COLOURS)]
 
 
 def render_page(title: str, sections: Sequence[Section]) -> str:
     """The HTML page. All text is escaped, control characters too; no text becomes an element."""
-    colours = "".join(f"--{name}: light-dark({light}, {dark}); " for name, (light, dark) in _CHART_COLOURS)
     return _environment().get_template("page.html").render(
         title=title,
-        style=Markup(f":root {{ {colours}}}\n{(_FILES / 'page.css').read_text()}"),
+        style=Markup((_FILES / "page.css").read_text()),
         headline=next((section for section in sections if section.key == "headline"), None),
         sections=[section for section in sections if section.key != "headline"],
         version=growctl_version(),
@@ -40,7 +39,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = _prose
-    environment.globals |= {"kind": _kind, "notes_of": _notes, "svg_of": page_svg}
+    environment.globals |= {"kind": _kind, "notes_of": _notes, "svg_of": _svg}
     return environment
 
 
@@ -52,6 +51,11 @@ def _prose(text: str) -> Markup:
     return Markup().join(
         Markup("<code>{}</code>").format(piece) if number % 2 else piece for number, piece in enumerate(pieces)
     )
+
+
+def _svg(chart: Chart) -> str:
+    """The address of an image that is part of the page."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(figure_file(chart, 'svg')).decode()}"
 
 
 def _kind(part: Part) -> str:

@@ -7,6 +7,7 @@ that run, if it still exists. Damaged lines and missing files leave gaps.
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from growctl.report.chart import Axis, Chart, Mark, Role, Series, share_of_marks, thinned
+from growctl.report.chart import Axis, Chart, Mark, Role, Series
 from growctl.report.legend import Legend
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import RunPaths
@@ -89,9 +90,9 @@ def smoothed_loss(lines: Sequence[Line]) -> Floats:
 
 
 _SMOOTHED = (
-    f"A smoothed loss is the mean of one in {_SHARE} of a stage's log lines, but of {_LEAST} to {_MOST}. Long curves "
-    "are thinned to their ends and extremes. Steps that were replayed after an interruption are drawn once. Tokens and "
-    "FLOPs count from the start of the run; FLOPs include those of a start checkpoint."
+    f"A smoothed loss is the mean of one in {_SHARE} of a stage's log lines, but of {_LEAST} to {_MOST}. Steps "
+    "that were replayed after an interruption are drawn once. Tokens and FLOPs count from the start of the run; FLOPs "
+    "include those of a start checkpoint."
 )
 
 
@@ -124,19 +125,16 @@ def sections(runs: Sequence[RunReport], legend: Legend) -> Iterator[Section]:
 
 
 _AXES = (Axis("tokens", "data tokens"), Axis("flops", "training FLOPs"))
-_LOSS, _RATE, _NORM, _SPEED = (
-    Axis("y", "smoothed training loss (nats per token); dots: validation"),
-    Axis("y", "learning rate"),
-    Axis("y", "L2 norm of the gradient before clipping", is_log=True),
-    Axis("y", "data tokens per second of optimizer steps"),
+_CHARTS: tuple[tuple[str, Axis, Callable[[Sequence[Line]], Floats]], ...] = (
+    ("Loss", Axis("y", "smoothed training loss (nats per token)"), smoothed_loss),
+    ("Learning rate", Axis("y", "learning rate"), partial(_column, "learning_rate")),
+    (
+        *("Gradient norm", Axis("y", "L2 norm of the gradient before clipping", is_log=True)),
+        partial(_column, "gradient_norm"),
+    ),
+    ("Throughput", Axis("y", "data tokens per second of optimizer steps"), partial(_column, "tokens_per_second")),
 )
-_CHARTS: tuple[tuple[str, Axis, str, Callable[[Sequence[Line]], Floats]], ...] = (
-    ("Loss", _LOSS, "{:.4f}", smoothed_loss),
-    ("Learning rate", _RATE, "{:.4g}", partial(_column, "learning_rate")),
-    ("Gradient norm", _NORM, "{:.4g}", partial(_column, "gradient_norm")),
-    ("Throughput", _SPEED, "{:,.0f}", partial(_column, "tokens_per_second")),
-)
-"""The title of each chart, its axis, how a value is shown, and the values of the log lines."""
+"""The title of each chart, its axis, and the values of the log lines."""
 
 
 def _charts(logs: Sequence[Sequence[_Log]], legend: Legend, key: str) -> Iterator[Chart]:
@@ -145,41 +143,25 @@ def _charts(logs: Sequence[Sequence[_Log]], legend: Legend, key: str) -> Iterato
     curves += [[part] for log in logs for part in log if part.part.branch_of]
     starts = {(part.run.name, part.part.name): part.place(0) for log in logs for part in log}
     rules = legend.growths([log[0].run for log in logs], lambda run, stage: starts[run.name, stage.name])
-    for title, axis, shown, read in _CHARTS:
-        series = [_series(parts, legend, read, share_of_marks(len(curves)), shown) for parts in curves]
-        series = [each for each in series if each.marks]
+    for title, axis, read in _CHARTS:
+        series = [each for parts in curves if (each := _series(parts, legend, read)).marks]
         if series:
-            series += _validation(logs, legend) if axis is _LOSS else ()
             ys = [mark.y for each in series for mark in each.marks]
-            summary = f"{title}: {counted(len(series), 'curve')}, from {min(ys):.4g} to {max(ys):.4g} ({axis.label})."
+            summary = f"{counted(len(series), 'curve')}, from {min(ys):.4g} to {max(ys):.4g} ({axis.label})."
             name = f"{key}-{title.lower().replace(' ', '-')}"
             yield Chart(name, title, summary, _AXES, axis, tuple(series), rules, legend.groups)
 
 
-def _series(
-    parts: Sequence[_Log], legend: Legend, read: Callable[[Sequence[Line]], Floats], most: int, shown: str
-) -> Series:
-    """One figure of the log lines of some stages, or of a release, thinned to `most` marks."""
-    ys = np.concatenate([read(part.lines) for part in parts])
-    owners = [(part, line.step) for part in parts for line in part.lines]
-    places = thinned(ys, most)
-
-    def mark(place: int) -> Mark:
-        part, step = owners[place]
-        return Mark(part.place(step), float(ys[place]), is_end=place == places[-1])
-
+def _series(parts: Sequence[_Log], legend: Legend, read: Callable[[Sequence[Line]], Floats]) -> Series:
+    """One figure of the log lines of some stages, or of a release."""
+    marks = [
+        Mark(part.place(line.step), float(y))
+        for part in parts
+        for line, y in zip(part.lines, read(part.lines), strict=True)
+        if np.isfinite(y)
+    ]
+    marks[-1:] = [replace(mark, is_end=True) for mark in marks[-1:]]
     run, is_release = parts[0].run, parts[0].part.branch_of
     role: Role = "release" if is_release else "control" if run.control else "ladder"
     label = f"{legend.entry(run)}{', releases' if is_release else ''}"
-    return Series(run.name, tuple(map(mark, places)), role, legend.group(run), label=label)
-
-
-def _validation(logs: Sequence[Sequence[_Log]], legend: Legend) -> Iterator[Series]:
-    """The validation losses of each run, as dots."""
-    for log in logs:
-        run, by_name = log[0].run, {part.part.name: part for part in log}
-        points = [point for point in run.points if point.stage in by_name]
-        chosen = [points[place] for place in thinned([point.loss for point in points], share_of_marks(2 * len(logs)))]
-        marks = tuple(Mark(by_name[point.stage].place(point.step), point.loss) for point in chosen)
-        label = f"{legend.entry(run)}, validation"
-        yield Series(f"{run.name}, validation", marks, "plain", legend.group(run), is_joined=False, label=label)
+    return Series(run.name, tuple(marks), role, legend.group(run), label=label)

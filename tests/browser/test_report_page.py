@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from growctl.runs.runs import RunReport
-from tests.browser.checks import overlaps, violations
+from tests.browser.checks import violations
 from tests.browser.conftest import DESKTOP, PHONE, Open
 from tests.browser.invented_report import EVIL, invented_page, invented_runs
 
@@ -41,31 +41,17 @@ def test_axe_finds_no_violation(open_page: Open, path: Path, width: int, scheme:
     assert violations(page, axe) == []
 
 
-@each_screen
-def test_charts_have_the_colours_of_the_page_and_letters_that_can_be_read(
-    open_page: Open, path: Path, width: int, scheme: str
-) -> None:
-    page = open_page(path, width, scheme)
-    svg = page.locator("#chart-compute-against-perplexity svg")
-    ink = page.evaluate("getComputedStyle(document.body).color")
-    text = svg.locator("text").first
-    assert text.evaluate("each => getComputedStyle(each).fill") == ink
-    assert min(box["height"] for box in (each.bounding_box() for each in svg.locator("text").all()) if box) >= 9
-    assert svg.bounding_box()["width"] <= width
-
-
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_the_page_never_scrolls_sideways_and_no_lettering_overlaps(open_page: Open, path: Path, width: int) -> None:
+def test_the_page_never_scrolls_sideways_and_charts_fit_in_it(open_page: Open, path: Path, width: int) -> None:
     page = open_page(path, width)
     unfold(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    for chart in page.locator(".chart svg").all():
-        assert overlaps(chart.locator("text")) == []
+    for chart in page.locator("img.chart").all():
+        assert (chart.bounding_box() or {"width": 0.0})["width"] <= width
 
 
 def test_a_run_named_like_a_script_is_text(open_page: Open, path: Path) -> None:
     page = open_page(path)
     assert EVIL in page.title()
     assert page.locator("h1", has_text=EVIL).count() == 1
-    assert EVIL in page.locator(".chart svg").first.inner_html().replace("&lt;", "<").replace("&gt;", ">")
     assert page.locator("script", has_text="alert(1)").count() == 0

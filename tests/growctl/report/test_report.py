@@ -218,7 +218,7 @@ def test_few_or_no_points_still_make_a_chart_and_a_page(runs: Path) -> None:
     control(runs, 500, 1.30, of="diverged")
     assert "Not known: the ladder diverged with 1 seed of 1." in page_of(find_runs(runs))
     FakeRun(runs, "new $run_ with $", [SMALL, LARGE])
-    assert "</svg>" in page_of(find_runs(runs))
+    assert "data:image/svg+xml" in page_of(find_runs(runs))
     FakeRun(runs, "_one", [LARGE]).train(0, 1.4)
     assert "-" in printed(find_runs(runs))
     assert "no controls" in page_of(find_runs(runs))

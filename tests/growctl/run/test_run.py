@@ -156,7 +156,7 @@ def test_the_report_has_a_table_a_picture_and_a_page(finished_ladder):
     assert "…" not in out
     report = runs / "tiny" / "report"
     assert (report / "compute-against-perplexity.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (report / "report.html").read_text()
+    assert "data:image/svg+xml" in (report / "report.html").read_text()
 
 
 def test_running_again_repeats_no_work(finished_ladder):
