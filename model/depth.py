@@ -1,4 +1,5 @@
-"""Growth in depth of configurations: where new blocks go, what ids they get, and their sizes.
+"""Growth in depth of configurations: where new blocks go, what ids they get, and their sizes. Also the sizes that a
+Transformer can grow to.
 
 Imports no torch.
 
@@ -16,6 +17,7 @@ from model.config import (
     Generation,
     PattentionConfig,
     TokenformerConfig,
+    TransformerConfig,
     published_tau,
 )
 from model.errors import UserError
@@ -37,6 +39,13 @@ def placed_after(depth: Depth, old_layers: int, new_layers: int) -> tuple[int, .
     if depth == "interleave":
         return tuple(-(-(j + 1) * old_layers // new_layers) - 1 for j in range(new_layers))
     return (old_layers - 1,) * new_layers
+
+
+def block_order(depth: Depth, old_layers: int, new_layers: int) -> list[tuple[bool, int]]:
+    """For each block of the grown model, in order: whether it is new, and its number among the new or the old ones."""
+    old = [(number, False, number) for number in range(old_layers)]
+    new = [(after, True, number) for number, after in enumerate(placed_after(depth, old_layers, new_layers))]
+    return [(is_new, number) for _, is_new, number in sorted(old + new)]
 
 
 def new_block_ids(config: TokenformerConfig, new_layers: int) -> tuple[int, ...]:
@@ -84,15 +93,30 @@ def deepened(
 
         follows = placed_after(depth, old_layers, new_layers)
         added = each_once(identity, ((config.blocks[i] if old_layers else None,) for i in follows))
-    old = zip(range(old_layers), config.block_ids, config.blocks, strict=True)
-    new = zip(placed_after(depth, old_layers, new_layers), new_block_ids(config, new_layers), added, strict=True)
-    order = sorted([*old, *new], key=lambda entry: entry[0])  # stable: new blocks come after the one that they follow
-    return config.model_copy(
-        update={
-            "blocks": tuple(block for _, _, block in order),
-            "block_ids": tuple(block_id for _, block_id, _ in order),
-        }
-    )
+    order, ids = block_order(depth, old_layers, new_layers), new_block_ids(config, new_layers)
+    blocks = tuple((added if is_new else config.blocks)[number] for is_new, number in order)
+    block_ids = tuple((ids if is_new else config.block_ids)[number] for is_new, number in order)
+    return config.model_copy(update={"blocks": blocks, "block_ids": block_ids})
+
+
+def check_transformer_growth(old: TransformerConfig, new: TransformerConfig, depth: Depth) -> None:
+    """Raises UserError, with what can grow, unless `old` can grow to `new` (model/transformer_growth.py)."""
+    factor = new.hidden_size // old.hidden_size
+    widened = {"hidden_size": factor * old.hidden_size, "num_heads": factor * old.num_heads}
+    more = {"ffn_size": max(new.ffn_size, factor * old.ffn_size), "num_layers": max(new.num_layers, old.num_layers)}
+    if new != old.model_copy(update=widened | more):
+        sizes = [", ".join(f"{key} {getattr(each, key)}" for key in widened | more) for each in (old, new)]
+        raise UserError(
+            f"a transformer of {sizes[0]} cannot grow to {sizes[1]}: hidden_size and num_heads can grow by one whole "
+            "factor, ffn_size by that factor or more, num_layers by any number; the rest must stay"
+        )
+    new_layers = new.num_layers - old.num_layers
+    if depth == "copy-stack" and new_layers % old.num_layers:
+        raise UserError(f"depth 'copy-stack' {_whole_stack(old.num_layers, new_layers)}")
+
+
+def _whole_stack(old_layers: int, new_layers: int) -> str:
+    return f"needs as many new layers, or a multiple, as the model has: {old_layers}, not {new_layers}"
 
 
 def _check_stack(config: TokenformerConfig, new_layers: int, layer_tokens: tuple[int, int] | None) -> None:
@@ -101,7 +125,7 @@ def _check_stack(config: TokenformerConfig, new_layers: int, layer_tokens: tuple
     for wrong, needs in (
         (
             not config.num_layers or new_layers % config.num_layers,
-            f"needs as many new layers, or a multiple, as the model has: {config.num_layers}, not {new_layers}",
+            _whole_stack(config.num_layers, new_layers),
         ),
         (layer_tokens, "copies whole layers; layer_tokens cannot set another size"),
         (

@@ -44,9 +44,13 @@ def initial_std(name: str, config: TokenformerConfig | TransformerConfig) -> flo
 def _drawn(name: str, shape: Sequence[int], config: TokenformerConfig | TransformerConfig, seed: int) -> Tensor:
     if len(shape) == 1:
         return torch.full(shape, 1.0 if name.endswith("norm.weight") else 0.0)
-    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
-    return torch.empty(shape).normal_(0.0, initial_std(name, config), generator=generator)
+    return torch.empty(shape).normal_(0.0, initial_std(name, config), generator=generator_of(f"{seed}/{name}"))
+
+
+def generator_of(key: str) -> torch.Generator:
+    """Random numbers that depend on `key` alone."""
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
 
 
 def build_model(

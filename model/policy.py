@@ -76,10 +76,11 @@ class GrowthPolicy(Strict):
     tau stays. anneal: tau stays at growth, then moves to sqrt(n). recompute: tau is sqrt(n) at once. per-generation:
     the new generation is normalised separately, with its own tau."""
     copy_noise: Annotated[NonNegativeFloat, example(0.01, "standard deviations of a new token")] = 0.0
-    """Noise added to copies, in units of a new token's standard deviation (`init: copy`)."""
+    """Noise added to copies, in units of a new token's standard deviation (`init: copy`); of a widened transformer,
+    relative to a matrix's root mean square."""
     depth: Annotated[Depth, example("interleave")] = "append"
-    """Where new layers of a tokenformer go (`stages.N.num_layers`). append: after the last one. interleave: spread
-    evenly between the old ones. copy-stack: copies of all layers on top of them (G_stack); needs allow_jump."""
+    """Where new layers go (`stages.N.num_layers`). append: after the last one. interleave: spread evenly between the
+    old ones. copy-stack: copies of all layers on top of them (G_stack); needs allow_jump."""
     moments: Annotated[Moments, example("reset")] = "keep"
     """Whether a growth keeps or resets Adam's moments of the old parameters. Moments of new ones start at zero."""
     allow_jump: Annotated[bool, example(True)] = False

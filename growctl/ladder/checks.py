@@ -5,12 +5,12 @@ Pydantic has accepted every single value before (growctl/schedule/). Errors read
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.sizes import growth_of, num_layers, stage_models, tokens_so_far
+from growctl.ladder.sizes import StageModels, growth_of, num_layers, stage_models, tokens_so_far
 from growctl.ladder.stage_plans import (
     finished_models,
     has_decayed,
@@ -31,7 +31,6 @@ from growctl.text.suggestion import did_you_mean
 from model.config import TokenformerConfig
 from model.errors import UserError
 from model.policy import invalid_combination
-from model.transformer_sizes import PRESERVING, WIDENING, Operator
 from stages.data.spec import SourceSpec
 from stages.engine.muon_limits import muon_conflicts
 
@@ -271,18 +270,20 @@ def _growth(schedule: Schedule) -> Iterator[Row]:
     undecayed = (rate.shape, rate.span) == ("wsd", "ladder")
     yield "growth.when", ends_early and not undecayed, "needs learning_rate.shape wsd and learning_rate.span ladder"
     if schedule.model.family == "tokenformer":
-        yield "growth.operator", growth.operator is not None, "is for a transformer; a tokenformer grows by growth.init"
         reason = invalid_combination(growth.init, growth.tau, growth.copy_noise)
         yield "growth", reason, reason or ""
 
 
-def _transformer_growth(schedule: Schedule) -> Iterator[Row]:
-    growth, operators = schedule.growth, get_args(Operator)
-    yield "growth.operator", growth.operator is None, f"is missing; must be one of {', '.join(operators)}"
-    jumps = growth.operator not in (None, *PRESERVING) and not growth.allow_jump
-    yield "growth.operator", jumps, "changes the function; that needs growth.allow_jump = true"
+def _transformer_growth(schedule: Schedule, models: list[StageModels]) -> Iterator[Row]:
+    growth, depths, widths = (
+        schedule.growth,
+        *({getattr(each.final, size) for each in models} for size in ("num_layers", "hidden_size")),
+    )
+    jumps = growth.depth == "copy-stack" and len(depths) > 1 and not growth.allow_jump
+    yield "growth.depth", jumps, "changes the function; that needs growth.allow_jump = true"
+    noisy = growth.copy_noise and len(widths) == 1
+    yield "growth.copy_noise", noisy, "is for a transformer that grows in hidden_size; leave it out"
     for key, is_set in {
-        "depth": growth.depth != "append",
         "preset": growth.preset in ("official", "paper-appendix"),
         "old_tokens": growth.old_tokens != "train",
         "lr_scale": growth.lr_scale,
@@ -290,8 +291,6 @@ def _transformer_growth(schedule: Schedule) -> Iterator[Row]:
         "rewarmup.of": growth.rewarmup.of != "all",
     }.items():
         yield f"growth.{key}", is_set, "is for a tokenformer; a grown transformer has no old and new tokens"
-    noisy = growth.copy_noise and growth.operator not in (None, *WIDENING)
-    yield "growth.copy_noise", noisy, f"goes with growth.operator {' or '.join(sorted(WIDENING))}"
 
 
 def _controls(schedule: Schedule) -> Iterator[Row]:
@@ -353,7 +352,7 @@ def _growths(schedule: Schedule) -> Iterator[Row]:
         allowed = "has the size, batch, context and mixture of the stage before; merge them, or change one"
         yield f"stages.{index}", repeats, allowed
     if schedule.model.family == "transformer":
-        yield from _transformer_growth(schedule) if any(each.is_grown for each in models) else ()
+        yield from _transformer_growth(schedule, models) if any(each.is_grown for each in models) else ()
         return
     is_official = schedule.growth.preset == "official" and any(each.growth.new_layers for each in models)
     yield "growth.preset", is_official, "the official code cannot add layers; use custom"

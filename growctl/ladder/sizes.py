@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from growctl.schedule.blocks import Schedule
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
+from model.depth import check_transformer_growth
 from model.errors import UserError
 from model.policy import TauPolicy, anneal_config, grow_config, ramp_config
-from model.transformer_sizes import check_transformer_growth
 
 
 class Growth(NamedTuple):
@@ -96,8 +96,8 @@ def stage_models(schedule: Schedule) -> Iterator[StageModels]:
             transformer = _transformer(schedule, index)
             initial: TokenformerConfig | TransformerConfig = transformer
             grows = before not in (None, transformer)
-            if isinstance(before, TransformerConfig) and grows and schedule.growth.operator:
-                check_transformer_growth(before, transformer, schedule.growth.operator)
+            if isinstance(before, TransformerConfig):
+                check_transformer_growth(before, transformer, schedule.growth.depth)
         elif isinstance(before, TokenformerConfig):
             growth = growth_of(schedule, index, before)
             grows = growth.is_any

@@ -154,8 +154,7 @@ def _grow_or_link(schedule: Schedule, plan: StagePlan, source: Path, output: Pat
     screen.growing(plan)
     growth, seed = schedule.growth, schedule.seed
     if isinstance(plan.model, TransformerConfig):
-        assert growth.operator is not None
-        expand_transformer(source, output, plan.model, growth.operator, noise=growth.copy_noise, seed=seed)
+        expand_transformer(source, output, plan.model, depth=growth.depth, copy_noise=growth.copy_noise, seed=seed)
     else:
         expand(source, output, **plan.growth._asdict(), policy=growth.policy(), seed=seed)
 

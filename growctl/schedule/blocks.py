@@ -83,12 +83,12 @@ class StageBlock(Block):
     layers: Annotated[list[LayerNumber] | None, example([0, 1], "numbers of layers")] = None
     """Layers that grow to these numbers of tokens, counted from 0; by default all. Not together with num_layers."""
     num_layers: Annotated[NumLayers | None, example(24, "layers")] = None
-    """Depth from this stage on; by default as in the stage before. New layers of a tokenformer start as the identity
-    and are placed by `growth.depth`; those of a transformer come from `growth.operator`."""
+    """Depth from this stage on; by default as in the stage before. New layers start as the identity and are placed by
+    `growth.depth`."""
     hidden_size: Annotated[Width | None, example(1024, "dimensions")] = None
-    """Width of a transformer from this stage on; heads keep their width."""
+    """Width of a transformer from this stage on; heads keep their width. It grows by whole factors."""
     ffn_size: Annotated[Width | None, example(4096, "dimensions")] = None
-    """Inner width of a transformer's MLP from this stage on; by default in proportion to the width."""
+    """Inner width of a transformer's MLP from this stage on; by default, and at least, in proportion to the width."""
     train_tokens: Annotated[Count | None, example("1.4B", "data tokens")] = None
     """Budget in data tokens, rounded to whole steps. Set this, train_steps or until."""
     train_steps: Annotated[Count | None, example(20_000, "optimizer steps")] = None

@@ -11,7 +11,6 @@ from model.parameter_names import OptimizerName
 from model.policy import PRESETS, GrowthPolicy, Preset
 from model.precision import RequestedPrecision
 from model.strict import example
-from model.transformer_sizes import Operator
 from stages.generate.text_samples import TextRequest
 from stages.spec import GenerationRule, Optimizer, RateShape
 
@@ -221,8 +220,6 @@ class GrowthBlock(GrowthPolicy):
     """A stage ends when its validation loss falls by less than this, in nats per training FLOP (`when: slope`)."""
     slope_window: Annotated[int, Field(ge=2, le=1000), example(8, "evaluations")] = 5
     """Evaluations through which the slope is fitted."""
-    operator: Annotated[Operator | None, example("net2net")] = None
-    """How a transformer grows; required if it grows."""
 
     @model_validator(mode="after")
     def _check_combination(self) -> Self:

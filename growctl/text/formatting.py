@@ -70,10 +70,10 @@ def wrapped(text: str, width: int) -> str:
 
 
 def growth_words(growth: "GrowthRecord") -> str:
-    """How a checkpoint was grown: the operator, or the policy's choices, for example `init matched, tau ramp`.
+    """How a checkpoint was grown, for example `init matched, tau ramp`; `in width` if that is all that grew.
 
     `depth` is a choice only where there are new layers.
     """
-    policy = growth.policy.model_dump() if growth.policy else {}
+    policy = growth.policy.model_dump() if growth.policy else {"depth": growth.depth}
     keys = ("init", "tau", "depth") if growth.new_layers else ("init", "tau")
-    return growth.operator or ", ".join(f"{key} {policy[key]}" for key in keys if key in policy)
+    return ", ".join(f"{key} {policy[key]}" for key in keys if key in policy) or "in width"

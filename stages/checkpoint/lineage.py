@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat
 
+from model.depth import Depth
 from model.flops import Flops
 from model.policy import GrowthPolicy
 from model.strict import Strict
-from model.transformer_sizes import Operator
 from stages.spec import EvaluationPlan
 
 Operation = Literal["init", "train", "expand", "shrink", "import"]
@@ -198,11 +198,13 @@ class GrowthRecord(Strict):
     """Counted from 0 in the order of the forward pass."""
 
     policy: GrowthPolicy | None = None
-    """None for a Transformer, which grows by an `operator`."""
+    """None for a Transformer."""
 
-    operator: Operator | None = None
-    noise: float = 0.0
-    """Of the operator, in units of a new value's standard deviation."""
+    depth: Depth | None = None
+    """Where a Transformer's new layers went; None if it has none."""
+
+    copy_noise: float = 0.0
+    """On a widened Transformer's weights, relative to their root mean square."""
 
     preserves: bool
     """Whether the growth claims to preserve the function."""

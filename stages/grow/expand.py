@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from model.config import TokenformerConfig, TransformerConfig, num_parameters, parameter_shapes
+from model.depth import Depth
 from model.errors import UserError
 from model.growth import added_parameters, draw_added, root_mean_square
 from model.policy import (
@@ -25,7 +26,6 @@ from model.policy import (
     tokens_by_layer,
 )
 from model.transformer_growth import grow_transformer
-from model.transformer_sizes import PRESERVING, Operator
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import FileEntry, link_or_copy
 from stages.checkpoint.lineage import GrowthRecord, Lineage, Making, extended, hash_of
@@ -65,7 +65,6 @@ def expand(
     the growth itself is invalid. Partial output is deleted.
     """
     source, output, policy = Path(source), Path(output), policy or GrowthPolicy()
-    source, output = Path(source), Path(output)
     parent = _parent(source)
     if ffn_tokens is None:
         ffn_tokens = ffn_tokens_in_proportion(parent.model, attention_tokens)
@@ -123,34 +122,39 @@ def expand_transformer(
     source: Path,
     output: Path,
     model: TransformerConfig,
-    operator: Operator,
     *,
-    noise: float = 0.0,
+    depth: Depth = "append",
+    copy_noise: float = 0.0,
     seed: int | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
-    """Writes `output`, the Transformer checkpoint `source` grown to `model` by a peer's operator; returns its manifest.
+    """Writes `output`, the Transformer checkpoint `source` grown to `model`, and returns its manifest.
 
     It attends within documents if `source` does, whatever `model` says. All parameters are new files, and the optimizer
-    starts fresh. Raises the same errors as `expand`.
+    starts fresh. `depth` and `copy_noise` are those of `grow_transformer`. Raises the same errors as `expand`.
     """
     source, output = Path(source), Path(output)
     parent = _parent(source)
     if not isinstance(parent.model, TransformerConfig):
-        raise UserError(f"{operator} grows only transformers, but {source} is a {parent.model.family}")
+        raise UserError(f"{source} is a {parent.model.family}; only a transformer can grow to a transformer's sizes")
     seed = parent.seed if seed is None else seed
     model = model.model_copy(update={"document_end_id": parent.model.document_end_id})
 
     read = partial(_value, source, parent)
-    grown = grow_transformer(parent.model, model, operator, read, seed=seed, noise=noise)
-    total = len(parameter_shapes(model))
+    grown = grow_transformer(parent.model, model, read, depth=depth, noise=copy_noise, seed=seed)
+    new_layers = model.num_layers - parent.model.num_layers
     with whole_directory(output) as staging:
         files = _linked(source, staging, parent, {TOKENIZER_NAME})
-        files |= write_parameters(staging, grown, on_progress and (lambda done: on_progress(done, total)))
-        growth = GrowthRecord(operator=operator, noise=noise, preserves=operator in PRESERVING, seed=seed)
+        files |= write_parameters(staging, grown)
+        growth = GrowthRecord(
+            new_layers=new_layers,
+            depth=depth if new_layers else None,
+            copy_noise=copy_noise,
+            preserves=not new_layers or depth != "copy-stack",
+            seed=seed,
+        )
         determined_by = {
-            "operator": operator,
-            "noise": noise,
+            "depth": growth.depth,
+            "copy_noise": copy_noise,
             "model": hash_of(model.model_dump(mode="json")),
             "seed": seed,
         }
@@ -164,7 +168,6 @@ def shrink(source: Path, output: Path, *, drop_generations: int = 1) -> Manifest
     restores the expanded model bit for bit, and its optimizer too unless moments were reset. Raises the same errors as
     `expand`.
     """
-    source, output = Path(source), Path(output)
     source, output = Path(source), Path(output)
     parent = _parent(source)
     model = shrink_config(parent.model, drop_generations)

@@ -1,4 +1,4 @@
-"""Small ladders for tests of growth, each grown by a policy or an operator."""
+"""Small ladders for tests of growth, each grown by a policy."""
 
 from typing import Any
 

@@ -70,17 +70,17 @@ def test_settings_that_need_more_steps_than_a_stage_has_are_warnings(tmp_path: P
     assert f"{path}: warning: The ladder trains 36 steps, of which " in err
 
 
-IDENTITY = """
-name: identity
+STACKED = """
+name: stacked
 data: {source: python-stdlib, vocab_size: 300}
-model: {family: transformer, num_layers: 2, hidden_size: 32, num_heads: 2}
+model: {num_layers: 2, hidden_size: 32, num_heads: 2}
 stages:
-  - {name: d2, train_steps: 20}
+  - {name: d2, attention_tokens: 4, ffn_tokens: 8, train_steps: 20}
   - {name: d4, num_layers: 4, train_steps: 20}
-  - {name: d8, num_layers: 8, train_steps: 20}
+  - {name: d8, attention_tokens: 8, train_steps: 20}
 training: {sequence_length: 16, batch_size: 8}
 learning_rate: {peak: 1e-3}
-growth: {operator: identity-blocks}
+growth: {depth: copy-stack, allow_jump: true}
 evaluation: {every: 10}
 checkpoint: {every: 10}
 """
@@ -93,19 +93,19 @@ checkpoint: {every: 10}
 def test_validate_plan_and_run_reject_an_impossible_control_with_the_same_message(
     tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    path = file_of(tmp_path, f"{IDENTITY}controls: [{{kind: single-jump}}]\n")
+    path = file_of(tmp_path, f"{STACKED}controls: [{{kind: single-jump}}]\n")
     out, err = run_here(*command, path, expect=2)
     assert out == ""
-    reason = "identity-blocks cannot grow to num_layers 8; it can grow to num_layers from 3 to 4"
+    reason = "depth 'copy-stack' cannot add tokens to layers in the same growth; add them in another growth"
     message = f"controls.0.kind = 'single-jump': cannot be run for this ladder, leave it out: {reason}"
     assert err.removeprefix("growctl: ") == f"{path}: {message}\n"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["s.yaml"]
 
 
 def test_a_ladder_is_valid_without_its_impossible_control(tmp_path: Path) -> None:
-    path = file_of(tmp_path, IDENTITY)
+    path = file_of(tmp_path, STACKED)
     out, err = run_here("validate", path)
-    assert (out, err) == (f"{path}: identity is valid\n", "")
+    assert (out, err) == (f"{path}: stacked is valid\n", "")
 
 
 def test_a_choice_for_a_block_is_told_what_it_is() -> None:

@@ -155,9 +155,9 @@ def test_the_screen_shows_a_dead_generation(old, new, call):
 def test_transformers_have_no_gradients_of_tokens(old, dataset, call):
     small = write_trained(old.with_name("small"), dataset, TRANSFORMER)
     deep = old.with_name("deep")
-    expand_transformer(small, deep, TRANSFORMER.model_copy(update={"num_layers": 4}), "stack")
+    expand_transformer(small, deep, TRANSFORMER.model_copy(update={"num_layers": 4}))
     words = " ".join(call("verify", small, deep, *FEW).split())
-    assert "NEW was made from OLD by expand (stack); " in words
+    assert "NEW was made from OLD by expand (depth append); " in words
     assert "no gradient" not in words
     told = document(call("verify", small, deep, *FEW, "--json"))
     assert told["comparison"]["gradients"] is None

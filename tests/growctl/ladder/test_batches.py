@@ -164,7 +164,6 @@ def test_controls_train_each_size_once_and_a_single_jump_replaces_two_growths_or
 def test_something_must_differ_between_two_stages_of_the_same_size(
     family: str, second: dict[str, Any], problem: str | None
 ) -> None:
-    """A transformer needs no growth operator for that."""
     first = SMALL if family == "tokenformer" else {}
     if family == "transformer":
         second = {key: value for key, value in second.items() if key != "attention_tokens"}

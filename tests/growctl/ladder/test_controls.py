@@ -43,7 +43,7 @@ def transformer_ladder(*kinds: str) -> Schedule:
     """A ladder of Transformers, stacked to twice and four times the depth."""
     stages = [{"name": f"d{2**i}", "num_layers": 2 * 2**i, "train_steps": 50} for i in range(3)]
     model = {"family": "transformer", "num_layers": 2, "hidden_size": 16, "num_heads": 2}
-    return ladder(*kinds, model=model, stages=stages, growth={"operator": "stack", "allow_jump": True})
+    return ladder(*kinds, model=model, stages=stages, growth={"depth": "copy-stack", "allow_jump": True})
 
 
 @settings(max_examples=30)

@@ -68,16 +68,9 @@ OFFICIAL = {"kind": "official-growth"}
             "controls.0.kind",
         ),
         ({"stages.1.num_layers": 4, "stages.1.attention_tokens": 4, "stages.1.ramp_steps": 3}, "stages.1.ramp_steps"),
-        (
-            TRANSFORMER
-            | {"stages.1.num_layers": 4, "growth.depth": "interleave", "growth.operator": "identity-blocks"},
-            "growth.depth",
-        ),
+        (TRANSFORMER | {"stages.1.num_layers": 4, "growth.depth": "copy-stack"}, "growth.depth"),
         (ONE_TRANSFORMER | {"model.num_layers": 0}, "model.num_layers"),
-        (
-            TRANSFORMER | {"stages.0.num_layers": 0, "stages.1.num_layers": 4, "growth.operator": "identity-blocks"},
-            "stages.0.num_layers",
-        ),
+        (TRANSFORMER | {"stages.0.num_layers": 0, "stages.1.num_layers": 4}, "stages.0.num_layers"),
     ],
 )
 def test_a_mistake_in_depth_gives_one_line(changes: dict[str, Any], paths: str) -> None:

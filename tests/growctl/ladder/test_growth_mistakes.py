@@ -21,11 +21,7 @@ NO_DECAY_CUT = (
 )
 ONE_KIND = "is for a tokenformer; a grown transformer has no old and new tokens"
 NO_COMPARISON: dict[str, Any] = {"controls": []}
-STACK = TRANSFORMER | {"growth": {"operator": "stack", "allow_jump": True}, "stages.1.num_layers": 4}
-NET2NET = (
-    "net2net cannot grow to hidden_size {}, num_heads {}, ffn_size {}; it can grow to hidden_size 32 and num_heads 2 "
-    "times one integer, ffn_size 128 or more, one of them larger"
-)
+STACK = TRANSFORMER | {"growth": {"depth": "copy-stack", "allow_jump": True}, "stages.1.num_layers": 4}
 
 
 def growing(**growth: Any) -> dict[str, Any]:
@@ -56,7 +52,6 @@ def growing(**growth: Any) -> dict[str, Any]:
         (growing(when="flat"), "growth.when"),
         (growing(when="slope", slope=0), "growth.slope"),
         (growing(slope_window=1), "growth.slope_window"),
-        (growing(operator="stak"), "growth.operator"),
         ({"growth": None}, "growth"),
         # policies
         (growing(tau="recompute"), "stages.1"),
@@ -87,12 +82,10 @@ def growing(**growth: Any) -> dict[str, Any]:
         ({"stages.1.layers": [0]}, "controls.0.kind"),
         ({"stages.1.layers": [0], "stages.1.attention_tokens": 4} | NO_COMPARISON, "stages.1"),
         # families
-        (growing(operator="stack"), "growth.operator"),
         ({"stages.1.ffn_size": 64}, "stages.1.ffn_size"),
         (STACK | {"stages.1.ffn_tokens": 8}, "stages.1.ffn_tokens"),
         (STACK | {"stages.1.layers": [0]}, "stages.1.layers"),
-        (TRANSFORMER | {"stages.1.num_layers": 4}, "growth.operator"),
-        (STACK | growing(operator="stack"), "growth.operator"),
+        (STACK | growing(depth="copy-stack"), "growth.depth"),
         (STACK | {"growth.old_tokens": "freeze"}, "growth.old_tokens"),
         (STACK | {"growth.lr_scale": [1.0, 0.1]}, "growth.lr_scale"),
         (STACK | {"growth.weight_decay": [0.0]}, "growth.weight_decay"),
@@ -100,17 +93,12 @@ def growing(**growth: Any) -> dict[str, Any]:
         (STACK | {"growth.preset": "official"}, "growth.preset"),
         (STACK | {"growth.copy_noise": 0.3}, "growth.copy_noise"),
         # a transformer's sizes
-        (TRANSFORMER | growing(operator="net2net"), "stages.1"),
-        (TRANSFORMER | growing(operator="net2net") | {"stages.1.ffn_size": 64}, "stages.1"),
-        (TRANSFORMER | growing(operator="net2net") | {"stages.1.hidden_size": 48}, "stages.1"),
-        (TRANSFORMER | growing(operator="net2net") | {"stages.1.hidden_size": 40}, "stages.1"),
-        (
-            TRANSFORMER | growing(operator="hypercloning") | {"stages.1.hidden_size": 64, "stages.1.ffn_size": 300},
-            "stages.1",
-        ),
+        (TRANSFORMER, "stages.1"),
+        (TRANSFORMER | {"stages.1.ffn_size": 64}, "stages.1"),
+        (TRANSFORMER | {"stages.1.hidden_size": 48}, "stages.1"),
+        (TRANSFORMER | {"stages.1.hidden_size": 40}, "stages.1"),
+        (TRANSFORMER | {"stages.1.hidden_size": 64, "stages.1.ffn_size": 200}, "stages.1"),
         (STACK | {"stages.1.num_layers": 3}, "stages.1"),
-        (STACK | {"stages.1.hidden_size": 64}, "stages.1"),
-        (TRANSFORMER | growing(operator="identity-blocks") | {"stages.1.num_layers": 5}, "stages.1"),
         (STACK | {"stages.0.hidden_size": 40}, "stages.0"),
         (ONE_TRANSFORMER | {"stages.0.hidden_size": 40}, "stages.0"),
     ],
@@ -120,11 +108,10 @@ def test_a_mistake_in_a_growth_gives_one_line(changes: dict[str, Any], paths: st
 
 
 def test_several_mistakes_in_a_growth_are_reported_together() -> None:
-    data = changed(growing(init="copy", copy_noise=0.1, operator="stack", slope=1.0))
+    data = changed(growing(init="copy", copy_noise=0.1, slope=1.0))
     assert message_of(parse, data).splitlines() == [
-        "s.yaml: 3 problems",
+        "s.yaml: 2 problems",
         "  growth.slope = 1.0: goes with growth.when = 'slope', which needs it",
-        "  growth.operator = 'stack': is for a transformer; a tokenformer grows by growth.init",
         "  growth: init 'copy' cannot be combined with tau 'ramp'; use init 'copy' with tau 'recompute'",
     ]
 

@@ -23,7 +23,7 @@ STAGE_KEYS = (
 )
 GROWTH_KEYS = (
     "preset, init, tau, ramp, anneal, depth, copy_noise, moments, allow_jump, old_tokens, lr_scale, weight_decay, "
-    "rewarmup, when, slope, slope_window, operator"
+    "rewarmup, when, slope, slope_window"
 )
 TRANSFORMER_STAGES = {f"stages.{i}.{key}": None for i in (0, 1) for key in ("attention_tokens", "ffn_tokens")}
 MODEL_KEYS = (
@@ -143,8 +143,8 @@ def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
         ({"stages.1.name": "small"}, "stages.1.name"),
         ({"model.score_function": "softmax"}, "stages.1"),
         (
-            {"model.family": "transformer", "controls": [], "stages.1.num_layers": 4} | TRANSFORMER_STAGES,
-            "growth.operator",
+            {"model.family": "transformer", "controls": [], "stages.1.num_layers": 1} | TRANSFORMER_STAGES,
+            "stages.1",
         ),
         ({"learning_rate.final": 0.1}, "learning_rate.final"),
         ({"launch.micro_batch_size": 3}, "launch.micro_batch_size"),

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.trains
 SHORT = ("stages.0.train_steps=12", "stages.1.train_steps=15", "evaluation.every=10")
 TRANSFORMER = """
   - {name: small, train_steps: 12}
-  - {name: large, hidden_size: 64, train_steps: 15}
+  - {name: large, hidden_size: 64, num_layers: 3, train_steps: 15}
 """
 
 
@@ -144,7 +144,7 @@ def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same_on_packed_
     assert "stage small" not in run(*arguments[0])[0]
 
 
-def test_a_transformer_is_widened_by_a_peers_operator_without_a_jump(tmp_path):
+def test_a_transformer_grows_in_width_and_depth_without_a_jump(tmp_path):
     text = SCHEDULE[: SCHEDULE.index("\n  - {name: small")] + TRANSFORMER + SCHEDULE[SCHEDULE.index("training:") :]
     text = text.replace("model: {", "model: {family: transformer, ")
     schedule = write_schedule(tmp_path, text)
@@ -152,7 +152,6 @@ def test_a_transformer_is_widened_by_a_peers_operator_without_a_jump(tmp_path):
         "run",
         schedule,
         "evaluation.every=10",
-        "growth.operator=hypercloning",
         "growth.copy_noise=0.3",
         "--runs-dir",
         tmp_path,

@@ -22,7 +22,7 @@ from growctl.runs.stages import StageStatus
 from growctl.runs.status import RunStatus, being_prepared, find_status
 from growctl.runs.status_sections import runs_section
 from growctl.text.terminal import print_sections
-from tests.growctl.cli.test_validate import IDENTITY
+from tests.growctl.cli.test_validate import STACKED
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here
 from tests.growctl.runs.hand_made import KILLED, LAUNCHED, HandMade, only, printed, stages_of
 
@@ -155,14 +155,14 @@ def test_controls_are_listed_below_their_ladder_even_before_they_start(tmp_path)
 
 
 def test_a_finished_ladder_whose_controls_cannot_be_planned_is_finished_and_the_reason_is_noted(tmp_path):
-    text = f"{IDENTITY.replace('name: identity', '')}controls: [{{kind: single-jump}}]\n"
+    text = f"{STACKED.replace('name: stacked', '')}controls: [{{kind: single-jump}}]\n"
     made = HandMade(tmp_path, text=text)
     for stage in ("0-d2", "1-d4", "2-d8"):
         made.finishes(stage, 20)
     status = only(tmp_path)
     assert (status.name, status.state, stages_of(status)[-1]) == ("tiny", "finished", "d8 done 20/20")
     [note] = status.notes
-    rejected = "identity-blocks cannot grow to num_layers 8; it can grow to num_layers from 3 to 4"
+    rejected = "depth 'copy-stack' cannot add tokens to layers in the same growth; add them in another growth"
     assert note.startswith(f"its controls cannot be planned: {rejected}")
 
 

@@ -44,7 +44,6 @@ DEFAULTS: dict[str, Any] = {
     "when": "fixed",
     "slope": None,
     "slope_window": 5,
-    "operator": None,
 }
 PRESETS: dict[Preset, dict[str, Any]] = {
     "growctl-default": {},
@@ -76,7 +75,6 @@ ANY_GROWTH = st.fixed_dictionaries(
         "when": st.sampled_from(["fixed", "slope"]),
         "slope": st.one_of(st.none(), st.floats(1e-30, 1.0)),
         "slope_window": st.integers(2, 9),
-        "operator": st.sampled_from([None, "net2net", "hypercloning", "stack", "identity-blocks"]),
     },
 )
 """Growth blocks whose keys are each valid by themselves."""
@@ -178,10 +176,10 @@ def test_a_schedules_dump_reloads_to_an_equal_schedule_and_so_do_its_controls(gr
         assert control.schedule.growth == schedule.growth
 
 
-def test_layers_and_operators_survive_the_dump_and_controls_drop_them() -> None:
+def test_layers_and_depths_survive_the_dump_and_controls_drop_them() -> None:
     uneven = ladder((4, 8), (6, 8, [0, 2]), (9, 9), controls=[{"kind": "transformer-scratch"}])
-    operator = {"operator": "stack", "allow_jump": True}
-    stacked = transformer_ladder({}, {"num_layers": 4}, growth=operator, controls=[{"kind": "transformer-scratch"}])
+    stack = {"depth": "copy-stack", "allow_jump": True}
+    stacked = transformer_ladder({}, {"num_layers": 4}, growth=stack, controls=[{"kind": "transformer-scratch"}])
     for schedule in (uneven, stacked):
         assert parse(written_out(schedule)) == schedule
         (control,) = plan_controls(schedule)
@@ -406,33 +404,27 @@ def test_the_preset_decides_whether_old_groups_keep_adams_steps(preset: str, kep
 @pytest.mark.parametrize(
     ("growth", "stages", "sizes"),
     [
-        ({"operator": "net2net"}, [{"hidden_size": 64}], [(2, 32, 2, 128), (2, 64, 4, 256)]),
-        ({"operator": "net2net"}, [{"ffn_size": 129}], [(2, 32, 2, 128), (2, 32, 2, 129)]),
+        ({}, [{"ffn_size": 200}, {"hidden_size": 64}], [(2, 32, 2, 128), (2, 32, 2, 200), (2, 64, 4, 400)]),
+        ({}, [{"hidden_size": 96, "ffn_size": 400, "num_layers": 3}], [(2, 32, 2, 128), (3, 96, 6, 400)]),
         (
-            {"operator": "net2net"},
-            [{"ffn_size": 200}, {"hidden_size": 64}],
-            [(2, 32, 2, 128), (2, 32, 2, 200), (2, 64, 4, 400)],
-        ),
-        ({"operator": "net2net"}, [{"hidden_size": 96, "ffn_size": 400}], [(2, 32, 2, 128), (2, 96, 6, 400)]),
-        (
-            {"operator": "hypercloning", "copy_noise": 0.3},
+            {"copy_noise": 0.3},
             [{"hidden_size": 64}, {"hidden_size": 192}],
             [(2, 32, 2, 128), (2, 64, 4, 256), (2, 192, 12, 768)],
         ),
         (
-            {"operator": "stack", "allow_jump": True},
+            {"depth": "copy-stack", "allow_jump": True},
             [{"num_layers": 4}, {"num_layers": 12}],
             [(2, 32, 2, 128), (4, 32, 2, 128), (12, 32, 2, 128)],
         ),
         (
-            {"operator": "identity-blocks"},
+            {"depth": "interleave"},
             [{"num_layers": 3}, {"num_layers": 6}],
             [(2, 32, 2, 128), (3, 32, 2, 128), (6, 32, 2, 128)],
         ),
     ],
     ids=str,
 )
-def test_a_transformer_ladder_plans_the_sizes_of_its_operator(
+def test_a_transformer_ladder_plans_the_sizes_of_its_stages(
     growth: dict[str, Any], stages: list[dict[str, Any]], sizes: list[tuple[int, ...]]
 ) -> None:
     schedule = transformer_ladder({}, *stages, growth=growth)
@@ -447,8 +439,7 @@ def test_a_transformer_ladder_plans_the_sizes_of_its_operator(
 
 
 def test_the_first_stage_of_a_transformer_can_set_its_own_sizes() -> None:
-    stack = {"operator": "stack", "allow_jump": True}
-    schedule = transformer_ladder({"hidden_size": 64, "num_layers": 3}, {"num_layers": 6}, growth=stack)
+    schedule = transformer_ladder({"hidden_size": 64, "num_layers": 3}, {"num_layers": 6}, growth={})
     first, second = (plan.model for plan in plan_stages(schedule))
     assert isinstance(first, TransformerConfig)
     assert (first.num_layers, first.hidden_size, first.num_heads, first.ffn_size) == (3, 64, 4, 256)

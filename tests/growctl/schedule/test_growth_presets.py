@@ -31,7 +31,6 @@ OTHER_VALUES: dict[str, list[Any]] = {
     "when": ["fixed", "slope"],
     "slope": [None, 1e-9],
     "slope_window": [3],
-    "operator": [None, "stack"],
 }
 """Values for every key of the growth block except the preset."""
 DECIDES = ("init", "tau", "copy_noise", "moments")

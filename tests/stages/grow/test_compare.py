@@ -235,16 +235,16 @@ def test_lineage_is_known_only_between_parent_and_child(grown, old, tmp_path, da
 
 
 @pytest.mark.parametrize(
-    ("operator", "sizes", "preserved"),
+    ("depth", "sizes", "preserved"),
     [
-        ("hypercloning", {"hidden_size": 48, "num_heads": 6, "ffn_size": 96}, True),
-        ("identity-blocks", {"num_layers": 3}, True),
-        ("stack", {"num_layers": 4}, False),
+        ("append", {"hidden_size": 48, "num_heads": 6, "ffn_size": 96}, True),
+        ("interleave", {"num_layers": 3}, True),
+        ("copy-stack", {"num_layers": 4}, False),
     ],
 )
-def test_transformers_are_compared_without_token_statistics(tmp_path, dataset, operator, sizes, preserved):
+def test_transformers_are_compared_without_token_statistics(tmp_path, dataset, depth, sizes, preserved):
     old = write_trained(tmp_path / "old", dataset, TRANSFORMER)
-    expand_transformer(old, tmp_path / "new", TRANSFORMER.model_copy(update=sizes), operator)
+    expand_transformer(old, tmp_path / "new", TRANSFORMER.model_copy(update=sizes), depth=depth)
     found = compare(old, tmp_path / "new", dataset, **TEXT)
     assert (found.verdict == "preserved", found.lineage.growth.preserves, found.breaks_promise) == (
         preserved,
