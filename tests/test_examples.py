@@ -42,7 +42,7 @@ def test_ladder_in_one_file_computes_what_growctl_computes(tmp_path):
     run("run", tmp_path / "ladder.yaml", "--runs-dir", tmp_path / "runs")
     [manifest] = RunsPaths(tmp_path / "runs").dataset_manifests()
     split = TokenSplit(manifest.parent, "train")
-    ladder = Ladder(split.read(0, split.num_tokens), RECIPE)
+    ladder = Ladder(split.read(0, len(split)), RECIPE)
     for number, stage in enumerate(STAGES):
         directory = tmp_path / f"runs/ladder/stages/{number}-{number}"
         if number:

@@ -6,11 +6,11 @@ file belong to train.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -19,7 +19,7 @@ from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_files, link_or_copy, sync_path, write_file
 from stages.corpus.tasks import OnProgress, Progress
-from stages.corpus.token_files import TokenFiles, open_token_files
+from stages.corpus.token_files import TokenFile, open_token_files
 from stages.corpus.tokenizer import read_tokenizer
 from stages.counted import counted
 from stages.data.dataset import (
@@ -48,18 +48,18 @@ class DataImportDocument:
     """Its files that are hard links to those of the source, so that they take no space."""
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Consecutive documents of token files that belong to one split: tokens `start` to `stop`."""
+class Piece(NamedTuple):
+    """Consecutive documents of a token file that belong to one split: tokens `start` to `stop`."""
 
-    files: TokenFiles
+    file: TokenFile
     start: int
     stop: int
 
-    def ends(self, start: int, stop: int) -> Int64Array:
-        """Where its documents end that end in tokens `start` to `stop`."""
-        ends = self.files.ends
-        return ends[(ends > start) & (ends <= stop)]
+    @property
+    def ends(self) -> Int64Array:
+        """Where its documents end, in tokens from the start of the file."""
+        ends = self.file.ends
+        return ends[(ends > self.start) & (ends <= self.stop)]
 
 
 def import_tokens(
@@ -84,7 +84,7 @@ def import_tokens(
     end_of_text_id = loaded.token_to_id(end_of_text)
     assert end_of_text_id is not None  # read_tokenizer rejects a tokenizer without it
     progress.say("checking indices")
-    train, held_out = ([files for path in paths for files in open_token_files(path)] for paths in (sources, validation))
+    train, held_out = ([file for path in paths for file in open_token_files(path)] for paths in (sources, validation))
     splits = _split_pieces(train, held_out, validation_fraction)
     pieces = [piece for split in SPLITS for piece in splits[split]]
     advance = progress.meter("reading tokens", sum(piece.stop - piece.start for piece in pieces)).advance
@@ -131,27 +131,27 @@ def import_tokens(
 
 
 def _split_pieces(
-    train: Sequence[TokenFiles], validation: Sequence[TokenFiles], validation_fraction: float
+    train: Sequence[TokenFile], validation: Sequence[TokenFile], validation_fraction: float
 ) -> dict[SplitName, list[Piece]]:
     """The documents of each split: all of the files given for it or, if none are given for validation, the last
     documents of every file. Raises DataError if a file is given twice or a split gets no tokens.
     """
-    paths = [path.resolve() for files in (*train, *validation) for path in files.paths]
+    paths = [file.path.resolve() for file in (*train, *validation)]
     if twice := [path for path in paths if paths.count(path) > 1]:
         raise DataError(f"{twice[0]} is given twice; name each file once, for training or for validation")
     pieces: dict[SplitName, list[Piece]] = {
         "train": [],
-        "validation": [Piece(files, 0, len(files.tokens)) for files in validation],
+        "validation": [Piece(file, 0, len(file.tokens)) for file in validation],
     }
-    for files in train:
-        left = len(files.ends) - (0 if validation else round(len(files.ends) * validation_fraction))
-        cut = int(files.ends[left - 1]) if left else 0
-        pieces["train"].append(Piece(files, 0, cut))
-        pieces["validation"].append(Piece(files, cut, len(files.tokens)))
+    for file in train:
+        left = len(file.ends) - (0 if validation else round(len(file.ends) * validation_fraction))
+        cut = int(file.ends[left - 1]) if left else 0
+        pieces["train"].append(Piece(file, 0, cut))
+        pieces["validation"].append(Piece(file, cut, len(file.tokens)))
     splits = {name: [piece for piece in pieces[name] if piece.start < piece.stop] for name in SPLITS}
     for name in SPLITS:
         if not splits[name]:
-            num_documents = sum(len(files.ends) for files in train)
+            num_documents = sum(len(file.ends) for file in train)
             raise DataError(
                 f"--validation-fraction {validation_fraction} of {counted(num_documents, 'document')} leaves no tokens"
                 f" for {name}; choose another, or name other files"
@@ -161,7 +161,7 @@ def _split_pieces(
 
 def _token_bytes(pieces: Sequence[Piece], vocab_size: int) -> Literal[2, 4]:
     """The width of the dataset's tokens: that of the files if all have the same, so that none needs a copy."""
-    widths = {piece.files.dtype.itemsize for piece in pieces}
+    widths = {piece.file.tokens.itemsize for piece in pieces}
     return 2 if widths == {2} or (widths != {4} and vocab_size <= 2**16) else 4
 
 
@@ -173,29 +173,24 @@ def _examine(
     Returns the UTF-8 bytes of the text, the number of documents, of those that do not end in the end of text, and of
     ends of text before the end of their document.
     """
-    lengths, tokens, ends = (
-        _bytes_by_token(tokenizer, vocab_size),
-        piece.files.tokens,
-        piece.ends(piece.start, piece.stop),
-    )
-    num_bytes = num_unended = num_ends = 0
+    lengths, tokens, ends = _bytes_by_token(tokenizer, vocab_size), piece.file.tokens, piece.ends
+    num_bytes = num_ends = 0
     for start, stop in chunks(piece.stop, piece.start):
-        ids = tokens.read(start, stop - start)
+        ids = tokens[start:stop].astype(np.int64)
         wrong = (ids < 0) | (ids >= vocab_size)
         if wrong.any():
             position = int(wrong.argmax())
             raise DataError(
-                f"{piece.files.name}: token {start + position:,} is {ids[position]:,}, but the tokenizer's ids go"
+                f"{piece.file.path}: token {start + position:,} is {ids[position]:,}, but the tokenizer's ids go"
                 f" from 0 to {vocab_size - 1:,}; give the tokenizer that wrote these files with --tokenizer"
             )
         num_bytes += 0 if lengths is None else int(lengths[ids].sum())
         num_ends += int(np.count_nonzero(ids == end_of_text_id))
-        first, last = np.searchsorted(ends, [start, stop], side="right")
-        num_unended += int(np.count_nonzero(ids[ends[first:last] - 1 - start] != end_of_text_id))
         on_tokens(stop - start)
+    num_unended = int(np.count_nonzero(tokens[ends - 1] != end_of_text_id))
     if lengths is None:
         for start, stop in pairwise([piece.start, *ends.tolist()]):
-            num_bytes += len(tokenizer.decode(tokens.read(start, stop - start).tolist()).encode())
+            num_bytes += len(tokenizer.decode(tokens[start:stop].tolist()).encode())
     return num_bytes, len(ends), num_unended, num_ends - (len(ends) - num_unended)
 
 
@@ -214,40 +209,25 @@ def _bytes_by_token(tokenizer: Tokenizer, vocab_size: int) -> Int64Array | None:
 
 
 def _write_files(staging: Path, split: SplitName, pieces: Sequence[Piece], token_bytes: int) -> tuple[DatasetFile, ...]:
-    """Writes the shards of a split and their indices."""
+    """Writes a shard for each piece: the token file itself where possible, which a later piece may share."""
     (staging / split).mkdir()
     lengths: dict[str, int | None] = {}
     """By file, the tokens of a shard that belong to the split; None for all."""
-    shards = ((piece, *shard) for piece in pieces for shard in _shards(piece, token_bytes))
-    for number, (piece, start, stop, path) in enumerate(shards):
+    for number, (file, start, stop) in enumerate(pieces):
         name = f"{split}/{number:05d}.ds"
-        if path:
-            link_or_copy(path.resolve(), staging / name)  # os.link would link a symbolic link itself
-        else:
-            with (staging / name).open("wb") as file:
+        if start or file.tokens.itemsize != token_bytes:
+            with (staging / name).open("wb") as shard:
                 for first, last in chunks(stop, start):
-                    file.write(piece.files.tokens.read(first, last - first).astype(f"<u{token_bytes}").tobytes())
+                    shard.write(file.tokens[first:last].astype(f"<u{token_bytes}").tobytes())
             sync_path(staging / name)
+        else:
+            link_or_copy(file.path.resolve(), staging / name)  # os.link would link a symbolic link itself
         whole = (staging / name).stat().st_size == (stop - start) * token_bytes
         lengths[name] = None if whole else stop - start
-        if len(ends := piece.ends(start, stop) - start):
-            write_file(staging / f"{name}.index", ends.astype("<u8").tobytes())
-            lengths[f"{name}.index"] = None
+        write_file(staging / f"{name}.index", (pieces[number].ends - start).astype("<u8").tobytes())
+        lengths[f"{name}.index"] = None
     hashes = hash_files(staging / name for name in lengths)
     return tuple(
         DatasetFile(name=name, bytes=(staging / name).stat().st_size, sha256=sha256, num_tokens=length)
         for (name, length), sha256 in zip(lengths.items(), hashes, strict=True)
     )
-
-
-def _shards(piece: Piece, token_bytes: int) -> Iterator[tuple[int, int, Path | None]]:
-    """The first token and the end of each shard of a piece, and the file that it is; None if it must be copied."""
-    if piece.start or piece.files.dtype.itemsize != token_bytes:
-        yield piece.start, piece.stop, None
-        return
-    start = 0
-    for path in piece.files.paths:
-        stored = path.stat().st_size // token_bytes
-        if (length := min(stored, piece.stop - start)) > 0:
-            yield start, start + length, path
-        start += stored

@@ -7,10 +7,11 @@ several, and neither moving or renaming files nor changing the number of workers
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -22,7 +23,7 @@ from stages.corpus.tasks import Progress
 from stages.counted import counted
 from stages.data.dataset import CONTENT_HASH_BYTES
 from stages.data.errors import DataError, Interrupted, Unreadable, reading
-from stages.data.spec import BadRecordKind, DataSpec, SkippedRecords, SplitName
+from stages.data.spec import BAD_RECORDS, DataSpec, SkippedRecords, SplitName
 
 CHOICE_VERSION = 3
 """Version of the rules that cut and split documents. It is part of a dataset's key."""
@@ -65,16 +66,13 @@ class Skipped:
 
     def join(self, later: SkippedRecords) -> None:
         """Adds what another pass over later files has skipped. Raises DataError beyond the limit."""
-        kinds: tuple[BadRecordKind, ...] = get_args(BadRecordKind)
-        counts = {kind: self.records.counts.get(kind, 0) + later.counts.get(kind, 0) for kind in kinds}
-        self.records = SkippedRecords(
-            counts={kind: count for kind, count in counts.items() if count},
-            first=(*self.records.first, *later.first)[:NAMED_BAD_RECORDS],
-        )
+        counts = Counter(self.records.counts) + Counter(later.counts)
+        first = (*self.records.first, *later.first)[:NAMED_BAD_RECORDS]
+        self.records = SkippedRecords(counts={kind: counts[kind] for kind in BAD_RECORDS if counts[kind]}, first=first)
         if self.records.total > (most := self._spec.most_bad_records or DEFAULT_MOST_BAD_RECORDS):
             raise DataError(
                 f"data.most_bad_records: the source has more than {counted(most, 'bad record')}, such as"
-                f" {', '.join(self.records.first)}. Repair them, or set a higher limit"
+                f" {', '.join(first)}. Repair them, or set a higher limit"
             )
 
 

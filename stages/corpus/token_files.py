@@ -13,55 +13,45 @@ padding:
     int64     D bounds of documents, in sequences: 0, ..., S
     int8      S modes; only in Megatron's files for text with images: 0 is text
 
-The Pile as published for Pythia has its .bin in parts, PREFIX-00000-of-00132.bin and so on, with one index. They are
-read as they are. The definition: megatron/core/datasets/indexed_dataset.py of NVIDIA/Megatron-LM, and
+The definition: megatron/core/datasets/indexed_dataset.py of NVIDIA/Megatron-LM, and
 megatron/data/indexed_dataset.py of EleutherAI/gpt-neox, which knows no modes and gives code 6 and 7 other names.
 
 **datatrove**. NAME.ds holds tokens of 2 or 4 bytes (unsigned, little-endian) and nothing else. NAME.ds.index holds the
 end of each document as uint64, in tokens. The definition: TokenizedFile in datatrove/pipeline/tokens/tokenizer.py.
 """
 
-import glob
-import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stages.data.errors import DataError
-from stages.data.tokens import Int64Array, Numbers, mapped
+from stages.data.tokens import Int64Array, mapped
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Types of tokens by their codes. The others are floating-point types."""
 _HEADER = struct.Struct("<9sQBQQ")
-_PART = re.compile(r"-(\d{5})-of-(\d{5})\.bin")
 
 
 @dataclass(frozen=True)
-class TokenFiles:
-    """The tokens of some documents, one document after another, in one file or in several that follow each other."""
+class TokenFile:
+    """The tokens of some documents, one document after another."""
 
-    name: Path
-    """What the user calls them."""
+    path: Path
+    """The file of the tokens: nothing but numbers of the type of `tokens`."""
 
-    paths: tuple[Path, ...]
-    """The files of the tokens: nothing but numbers of `dtype`. A document may begin in one and end in the next."""
-
-    dtype: np.dtype[Any]
-    """An integer type, little-endian."""
-
-    tokens: Numbers
-    """All tokens, read from disk on use. Ids are not checked."""
+    tokens: npt.NDArray[np.integer]
+    """All tokens, little-endian, read from disk on use. Ids are not checked."""
 
     ends: Int64Array
     """Where each document that has tokens ends, in tokens from the start. The last ends where the tokens end."""
 
 
-def open_token_files(path: Path) -> list[TokenFiles]:
+def open_token_files(path: Path) -> list[TokenFile]:
     """The token files called `path`, in the order of their names if it is a folder.
 
     `path` is PREFIX, PREFIX.idx or PREFIX.bin for Megatron's and GPT-NeoX's, NAME.ds for datatrove's. Raises DataError
@@ -77,7 +67,7 @@ def open_token_files(path: Path) -> list[TokenFiles]:
     return [open_megatron(path.with_suffix("") if path.suffix in (".idx", ".bin") else path)]
 
 
-def _open_datatrove(path: Path) -> TokenFiles:
+def _open_datatrove(path: Path) -> TokenFile:
     num_bytes, index_bytes = _file_bytes(path), _file_bytes(Path(f"{path}.index"))
     ends = mapped(Path(f"{path}.index"), "<u8").view("<i8")
     num_tokens = int(ends[-1]) if len(ends) else 0
@@ -87,16 +77,16 @@ def _open_datatrove(path: Path) -> TokenFiles:
             f"{path} has {num_bytes:,} bytes, but its documents end after {num_tokens:,} tokens of 2 or 4 bytes: it"
             " or its index is damaged, or they do not belong together"
         )
-    return TokenFiles(path, (path,), np.dtype(f"<u{size}"), Numbers.join([mapped(path, f"<u{size}")]), _rising(ends))
+    return TokenFile(path, mapped(path, f"<u{size}"), _rising(ends))
 
 
-def open_megatron(prefix: Path) -> TokenFiles:
-    """The documents of `prefix`.idx and `prefix`.bin (or its parts).
+def open_megatron(prefix: Path) -> TokenFile:
+    """The documents of `prefix`.idx and `prefix`.bin.
 
     Raises DataError, which names the file and what is wrong in it, if they are not what the definition says.
     """
-    path, paths = Path(f"{prefix}.idx"), _bin_paths(prefix)
-    num_bytes, bin_bytes = _file_bytes(path), sum(map(_file_bytes, paths))
+    path, tokens_path = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+    bin_bytes, num_bytes = _file_bytes(tokens_path), _file_bytes(path)
     with path.open("rb") as file:
         header = file.read(_HEADER.size)
     magic, version, code, num_sequences, num_bounds = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
@@ -107,7 +97,7 @@ def open_megatron(prefix: Path) -> TokenFiles:
             " --dataset-impl mmap"
         )
     dtype, tables = np.dtype(TYPES[code]), _HEADER.size + 12 * num_sequences + 8 * num_bounds
-    if num_bytes not in (tables, tables + num_sequences) or any(_file_bytes(part) % dtype.itemsize for part in paths):
+    if num_bytes not in (tables, tables + num_sequences) or bin_bytes % dtype.itemsize:
         raise DataError(
             f"{path} has {num_bytes:,} bytes and its .bin {bin_bytes:,}, but its header says {num_sequences:,}"
             f" sequences and {num_bounds:,} bounds of documents, which take {tables:,}, and tokens of"
@@ -127,25 +117,12 @@ def open_megatron(prefix: Path) -> TokenFiles:
     if wrong:
         raise DataError(f"{path} is damaged or belongs to another .bin: {wrong}")
     ends = _rising(np.append(starts, bin_bytes)[bounds[1:]] // dtype.itemsize)
-    return TokenFiles(prefix, tuple(paths), dtype, Numbers.join([mapped(part, dtype) for part in paths]), ends)
+    return TokenFile(tokens_path, mapped(tokens_path, dtype), ends)
 
 
 def _rising(ends: Int64Array) -> Int64Array:
     """Ends without those of documents that have no tokens."""
     return ends[np.diff(ends, prepend=0) > 0]
-
-
-def _bin_paths(prefix: Path) -> list[Path]:
-    """`prefix`.bin or, without it, all its parts."""
-    whole = Path(f"{prefix}.bin")
-    if whole.exists():
-        return [whole]
-    names = [path.name for path in prefix.parent.glob(f"{glob.escape(prefix.name)}-*.bin")]
-    counts = {int(match[2]) for name in names if (match := _PART.fullmatch(name, len(prefix.name)))}
-    if len(counts) != 1:
-        raise DataError(f"{whole} does not exist, and there is no one set of parts of it ({prefix.name}-00000-of-...)")
-    count = counts.pop()
-    return [Path(f"{prefix}-{number:05d}-of-{count:05d}.bin") for number in range(count)]
 
 
 def _file_bytes(path: Path) -> int:

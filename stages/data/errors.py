@@ -10,9 +10,6 @@ from model.errors import UserError
 MOST_SAID = 300
 """The most characters of another library's message to include."""
 
-PACKAGES = {"libarchive": "libarchive-c", "smbclient": "smbprotocol"}
-"""Modules whose package has another name."""
-
 REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -43,8 +40,7 @@ def reading(what: str, way_out: str = "") -> Iterator[None]:
         raise DataError(f"{what} is not UTF-8 text ({error})") from error
     except Exception as error:  # every library has its own error classes
         names = (cause.name for cause in _causes(error) if isinstance(cause, ModuleNotFoundError) and cause.name)
-        modules = (name.partition(".")[0] for name in names)
-        install = next((f"to read it, `pip install {PACKAGES.get(module, module)}`" for module in modules), "")
+        install = next((f"to read it, `pip install {name.partition('.')[0]}`" for name in names), "")
         both = " and " if way_out.startswith("set ") else ", or "  # a store needs its package and its credentials
         ways = both.join(way for way in (install, way_out) if way)
         advice = f". {ways[0].upper()}{ways[1:]}" if ways else ""

@@ -181,7 +181,7 @@ class ShardCache:
 
 
 class RemoteFiles:
-    """The files below a URL. Safe in threads. Connects on first use, again after a fork."""
+    """The files below a URL. Safe in threads. Connects on first use."""
 
     def __init__(self, url: str, retry_seconds: float) -> None:
         self.url = url.rstrip("/")

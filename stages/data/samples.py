@@ -24,8 +24,7 @@ class TrainingSamples:
 
     `WindowOrder` says in which order an epoch uses the windows of a source, and `Mixture` which source a window comes
     from. A sample is a window or, with a longer `window_length`, a piece of one (stages/data/order.py). With packing,
-    windows are those of `PackedWindows`, the same in every epoch. A pickle holds no tokens: whoever loads it opens the
-    dataset again.
+    windows are those of `PackedWindows`, the same in every epoch.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class TrainingSamples:
         weights throughout. `window_length`: the longest context of the ladder, a multiple of `sequence_length`; by
         default that itself. Raises DataError if a split is damaged or shorter than one window.
         """
-        self._opened = (dataset_dir, sequence_length, seed, tuple(spans), when_exhausted, packing, window_length)
         self._length, window_length = sequence_length, window_length or sequence_length
         self.per_window = window_length // sequence_length
         """Samples of a window."""
@@ -61,9 +59,6 @@ class TrainingSamples:
         end = self.mixture.end if self.mixture else None
         end = None if end is None else end * self.per_window
         self._blocks, self._expected = Blocks(self.places, end), Blocks(self.places, end)
-
-    def __reduce__(self) -> tuple[type["TrainingSamples"], tuple[object, ...]]:
-        return TrainingSamples, self._opened
 
     def places(self, first_index: int, count: int) -> Int64Array:
         """The source of each sample, and where in its stream it starts: (count, 2).

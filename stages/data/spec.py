@@ -22,6 +22,7 @@ SPLITS: tuple[SplitName, ...] = ("train", "validation")
 BadRecordPolicy = Literal["stop", "skip"]
 BadRecordKind = Literal["not JSON", "no text", "null", "not UTF-8"]
 """A line that is no JSON; a record without a text under `data.text_key`; null there; bytes that are not UTF-8."""
+BAD_RECORDS: tuple[BadRecordKind, ...] = get_args(BadRecordKind)
 
 
 class SkippedRecords(Strict):
@@ -39,7 +40,7 @@ class SkippedRecords(Strict):
         return sum(self.counts.values())
 
     def __str__(self) -> str:
-        kinds = ", ".join(f"{self.counts[kind]:,} {kind}" for kind in get_args(BadRecordKind) if kind in self.counts)
+        kinds = ", ".join(f"{self.counts[kind]:,} {kind}" for kind in BAD_RECORDS if kind in self.counts)
         more = ", ..." if self.total > len(self.first) else ""
         return f"{counted(self.total, 'bad record')} ({kinds}): {', '.join(self.first)}{more}"
 

@@ -1,8 +1,7 @@
 """The tokens of one split of a dataset as one stream, memory-mapped or fetched from a URL on use."""
 
-import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
@@ -23,47 +22,6 @@ CHUNK = 1 << 20
 """Numbers that a pass over a whole file reads at a time."""
 
 Int64Array = npt.NDArray[np.int64]
-
-
-class Numbers:
-    """Arrays, one after another, as one sequence of integers, of which only what is read comes into memory."""
-
-    def __init__(self, lengths: Iterable[int], part: Callable[[int], npt.NDArray[Any]]) -> None:
-        """`part(number)` gives an array, which has `lengths[number]` numbers; it is called whenever one is read."""
-        self._ends = list(accumulate(lengths))
-        self._part = part
-
-    @classmethod
-    def join(cls, parts: Sequence[npt.NDArray[Any]]) -> "Numbers":
-        """The sequence of arrays that are there already."""
-        return Numbers(map(len, parts), parts.__getitem__)
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def read(self, start: int, length: int) -> Int64Array:
-        """Numbers `start` to `start + length`: (length,) int64. Raises IndexError beyond either end."""
-        if not 0 <= start <= start + length <= len(self):
-            raise IndexError(f"tokens {start} to {start + length} are outside a split of {len(self)} tokens")
-        return joined(self.arrays([(start, length)] if length else []), (length,))
-
-    def arrays(self, pieces: Iterable[tuple[int, int]]) -> list[npt.NDArray[Any]]:
-        """Pieces of the sequence, each (start, length), as the arrays that hold them. It continues at its start."""
-        arrays = []
-        for start, length in pieces:
-            part = bisect_right(self._ends, start)
-            first = start - (self._ends[part - 1] if part else 0)
-            array = self._part(part)[first : first + length]
-            arrays.append(array)
-            while length := length - len(array):
-                part = (part + 1) % len(self._ends)
-                array = self._part(part)[:length]
-                arrays.append(array)
-        return arrays
-
-    def ends_in(self, start: int, length: int) -> set[int]:
-        """The parts that the first and the last of `length` numbers from `start` on lie in."""
-        return {bisect_right(self._ends, place) for place in (start, (start + length - 1) % len(self))}
 
 
 def joined(arrays: Sequence[npt.NDArray[Any]], shape: tuple[int, ...]) -> Int64Array:
@@ -95,7 +53,7 @@ def chunks(stop: int, start: int = 0) -> Iterator[tuple[int, int]]:
 
 
 class RemoteShards:
-    """The shards of a split that lies at a URL, opened on use. Safe in threads and after a fork."""
+    """The shards of a split that lies at a URL, opened on use. Safe in threads."""
 
     def __init__(self, reading: RemoteReading, lengths: Mapping[DatasetFile, int], dtype: npt.DTypeLike) -> None:
         """`lengths`: the tokens of each shard to use. Raises DataError if the cache cannot hold a shard."""
@@ -110,17 +68,12 @@ class RemoteShards:
             )
         self._most_expected = max(1, reading.cache_bytes // 2 // largest)
         self._open: dict[int, npt.NDArray[Any]] = {}
-        self._start_process()
-
-    def _start_process(self) -> None:
-        """What a forked process cannot share with its parent."""
-        self._process = os.getpid()
         self._expected: dict[int, Future[npt.NDArray[Any]]] = {}
         self._fetchers = ThreadPoolExecutor(FETCHERS, thread_name_prefix="fetch")
 
     def part(self, number: int) -> npt.NDArray[Any]:
         """The tokens of a shard, after it was fetched if it is not in the cache. Raises DataError and DiskFull."""
-        if (future := self._expected.pop(number, None)) and self._process == os.getpid():
+        if future := self._expected.pop(number, None):
             future.result()
         shard = self._open.get(number)
         return self._map(number) if shard is None else shard
@@ -136,15 +89,13 @@ class RemoteShards:
 
     def expect(self, numbers: Iterable[int]) -> None:
         """Begins to fetch shards that are not open, as far as half of the cache holds them."""
-        if self._process != os.getpid():
-            self._start_process()
         for number in numbers:
             unknown = number not in self._open and number not in self._expected
             if unknown and len(self._expected) < self._most_expected:
                 self._expected[number] = self._fetchers.submit(self._map, number)
 
 
-class TokenSplit(Numbers):
+class TokenSplit:
     """The tokens of one split as one stream over all its shards, read from disk or from a URL on use."""
 
     def __init__(self, dataset_dir: Path, split: SplitName) -> None:
@@ -154,20 +105,48 @@ class TokenSplit(Numbers):
         """
         manifest = read_dataset_manifest(dataset_dir)
         described, dtype = manifest.splits[split], f"<u{manifest.token_bytes}"
-        self.num_tokens = described.num_tokens
         self.bytes_per_token = described.num_bytes / max(1, described.num_tokens)
         """UTF-8 bytes of text per token. Ends of text count as tokens."""
         shards = {file: length for file in described.shards if (length := shard_tokens(file, manifest.token_bytes))}
         if sum(shards.values()) != described.num_tokens:
             raise DataError(f"{dataset_dir} is damaged: its {split} files do not hold {described.num_tokens} tokens")
-        self._opened, reading = (dataset_dir, split), remote_reading(dataset_dir)
+        self._ends, reading = list(accumulate(shards.values())), remote_reading(dataset_dir)
+        self._opened = (dataset_dir, split)
         self._remote = RemoteShards(reading, shards, dtype) if reading else None
-        if self._remote:
-            super().__init__(shards.values(), self._remote.part)
-            return
-        require_files(dataset_dir, described.shards, hashes=False)
-        arrays = [mapped(dataset_dir / file.name, dtype, count=length) for file, length in shards.items()]
-        super().__init__(shards.values(), arrays.__getitem__)
+        self._arrays: list[npt.NDArray[Any]] = []
+        if not reading:
+            require_files(dataset_dir, described.shards, hashes=False)
+            self._arrays = [mapped(dataset_dir / file.name, dtype, count=length) for file, length in shards.items()]
+
+    def __reduce__(self) -> tuple[type["TokenSplit"], tuple[Path, SplitName]]:
+        """A pickle holds the path, not the tokens: whoever loads it opens the dataset again."""
+        return TokenSplit, self._opened
+
+    def _part(self, number: int) -> npt.NDArray[Any]:
+        return self._remote.part(number) if self._remote else self._arrays[number]
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def read(self, start: int, length: int) -> Int64Array:
+        """Tokens `start` to `start + length`: (length,) int64. Raises IndexError beyond either end."""
+        if not 0 <= start <= start + length <= len(self):
+            raise IndexError(f"tokens {start} to {start + length} are outside a split of {len(self)} tokens")
+        return joined(self.arrays([(start, length)] if length else []), (length,))
+
+    def arrays(self, pieces: Iterable[tuple[int, int]]) -> list[npt.NDArray[Any]]:
+        """Pieces of the stream, each (start, length), as the arrays that hold them. It continues at its start."""
+        arrays = []
+        for start, length in pieces:
+            part = bisect_right(self._ends, start)
+            first = start - (self._ends[part - 1] if part else 0)
+            array = self._part(part)[first : first + length]
+            arrays.append(array)
+            while length := length - len(array):
+                part = (part + 1) % len(self._ends)
+                array = self._part(part)[:length]
+                arrays.append(array)
+        return arrays
 
     @property
     def is_remote(self) -> bool:
@@ -177,11 +156,8 @@ class TokenSplit(Numbers):
     def expect(self, start: int, length: int) -> None:
         """Begins to fetch `length` tokens from `start` on, if they are remote and not on this machine."""
         if self._remote is not None:
-            self._remote.expect(self.ends_in(start, length))
-
-    def __reduce__(self) -> tuple[type["TokenSplit"], tuple[Path, SplitName]]:
-        """A pickle holds the path, not the tokens: whoever loads it opens the dataset again."""
-        return TokenSplit, self._opened
+            ends = (start, (start + length - 1) % len(self))
+            self._remote.expect({bisect_right(self._ends, place) for place in ends})
 
 
 def require_tokens(part: DatasetPart, split: SplitName, sequence_length: int) -> None:

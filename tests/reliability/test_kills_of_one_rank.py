@@ -64,7 +64,7 @@ def test_stages_of_other_batches_and_contexts_read_no_token_twice(undisturbed):
         samples = TrainingSamples(dataset, spec.sequence_length, spec.seed, window_length=spec.window_length)
         assert spec.samples_seen * spec.sequence_length == ends[-1]
         number, num_tokens = spec.num_steps * spec.batch_size, samples.num_windows * 32
-        stream = TokenSplit(dataset, "train").num_tokens
+        stream = len(TokenSplit(dataset, "train"))
         for start in samples.places(spec.samples_seen, number)[:, 1].tolist():
             read += [(start + place) % stream for place in range(spec.sequence_length)]
         ends.append(ends[-1] + number * spec.sequence_length)

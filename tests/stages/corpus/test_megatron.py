@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stages.corpus.token_files import TokenFiles, open_megatron, open_token_files
+from stages.corpus.token_files import TokenFile, open_megatron, open_token_files
 from stages.data.errors import DataError
 from tests.stages.corpus.token_file_definition import CODES, megatron_index, write_megatron_files
 
@@ -17,9 +17,8 @@ TEXTS = [[5, 6, 7, 8], [1, 2, 3], [9, 100, 101, 102]]
 TOKENS = [token for text in TEXTS for token in text]
 
 
-def texts_of(files: TokenFiles) -> list[list[int]]:
-    bounds = pairwise([0, *files.ends.tolist()])
-    return [files.tokens.read(start, end - start).tolist() for start, end in bounds]
+def texts_of(file: TokenFile) -> list[list[int]]:
+    return [file.tokens[start:end].tolist() for start, end in pairwise([0, *file.ends.tolist()])]
 
 
 @pytest.mark.parametrize("kind", CODES)
@@ -27,8 +26,8 @@ def test_documents_are_read_exactly_in_every_type(tmp_path: Path, kind: str) -> 
     files = open_megatron(write_megatron_files(tmp_path / "corpus_text_document", DOCUMENTS, kind))
     assert texts_of(files) == TEXTS
     assert files.ends.tolist() == [4, 7, 11]
-    assert files.tokens.read(3, 5).tolist() == TOKENS[3:8]
-    assert files.dtype.itemsize == struct.calcsize(kind)
+    assert files.tokens[3:8].tolist() == TOKENS[3:8]
+    assert files.tokens.itemsize == struct.calcsize(kind)
 
 
 def test_a_prefix_an_index_a_bin_and_a_folder_name_the_same_documents(tmp_path: Path) -> None:
@@ -36,22 +35,6 @@ def test_a_prefix_an_index_a_bin_and_a_folder_name_the_same_documents(tmp_path: 
     for name in ("v1.5_text", "v1.5_text.idx", "v1.5_text.bin", ""):
         [files] = open_token_files(tmp_path / name)
         assert texts_of(files) == TEXTS
-
-
-def test_a_bin_in_parts_is_read_as_one_also_where_a_document_spans_two(tmp_path: Path) -> None:
-    prefix = write_megatron_files(tmp_path / "pile", DOCUMENTS)
-    whole = tmp_path / "pile.bin"
-    content = whole.read_bytes()
-    parts = [tmp_path / f"pile-{number:05d}-of-00003.bin" for number in range(3)]
-    for path, part in zip(parts, (content[:4], content[4:18], content[18:]), strict=True):
-        path.write_bytes(part)
-    whole.unlink()
-    files = open_megatron(prefix)
-    assert list(files.paths) == parts
-    assert texts_of(files) == TEXTS
-    parts[1].unlink()
-    with pytest.raises(DataError, match=r"pile-00001-of-00003\.bin does not exist"):
-        open_megatron(prefix)
 
 
 def test_modes_of_text_are_accepted_and_others_rejected(tmp_path: Path) -> None:
@@ -106,7 +89,7 @@ def test_truncated_files_and_counts_beyond_the_file_are_rejected(tmp_path: Path)
     with pytest.raises(DataError, match=r"bad\.idx has .* and its \.bin 7, .* truncated"):
         open_megatron(tmp_path / "bad")
     (tmp_path / "bad.bin").unlink()
-    with pytest.raises(DataError, match=r"bad\.bin does not exist, and there is no one set of parts"):
+    with pytest.raises(DataError, match=r"bad\.bin does not exist"):
         open_megatron(tmp_path / "bad")
-    with pytest.raises(DataError, match=r"nothing\.bin does not exist, and there is no one set of parts"):
+    with pytest.raises(DataError, match=r"nothing\.bin does not exist"):
         open_token_files(tmp_path / "nothing")

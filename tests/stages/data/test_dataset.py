@@ -118,7 +118,7 @@ def test_no_sample_reads_beyond_the_tokens_of_a_shard_that_belong_to_its_split(t
         path.write_bytes(path.read_bytes() + np.full(more, 2**16 - 1, "<u4").tobytes())
     limit_shards(limited, {"train/00000.ds": 7, "train/00001.ds": 40})
     split = TokenSplit(limited, "train")
-    assert split.num_tokens == 47
+    assert len(split) == 47
     assert split.read(5, 42).tolist() == list(range(5, 47))
     with pytest.raises(IndexError, match="47 tokens"):
         split.read(46, 2)
@@ -188,7 +188,7 @@ def test_neighbouring_samples_are_spread_over_the_data(make_dataset: MakeDataset
 @pytest.mark.parametrize("token_bytes", [2, 4])
 def test_a_read_can_span_any_number_of_shards(make_dataset: MakeDataset, token_bytes: int) -> None:
     split = TokenSplit(make_dataset([5, 1, 1, 40, 3], token_bytes=token_bytes), "train")
-    assert split.num_tokens == 50
+    assert len(split) == 50
     for start in range(51):
         for length in range(51 - start):
             assert split.read(start, length).tolist() == list(range(start, start + length))
@@ -241,7 +241,7 @@ def test_a_missing_shard_or_one_of_another_size_is_rejected(make_dataset: MakeDa
     shard.unlink()
     with pytest.raises(DataError, match=r"train/00001\.ds is missing"):
         TrainingSamples(directory, 4, seed=0)
-    assert TokenSplit(directory, "validation").num_tokens == 100
+    assert len(TokenSplit(directory, "validation")) == 100
 
 
 def test_verification_finds_a_single_changed_byte_anywhere(make_dataset: MakeDataset) -> None:

@@ -1,7 +1,6 @@
 """A prepared dataset at a URL: the same samples as local, faults of the network, and one error for what is damaged."""
 
 import fcntl
-import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -95,20 +94,13 @@ def test_nobody_else_locks_a_dataset_while_it_is_fetched(
     assert set(free) == {False}
 
 
-def test_shards_are_fetched_once_and_shared_by_threads_and_pickles(
-    served: tuple[WebServer, Path], tmp_path: Path
-) -> None:
+def test_shards_are_fetched_once_and_shared_by_threads(served: tuple[WebServer, Path], tmp_path: Path) -> None:
     server, local = served
     samples, expected = TrainingSamples(opened(server, tmp_path), LENGTH, 1), TrainingSamples(local, LENGTH, 1)
-    copied = pickle.dumps(samples)
-    assert len(copied) < 10_000
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda index: samples[index], range(100)))
     assert np.array_equal(np.stack(found), expected.batch(0, 100))
-    num_requests = server.requests.total()
-    assert num_requests == len(list((local / "train").glob("*.ds")))
-    assert np.array_equal(pickle.loads(copied).batch(0, 100), expected.batch(0, 100))
-    assert server.requests.total() == num_requests
+    assert server.requests.total() == len(list((local / "train").glob("*.ds")))
 
 
 def test_a_damaged_shard_in_the_cache_is_fetched_again(served: tuple[WebServer, Path], tmp_path: Path) -> None:

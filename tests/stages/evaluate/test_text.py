@@ -124,15 +124,15 @@ def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
 
 def test_the_loss_on_text_is_the_trainers_on_the_same_tokens(checkpoint: Pretrained, dataset: Path, tmp_path: Path):
     split = TokenSplit(dataset, "validation")
-    tokens = split.read(0, split.num_tokens)
+    tokens = split.read(0, len(split))
     ends = np.flatnonzero(tokens == 0)
     for number, document in enumerate(np.split(tokens, ends + 1)[:-1]):
         (tmp_path / f"{number:03d}.txt").write_text(byte_tokenizer().decode(document[:-1].tolist()))
     found = loss_on(checkpoint, *sorted(tmp_path.iterdir()))
-    assert found.num_tokens == split.num_tokens - 1, "all but the first"
+    assert found.num_tokens == len(split) - 1, "all but the first"
     assert found.bits_per_byte == pytest.approx(found.loss / math.log(2) / split.bytes_per_token)
     windows = EvaluationWindows(dataset, "validation", 32)
-    tail = (split.num_tokens - 1) % 32  # the trainer leaves out the tokens after the last whole window
+    tail = (len(split) - 1) % 32  # the trainer leaves out the tokens after the last whole window
     rest = plain_losses(checkpoint, tokens[-tail - 1 :].tolist()).sum().item()
     size: dict[str, Any] = {"context": 32, "max_sequences": None, "batch_size": 8}
     own = figures(dataset_loss(checkpoint, dataset, "validation", **size))
