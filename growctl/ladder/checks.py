@@ -22,10 +22,7 @@ from growctl.ladder.stage_plans import (
 )
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
 from growctl.schedule.blocks import Schedule, batch_key, contexts, longest_context, stage_batch
-from growctl.schedule.data_block import DataBlock
 from growctl.schedule.errors import problem_line
-from growctl.schedule.fields import MOST_COUNTED
-from growctl.schedule.training_blocks import MOMENTUM
 from growctl.text.formatting import scientific
 from growctl.text.suggestion import did_you_mean
 from model.config import TokenformerConfig
@@ -37,8 +34,16 @@ from stages.engine.muon_limits import muon_conflicts
 Row = tuple[str, object, str]
 """A dotted path, whether its value is wrong, and what is allowed there."""
 
-_OF_A_SOURCE = (*(key for key in SourceSpec.model_fields if key != "source"), "approximate_tokens")
-"""The keys of `data` that describe its source. The sources of a mixture have their own."""
+_OF_A_SOURCE = [f"data.{key}" for key in (*SourceSpec.model_fields, "approximate_tokens") if key != "source"]
+_KEYS_OF_A_CHOICE = (
+    ("data.mixture", "", ("data.when_exhausted", "stages.N.mixture")),
+    ("data.source", "", _OF_A_SOURCE),
+    ("model.family", "transformer", ("model.ffn_size", "stages.N.hidden_size", "stages.N.ffn_size")),
+    ("model.family", "tokenformer", ("stages.N.attention_tokens", "stages.N.ffn_tokens", "stages.N.layers")),
+    ("optimizer.name", "muon", ("optimizer.muon_lr_scale", "optimizer.momentum")),
+    ("growth.when", "slope", ("growth.slope",)),
+)
+"""The path of a choice, its value (empty: any), and the keys that only mean something with it."""
 _OF_A_START = ("num_layers", "hidden_size", "num_heads", "score_function", "rotary_fraction", "rotary_base")
 """Keys of `model` that must be those of the start checkpoint."""
 _ROUNDING = 1e-9
@@ -62,8 +67,7 @@ def check_controls(schedule: Schedule) -> list[str]:
     """
     lines = []
     for index, block in enumerate(schedule.controls):
-        extremes = sorted({min(block.budgets), max(block.budgets)})
-        alone = schedule.model_copy(update={"controls": [block.model_copy(update={"budgets": extremes})]})
+        alone = schedule.model_copy(update={"controls": [block]})
         try:
             reasons = [reason for control in plan_controls(alone) for reason in check_combinations(control.schedule)]
         except UserError as error:
@@ -75,14 +79,30 @@ def check_controls(schedule: Schedule) -> list[str]:
 
 
 def _line(schedule: Schedule, path: str, allowed: str) -> str:
-    value: Any = schedule
-    for key in path.split(".") if path else ():
-        if isinstance(value, Mapping):
-            value = value.get(key)
-        else:
-            value = value[int(key)] if isinstance(value, list) else getattr(value, key, None)
+    value = _at(schedule, path)
     is_shown = value is not None and not isinstance(value, BaseModel)
     return problem_line([path] if path else [], value if is_shown else ..., allowed)
+
+
+def _at(block: Any, path: str) -> Any:
+    """The value at a dotted path; None if there is none."""
+    for key in path.split(".") if path else ():
+        if isinstance(block, Mapping):
+            block = block.get(key)
+        else:
+            block = block[int(key)] if isinstance(block, list) else getattr(block, key, None)
+    return block
+
+
+def _choices(schedule: Schedule) -> Iterator[Row]:
+    """Keys of a choice that the schedule does not make."""
+    for choice, wanted, keys in _KEYS_OF_A_CHOICE:
+        value = _at(schedule, choice)
+        numbers = range(len(schedule.stages)) if not value or value != (wanted or value) else ()
+        for path in dict.fromkeys(key.replace("N", str(number)) for key in keys for number in numbers):
+            block, _, key = path.rpartition(".")
+            is_set = _at(schedule, path) != type(_at(schedule, block)).model_fields[key].default
+            yield path, is_set, f"is for {choice}{wanted and f' = {wanted!r}'}; leave it out"
 
 
 def _start(schedule: Schedule) -> Iterator[Row]:
@@ -114,15 +134,10 @@ def _texts(schedule: Schedule) -> Iterator[Row]:
     names = [source.name for source in data.mixture]
     yield "data.source", not data.source and not is_mixed, "is missing; set it, or name several texts in data.mixture"
     yield "data.source", data.source and is_mixed, "data.mixture names texts too; drop one (override: ~data.source)"
-    yield "data.when_exhausted", not is_mixed and data.when_exhausted != "stop", "is for data.mixture; leave it out"
-    for key in _OF_A_SOURCE:
-        is_set = getattr(data, key) != DataBlock.model_fields[key].default
-        yield f"data.{key}", is_mixed and is_set, "is for data.source; with data.mixture, set it in its entries"
     for index, name in enumerate(names):
         yield f"data.mixture.{index}.name", name in names[:index], _NAME_TAKEN
     for index, stage in enumerate(schedule.stages):
         here, weights = f"stages.{index}.mixture", stage.mixture
-        yield here, weights and not is_mixed, "is for data.mixture; leave it out"
         yield here, weights and not any(weights.values()), "all weights are 0; set at least one above 0"
         for name in weights or () if is_mixed else ():
             allowed = f"must be one of {', '.join(names)}, the sources of data.mixture{did_you_mean(name, names)}"
@@ -135,8 +150,6 @@ def _model(schedule: Schedule) -> Iterator[Row]:
     yield "model.vocab_size", is_missing, "is missing; set it to the number of entries of data.tokenizer"
     too_few = model.vocab_size and num_tokens and model.vocab_size < num_tokens
     yield "model.vocab_size", too_few, f"must be at least the tokenizer's {num_tokens}"
-    has_ffn_size = model.family == "tokenformer" and model.ffn_size is not None
-    yield "model.ffn_size", has_ffn_size, "is for a transformer; a tokenformer's stages have ffn_tokens"
     yield "model.num_heads", model.hidden_size % model.num_heads, f"must divide model.hidden_size, {model.hidden_size}"
     head_width = model.hidden_size // model.num_heads
     turned = int(head_width * model.rotary_fraction)
@@ -147,22 +160,16 @@ def _model(schedule: Schedule) -> Iterator[Row]:
 
 def _stages(schedule: Schedule) -> Iterator[Row]:
     is_transformer, names = schedule.model.family == "transformer", [stage.name for stage in schedule.stages]
-    allowed = "a tokenformer grows by tokens and layers only; leave it out"
-    if is_transformer:
-        allowed = "a transformer has no parameter tokens; leave it out"
-    foreign = ("attention_tokens", "ffn_tokens", "layers") if is_transformer else ("hidden_size", "ffn_size")
     needs_layers = "must be 1 or more for a transformer"
     yield "model.num_layers", is_transformer and schedule.model.num_layers == 0, needs_layers
     for index, stage in enumerate(schedule.stages):
         here = f"stages.{index}"
         yield f"{here}.name", stage.name in names[:index], _NAME_TAKEN
         yield f"{here}.num_layers", is_transformer and stage.num_layers == 0, needs_layers
-        for key in foreign:
-            yield f"{here}.{key}", getattr(stage, key) is not None, allowed
 
 
 def _budgets(schedule: Schedule) -> Iterator[Row]:
-    training, before = schedule.training, 0.0
+    before, training = 0.0, schedule.training
     shared = [key for key in ("ladder_tokens", "ladder_flops") if getattr(training, key) is not None]
     yield "training.ladder_flops", len(shared) > 1, "training has ladder_tokens too; drop one (as an override: ~KEY)"
     for index, stage in enumerate(schedule.stages):
@@ -171,8 +178,7 @@ def _budgets(schedule: Schedule) -> Iterator[Row]:
         own = [key for key in ("train_tokens", "train_steps") if getattr(stage, key) is not None]
         yield here, len(own) == 2, f"has both train_tokens and train_steps; drop one (override: ~{here}.train_tokens)"
         if not shared:
-            allowed = "is a share of the whole ladder's budget: set training.ladder_tokens or training.ladder_flops"
-            yield f"{here}.until", until is not None, allowed
+            yield f"{here}.until", until is not None, "is a share of training.ladder_tokens or ladder_flops; set one"
             yield here, not own and until is None, "needs train_tokens, train_steps or until"
             too_few = stage.train_tokens is not None and stage.train_tokens < step
             yield f"{here}.train_tokens", too_few, f"must be {step} or more, the tokens of one step"
@@ -212,17 +218,11 @@ def _sizes(schedule: Schedule) -> Iterator[Row]:
 def _batches(schedule: Schedule) -> Iterator[Row]:
     training, longest = schedule.training, longest_context(schedule)
     usual = training.batch_size * training.sequence_length
-    is_other = training.batch_tokens not in (None, usual)
-    yield "training.batch_tokens", is_other, f"must be batch_size x sequence_length, {usual}; drop one of them"
     for index, stage in enumerate(schedule.stages):
         here, length = f"stages.{index}", stage.sequence_length or training.sequence_length
-        tokens, size = stage.batch_tokens, stage.batch_size
-        if tokens is not None:
-            differ = tokens % length if size is None else size * length != tokens
-            yield f"{here}.batch_tokens", differ, f"must be batch_size times the stage's sequence_length, {length}"
-        elif size is None and not longest % length:
-            allowed = f"must divide the {usual} tokens of training's step; set {here}.batch_size too"
-            yield f"{here}.sequence_length", usual % length, allowed
+        uneven = stage.batch_size is None and not longest % length and usual % length
+        allowed = f"must divide the {usual} tokens of training's step; set {here}.batch_size too"
+        yield f"{here}.sequence_length", uneven, allowed
         key = f"{here}.sequence_length" if stage.sequence_length else "training.sequence_length"
         yield key, longest % length, f"must divide the longest context of the ladder, {longest}"
     several = schedule.data.packing == "best_fit" and len(contexts(schedule)) > 1
@@ -244,18 +244,13 @@ def _training(schedule: Schedule) -> Iterator[Row]:
     yield "launch.kernels", is_whole, "needs launch.zero_stage 1 or 2; ZeRO-3 has no whole weights to compile with"
     per_stage = isinstance(launch.nodes, list) and len(launch.nodes) != len(schedule.stages)
     yield "launch.nodes", per_stage, f"must have one entry per stage, {len(schedule.stages)}"
-    if optimizer.name != "muon":
-        other = "is for optimizer.name = 'muon'; leave it out"
-        yield "optimizer.muon_lr_scale", optimizer.muon_lr_scale is not None, other
-        yield "optimizer.momentum", optimizer.momentum != MOMENTUM, other
-        return
-    for conflict in muon_conflicts(
+    conflicts = muon_conflicts(
         gradient_clipping=optimizer.gradient_clipping,
         offload=launch.offload,
         zero_stage=launch.zero_stage,
         precision=schedule.training.precision,
-    ):
-        yield "", True, conflict
+    )
+    yield from (("", optimizer.name == "muon", conflict) for conflict in conflicts)
 
 
 def _growth(schedule: Schedule) -> Iterator[Row]:
@@ -266,7 +261,7 @@ def _growth(schedule: Schedule) -> Iterator[Row]:
         allowed = f"sets {wanted}; drop your values (as an override: ~growth.KEY), or set preset to custom"
         yield "growth.preset", True, allowed
         return
-    yield "growth.slope", ends_early != (growth.slope is not None), "goes with growth.when = 'slope', which needs it"
+    yield "growth.slope", ends_early and growth.slope is None, "is missing; growth.when = 'slope' needs it"
     undecayed = (rate.shape, rate.span) == ("wsd", "ladder")
     yield "growth.when", ends_early and not undecayed, "needs learning_rate.shape wsd and learning_rate.span ladder"
     if schedule.model.family == "tokenformer":
@@ -368,8 +363,6 @@ def _ladder_budget(schedule: Schedule) -> Iterator[Row]:
     fewest = max(cost / (end - before) for cost, (before, end) in zip(costs, pairwise(ends), strict=True))
     is_short = budget < fewest * (1 - _ROUNDING)
     yield key, is_short, f"must be {scientific(fewest * 1.01)} or more, so that every stage has a step"
-    too_many = not is_short and max(stage_steps(schedule)) > MOST_COUNTED
-    yield key, too_many, f"gives a stage more than {scientific(MOST_COUNTED)} steps; lower it"
 
 
 def _ramps(schedule: Schedule) -> Iterator[Row]:
@@ -414,7 +407,7 @@ def _releases(schedule: Schedule) -> Iterator[Row]:
 
 _TABLES: tuple[tuple[Callable[[Schedule], Iterator[Row]], ...], ...] = (
     (_start,),
-    (_texts, _model, _stages, _budgets, _sizes, _batches, _training, _growth),
+    (_choices, _texts, _model, _stages, _budgets, _sizes, _batches, _training, _growth),
     (_models, _micro_batch),
     (_growths, _controls, _ladder_budget),
     (_ramps, _decay),

@@ -22,7 +22,7 @@ _HARMLESS: dict[str, Any] = {
     **dict.fromkeys(("name", "controls", "samples", "checkpoint", "trackers", "releases"), True),
     **dict.fromkeys(("seed", "data", "start", "stages"), True),  # written out below
     "evaluation": {"every"},
-    "training": {"log_every", "batch_tokens", "ladder_tokens", "ladder_flops", "batch_size", "sequence_length"},
+    "training": {"log_every", "ladder_tokens", "ladder_flops", "batch_size", "sequence_length"},
     "model": {"num_layers", "hidden_size", "ffn_size"},
     "launch": {"environment", "grace", "hang_timeout", "max_restarts", "cluster", "hostfile", "slurm", "hardware"},
 }

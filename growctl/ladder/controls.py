@@ -109,7 +109,7 @@ def _scratch(
     the stages `followed` do.
     """
     last = schedule.stages[-1]
-    batch = {key: getattr(last, key) for key in ("batch_size", "batch_tokens", "sequence_length")}
+    batch = {key: getattr(last, key) for key in ("batch_size", "sequence_length")}
     sizes = shape.model_dump(include={"family", "hidden_size", "num_heads", "ffn_size"})
     update = {
         "start": None,

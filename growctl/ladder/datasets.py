@@ -189,13 +189,14 @@ def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterat
     for part in plan_run(schedule) if schedule.data.mixture else ():
         mixture, length = _mixture(schedule, part, plans, sizes, limited=not used_up), part.batch.sequence_length
         per_window = longest_context(schedule) // length
-        ends = (part.first_sample, part.first_sample + part.num_samples)
+        num_samples = part.num_steps * part.batch.batch_size
+        ends = (part.first_sample, part.first_sample + num_samples)
         before, after = (mixture.counts(end, per_window) for end in ends)
         for source, was, now in zip(mixture.sources, before, after, strict=True):
             yield MixturePart(
                 stage=part.name,
                 source=source.name,
-                share=(now - was) / part.num_samples,
+                share=(now - was) / num_samples,
                 budget_tokens=(now - was) * length,
                 epochs=None if source.num_tokens == _UNKNOWN_TOKENS else now / per_window / source.num_windows,
             )

@@ -12,7 +12,7 @@ longer context than the stage before may skip part of a window; nothing is read 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from growctl.ladder.sizes import Growth, attending, stage_models
 from growctl.runs_dir import RunPaths
@@ -22,9 +22,6 @@ from model.flops import Flops, forward_flops_per_token, recomputed_flops_per_tok
 from model.policy import has_unfinished_ramps
 from stages.spec import GenerationRule, LearningRate, SlopeTrigger, TrainSpec
 from stages.stage_dir import StagePaths
-
-if TYPE_CHECKING:
-    from stages.checkpoint.manifest import Manifest
 
 _BATCH_POWERS = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 """By `learning_rate.batch_scaling`: the power of the ratio of batches that the rate is multiplied with."""
@@ -99,11 +96,6 @@ class StagePlan:
         return first_sample(self.first_token, self.batch.sequence_length)
 
     @property
-    def num_samples(self) -> int:
-        """Sequences of the stage's own context that it reads."""
-        return self.num_steps * self.batch.batch_size
-
-    @property
     def budget_tokens(self) -> int:
         """Data tokens of the stage, in whole steps."""
         return self.num_steps * self.tokens_per_step
@@ -125,7 +117,7 @@ def plan_stages(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[Stag
     `steps_done` are the steps that the finished stages took: a slope may have ended them before their budget.
     """
     models = list(stage_models(schedule))
-    steps = stage_steps(schedule, steps_done, [each.final for each in models])
+    steps = stage_steps(schedule, steps_done)
     batches = [stage_batch(schedule, index) for index in range(len(steps))]
     positions, measured_at = stage_positions(batches, steps), batches[-1].sequence_length
     growth, plans = schedule.growth, []
@@ -192,40 +184,32 @@ def _learning_rate(schedule: Schedule, steps: list[int], index: int) -> Learning
 
 def worker_spec(schedule: Schedule, plan: StagePlan, **attempt: Any) -> TrainSpec:
     """The worker's spec of one stage. `attempt` adds the fields of one attempt, and may replace any other."""
-    checkpoint = schedule.checkpoint
-    settings: dict[str, Any] = {
+    checkpoint, evaluation, hardware = schedule.checkpoint, schedule.evaluation, schedule.launch.hardware
+    same_keys: tuple[tuple[object, tuple[str, ...]], ...] = (
+        (plan, ("model", "num_steps", "learning_rate", "generations", "ramp_steps", "anneal_steps")),
+        (schedule, ("seed", "anomalies")),
+        (schedule.data, ("packing", "when_exhausted")),
+        (schedule.training, ("precision", "log_every")),
+        (schedule.launch, ("zero_stage", "offload", "kernels", "recompute_every")),
+    )
+    settings = {key: getattr(block, key) for block, keys in same_keys for key in keys}
+    settings |= {
         "stage": plan.name,
-        "model": plan.model,
-        "seed": schedule.seed,
-        "num_steps": plan.num_steps,
-        "batch_size": plan.batch.batch_size,
-        "sequence_length": plan.batch.sequence_length,
+        **plan.batch._asdict(),
         "window_length": longest_context(schedule),
         "evaluation_length": evaluation_length(schedule),
-        "packing": schedule.data.packing,
         "attended_tokens": (schedule.data.attended_tokens or {}).get(str(plan.batch.sequence_length)),
-        "learning_rate": plan.learning_rate,
         "optimizer": schedule.optimizer.optimizer(plan.model.hidden_size),
-        "generations": plan.generations,
-        "ramp_steps": plan.ramp_steps,
-        "anneal_steps": plan.anneal_steps,
         "trigger": slope_trigger(schedule, plan),
-        "anomalies": schedule.anomalies,
-        "zero_stage": schedule.launch.zero_stage,
-        "offload": schedule.launch.offload,
-        "kernels": schedule.launch.kernels,
-        "recompute_every": schedule.launch.recompute_every,
-        "precision": schedule.training.precision,
-        "log_every": schedule.training.log_every,
-        "evaluate_every": schedule.evaluation.every,
+        "evaluate_every": evaluation.every,
+        "evaluation_sequences": evaluation.max_sequences,
         "checkpoint_every": checkpoint.every,
         "keep_checkpoints": checkpoint.keep,
         "keep_trunk": checkpoint.keep_trunk and not plan.branch_of,
         "keep_every_steps": checkpoint.keep_every and checkpoint.keep_every * checkpoint.every,
-        "evaluation_sequences": schedule.evaluation.max_sequences,
         "hang_seconds": float(schedule.launch.hang_timeout),
-        "peak_flops": schedule.launch.hardware.flops,
-        "price_per_device_hour": schedule.launch.hardware.price_per_device_hour,
+        "peak_flops": hardware.flops,
+        "price_per_device_hour": hardware.price_per_device_hour,
     }
     return TrainSpec(**(settings | attempt))
 
@@ -243,13 +227,8 @@ def plan_run(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[StagePl
 
     `steps_done` as in `plan_stages`.
     """
-    return with_releases(schedule, plan_stages(schedule, steps_done))
-
-
-def with_releases(schedule: Schedule, plans: Sequence[StagePlan]) -> list[StagePlan]:
-    """`plans`, the stages of `schedule`, each followed by its release if it has one."""
-    releases = {plan.index: plan_release(schedule, plan) for plan in plans}
-    return [part for plan in plans for part in (plan, releases[plan.index]) if part is not None]
+    pairs = ((plan, plan_release(schedule, plan)) for plan in plan_stages(schedule, steps_done))
+    return [part for pair in pairs for part in pair if part is not None]
 
 
 def plan_release(schedule: Schedule, plan: StagePlan) -> StagePlan | None:
@@ -315,20 +294,15 @@ def paths_of(run: RunPaths, plan: StagePlan) -> StagePaths:
     return stage.release if plan.branch_of else stage
 
 
-def stage_steps(
-    schedule: Schedule,
-    steps_done: Sequence[int] = (),
-    models: Sequence[TokenformerConfig | TransformerConfig] | None = None,
-) -> list[int]:
+def stage_steps(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[int]:
     """The optimizer steps of every stage: those that the finished stages took (`steps_done`), then whole budgets.
 
     `when: slope` may cut a budget short. If the ladder has one budget for all stages, the next stage then trains until
-    its own share of it all the same. `models` are those of all stages at their ends, which a budget in FLOPs needs.
+    its own share of it all the same.
     """
-    training, stages, steps = schedule.training, schedule.stages, [*steps_done]
-    budget, costs = training.ladder_flops or training.ladder_tokens, step_costs(schedule, models)
-    for index in range(len(steps), len(stages)):
-        stage, cost = stages[index], costs[index]
+    training, steps, costs = schedule.training, [*steps_done], step_costs(schedule)
+    budget = training.ladder_flops or training.ladder_tokens
+    for stage, cost in list(zip(schedule.stages, costs, strict=True))[len(steps) :]:
         if budget is not None:
             # Each stage ends at the step nearest to its share, counted from the ladder's first, so that roundings do
             # not add up. Halves go up: rounded to even, they would depend on the stages before.
@@ -339,14 +313,11 @@ def stage_steps(
     return steps
 
 
-def step_costs(
-    schedule: Schedule, models: Sequence[TokenformerConfig | TransformerConfig] | None = None
-) -> list[float]:
+def step_costs(schedule: Schedule) -> list[float]:
     """What one optimizer step of every stage takes of a budget: FLOPs if the ladder has one in FLOPs, else tokens."""
     if schedule.training.ladder_flops is None:
         return [float(stage_batch(schedule, index).tokens) for index in range(len(schedule.stages))]
-    models = models or [each.final for each in stage_models(schedule)]
-    return [step_flops(schedule, index, model).total for index, model in enumerate(models)]
+    return [step_flops(schedule, index, each.final).total for index, each in enumerate(stage_models(schedule))]
 
 
 def step_flops(schedule: Schedule, index: int, model: TokenformerConfig | TransformerConfig) -> Flops:
@@ -369,11 +340,6 @@ def in_steps(schedule: Schedule, steps: Sequence[int]) -> Schedule:
 def first_sample(position: int, sequence_length: int) -> int:
     """The first whole sequence at or after `position`, counted in sequences of that context."""
     return -(-position // sequence_length)
-
-
-def position_after(manifest: "Manifest") -> int:
-    """The position at which the training of a checkpoint stopped. One that was not trained is at 0."""
-    return manifest.samples_seen * (manifest.text.context_length or 0)
 
 
 def stage_positions(batches: Sequence[StageBatch], steps: Sequence[int], start: int = 0) -> list[int]:

@@ -1,8 +1,6 @@
 """The warnings and notes of a schedule, of its controls and of its plan, one sentence each."""
 
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import HEADROOM, Plan, RunCost, StageCost, stage_memory
@@ -12,10 +10,6 @@ from growctl.launch.resolve import uneven_batch
 from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import byte_count
 from stages.counted import counted
-
-LARGEST_GROWTH = 4.0
-"""Factor in parameters above which a growth keeps little of the earlier stages' work: more than three quarters of the
-model are then new."""
 
 OPTIMAL_TOKENS = 20.0
 """Compute-optimal training tokens per parameter (Hoffmann et al., arXiv 2203.15556)."""
@@ -34,7 +28,7 @@ MOSTLY = 0.5
 
 def plan_warnings(plan: Plan) -> list[str]:
     """One sentence per problem that is likely to waste compute or to make the comparison unfair."""
-    checks = (_growth_factors, _tokens_per_parameter, _epochs, _ranks, _memory)
+    checks = (_tokens_per_parameter, _epochs, _ranks, _memory)
     return [
         *([f"{plan.missing}. `run` needs it here, `plan` does not."] if plan.missing else ()),
         *(warning for check in checks for warning in check(plan)),
@@ -47,11 +41,6 @@ def plan_warnings(plan: Plan) -> list[str]:
 def plan_notes(plan: Plan) -> Iterator[str]:
     """One sentence per fact needed to read the figures."""
     schedule, measured = plan.schedule, plan.measurements
-    if schedule.growth.when == "slope" and len(plan.trunk) > 1:
-        yield (
-            "growth.when = 'slope' may end every stage but the last before its budget; the figures are those of whole "
-            "budgets."
-        )
     if schedule.data.document_mask and not schedule.data.attended_tokens:
         yield (
             "data.document_mask: the lengths of the documents are not known yet, so the FLOPs of attention are an "
@@ -66,38 +55,17 @@ def plan_notes(plan: Plan) -> Iterator[str]:
         )
 
 
-def _growth_factors(plan: Plan) -> Iterator[str]:
-    base = plan.schedule.base
-    sizes = [("the start checkpoint", base.num_parameters)] if base else []
-    sizes += [(stage.name, stage.num_parameters) for stage in plan.trunk]
-    for (before, size_before), (after, size) in pairwise(sizes):
-        factor = size / size_before
-        if factor > LARGEST_GROWTH:
-            yield (
-                f"Stage {after} has {factor:.1f} times the parameters of {before}: above "
-                f"{LARGEST_GROWTH:g} times, little of the earlier training is kept; put a stage between them."
-            )
-
-
 def _tokens_per_parameter(plan: Plan) -> Iterator[str]:
-    first, last, base = plan.trunk[0], plan.trunk[-1], plan.schedule.base
-    if base and base.tokens is None:
+    if plan.schedule.base and plan.schedule.base.tokens is None:
         return  # how much the start checkpoint was trained is not known
-    if len(plan.trunk) > 1 and first.tokens_per_parameter > OPTIMAL_TOKENS * FAR:
-        yield (
-            f"The base is overtrained: stage {first.name} sees {first.tokens_per_parameter:,.0f} tokens per parameter, "
-            f"but {OPTIMAL_TOKENS:g} are compute-optimal; a larger stage would use its FLOPs better."
-        )
-    end = last.tokens_per_parameter
-    if OPTIMAL_TOKENS / FAR <= end <= OPTIMAL_TOKENS * FAR:
-        return
-    below = end < OPTIMAL_TOKENS
+    last, below = plan.trunk[-1], plan.trunk[-1].tokens_per_parameter < OPTIMAL_TOKENS
     easy = ", and beats the last size from scratch too" if below and plan.controls else ""
-    yield (
-        f"{plan.name} ends with {end:,.3g} tokens per parameter in stage {last.name}, far "
-        f"{'below' if below else 'above'} {OPTIMAL_TOKENS:g}: a {'smaller' if below else 'larger'} last size would "
-        f"reach a lower loss for the same FLOPs{easy}."
-    )
+    if not OPTIMAL_TOKENS / FAR <= last.tokens_per_parameter <= OPTIMAL_TOKENS * FAR:
+        yield (
+            f"{plan.name} ends with {last.tokens_per_parameter:,.3g} tokens per parameter in stage {last.name}, far "
+            f"{'below' if below else 'above'} {OPTIMAL_TOKENS:g}: a {'smaller' if below else 'larger'} last size would "
+            f"reach a lower loss for the same FLOPs{easy}."
+        )
 
 
 def _epochs(plan: Plan) -> Iterator[str]:
@@ -120,14 +88,12 @@ def _ranks(plan: Plan) -> Iterator[str]:
 
 
 def _memory(plan: Plan) -> Iterator[str]:
-    capacity = plan.device_memory_bytes
-    if capacity is None:
-        return
-    sizes: dict[tuple[Any, ...], tuple[RunCost, StageCost]] = {}  # those of one size have the same problem
-    for each in plan.runs:
-        for stage in each.trunk:
-            sizes.setdefault((stage.plan.model, stage.sequence_length, stage.num_devices), (each, stage))
-    for run, stage in sizes.values():
+    capacity = plan.device_memory_bytes or 0
+    sizes: dict[tuple[object, ...], tuple[RunCost, StageCost]] = {}
+    for run in plan.runs:
+        for stage in run.trunk:
+            sizes.setdefault((stage.plan.model, stage.num_devices, stage.sequence_length), (run, stage))
+    for run, stage in sizes.values():  # those of one size have the same problem
         largest, micro = stage.largest_micro_batch_size, stage.micro_batch_size or 1
         if largest is not None and micro > largest:
             memory = stage_memory(run.schedule, stage.plan, stage.num_devices, plan.devices)
@@ -174,11 +140,11 @@ def schedule_warnings(schedule: Schedule) -> list[str]:
     """
     if own := misfits(schedule):
         return [f"The ladder {own[0]}; lower learning_rate.warmup_steps or learning_rate.decay, or train longer."]
-    controls = plan_controls(schedule)
-    caveats = [
-        (each.name, caveat) for each in controls for caveat in control_caveats(each.schedule, schedule.base_flops)
+    return [
+        f"{control.name} {caveat}."
+        for control in plan_controls(schedule)
+        for caveat in control_caveats(control.schedule, schedule.base_flops)
     ]
-    return [f"{name} {caveat}." for name, caveat in caveats]
 
 
 def control_caveats(control: Schedule, base_flops: float | None = 0.0) -> list[str]:

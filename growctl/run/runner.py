@@ -15,7 +15,6 @@ from growctl.ladder.stage_plans import (
     plan_release,
     plan_run,
     plan_stages,
-    with_releases,
 )
 from growctl.ladder.warnings import control_caveats, decays
 from growctl.launch.machines import Machines
@@ -142,7 +141,7 @@ class Execution:
             StageRun(self, self.plans[index]).finish()
             done = steps_done(self.schedule, self.paths.directory)
             self.plans = plan_stages(self.schedule, done[: index + 1])
-            self.screen.ladder.plan_again(with_releases(self.schedule, self.plans))
+            self.screen.ladder.plan_again(plan_run(self.schedule, done[: index + 1]))
             if release := plan_release(self.schedule, self.plans[index]):
                 StageRun(self, release).finish()
 

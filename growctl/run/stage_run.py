@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.sizes import attending
-from growctl.ladder.stage_plans import StagePlan, first_sample, position_after, worker_spec
+from growctl.ladder.stage_plans import StagePlan, first_sample, worker_spec
 from growctl.launch.workers import run_apart
 from growctl.run.attempt import Attempt, Outcome, StageHistory, pause_after
 from growctl.run.requests import RunFailed
@@ -178,7 +178,6 @@ class StageRun:
             resume=str(resume.absolute()) if resume else None,
             samples_seen=first_sample(self._position(manifest), plan.batch.sequence_length),
             mixture=self._mixture(),
-            when_exhausted=schedule.data.when_exhausted,
             left_out=left_out,
             made_in=f"{self.execution.request.name}/{plan.name}",
             micro_batch_size=self.execution.micro_batch_size(plan),
@@ -188,7 +187,7 @@ class StageRun:
     def _position(self, initial: Manifest | None) -> int:
         """The position in the data from which the stage continues."""
         if initial and (self.plan.index or self.plan.branch_of):
-            return position_after(initial)
+            return _position_after(initial)
         return self._begin()
 
     def _begin(self) -> int:
@@ -202,7 +201,7 @@ class StageRun:
         begin, execution = self._begin(), self.execution
         before = execution.start.base.mixture if execution.start and begin else ()
         finished = [read_manifest(execution.stage(each).final) for each in execution.plans[: self.plan.index]]
-        return mixture_spans(self.schedule, [begin, *map(position_after, finished)], before)
+        return mixture_spans(self.schedule, [begin, *map(_position_after, finished)], before)
 
     def _attempt(self, spec: TrainSpec) -> Outcome:
         """Makes one attempt at the stage, keeping the screen and the ledger up to date."""
@@ -243,6 +242,11 @@ class StageRun:
     def _whole(self, checkpoint: Path) -> bool:
         """Whether `checkpoint` exists and is intact; sets a broken one aside with a message."""
         return whole_or_set_aside(checkpoint, self.screen.message) is not None
+
+
+def _position_after(manifest: Manifest) -> int:
+    """The position in the data at which the training of a checkpoint stopped. One that was not trained is at 0."""
+    return manifest.samples_seen * (manifest.text.context_length or 0)
 
 
 def write_new_samples(stage: StagePaths, request: TextRequest, tell: Callable[[str], None]) -> TextSamples | None:

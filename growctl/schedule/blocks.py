@@ -99,8 +99,6 @@ class StageBlock(Block):
     batch_size: Annotated[Count | None, example(256, "sequences")] = None
     """Sequences per optimizer step of this stage, over all devices; by default `training.batch_size`, or with a
     `sequence_length` of its own, as many as keep the data tokens per step of `training`."""
-    batch_tokens: Annotated[Count | None, example("256k", "data tokens")] = None
-    """Data tokens per optimizer step of this stage, in place of batch_size; a multiple of its context."""
     sequence_length: Annotated[Count | None, example(256, "data tokens")] = None
     """Context length of this stage; by default `training.sequence_length`. It must divide the longest context of the
     ladder."""
@@ -240,14 +238,13 @@ def stage_batch(schedule: Schedule, index: int) -> StageBatch:
     length = stage.sequence_length or training.sequence_length
     if stage.batch_size is not None:
         return StageBatch(stage.batch_size, length)
-    tokens = stage.batch_tokens or training.batch_size * training.sequence_length
-    return StageBatch(max(1, tokens // length), length)
+    return StageBatch(max(1, training.batch_size * training.sequence_length // length), length)
 
 
 def batch_key(schedule: Schedule, index: int) -> str:
     """The dotted path of the key that says how many sequences a step of stage `index` reads."""
     stage = schedule.stages[index]
-    own = ("batch_size", "batch_tokens", "sequence_length")
+    own = ("batch_size", "sequence_length")
     return next((f"stages.{index}.{key}" for key in own if getattr(stage, key) is not None), "training.batch_size")
 
 

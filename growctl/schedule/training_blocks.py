@@ -1,12 +1,11 @@
 """The blocks of a schedule that say how its models train and grow."""
 
 import math
-from contextlib import suppress
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from growctl.schedule.fields import Block, Count, CountOrZero, parse_count
+from growctl.schedule.fields import Block, Count, CountOrZero
 from model.parameter_names import OptimizerName
 from model.policy import PRESETS, GrowthPolicy, Preset
 from model.precision import RequestedPrecision
@@ -24,9 +23,7 @@ class TrainingBlock(Block):
     sequence_length: Annotated[Count, example(1024, "data tokens")]
     """Context length in data tokens."""
     batch_size: Annotated[Count, example(512, "sequences")]
-    """Sequences per optimizer step, over all devices. Set either this or batch_tokens."""
-    batch_tokens: Annotated[Count | None, example("512k", "data tokens")] = None
-    """Data tokens per optimizer step, over all devices; must be a multiple of sequence_length."""
+    """Sequences per optimizer step, over all devices."""
     ladder_tokens: Annotated[Count | None, example("27B", "data tokens")] = None
     """Budget of all stages together in data tokens, in place of a budget in every stage: each stage but the last has an
     `until`. Set either this or ladder_flops."""
@@ -36,20 +33,6 @@ class TrainingBlock(Block):
     """bf16 (with float32 master weights) or fp32. auto: bf16 if the device is fast at it, else fp32."""
     log_every: Annotated[Count, example(50, "optimizer steps")] = 10
     """Steps between log lines."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _batch_in_tokens(cls, data: Any) -> Any:
-        """Computes batch_size from batch_tokens; growctl/ladder/checks.py rejects them if they do not agree.
-
-        A schedule that extends another one sets `batch_size: null` to count in tokens instead.
-        """
-        if not isinstance(data, dict) or data.get("batch_tokens") is None or data.get("batch_size") is not None:
-            return data
-        size = 1  # if a value is wrong by itself, its field reports that
-        with suppress(ValueError):
-            size = max(1, parse_count(data["batch_tokens"]) // max(1, parse_count(data.get("sequence_length"))))
-        return data | {"batch_size": size}
 
 
 class LearningRateBlock(Block):

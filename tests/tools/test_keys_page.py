@@ -12,7 +12,7 @@ from growctl.schedule.blocks import Schedule
 from growctl.schedule.fields import Block, blocks_by_path
 from growctl.schedule.json_schema import schedule_schema
 from tests.growctl.bases import base_config
-from tests.growctl.schedules import DELETE, changed, parse
+from tests.growctl.schedules import changed, parse
 from tools.keys import PAGE, Key, every_key, keys_of, page
 
 SCHEMA = Draft202012Validator(schedule_schema())
@@ -57,7 +57,6 @@ NEEDED: dict[str, dict[str, Any]] = {
     "stages.N.release.decay": {"learning_rate.decay": 0.0},
     "training.sequence_length": {"stages.0.train_tokens": "10M"},
     "training.batch_size": {"stages.0.train_tokens": "10M"},
-    "training.batch_tokens": {"stages.0.train_tokens": "10M", "training.batch_size": DELETE},
     "learning_rate.warmup_steps": {"stages.1.train_steps": "20k"},
     "growth.init": {"growth.tau": "per-generation"},
     "growth.tau": {"growth.init": "zero-key"},

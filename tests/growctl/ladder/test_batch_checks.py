@@ -19,19 +19,12 @@ def batches(**changes: Any) -> list[StageBatch]:
 def test_a_stage_has_the_batch_and_context_of_training_unless_it_says_otherwise() -> None:
     assert batches() == [StageBatch(8, 16), StageBatch(8, 16)]
     assert batches(**{f"{SMALL}.batch_size": 2}) == [StageBatch(2, 16), StageBatch(8, 16)]
-    assert batches(**{f"{SMALL}.batch_tokens": "1k", f"{SMALL}.sequence_length": 8})[0] == StageBatch(125, 8)
     assert batches(**{f"{LARGE}.sequence_length": 32, f"{LARGE}.batch_size": 3})[1] == StageBatch(3, 32)
-    same = {f"{SMALL}.batch_size": 4, f"{SMALL}.batch_tokens": 64}
-    assert batches(**same)[0] == StageBatch(4, 16)
 
 
 def test_a_stage_that_sets_only_its_context_keeps_the_tokens_of_a_step() -> None:
     assert batches(**{f"{SMALL}.sequence_length": 4})[0] == StageBatch(32, 4)
     assert batches(**{f"{LARGE}.sequence_length": 64})[1] == StageBatch(2, 64)
-
-
-def test_a_schedule_that_extends_another_counts_in_tokens_if_it_sets_the_batch_size_to_null() -> None:
-    assert batches(**{"training.batch_size": None, "training.batch_tokens": 64})[0] == StageBatch(4, 16)
 
 
 def test_the_longest_context_may_be_that_of_any_stage() -> None:
@@ -44,12 +37,9 @@ def test_the_longest_context_may_be_that_of_any_stage() -> None:
         ({f"{SMALL}.sequence_length": 6, f"{SMALL}.batch_size": 8}, "stages.0.sequence_length"),
         ({f"{SMALL}.sequence_length": 6}, "stages.0.sequence_length"),
         ({f"{LARGE}.sequence_length": 24, f"{LARGE}.batch_size": 8}, "training.sequence_length"),
-        ({f"{SMALL}.batch_tokens": 72}, "stages.0.batch_tokens"),
-        ({f"{SMALL}.batch_tokens": 64, f"{SMALL}.batch_size": 8}, "stages.0.batch_tokens"),
         ({f"{SMALL}.sequence_length": 256}, "stages.0.sequence_length"),
         ({f"{SMALL}.sequence_length": 8, "data.packing": "best_fit"}, "data.packing"),
         ({f"{SMALL}.batch_size": 6}, "launch.micro_batch_size"),
-        ({f"{LARGE}.batch_tokens": 96}, "launch.micro_batch_size"),
         ({"launch.micro_batch_size": 3}, "launch.micro_batch_size"),
         ({f"{SMALL}.train_tokens": 100, f"{SMALL}.batch_size": 12}, "stages.0.train_tokens"),
     ],
@@ -65,11 +55,6 @@ def test_what_does_not_fit_is_one_clear_message(changes: dict[str, Any], paths: 
             {f"{SMALL}.batch_size": 10},
             "stages.0.batch_size: makes 10 sequences of a step, which must be a multiple of 4, for 4 devices of stage "
             "small",
-        ),
-        (
-            {f"{LARGE}.batch_tokens": 96},
-            "stages.1.batch_tokens: makes 6 sequences of a step, which must be a multiple of 4, for 4 devices of stage "
-            "large",
         ),
         (
             {f"{LARGE}.sequence_length": 64},

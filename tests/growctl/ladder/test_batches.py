@@ -96,9 +96,7 @@ def test_stages_of_other_batches_are_other_conditions() -> None:
 
 def test_the_plan_has_memory_and_micro_batches_of_each_context() -> None:
     hardware = {"flops": "1T", "memory": "1GB"}
-    schedule = changing(
-        {"batch_tokens": 128, "sequence_length": 4}, {}, {}, launch={"devices": 1, "hardware": hardware}
-    )
+    schedule = changing({"sequence_length": 4}, {}, {}, launch={"devices": 1, "hardware": hardware})
     first, second, _ = make_plan(schedule).trunk
     assert (first.micro_batch_size, second.micro_batch_size) == (32, 8)
     assert [stage.sequence_length for stage in make_plan(schedule).stages] == [4, 16, 16]
@@ -148,7 +146,6 @@ def test_controls_train_each_size_once_and_a_single_jump_replaces_two_growths_or
     ("second", "problem"),
     [
         ({"batch_size": 16}, None),
-        ({"batch_tokens": 64}, None),
         ({"sequence_length": 8}, None),
         ({"mixture": {"a": 1, "b": 3}}, None),
         ({"batch_size": 16, "attention_tokens": 4}, None),

@@ -111,7 +111,7 @@ def test_several_mistakes_in_a_growth_are_reported_together() -> None:
     data = changed(growing(init="copy", copy_noise=0.1, slope=1.0))
     assert message_of(parse, data).splitlines() == [
         "s.yaml: 2 problems",
-        "  growth.slope = 1.0: goes with growth.when = 'slope', which needs it",
+        "  growth.slope = 1.0: is for growth.when = 'slope'; leave it out",
         "  growth: init 'copy' cannot be combined with tau 'ramp'; use init 'copy' with tau 'recompute'",
     ]
 

@@ -16,10 +16,10 @@ from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, messag
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 
-TRAINING_KEYS = "sequence_length, batch_size, batch_tokens, ladder_tokens, ladder_flops, precision, log_every"
+TRAINING_KEYS = "sequence_length, batch_size, ladder_tokens, ladder_flops, precision, log_every"
 STAGE_KEYS = (
     "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps, "
-    "until, batch_size, batch_tokens, sequence_length, ramp_steps, mixture, release"
+    "until, batch_size, sequence_length, ramp_steps, mixture, release"
 )
 GROWTH_KEYS = (
     "preset, init, tau, ramp, anneal, depth, copy_noise, moments, allow_jump, old_tokens, lr_scale, weight_decay, "
@@ -163,8 +163,8 @@ def test_a_transformer_ladder_rejects_parameter_tokens_and_tokenformer_controls(
     one = {"model.family": "transformer", "stages": BASE["stages"][:1], "controls": BASE["controls"][:1]}
     assert message_of(parse, changed(one)) == (
         "s.yaml: 2 problems\n"
-        "  stages.0.attention_tokens = 4: a transformer has no parameter tokens; leave it out\n"
-        "  stages.0.ffn_tokens = 8: a transformer has no parameter tokens; leave it out"
+        "  stages.0.attention_tokens = 4: is for model.family = 'tokenformer'; leave it out\n"
+        "  stages.0.ffn_tokens = 8: is for model.family = 'tokenformer'; leave it out"
     )
     sizes = {f"stages.0.{key}": DELETE for key in ("attention_tokens", "ffn_tokens")}
     needed = "s.yaml: controls.0.kind = 'tokenformer-scratch': needs a tokenformer; the schedule has none"

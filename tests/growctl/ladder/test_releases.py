@@ -9,15 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import (
-    StagePlan,
     has_decayed,
     paths_of,
     plan_run,
     plan_stages,
     slope_trigger,
-    with_releases,
 )
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import Schedule
@@ -163,7 +160,7 @@ def test_controls_have_no_releases() -> None:
 
 def test_a_release_lies_in_its_stages_directory() -> None:
     run = RunPaths(Path("runs/quick"))
-    plans: list[StagePlan] = with_releases(load_schedule("quickstart", ["releases=all"]), plan_stages(ladder())[:1])
-    assert [str(paths_of(run, plan).directory) for plan in plans] == [
+    plans = plan_run(ladder().model_copy(update={"releases": "all"}))
+    assert [str(paths_of(run, plan).directory) for plan in plans[:2]] == [
         *("runs/quick/stages/0-stage-0", "runs/quick/stages/0-stage-0/release")
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import load_resolved, load_schedule
-from growctl.ladder.plan import make_plan, start_line
+from growctl.ladder.plan import start_line
 from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import plan_stages, total_flops
 from growctl.ladder.warnings import schedule_warnings
@@ -300,13 +300,6 @@ def test_official_growth_of_one_stage_needs_a_base_that_grows(base: Path) -> Non
     same = one.replace("5", "4")
     with pytest.raises(ScheduleError, match="needs a tokenformer that grows"):
         started(base, same, "controls=[{kind: official-growth}]")
-
-
-def test_the_plans_warnings_count_the_checkpoints_size_and_tokens(base: Path) -> None:
-    large = ("stages.0.attention_tokens=256", "stages.0.ffn_tokens=512", "stages.1.attention_tokens=257",
-             "stages.1.ffn_tokens=513", "~controls")  # fmt: skip
-    [warning] = [line for line in make_plan(started(base, *large)).warnings if "times the parameters" in line]
-    assert "the parameters of the start checkpoint" in warning
 
 
 def test_a_run_may_start_from_what_a_resolved_schedule_names_under_another_name(base: Path) -> None:

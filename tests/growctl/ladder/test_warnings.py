@@ -43,12 +43,6 @@ def test_a_ladder_near_compute_optimal_and_its_controls_get_no_warning() -> None
     assert warnings(load_schedule("quickstart")) == []
 
 
-def test_a_growth_by_more_than_four_times_is_reported() -> None:
-    assert warnings(ladder(**staged(("a", 8, 1200), ("b", 60, 3000)))) == []  # 3.98 times
-    [warning] = warnings(ladder(**staged(("a", 8, 1200), ("b", 61, 3000))))
-    assert warning.startswith("Stage b has 4.0 times the parameters of a: ")
-
-
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
@@ -70,12 +64,7 @@ def test_too_few_tokens_warn_that_scratch_is_easy_to_beat() -> None:
     assert "beats the last size from scratch too" in warnings(ladder(**few, controls=[{"kind": "best-scratch"}]))[0]
 
 
-def test_an_overtrained_base_is_reported_but_not_a_single_stage() -> None:
-    assert warnings(ladder(**staged(("a", 8, 11100), ("b", 24, 100)))) == []
-    found = warnings(ladder(**staged(("a", 8, 11200), ("b", 24, 100))))
-    assert [warning.split(",")[0] for warning in found] == [
-        "The base is overtrained: stage a sees 80 tokens per parameter"
-    ]
+def test_a_single_stage_can_be_overtrained() -> None:
     alone = warnings(ladder(**staged(("a", 8, 11200))))
     assert [warning.partition(" tokens")[0] for warning in alone] == ["s ends with 80.3"]
 
@@ -156,10 +145,8 @@ def notes(schedule: Schedule) -> list[str]:
     return list(make_plan(schedule).notes)
 
 
-def test_notes_name_early_ends_assumed_devices_and_fewer_measured_ones() -> None:
+def test_notes_name_assumed_devices_and_fewer_measured_ones() -> None:
     assert notes(ladder()) == []
-    [early] = notes(ladder(growth={"when": "slope", "slope": 3e-12}, evaluation={"every": 3}))
-    assert "may end every stage but the last before its budget" in early
     [assumed] = notes(ladder(launch={"cluster": "slurm"}))
     assert assumed.startswith("The plan is for 1 device on each machine")
     two = ladder(launch={"devices": 2})

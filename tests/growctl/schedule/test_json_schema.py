@@ -65,7 +65,6 @@ def test_every_shipped_choice_conforms_to_its_block(group: str, choice: str) -> 
     [
         BASE,
         changed({"seed": "${oc.env:SEED}", "model": "${data}", "stages.1.train_steps": "${training.batch_size}"}),
-        changed({"training.batch_size": DELETE, "training.batch_tokens": "64k"}),
         changed(
             {"launch": {"cluster": "slurm", "nodes": [1, 2], "slurm": {"time_limit": "1d 12h", "memory": "40 GiB"}}}
         ),
@@ -157,7 +156,7 @@ STAGE = [f"stages.1.{key}" for key in SCHEMA["$defs"]["StageBlock"]["properties"
 
 
 @settings(max_examples=300)
-@given(st.sampled_from([*OPTIONAL, *SLURM, *HARDWARE, *STAGE, "training.batch_tokens", "seed"]), ANY_VALUE)
+@given(st.sampled_from([*OPTIONAL, *SLURM, *HARDWARE, *STAGE, "seed"]), ANY_VALUE)
 def test_editors_accept_every_value_that_growctl_accepts(path: str, value: Any) -> None:
     data = changed({path: value})
     with contextlib.suppress(ScheduleError):

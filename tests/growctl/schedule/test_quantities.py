@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from growctl.schedule.fields import parse_count, parse_duration, parse_size
 from growctl.schedule.launch_block import LaunchBlock
-from tests.growctl.schedules import DELETE, changed, parse, paths_of
+from tests.growctl.schedules import changed, parse, paths_of
 
 COUNT = "must be a whole number; 2.5k, 300M and 15B are fine"
 DURATION = "must be a duration: 90m, 36h, 1d 12h, or seconds"
@@ -175,45 +174,3 @@ def test_peak_flops_come_from_the_schedule_or_the_device_or_are_unknown() -> Non
 def test_each_stage_has_its_own_number_of_machines_or_the_last_of_the_list(nodes: Any, by_stage: list[int]) -> None:
     launch = LaunchBlock.model_validate({"nodes": nodes})
     assert [launch.nodes_of(stage) for stage in range(3)] == by_stage
-
-
-# The batch in tokens: BASE has 8 sequences of 16
-
-
-def test_batch_tokens_set_the_batch_size() -> None:
-    only = parse(changed({"training.batch_size": DELETE, "training.batch_tokens": "1.024k"}))
-    assert only.training.batch_size == 64
-    assert parse(changed({"training.batch_tokens": 128})).training.batch_size == 8
-
-
-@pytest.mark.parametrize(
-    ("changes", "paths"),
-    [
-        ({"training.batch_tokens": 256}, "training.batch_tokens"),
-        ({"training.batch_size": DELETE, "training.batch_tokens": 250}, "training.batch_tokens"),
-        ({"training.batch_size": DELETE, "training.batch_tokens": 8}, "training.batch_tokens"),
-        ({"training.batch_tokens": "x"}, "training.batch_tokens"),
-        (
-            {"training.batch_size": DELETE, "training.batch_tokens": 256, "training.sequence_length": DELETE},
-            "training.sequence_length",
-        ),
-        ({"training.batch_size": DELETE}, "training.batch_size"),
-        ({"training.sequence_length": 0, "training.batch_tokens": 16}, "training.sequence_length"),
-        ({"training.batch_tokens": -16}, "training.batch_tokens"),
-        ({"training.batch_tokens": 16, "training.batch_size": 0}, "training.batch_size"),
-    ],
-)
-def test_wrong_batch_tokens_give_one_line(changes: dict[str, Any], paths: str) -> None:
-    assert paths_of(parse, changed(changes)) == paths
-
-
-@settings(max_examples=25)
-@given(st.integers(1, 512), st.integers(1, 64))
-@pytest.mark.slow
-def test_batch_tokens_equal_the_batch_size_and_survive_the_dump(size: int, length: int) -> None:
-    shape = {"training.sequence_length": length, "stages.0.train_tokens": "1M", "launch": {}}
-    in_tokens = parse(changed(shape | {"training.batch_size": DELETE, "training.batch_tokens": size * length}))
-    in_sequences = parse(changed(shape | {"training.batch_size": size}))
-    assert in_tokens.training.batch_size == in_sequences.training.batch_size == size
-    dumped = OmegaConf.to_container(OmegaConf.create(OmegaConf.to_yaml(OmegaConf.create(in_tokens.model_dump()))))
-    assert parse(dumped) == in_tokens
