@@ -29,7 +29,6 @@ from growctl.find_checkpoint import dataset_of, find_checkpoint
 from growctl.ladder.controls import equal_size_transformer
 from growctl.runs_dir import RunPaths
 from model.config import (
-    PATTENTIONS,
     BlockConfig,
     Generation,
     PattentionConfig,
@@ -138,6 +137,7 @@ def training_norms(run: Path) -> dict[str, Any]:
 def row(facts: Inspected) -> dict[str, Any]:
     """The figures of one model."""
     kurtosis = [layer.output.kurtosis for layer in facts.layers if layer.output.kurtosis is not None]
+    names = dict.fromkeys(layer.name for layer in facts.layers)
     used = [layer.scores.effective_tokens / layer.scores.num_tokens for layer in facts.layers if layer.scores]
     return {
         "num_parameters": facts.num_parameters,
@@ -147,11 +147,10 @@ def row(facts: Inspected) -> dict[str, Any]:
         "depth_ratio": facts.depth_ratio,
         "largest_kurtosis": max(kurtosis),
         "gradient_norms": {
-            name: _mean([layer.gradient.mean for layer in facts.layers if layer.name == name]) for name in PATTENTIONS
+            name: _mean([layer.gradient.mean for layer in facts.layers if layer.name == name]) for name in names
         },
         "gains": {
-            name: _mean([layer.gradient_gain or 0.0 for layer in facts.layers if layer.name == name])
-            for name in PATTENTIONS
+            name: _mean([layer.gradient_gain or 0.0 for layer in facts.layers if layer.name == name]) for name in names
         },
         "num_tokens": sum(layer.scores.num_tokens for layer in facts.layers if layer.scores),
         "num_dead": facts.num_dead,

@@ -69,9 +69,9 @@ def trained_table(results: Path = RESULTS) -> str:
 def untrained_table(results: Path = RESULTS) -> str:
     """Gradient norms by layer at initialisation."""
     columns: dict[str, Callable[[ModelRow], str]] = {"all": lambda row: _number(row.gradient_norm)}
-    columns |= {name: lambda row, name=name: _number(row.gradient_norms[name]) for name in PATTENTIONS}  # type: ignore[misc]
+    columns |= {name: lambda row, name=name: _number(row.gradient_norms.get(name)) for name in PATTENTIONS}  # type: ignore[misc]
     columns["largest / smallest layer"] = lambda row: _number(row.depth_ratio)
-    columns["gain of the FFN"] = lambda row: _number(row.gains["ffn"])
+    columns["gain of the FFN"] = lambda row: _number(row.gains.get("ffn"))
     return _by_scores(results, "untrained", columns)
 
 

@@ -10,7 +10,6 @@ from growctl.evaluate.pretrained import open_pretrained
 from growctl.text.formatting import short_count
 from growctl.text.progress import progress_bar
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table
-from model.config import PATTENTIONS
 from model.errors import Failure, UserError
 from stages.checkpoint.manifest import Manifest, read_manifest
 from stages.counted import counted
@@ -201,8 +200,9 @@ def _comparisons(models: Sequence[InspectedCheckpoint]) -> Iterator[Part]:
     if len(models) == 1:
         return
     headings = ("layer", *(f"{number} {model.scores_word}" for number, model in enumerate(models, 1)))
+    names = dict.fromkeys(layer.name for model in models for layer in model.layers)
     for title, quantity in QUANTITIES.items():
-        rows = [(name, *(_number(_mean(model, name, quantity)) for model in models)) for name in PATTENTIONS]
+        rows = [(name, *(_number(_mean(model, name, quantity)) for model in models)) for name in names]
         yield Paragraph(title, "heading")
         yield _table("layers", headings, rows)
 

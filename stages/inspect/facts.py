@@ -64,12 +64,13 @@ class Scores:
 
 @dataclass(frozen=True)
 class Layer:
-    """A Pattention, or the linear layer of a Transformer in its place."""
+    """A Pattention, or a linear layer of a Transformer."""
 
     block: int
     """The position of its block, from 0 in the order of the forward pass."""
     name: str
-    """`query`, `key`, `value`, `projection` or `ffn`. A Transformer's ffn is both linear layers of its MLP."""
+    """What the block calls it: `query`, `key`, `value`, `projection` or `ffn`; in a Transformer `attention_input`,
+    `projection`, `ffn_input` or `ffn_output`."""
     output: Distribution
     gradient: GradientNorm
     gradient_gain: float | None

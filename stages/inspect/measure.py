@@ -7,7 +7,7 @@ batch, T sequence, D model width, O output width, V vocabulary.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
@@ -20,26 +20,17 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from model.config import PATTENTIONS, TokenformerConfig, num_parameters
+from model.config import TokenformerConfig, num_parameters
 from model.errors import Failure, UserError
 from model.language_model import LanguageModel
 from model.loss import linear_cross_entropy
-from model.parameter_names import TokensName, split_block
-from model.tokenformer import Tokenformer
+from model.parameter_names import split_block
+from model.pattention import Pattention
 from stages.counted import counted
 from stages.evaluate.documents import TokenStream
 from stages.evaluate.windows import sliding_windows
 from stages.inspect.facts import GradientNorm, Inspected, Layer
 from stages.inspect.sums import GainSums, OutputSums, ScoreSums
-
-LINEAR_LAYERS = {
-    "attention_input": ("query", "key", "value"),
-    "projection": ("projection",),
-    "ffn_input": ("ffn",),
-    "ffn_output": ("ffn",),
-}
-"""The layers of a Transformer's block, and the Pattentions that stand in their place. The rows of `attention_input`
-are those of query, key and value, one after the other."""
 
 LayerKey = tuple[int, str]
 """A layer: its block's id, and its name."""
@@ -51,9 +42,10 @@ Squares = dict[tuple[LayerKey | None, str], list[Tensor]]
 class _Watch:
     """Everything that is measured of one layer's activations."""
 
-    def __init__(self, pattention: Any = None) -> None:
+    def __init__(self, layer: nn.Module) -> None:
         self.output, self.gain = OutputSums(), GainSums()
-        self.scores = ScoreSums(pattention) if pattention is not None else None
+        self.scores = ScoreSums(layer) if isinstance(layer, Pattention) else None
+        self.handles = layer.register_forward_hook(self.forward), layer.register_full_backward_hook(self.backward)
 
     def forward(self, _: nn.Module, inputs: tuple[Tensor], output_BTO: Tensor) -> None:
         self.output.add(output_BTO)
@@ -83,15 +75,17 @@ def inspect_model(
     """
     batch_size = min(batch_size, len(tokens_ST))
     watches = {
-        (block_id, name): _Watch(getattr(block, name) if isinstance(model, Tokenformer) else None)
+        (block_id, name): _Watch(layer)
         for block_id, block in zip(model.config.block_ids, model.blocks.values(), strict=True)
-        for name in PATTENTIONS
+        for name, layer in block.named_children()
+        if isinstance(layer, Pattention | nn.Linear)
     }
     squares: Squares = defaultdict(list)
     losses = []
     model.eval().requires_grad_(True)
     with ExitStack() as stack:
-        for handle in (*_watch_gradients(model, squares), *_watch_layers(model, watches)):
+        handles = (handle for watch in watches.values() for handle in watch.handles)
+        for handle in (*_watch_gradients(model, watches, squares), *handles):
             stack.callback(handle.remove)
         batches = tokens_ST.to(next(model.parameters()).device).split(batch_size)
         for tokens_BT in batches[: len(tokens_ST) // batch_size]:
@@ -135,79 +129,22 @@ def _gradient_norm(squares: Iterable[list[Tensor]]) -> GradientNorm:
     return GradientNorm(mean=mean, spread=spread)
 
 
-def _parts(name: str, gradient: Tensor) -> Iterator[tuple[LayerKey | None, Tensor]]:
-    """The layers that the parameter `name` is part of, each with its part of the gradient."""
-    if tokens := TokensName.parse(name):
-        yield (tokens.block, tokens.pattention), gradient
-        return
-    block, inside = split_block(name) or (0, "")
-    layers = LINEAR_LAYERS.get(inside.partition(".")[0])
-    if layers is None:
-        yield None, gradient
-        return
-    for layer, part in zip(layers, gradient.chunk(len(layers)), strict=True):
-        yield (block, layer), part
-
-
-def _watch_gradients(model: LanguageModel, squares: Squares) -> Iterator[RemovableHandle]:
+def _watch_gradients(
+    model: LanguageModel, watches: Collection[LayerKey], squares: Squares
+) -> Iterator[RemovableHandle]:
     """Adds to `squares` in each backward pass, and frees the gradients."""
 
-    def measure(name: str, parameter: Tensor) -> None:
+    def measure(name: str, layer: LayerKey | None, parameter: Tensor) -> None:
         assert parameter.grad is not None
-        for layer, part in _parts(name, parameter.grad):
-            squares[layer, name].append(torch.linalg.vector_norm(part).double().square())
+        squares[layer, name].append(torch.linalg.vector_norm(parameter.grad).double().square())
         parameter.grad = None
 
     for name, parameter in model.named_parameters():
         parameter.grad = None
-        yield parameter.register_post_accumulate_grad_hook(partial(measure, name))
-
-
-def _watch_layers(model: LanguageModel, watches: dict[LayerKey, _Watch]) -> Iterator[RemovableHandle]:
-    """Measures every layer's outputs, gradients and scores. A Transformer's `ffn` spans both layers of its MLP."""
-    names = PATTENTIONS if isinstance(model, Tokenformer) else ("projection",)
-    for block_id, block in model.blocks.items():
-        for name in names:
-            layer, watch = block.get_submodule(name), watches[int(block_id), name]
-            yield layer.register_forward_hook(watch.forward)
-            yield layer.register_full_backward_hook(watch.backward)
-        if not isinstance(model, Tokenformer):
-            ffn = watches[int(block_id), "ffn"]
-            yield from _watch_mlp(block.get_submodule("ffn_input"), block.get_submodule("ffn_output"), ffn)
-            joint = [watches[int(block_id), name] for name in LINEAR_LAYERS["attention_input"]]
-            yield from _watch_joint(block.get_submodule("attention_input"), joint)
-
-
-def _watch_mlp(first: nn.Module, second: nn.Module, watch: _Watch) -> Iterator[RemovableHandle]:
-    """Measures the output of `second`, and the gradients there and at the input of `first`."""
-    at_output: list[Tensor] = []
-
-    def behind(_: nn.Module, grad_in: Any, grad_out: Any) -> None:
-        at_output.append(grad_out[0])
-
-    def before(_: nn.Module, grad_in: Any, grad_out: Any) -> None:
-        watch.gain.add(grad_in[0], at_output.pop())
-
-    yield second.register_forward_hook(watch.forward)
-    yield second.register_full_backward_hook(behind)
-    yield first.register_full_backward_hook(before)
-
-
-def _watch_joint(linear: nn.Module, watches: list[_Watch]) -> Iterator[RemovableHandle]:
-    """Measures the layers that share the matrix of `linear`: each has a part of its rows."""
-
-    def forward(_: nn.Module, inputs: tuple[Tensor], output_BTO: Tensor) -> None:
-        for watch, part_BTD in zip(watches, output_BTO.chunk(len(watches), dim=-1), strict=True):
-            watch.output.add(part_BTD)
-
-    def backward(_: nn.Module, grad_in: Any, grad_out: Any) -> None:
-        parts = grad_out[0].chunk(len(watches), dim=-1)
-        weights = linear.get_parameter("weight").detach().chunk(len(watches))
-        for watch, part_BTD, weight_OD in zip(watches, parts, weights, strict=True):
-            watch.gain.add(part_BTD @ weight_OD, part_BTD)
-
-    yield linear.register_forward_hook(forward)
-    yield linear.register_full_backward_hook(backward)
+        block, inside = split_block(name) or (-1, "")
+        layer = (block, inside.partition(".")[0])
+        hook = partial(measure, name, layer if layer in watches else None)
+        yield parameter.register_post_accumulate_grad_hook(hook)
 
 
 def text_windows(

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from growctl.cli.app import app
 from growctl.evaluate import inspection
-from model.config import TransformerConfig
+from model.config import PATTENTIONS, TransformerConfig
 from model.errors import Failure, UserError
 from tests.growctl.runs import run_here
 from tests.pretrained import text_config, write_pretrained
@@ -55,7 +55,8 @@ def test_every_checkpoint_is_measured(place, document):
     }
     for model in document["models"]:
         layers = [(layer["block"], layer["name"]) for layer in model["layers"]]
-        assert layers == [(b, name) for b in (0, 1) for name in ("query", "key", "value", "projection", "ffn")]
+        names = PATTENTIONS if model["score_function"] else ("attention_input", "projection", "ffn_input", "ffn_output")
+        assert layers == [(b, name) for b in (0, 1) for name in names]
         assert model["gradient"]["mean"] > 0
         assert all((layer["scores"] is None) == (model["score_function"] is None) for layer in model["layers"])
 

@@ -4,15 +4,13 @@ Shapes: S sequences, B batch, T sequence, D model width, O output width.
 """
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from itertools import product
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import RotaryTable, causal_attention
 from model.config import PATTENTIONS, Generation, PattentionConfig, TokenformerConfig, TransformerConfig
 from model.errors import Failure
 from model.initialization import build_model
@@ -22,6 +20,7 @@ from stages.inspect.measure import inspect_model
 from tests.stages.checkpoints import small_config
 
 FUNCTIONS = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
+LINEAR = ("attention_input", "projection", "ffn_input", "ffn_output")
 TRANSFORMER = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=2, ffn_size=24)
 TOKENS_ST = torch.randint(31, (4, 8), generator=torch.Generator().manual_seed(1))
 BATCH = 2
@@ -65,18 +64,12 @@ def layer_gradients(model: LanguageModel, input_ids_BT: Tensor, targets_BT: Tens
     loss = F.cross_entropy(model(input_ids_BT).flatten(0, 1), targets_BT.flatten())
     names, parameters = zip(*model.named_parameters(), strict=True)
     grads = dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
-    width = model.config.hidden_size
     found: dict[tuple[int, str], list[Tensor]] = {}
     for name, grad in grads.items():
         if not name.startswith("blocks.") or "norm" in name:
             continue
         _, block, layer, _ = name.split(".", 3)
-        if layer == "attention_input":
-            for place, part in enumerate(("query", "key", "value")):
-                rows = grad[place * width : (place + 1) * width]
-                found.setdefault((int(block), part), []).append(rows.flatten())
-        else:
-            found.setdefault((int(block), layer.split("_")[0]), []).append(grad.flatten())
+        found.setdefault((int(block), layer), []).append(grad.flatten())
     found[-1, "all"] = [grad.flatten() for grad in grads.values()]
     return {key: torch.cat(parts) for key, parts in found.items()}
 
@@ -85,7 +78,8 @@ def test_gradient_norms_are_those_of_autograd_batch_by_batch(model):
     by_hand = [layer_gradients(model, *batch) for batch in batches()]
     facts = inspected(model)
     found = {(layer.block, layer.name): layer.gradient for layer in facts.layers} | {(-1, "all"): facts.gradient}
-    assert list(found)[:5] == [(0, name) for name in PATTENTIONS]
+    names = LINEAR if isinstance(model.config, TransformerConfig) else PATTENTIONS
+    assert list(found) == [*product((0, 1), names), (-1, "all")]
     for key, norm in found.items():
         norms = torch.stack([grads[key].norm() for grads in by_hand])
         assert norm.mean == pytest.approx(norms.mean().item(), rel=1e-9), key
@@ -115,36 +109,15 @@ class _Recorded(nn.Module):
 
 
 def recorded(model: LanguageModel) -> list[dict[str, _Recorded]]:
-    """Replaces the layers of every block by recorded ones: for a Transformer, one layer each for query, key, value."""
+    """Replaces the layers of every block by recorded ones."""
     blocks = []
-    block: Any
     for block in model.blocks.values():
-        layers: dict[str, _Recorded]
-        if isinstance(model.config, TokenformerConfig):
-            layers = {name: _Recorded(getattr(block, name)) for name in PATTENTIONS}
-            for name, layer in layers.items():
-                setattr(block, name, layer)
-        else:
-            joint = block.attention_input
-            parts = zip(joint.weight.chunk(3), joint.bias.chunk(3), strict=True)
-            thirds = [_Recorded(partial(F.linear, weight=weight, bias=bias)) for weight, bias in parts]
-            mlp = _Recorded(nn.Sequential(block.ffn_input, nn.GELU(), block.ffn_output))
-            projection = _Recorded(block.projection)
-            layers = dict(zip(PATTENTIONS, (*thirds, projection, mlp), strict=True))
-            block.attention_input = nn.ModuleList(thirds)
-            block.projection = projection
-            block.forward = partial(_transformer_block, block, mlp)
+        names = LINEAR if isinstance(model.config, TransformerConfig) else PATTENTIONS
+        layers = {name: _Recorded(getattr(block, name)) for name in names}
+        for name, layer in layers.items():
+            setattr(block, name, layer)
         blocks.append(layers)
     return blocks
-
-
-def _transformer_block(
-    block: Any, mlp: _Recorded, x_BTD: Tensor, table: RotaryTable, mask_BHTT: Tensor | None
-) -> Tensor:
-    h_BTD = block.attention_norm(x_BTD)
-    q_BTD, k_BTD, v_BTD = (third(h_BTD) for third in block.attention_input)
-    x_BTD = x_BTD + block.projection(causal_attention(q_BTD, k_BTD, v_BTD, block.num_heads, table, mask_BHTT))
-    return x_BTD + mlp(block.ffn_norm(x_BTD))
 
 
 def test_gains_and_activations_are_those_of_each_layer_alone(model):
