@@ -17,7 +17,7 @@ from stages.counted import counted
 from stages.data.dataset import verify_dataset
 from stages.data.remote import CACHE_NAME
 from stages.data.spec import SPLITS
-from stages.grow.comparison import Comparison, Descent, GenerationGradients
+from stages.grow.comparison import Comparison, Descent
 from stages.stage_dir import MANIFEST_NAME, MIXTURE_PREFIX, is_checkpoint_name, is_set_aside, is_unfinished
 
 Kind = Literal["checkpoint", "dataset", "ledger", "schedule", "set aside", "unfinished"]
@@ -157,7 +157,6 @@ def section(comparison: Comparison) -> Section:
         ("lineage", _descent_words(comparison.lineage)),
         ("text", f"{comparison.num_sequences} x {counted(comparison.context, 'token')} of {comparison.dataset.name}"),
         ("loss", f"{old.loss:.5f} -> {new.loss:.5f} nats per token, a jump of {comparison.jump:+.1e}"),
-        *(("no gradient", _gradient_words(counts)) for counts in comparison.gradients or ()),
     )
     return Section("comparison", "", (Facts(facts), Paragraph(verdict, "strong")))
 
@@ -168,9 +167,3 @@ def _descent_words(descent: Descent) -> str:
         return f"NEW does not name OLD as its parent; {shared}"
     how = f" ({growth_words(descent.growth)})" if descent.growth else ""
     return f"NEW was made from OLD by {descent.operation}{how}; {shared}"
-
-
-def _gradient_words(counts: GenerationGradients) -> str:
-    words = f"generation {counts.generation}: {counts.without_gradient:,} of {counted(counts.num_tokens, 'token')}"
-    waiting = f", {counts.waiting:,} of them in new layers, which have one from the second step on"
-    return words + (waiting if counts.waiting else "")

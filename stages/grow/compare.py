@@ -1,7 +1,7 @@
 """Compares two `parameters` checkpoints, OLD and NEW, as functions on real text.
 
 One model is in memory at a time: OLD runs first, one sequence at a time, and its logits are kept; then NEW runs.
-Shapes: B sequences, T sequence, V vocabulary, N parameter tokens, D model width.
+Shapes: T sequence, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -11,22 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.config import PATTENTIONS, TokenformerConfig, num_parameters
+from model.config import num_parameters
 from model.errors import Failure, UserError
 from model.language_model import LanguageModel
-from model.policy import ramp_config
 from model.precision import ComparisonDtype
-from model.tokenformer import Tokenformer
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import load_model, require_parameters
 from stages.data.dataset import read_dataset_manifest
 from stages.data.evaluation_windows import EvaluationWindows, longest_window
-from stages.grow.comparison import TOLERANCE, ComparedModel, Comparison, Descent, GenerationGradients
-
-GRADIENT_RAMP = 0.01
-"""The key ramp for measuring gradients if a generation's ramp is 0, as it is right after a growth, when no new token
-has a gradient. Training's first update uses a ramp above 0 too (`stages.spec.progress_at`): this value, if the
-ramp takes 99 steps."""
+from stages.grow.comparison import TOLERANCE, ComparedModel, Comparison, Descent
 
 LONGEST_DEFAULT = 256
 
@@ -57,37 +50,29 @@ def compare(
         require_readable(dataset, directory, manifest)
     length = sequence_length or min(LONGEST_DEFAULT, longest_window(dataset, "validation"))
     windows = EvaluationWindows(dataset, "validation", length, num_sequences)
-    tokens_BT = torch.from_numpy(windows.batch(0, len(windows)))
     old_logits: list[Tensor] = []
     before = _measured(load_model(old, dtype=getattr(torch, dtype)), old, windows, old_logits.append)
 
-    model = load_model(new, dtype=getattr(torch, dtype))
     differences: list[tuple[float, float]] = []
 
     def add_difference(logits_TV: Tensor) -> None:
         difference_TV = (logits_TV - old_logits[len(differences)]).abs()
         differences.append((difference_TV.max().item(), difference_TV.mean().item()))
 
-    gradients = ramp = None
-    after = _measured(model, new, windows, add_difference)
-    if isinstance(model, Tokenformer) and isinstance(parent.model, TokenformerConfig):
-        ramp = _raise_ramps(model)
-        gradients = _gradients(model, tokens_BT)
+    after = _measured(load_model(new, dtype=getattr(torch, dtype)), new, windows, add_difference)
     largest_logit = max(logits_TV.abs().max().item() for logits_TV in old_logits)
     largest_difference = max(largest for largest, _ in differences)
     relative, lineage = largest_difference / (largest_logit or 1.0), _descent(old, parent, child)
     return Comparison(
         dtype=dtype,
-        num_sequences=len(tokens_BT),
-        context=tokens_BT.shape[1] - 1,
+        num_sequences=len(windows),
+        context=length,
         old=before,
         new=after,
         dataset=dataset,
         largest_logit=largest_logit,
         largest_difference=largest_difference,
         mean_difference=sum(mean for _, mean in differences) / len(differences),
-        gradients=gradients,
-        gradient_ramp=ramp,
         lineage=lineage,
         jump=after.loss - before.loss,
         relative_difference=relative,
@@ -122,33 +107,6 @@ def _measured(
         loss += source.weight * (F.cross_entropy(logits_TV, tokens_T[1:]).item() / source.num_windows)
         on_logits(logits_TV)
     return ComparedModel(path=directory, num_parameters=num_parameters(model.config), loss=loss)
-
-
-def _raise_ramps(model: Tokenformer) -> float | None:
-    """Raises key ramps of 0, so that the new tokens can have gradients; returns the new ramp, None if none was 0."""
-    pattentions = [pattention for block in model.config.blocks for pattention in block.pattentions().values()]
-    if all(generation.key_ramp for pattention in pattentions for generation in pattention.generations):
-        return None
-    model.set_scales(ramp_config(model.config, GRADIENT_RAMP))
-    return GRADIENT_RAMP
-
-
-def _gradients(model: Tokenformer, tokens_BT: Tensor) -> tuple[GenerationGradients, ...]:
-    """Counts tokens with and without gradients of the summed loss of all sequences; the model keeps the gradients."""
-    for tokens_T in tokens_BT:
-        model(tokens_T[None, :-1], tokens_T[None, 1:]).backward()
-    counts: dict[int, list[int]] = {}
-    for block in model.blocks.values():
-        pattentions = {name: getattr(block, name) for name in PATTENTIONS}
-        writes_nothing = not any(value_NO.any() for value_NO in pattentions["projection"].value_tokens.values())
-        for name, pattention in pattentions.items():
-            for number, key_ND in pattention.key_tokens.items():
-                moved_N = key_ND.grad.any(dim=-1) | pattention.value_tokens[number].grad.any(dim=-1)
-                still = int((~moved_N).sum())
-                waiting = still if writes_nothing and name in ("query", "key", "value") else 0
-                so_far = counts.setdefault(int(number), [0, 0, 0])
-                counts[int(number)] = [a + b for a, b in zip(so_far, (len(moved_N), still, waiting), strict=True)]
-    return tuple(GenerationGradients(number, *counts[number]) for number in sorted(counts))
 
 
 def _descent(old: Path, parent: Manifest, child: Manifest) -> Descent:

@@ -29,21 +29,6 @@ class ComparedModel:
 
 
 @dataclass(frozen=True)
-class GenerationGradients:
-    """The parameter tokens of one generation, over all layers and Pattentions."""
-
-    generation: int
-    num_tokens: int
-
-    without_gradient: int
-    """Tokens whose key and value gradients are both exactly zero: no optimizer step on this text moves them."""
-
-    waiting: int
-    """Those of them that feed a projection whose values are all zero, as in a layer that was just added. The first step
-    moves the projection, and from the second on they have a gradient too."""
-
-
-@dataclass(frozen=True)
 class Descent:
     """The relation of the two checkpoints according to their manifests."""
 
@@ -77,12 +62,6 @@ class Comparison:
 
     largest_difference: float
     mean_difference: float
-
-    gradients: tuple[GenerationGradients, ...] | None
-    """NEW's gradients by generation, oldest first. None unless both are Tokenformers."""
-
-    gradient_ramp: float | None
-    """The key ramp that replaced ramps of 0 for the gradients; None if no ramp was 0."""
 
     lineage: Descent
 
