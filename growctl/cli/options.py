@@ -57,6 +57,14 @@ RunsDir = Annotated[
     Path, typer.Option("--runs-dir", envvar=RUNS_DIR_VARIABLE, help="Directory that holds the runs.", show_default=True)
 ]
 RunName = Annotated[str | None, typer.Option("--name", help="Name of the run (default: the schedule's name).")]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds",
+        help="Train a run for each of these seeds: 0,1,2 or range(0,3) gives NAME-seed-0, NAME-seed-1, NAME-seed-2.",
+        metavar="SEED,...",
+    ),
+]
 WithControls = Annotated[
     bool | None,
     typer.Option(

@@ -19,6 +19,7 @@ from growctl.cli.options import (
     RunName,
     RunsDir,
     ScheduleName,
+    Seeds,
     Until,
     WithControls,
     check_name,
@@ -40,14 +41,7 @@ def run(
     until: Until = None,
     no_reuse: NoReuse = False,
     reuse_from: ReuseFrom = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            help="Train a run for each of these seeds, one after another: 0,1,2 gives NAME-seed-0, NAME-seed-1, "
-            "NAME-seed-2.",
-            metavar="SEED,...",
-        ),
-    ] = None,
+    seeds: Seeds = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -207,6 +201,7 @@ def sweep(
             metavar="KEY=VALUE,VALUE",
         ),
     ] = None,
+    seeds: Seeds = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the set; its runs' names begin with it (default: the schedule's name).")
     ] = None,
@@ -229,13 +224,13 @@ def sweep(
     Finished runs are skipped. A run that fails does not stop the others; the same command tries it again. With
     launch=slurm, submit the jobs of all runs and return. With --json, progress goes to standard error.
 
-    Example: growctl sweep quickstart learning_rate.peak=2e-3,4e-3,8e-3 seed=0,1,2 --dry-run
+    Example: growctl sweep quickstart learning_rate.peak=2e-3,4e-3,8e-3 --seeds 0,1,2 --dry-run
     """
     from growctl.run.requests import reuse_sources
     from growctl.run.sets import grid, set_requests
 
     check_name(name)
-    points = grid(overrides or [])
+    points = grid(overrides or [], seeds)
     sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     requests = set_requests(
         *(schedule, points, runs_dir), name=name, with_controls=controls, sources=sources, until=until

@@ -68,11 +68,13 @@ evaluation:
 checkpoint:
   every: {draft.save_every}  # a kill costs this many steps at most
 
-# The last size from scratch at three budgets, in multiples of the ladder's FLOPs, so that the report can find the one
-# at which training from scratch reaches the ladder's loss. `--no-controls` trains the ladder alone. For the strictest
-# comparison, add `- kind: best-scratch`: every smaller size from scratch too, each for the ladder's FLOPs.
+# What the ladder is compared with: the last size from scratch at three budgets, in multiples of the ladder's FLOPs, so
+# that the report can find the one at which training from scratch reaches the ladder's loss; and every smaller size from
+# scratch for the ladder's FLOPs, because the best size from scratch is the strongest opponent. Together they train
+# {draft.controls_cost:.1f} times the ladder's FLOPs, as equal training is done once. `--no-controls` leaves them out.
 controls:
   - {{kind: tokenformer-scratch, budgets: {budgets}}}
+  - kind: best-scratch
 
 # The machine. You may change this block at any time, also when you resume a run. For several machines: launch=slurm or
 # launch=hostfile.

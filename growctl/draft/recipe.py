@@ -6,18 +6,22 @@ docs/schedules.md has each rule with its source.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from operator import mul
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PositiveInt
 
-from growctl.draft.sizes import Shape, Size, ladder_sizes
-from growctl.draft.text_source import TextSource, text_source
+from growctl.draft.sizes import Shape, Size, ladder_sizes, model_of
+from growctl.draft.text_source import BY_SIZE, TextSource, text_source
 from growctl.ladder.datasets import enough_sequences
 from growctl.ladder.warnings import OPTIMAL_TOKENS
 from growctl.schedule.fields import Count, parse_count
 from growctl.schedule.launch_block import Device
 from growctl.text.formatting import short_count
 from model.errors import UserError
+from model.flops import training_flops_per_token
 from model.strict import Strict
 
 BUDGETS = (0.5, 1.0, 2.0)
@@ -89,6 +93,32 @@ class Draft:
 
     sharding: Sharding = SHARDINGS[0]
 
+    @cached_property
+    def flops_per_token(self) -> list[float]:
+        """Training FLOPs of each size for a data token."""
+        models = [model_of(self.shape, self.source.vocabularies, size) for size in self.sizes]
+        return [training_flops_per_token(model, self.shape.sequence_length).total for model in models]
+
+    @property
+    def flops(self) -> float:
+        """Training FLOPs of the ladder."""
+        return sum(map(mul, self.flops_per_token, self.train_tokens))
+
+    @property
+    def most_tokens(self) -> float:
+        """The most data tokens that a run reads: the last size at the largest budget, or the first from scratch."""
+        return self.flops * max(BUDGETS[-1] / self.flops_per_token[-1], 1 / self.flops_per_token[0])
+
+    @property
+    def controls_cost(self) -> float:
+        """FLOPs that the controls train, in multiples of the ladder's.
+
+        A budget continues the training of the next smaller one from before its decay, and the first size from scratch
+        that of the ladder's first stage.
+        """
+        last_size = BUDGETS[0] + sum(budget - (1 - DECAY_SHARE) * before for before, budget in pairwise(BUDGETS))
+        return last_size + len(self.sizes) - 1 - self.flops_per_token[0] * self.train_tokens[0] / self.flops
+
     @property
     def batch_tokens(self) -> int:
         """Data tokens per step."""
@@ -129,16 +159,10 @@ class Draft:
 def make_draft(wish: Wish, devices: int = 1) -> Draft:
     """Follows the rules from a wish to a draft whose batch `devices` can share. Raises UserError."""
     total = round(OPTIMAL_TOKENS * wish.params) if wish.tokens is None else wish.tokens
-    source = text_source(wish.data, total, max(BUDGETS))
-    shape, sizes = ladder_sizes(wish.params, wish.base, source.vocabularies, grow_depth=wish.grow_depth)
-    best = batch_sequences(wish.params, total, shape.sequence_length)
-    if devices > best:
-        raise UserError(
-            f"--gpus {devices}: more than the {best} sequences of a step that suits {short_count(wish.params)} "
-            f"parameters and {short_count(total)} tokens; use {best} or fewer"
-        )
-    batch_size = devices * round(best / devices)
-    draft = Draft(wish, source, shape, sizes, stage_tokens(sizes, total), batch_size)
+    names = [wish.data] if wish.data is not None else BY_SIZE
+    sources = (source for source in map(text_source, names) if BUDGETS[-1] * total <= source.lasts)
+    drafts = (_sized(wish, source, total, devices) for source in sources)
+    draft = next(draft for draft in drafts if draft.most_tokens <= draft.source.lasts)
     if draft.num_steps < FEWEST_STEPS or min(draft.train_tokens) < draft.batch_tokens:
         optimal = short_count(OPTIMAL_TOKENS * wish.params)
         raise UserError(
@@ -146,6 +170,18 @@ def make_draft(wish: Wish, devices: int = 1) -> Draft:
             f"about {short_count(FEWEST_STEPS * draft.batch_tokens)} or more, and {optimal} are compute-optimal"
         )
     return draft
+
+
+def _sized(wish: Wish, source: TextSource, total: int, devices: int) -> Draft:
+    """The draft that trains on `total` data tokens of `source`."""
+    shape, sizes = ladder_sizes(wish.params, wish.base, source.vocabularies, grow_depth=wish.grow_depth)
+    best = batch_sequences(wish.params, total, shape.sequence_length)
+    if devices > best:
+        raise UserError(
+            f"--gpus {devices}: more than the {best} sequences of a step that suits {short_count(wish.params)} "
+            f"parameters and {short_count(total)} tokens; use {best} or fewer"
+        )
+    return Draft(wish, source, shape, sizes, stage_tokens(sizes, total), devices * round(best / devices))
 
 
 def stage_tokens(sizes: Sequence[Size], total: int) -> list[int]:

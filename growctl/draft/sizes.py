@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from growctl.text.formatting import short_count
-from model.config import num_parameters, tokenformer_config
+from model.config import TokenformerConfig, num_parameters, tokenformer_config
 from model.errors import UserError
 
 NEOX_VOCABULARY = 50304
@@ -181,17 +181,18 @@ def _size(shape: Shape, vocabularies: Vocabularies, num_layers: int, parameters:
 @cache
 def _parameters(shape: Shape, vocabularies: Vocabularies, tokens: int, num_layers: int | None = None) -> int:
     """Parameters of a model with `tokens` in each of Q, K, V and O, by default with all the shape's layers."""
-    one, two = (
-        num_parameters(
-            tokenformer_config(
-                num_layers=num_layers or shape.num_layers,
-                attention_tokens=count,
-                ffn_tokens=FFN_FACTOR * count,
-                vocab_size=vocabularies.of(shape),
-                hidden_size=shape.width,
-                num_heads=shape.num_heads,
-            )
-        )
-        for count in (1, 2)
-    )
+    num_layers = num_layers or shape.num_layers
+    one, two = (num_parameters(model_of(shape, vocabularies, Size(num_layers, count, 0))) for count in (1, 2))
     return one + (tokens - 1) * (two - one)
+
+
+def model_of(shape: Shape, vocabularies: Vocabularies, size: Size) -> TokenformerConfig:
+    """The model of that size."""
+    return tokenformer_config(
+        num_layers=size.num_layers,
+        attention_tokens=size.attention_tokens,
+        ffn_tokens=size.ffn_tokens,
+        vocab_size=vocabularies.of(shape),
+        hidden_size=shape.width,
+        num_heads=shape.num_heads,
+    )

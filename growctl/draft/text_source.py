@@ -2,6 +2,7 @@
 
 import glob
 import json
+import math
 import os
 import re
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ class TextSource:
     vocabularies: Vocabularies
     """How many tokens its tokenizer has, by shape."""
 
+    lasts: float = math.inf
+    """The most data tokens that a run should read of it: no more than `MOST_EPOCHS` times all."""
+
     def block(self, shape: Shape) -> str:
         """The lines of the `data` block for a model of that shape."""
         if self.vocabularies.given:
@@ -51,16 +55,8 @@ class TextSource:
         return f"{self.text}vocab_size: {self.vocabularies.of(shape)}  # a byte-level BPE, trained on this text\n"
 
 
-def text_source(name: str | None, train_tokens: int, most_budget: float) -> TextSource:
-    """The text called `name`, as in `--data`. Without a name, the smallest shipped one that is large enough.
-
-    It is large enough if no run reads it more than `MOST_EPOCHS` times: a control takes `most_budget` times the
-    ladder's FLOPs, and at most that many times its tokens. Raises UserError for a name that stands for nothing.
-    """
-    if name is None:
-        most = train_tokens * most_budget / MOST_EPOCHS
-        enough = (choice for choice in BY_SIZE[:-1] if most <= parse_count(_keys(choice)["approximate_tokens"]))
-        return _shipped(next(enough, BY_SIZE[-1]))
+def text_source(name: str) -> TextSource:
+    """The text called `name`, as in `--data`. Raises UserError for a name that stands for nothing."""
     known = choices("data", [SHIPPED])
     if name in known:
         return _shipped(name)
@@ -93,7 +89,8 @@ def _shipped(choice: str) -> TextSource:
     text = _OWN_VOCABULARY.sub("", _file(choice).read_text(encoding="utf-8"))
     lines = [line for line in text.splitlines() if line]
     vocabularies = Vocabularies(published="tokenizer" in keys, most=keys.get("vocab_size"))
-    return TextSource(keys["source"], "".join(f"{line}\n" for line in lines), vocabularies)
+    lasts = MOST_EPOCHS * parse_count(keys["approximate_tokens"]) if choice in BY_SIZE[:-1] else math.inf
+    return TextSource(keys["source"], "".join(f"{line}\n" for line in lines), vocabularies, lasts)
 
 
 @cache

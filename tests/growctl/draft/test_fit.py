@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from growctl.draft.document import schedule_text
 from growctl.draft.fit import drafted
-from growctl.draft.recipe import Wish
+from growctl.draft.recipe import DECAY_SHARE, Wish
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from model.errors import UserError
@@ -74,6 +74,21 @@ def test_what_exceeds_a_device_is_sharded_then_offloaded_then_rejected() -> None
     with pytest.raises(UserError, match=r"^--params 15B: does not fit on 1 x h100, .*, more --gpus"):
         drafted(Wish(params=15_000_000_000, gpus=1, device="h100"), "s")
     assert drafted(Wish(params=15_000_000_000, gpus=4, device="h100"), "s")[1].warnings == ()
+
+
+@pytest.mark.parametrize("params", [300_000, 30_000_000])
+def test_the_controls_are_the_best_size_from_scratch_and_their_cost_is_what_no_run_has_trained_before(
+    params: int,
+) -> None:
+    draft, plan = drafted(Wish(params=params), "s")
+    sizes = [stage.num_parameters for stage in plan.trunk]
+    last = [control for control in plan.controls if control.kind == "tokenformer-scratch"]
+    smaller = [control for control in plan.controls if control.kind == "best-scratch"]
+    assert [control.largest.num_parameters for control in smaller] == sizes[:-1]
+    trained = sum(control.total.flops for control in (*last, *smaller)) - plan.trunk[0].flops  # the ladder's own
+    trained -= sum(control.total.flops for control in last[:-1]) * (1 - DECAY_SHARE)
+    ladder = sum(stage.flops for stage in plan.trunk)
+    assert f"# {trained / ladder:.1f} times the ladder's FLOPs, " in schedule_text(draft)
 
 
 def test_tokens_far_from_optimal_are_kept_with_the_warning_that_plan_gives() -> None:

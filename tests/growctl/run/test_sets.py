@@ -192,6 +192,12 @@ def test_json_of_a_dry_run_lists_what_would_be_trained_and_writes_nothing(schedu
     assert (runner.started, list(schedule.parent.iterdir())) == ([], [schedule])
 
 
+@pytest.mark.parametrize("seeds", ["0,1", "range(0,2)"])
+def test_a_sweep_takes_seeds_as_run_does(schedule, runner, seeds):
+    out, _ = sweep(schedule, SWEPT[0], "--seeds", seeds, "--dry-run", "--json")
+    assert [run["name"] for run in json.loads(out)["runs"]] == NAMES
+
+
 def test_a_dry_run_lists_names_sizes_and_flops_and_writes_nothing(tmp_path, runner):
     schedule = write_schedule(tmp_path, SCHEDULE + CONTROL)
     out, _ = sweep(schedule, *SWEPT, "--dry-run")
