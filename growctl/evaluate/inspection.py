@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
     from stages.checkpoint.pretrained import Pretrained
 
-NOTE = (
-    "Compare checkpoints that ran the same schedule but for the score function. Weights trained under one score "
-    "function mean nothing under another, so no checkpoint runs under a score function that it was not trained with."
-)
 QUANTITIES: dict[str, Callable[[Layer], float | None]] = {
     "gradient norm": lambda layer: layer.gradient.mean,
     "gradient gain": lambda layer: layer.gradient_gain,
@@ -70,7 +66,7 @@ class InspectDocument:
         batches = counted(text.num_sequences // text.batch_size, "batch", "batches")
         windows = f"{counted(text.num_sequences, 'window')} of {counted(text.context, 'token')}"
         size = Paragraph(f"{windows}, in {batches} of {text.batch_size}")
-        parts = (_conclusion(self.models), size, _models(self.models), *_comparisons(self.models), Paragraph(NOTE))
+        parts = (_conclusion(self.models), size, _models(self.models), *_comparisons(self.models))
         return [
             Section("models", f"Models on {text.source}", parts),
             *(
@@ -246,8 +242,7 @@ def _generation_table(model: InspectedCheckpoint) -> Table:
 
 
 def _mean(model: InspectedCheckpoint, name: str, quantity: Callable[[Layer], float | None]) -> float | None:
-    layers = (quantity(layer) for layer in model.layers if layer.name == name)
-    values = [value for value in layers if value is not None]
+    values = [value for layer in model.layers if layer.name == name and (value := quantity(layer)) is not None]
     return sum(values) / len(values) if values else None
 
 

@@ -18,8 +18,6 @@ from growctl.text.documents import COMMANDS, DOCUMENTS, FILES, left_out
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 
-_OURS = ("growctl", "stages", "model")
-
 
 def document_schema_text(name: str) -> str:
     """The JSON Schema of the document `name`, but not of schedules, as text. Raises UserError for an unknown name."""
@@ -48,45 +46,36 @@ class _Generator(GenerateJsonSchema):
         return _closed(super().typed_dict_schema(schema), schema.get("cls"))
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        return _complete(_closed(super().dataclass_schema(schema), schema["cls"]))
+        return _closed(super().dataclass_schema(schema), schema["cls"], is_complete=True)
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        return _complete(_closed(super().model_schema(schema), schema["cls"]))
+        return _closed(super().model_schema(schema), schema["cls"], is_complete=True)
 
 
-def _complete(schema: JsonSchemaValue) -> JsonSchemaValue:
-    """`schema` with every key required."""
-    return schema | {"required": list(schema["properties"])} if "properties" in schema else schema
-
-
-def _closed(schema: JsonSchemaValue, described: type | None) -> JsonSchemaValue:
+def _closed(schema: JsonSchemaValue, described: type | None, is_complete: bool = False) -> JsonSchemaValue:
     """`schema` without further keys, and with the docstrings of the class that it is made from."""
     if described is None or schema.get("type") != "object":
         return schema
-    given = schema.get("properties", {})
-    properties = {name: dict(given[name]) for name in given if name not in left_out(described)}
+    properties = {key: dict(value) for key, value in schema.get("properties", {}).items()}
+    properties = {key: value for key, value in properties.items() if key not in left_out(described)}
     for name, docstring in _docstrings(described).items():
         if name in properties:
-            properties[name]["description"] = _as_json(_one_line(docstring))
+            properties[name]["description"] = _in_words_of_json(docstring)
     closed: JsonSchemaValue = schema | {"properties": properties, "additionalProperties": False}
     if described.__doc__ and not described.__doc__.startswith(f"{described.__name__}("):
-        closed["description"] = _as_json(_one_line(described.__doc__))
-    return closed
+        closed["description"] = _in_words_of_json(described.__doc__)
+    return closed | ({"required": list(properties)} if is_complete and properties else {})
 
 
 def _docstrings(described: type) -> dict[str, str]:
     """The docstrings below the fields of a class and of the classes that it inherits from, by field."""
+    bases = reversed(getattr(described, "__orig_bases__", described.__bases__))  # a TypedDict's only base is dict
     found: dict[str, str] = {}
-    for base in reversed(getattr(described, "__orig_bases__", described.__bases__)):  # a TypedDict's only base is dict
-        if isinstance(base, type) and base.__module__.partition(".")[0] in _OURS:
-            found |= _docstrings(base)
+    for base in (base for base in bases if isinstance(base, type)):
+        found |= _docstrings(base)
     return found | extract_docstrings_from_cls(described, use_inspect=True)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _as_json(text: str) -> str:
-    """`text` about Python values, in the words of JSON."""
-    return re.sub(r"\bNone\b", "null", text)
+def _in_words_of_json(text: str) -> str:
+    """`text` about Python values on one line."""
+    return re.sub(r"\bNone\b", "null", " ".join(text.split()))
