@@ -14,10 +14,8 @@ FigureFormat = Literal["png", "svg", "pdf"]
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis, or one of several that a reader can choose from."""
+    """An axis."""
 
-    key: str
-    """Its name in `Mark.x`, such as `flops`."""
     label: str
     """What it measures, with the unit."""
     is_log: bool = False
@@ -27,17 +25,16 @@ class Axis:
         """As matplotlib calls it."""
         return "log" if self.is_log else "linear"
 
-    def has_place(self, value: float | None) -> bool:
+    def has_place(self, value: float) -> bool:
         """Whether a value can be drawn: finite, and above 0 on a logarithmic axis."""
-        return value is not None and math.isfinite(value) and (value > 0 or not self.is_log)
+        return math.isfinite(value) and (value > 0 or not self.is_log)
 
 
 @dataclass(frozen=True)
 class Mark:
     """A measured point."""
 
-    x: dict[str, float]
-    """Its place on each x axis, by the axis's key. On an axis that it lacks, it is not drawn."""
+    x: float
     y: float
     is_end: bool = False
     """Whether it ends a stage or a run: drawn large. The others are measurements on the way."""
@@ -78,7 +75,7 @@ class Series:
 class Rule:
     """A line across the chart at one place of the x axis, such as a growth."""
 
-    x: dict[str, float]
+    x: float
     label: str
     group: str = ""
     """The group whose colour it has."""
@@ -92,8 +89,7 @@ class Chart(Drawn):
     """Its name in file names and links, such as `compute-against-perplexity`."""
     title: str
     summary: str
-    x_axes: tuple[Axis, ...]
-    """The axes to choose from, the default first. At least one."""
+    x_axis: Axis
     y_axis: Axis
     series: tuple[Series, ...]
     rules: tuple[Rule, ...] = ()
@@ -101,9 +97,9 @@ class Chart(Drawn):
     """Groups in the order of their colours, so that a group has one colour in all charts of a page. Those not named
     here follow in the order in which they appear."""
 
-    def marks_on(self, series: Series, axis: Axis) -> list[Mark]:
+    def marks_of(self, series: Series) -> list[Mark]:
         """The marks of a series that have a place in the chart."""
-        return [mark for mark in series.marks if axis.has_place(mark.x.get(axis.key)) and self.y_axis.has_place(mark.y)]
+        return [mark for mark in series.marks if self.x_axis.has_place(mark.x) and self.y_axis.has_place(mark.y)]
 
 
 COLOURS = ("#103ac0", "#f73e12", "#04805a", "#b03a8c", "#85831e", "#692994", "#3394b9", "#6b2a2a")

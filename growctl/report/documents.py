@@ -127,8 +127,8 @@ def write_report(
 ) -> None:
     """Writes the page of `sections`, the table of `runs` and the chart of compute, each file whole.
 
-    `figures`: the kind of files to write every chart as, on each of its x axes. All files are made before the first is
-    written. Raises OSError if the folder cannot be written.
+    `figures`: the kind of files to write every chart as. All files are made before the first is written. Raises OSError
+    if the folder cannot be written.
     """
     from growctl.report.compute import COMPUTE
     from growctl.report.drawing import figure_file
@@ -138,9 +138,8 @@ def write_report(
     files = {paths.table: stages_csv(runs).encode()}
     files |= {paths.chart: figure_file(charts[COMPUTE], "png")} if COMPUTE in charts else {}
     for key, chart in charts.items():
-        for number, axis in enumerate(chart.x_axes if figures else ()):
-            path = paths.figure(f"{key}-by-{axis.key}" if number else key, figures or "pdf")
-            files[path] = figure_file(chart, figures or "pdf", axis)
+        if figures:
+            files[paths.figure(key, figures)] = figure_file(chart, figures)
     files[paths.page] = render_page(report_title(runs), sections).encode()
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
@@ -14,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from growctl.report.chart import Axis, Chart, FigureFormat, Rule, looks
+from growctl.report.chart import Chart, FigureFormat, looks
 from growctl.text.escaping import visible
 from growctl.text.formatting import scientific, short_count
 
@@ -43,25 +42,24 @@ _SETTINGS: dict[Any, Any] = {
 _NO_DATE: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
-def figure_file(chart: Chart, kind: FigureFormat, axis: Axis | None = None) -> bytes:
-    """The content of a file with `chart`, drawn on `axis`, or on its first x axis. Equal charts make equal files."""
+def figure_file(chart: Chart, kind: FigureFormat) -> bytes:
+    """The content of a file with `chart`. Equal charts make equal files."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in a script that no font here has
-        figure = _draw(chart, axis or chart.x_axes[0], _literal(chart.title))
-        figure.savefig(buffer, format=kind, metadata=_NO_DATE[kind])
+        _draw(chart).savefig(buffer, format=kind, metadata=_NO_DATE[kind])
     return buffer.getvalue()
 
 
-def _draw(chart: Chart, axis: Axis, title: str = "") -> Figure:
+def _draw(chart: Chart) -> Figure:
     figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
-    axes = figure.add_subplot(xlabel=_literal(axis.label), title=title)
+    axes = figure.add_subplot(xlabel=_literal(chart.x_axis.label), title=_literal(chart.title))
     axes.set_ylabel(textwrap.fill(_literal(chart.y_axis.label), 42))
     colours, entries = dict[str, str](), dict[str, Line2D]()
     for series, look in looks(chart):
         colour = colours[series.colour_group] = look.colour
-        marks = chart.marks_on(series, axis)
-        xs, ys = [mark.x[axis.key] for mark in marks], [mark.y for mark in marks]
+        marks = chart.marks_of(series)
+        xs, ys = [mark.x for mark in marks], [mark.y for mark in marks]
         are_ends = [mark.is_end for mark in marks]
         line: dict[str, Any] = {"ls": (0, look.dashes) if look.dashes else "-", "lw": 0.8 * look.width, "color": colour}
         face, edge, width = (PAPER, colour, 1.3) if look.is_hollow else (colour, PAPER, 0.5)
@@ -78,13 +76,13 @@ def _draw(chart: Chart, axis: Axis, title: str = "") -> Figure:
         axes.plot(xs, ys, ls="none", zorder=5, **marker)  # above the lines of others: these are to be compared
         if not series.hides_dots:
             axes.plot(xs, ys, "o", color=colour, ms=2.1, mew=0, markevery=[not is_end for is_end in are_ends])
-    if any(chart.marks_on(series, axis) for series in chart.series):
-        axes.set(xscale=axis.scale, yscale=chart.y_axis.scale)
+    if any(chart.marks_of(series) for series in chart.series):
+        axes.set(xscale=chart.x_axis.scale, yscale=chart.y_axis.scale)
         axes.autoscale_view()
         axes.autoscale(False)
-        _set_ticks(axes.xaxis, axes.get_xlim(), axis.is_log)
+        _set_ticks(axes.xaxis, axes.get_xlim(), chart.x_axis.is_log)
         _set_ticks(axes.yaxis, axes.get_ylim(), chart.y_axis.is_log)
-        _draw_rules(axes, chart.rules, axis, colours)
+        _draw_rules(axes, chart, colours)
     else:
         axes.set(xticks=[], yticks=[])
         axes.text(0.5, 0.5, "nothing measured yet", transform=axes.transAxes, ha="center")
@@ -112,15 +110,15 @@ def _tick(value: float) -> str:
     return short_count(value) if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _draw_rules(axes: Any, rules: Sequence[Rule], axis: Axis, colours: dict[str, str]) -> None:
+def _draw_rules(axes: Any, chart: Chart, colours: dict[str, str]) -> None:
     """Lines that say the same share a label."""
     labelled = set()
-    for rule in rules:
-        if axis.has_place(x := rule.x.get(axis.key)):
-            axes.axvline(x, color=colours.get(rule.group, INK), ls=(0, (1, 2)), lw=1.0, alpha=0.8, zorder=1)
+    for rule in chart.rules:
+        if chart.x_axis.has_place(rule.x):
+            axes.axvline(rule.x, color=colours.get(rule.group, INK), ls=(0, (1, 2)), lw=1.0, alpha=0.8, zorder=1)
             text = "" if rule.label in labelled else textwrap.shorten(_literal(rule.label), 30, placeholder="...")
             how: dict[str, Any] = {"rotation": 90, "ha": "right", "va": "top", "fontsize": "small"}
-            axes.text(x, 0.99, text, **how, transform=axes.get_xaxis_transform())
+            axes.text(rule.x, 0.99, text, **how, transform=axes.get_xaxis_transform())
             labelled.add(rule.label)
 
 

@@ -51,15 +51,13 @@ class Legend:
         group += f", {seeds} seeds" if seeds > 1 else ""
         return group + (f", {unfinished} of {len(alike)} unfinished" if unfinished else "")
 
-    def growths(
-        self, runs: Sequence[RunReport], place: Callable[[RunReport, StageReport], Mapping[str, float]]
-    ) -> tuple[Rule, ...]:
+    def growths(self, runs: Sequence[RunReport], place: Callable[[RunReport, StageReport], float]) -> tuple[Rule, ...]:
         """A line at each growth of `runs`, at the `place` where its stage starts; seeds of one ladder share it."""
         rules: dict[tuple[str, str, str], Rule] = {}
         for run in runs:
             for stage in (stage for stage in run.stages if stage.loss_after_growth is not None):
                 label, group, x = f"grown to {short_count(stage.num_parameters)}", self.group(run), place(run, stage)
-                rules.setdefault((group, label, scientific(x.get("flops", 0.0))), Rule(dict(x), label, group))
+                rules.setdefault((group, label, scientific(x)), Rule(x, label, group))
         return tuple(rules.values())
 
 

@@ -6,14 +6,11 @@ that run, if it still exists. Damaged lines and missing files leave gaps.
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from growctl.report.chart import Axis, Chart, Mark, Role, Series
 from growctl.report.legend import Legend
@@ -23,8 +20,6 @@ from growctl.text.section import Paragraph, Part, Section
 from stages.counted import counted
 from stages.metrics import read_events
 from stages.stage_dir import StagePaths
-
-Floats = NDArray[np.float64]
 
 
 class Line(NamedTuple):
@@ -71,28 +66,12 @@ def read_lines(stage: StagePaths, followed: frozenset[Path] = frozenset()) -> li
     return lines
 
 
-def _column(name: str, lines: Sequence[Line]) -> Floats:
-    return np.array([getattr(line, name) for line in lines], dtype=float)
+_MOST_MARKS = 200
+"""Of a stage: a mark is the mean of some log lines next to each other, at the step of the last of them."""
 
-
-_SHARE, _LEAST, _MOST = 50, 5, 100
-"""A smoothed loss is the mean of one in SHARE of a stage's lines, but of LEAST to MOST."""
-
-
-def smoothed_loss(lines: Sequence[Line]) -> Floats:
-    """For each line, the mean of the losses of some lines up to it; lines that are not finite do not count."""
-    losses, window = _column("loss", lines), min(_MOST, max(_LEAST, len(lines) // _SHARE))
-    is_finite = np.isfinite(losses)
-    sums, counts = np.cumsum(np.where(is_finite, losses, 0.0)), np.cumsum(is_finite)
-    sums[window:] -= sums[:-window].copy()
-    counts[window:] -= counts[:-window].copy()
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
-_SMOOTHED = (
-    f"A smoothed loss is the mean of one in {_SHARE} of a stage's log lines, but of {_LEAST} to {_MOST}. Steps "
-    "that were replayed after an interruption are drawn once. Tokens and FLOPs count from the start of the run; FLOPs "
-    "include those of a start checkpoint."
+_MEANS = (
+    f"A mark is the mean of some log lines, at most {_MOST_MARKS} in a stage. Steps that were replayed after an "
+    "interruption are drawn once. Tokens count from the start of the run."
 )
 
 
@@ -103,11 +82,18 @@ class _Log(NamedTuple):
     part: StageReport
     lines: list[Line]
 
-    def place(self, step: float) -> dict[str, float]:
-        """The place in the run after `step` steps of it, on each of _AXES."""
-        tokens = sum(part.train_tokens for part in self.run.path(self.part)[:-1])
-        flops = self.part.cumulative_flops - self.part.flops
-        return {"tokens": tokens + step * self.part.tokens_per_step, "flops": flops + step * self.part.step_flops}
+    def place(self, step: float) -> float:
+        """The data tokens of the run after `step` steps of it."""
+        before = sum(part.train_tokens for part in self.run.path(self.part)[:-1])
+        return before + step * self.part.tokens_per_step
+
+    def marks(self, figure: str) -> Iterator[Mark]:
+        """A figure of the log lines. Those without it do not count."""
+        lines = [line for line in self.lines if math.isfinite(getattr(line, figure))]
+        size = math.ceil(len(lines) / _MOST_MARKS)
+        for first in range(0, len(lines), size or 1):
+            some = lines[first : first + size]
+            yield Mark(self.place(some[-1].step), fmean(getattr(line, figure) for line in some))
 
 
 def sections(runs: Sequence[RunReport], legend: Legend) -> Iterator[Section]:
@@ -117,49 +103,41 @@ def sections(runs: Sequence[RunReport], legend: Legend) -> Iterator[Section]:
         logs = {run.name: [_Log(run, part, logged(run, part)) for part in run.parts] for run in some}
         here = [log for log in logs.values() if any(part.lines for part in log)]
         parts: list[Part] = [*_charts(here, legend, key)]
-        parts += [Paragraph(_SMOOTHED, "note")] if parts else []
+        parts += [Paragraph(_MEANS, "note")] if parts else []
         if missing := [name for name, log in logs.items() if log not in here]:
             parts.append(Paragraph(f"No log lines are here of {', '.join(missing)}.", "note"))
         if parts:
             yield Section(key, heading, tuple(parts), in_terminal=False, is_detail=not is_ladder)
 
 
-_AXES = (Axis("tokens", "data tokens"), Axis("flops", "training FLOPs"))
-_CHARTS: tuple[tuple[str, Axis, Callable[[Sequence[Line]], Floats]], ...] = (
-    ("Loss", Axis("y", "smoothed training loss (nats per token)"), smoothed_loss),
-    ("Learning rate", Axis("y", "learning rate"), partial(_column, "learning_rate")),
-    (
-        *("Gradient norm", Axis("y", "L2 norm of the gradient before clipping", is_log=True)),
-        partial(_column, "gradient_norm"),
-    ),
-    ("Throughput", Axis("y", "data tokens per second of optimizer steps"), partial(_column, "tokens_per_second")),
-)
-"""The title of each chart, its axis, and the values of the log lines."""
+_TOKENS = Axis("data tokens")
+_CHARTS = {
+    "loss": Axis("training loss (nats per token)"),
+    "learning_rate": Axis("learning rate"),
+    "gradient_norm": Axis("L2 norm of the gradient before clipping", is_log=True),
+    "tokens_per_second": Axis("data tokens per second of optimizer steps"),
+}
+"""The axis of each chart, by the figure of a log line."""
 
 
 def _charts(logs: Sequence[Sequence[_Log]], legend: Legend, key: str) -> Iterator[Chart]:
-    """A chart for each question; none for what no run has recorded."""
+    """A chart for each figure; none for what no run has recorded."""
     curves = [[part for part in log if not part.part.branch_of] for log in logs]
     curves += [[part] for log in logs for part in log if part.part.branch_of]
     starts = {(part.run.name, part.part.name): part.place(0) for log in logs for part in log}
     rules = legend.growths([log[0].run for log in logs], lambda run, stage: starts[run.name, stage.name])
-    for title, axis, read in _CHARTS:
-        series = [each for parts in curves if (each := _series(parts, legend, read)).marks]
+    for figure, axis in _CHARTS.items():
+        series = tuple(each for parts in curves if (each := _series(parts, legend, figure)).marks)
         if series:
             ys = [mark.y for each in series for mark in each.marks]
+            title, name = figure.replace("_", " ").capitalize(), f"{key}-{figure.replace('_', '-')}"
             summary = f"{counted(len(series), 'curve')}, from {min(ys):.4g} to {max(ys):.4g} ({axis.label})."
-            name = f"{key}-{title.lower().replace(' ', '-')}"
-            yield Chart(name, title, summary, _AXES, axis, tuple(series), rules, legend.groups)
+            yield Chart(name, title, summary, _TOKENS, axis, series, rules, legend.groups)
 
 
-def _series(parts: Sequence[_Log], legend: Legend, read: Callable[[Sequence[Line]], Floats]) -> Series:
+def _series(parts: Sequence[_Log], legend: Legend, figure: str) -> Series:
     """One figure of the log lines of some stages, or of a release."""
-    marks = [
-        Mark(part.place(line.step), float(y))
-        for part in parts
-        for line, y in zip(part.lines, read(part.lines), strict=True)
-        if np.isfinite(y)
-    ]
+    marks = [mark for part in parts for mark in part.marks(figure)]
     marks[-1:] = [replace(mark, is_end=True) for mark in marks[-1:]]
     run, is_release = parts[0].run, parts[0].part.branch_of
     role: Role = "release" if is_release else "control" if run.control else "ladder"

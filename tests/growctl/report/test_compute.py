@@ -1,4 +1,4 @@
-"""The chart of compute against perplexity says what each run cost when it was measured, on every axis that is known."""
+"""The chart of compute against perplexity says what each run cost when it was measured."""
 
 import math
 from dataclasses import replace
@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from growctl.report.chart import Axis, Chart, Series
+from growctl.report.chart import Chart, Series
 from growctl.report.compute import compute_chart
 from growctl.runs.find import find_runs
-from growctl.runs.runs import RunReport
 from model.flops import Flops
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
 
@@ -44,43 +43,9 @@ def test_marks_are_at_the_exact_flops_of_the_work_that_was_kept(tmp_path: Path) 
     chart = chart_of(tmp_path)
     quick = series_of(chart, "quick")
     base = 1000 * SMALL_STEP
-    steps = [mark.x["flops"] for mark in quick.marks if mark.x["flops"] > base]
+    steps = [mark.x for mark in quick.marks if mark.x > base]
     assert steps == pytest.approx([base + step * LARGE_STEP for step in (*range(60, 601, 60), 600)])
     assert [round(math.log(mark.y), 9) for mark in quick.marks if mark.is_end] == [1.42, 1.28]
-
-
-def test_device_hours_within_a_stage_follow_the_share_of_its_kept_steps(tmp_path: Path) -> None:
-    ladder(tmp_path, killed_at=200)
-    [run] = find_runs(tmp_path)
-    small, large = run.stages
-    assert small.model_cost
-    assert large.model_cost
-    assert large.replayed.device_seconds > 0
-    marks = [mark for mark in series_of(chart_of(tmp_path), "quick").marks if mark.x["flops"] >= 1000 * SMALL_STEP]
-    at_end_of_small, *rest = marks
-    hours = [small.model_cost.device_seconds / 3600, large.model_cost.device_seconds / 3600]
-    assert at_end_of_small.x["device_hours"] == pytest.approx(hours[0])
-    halfway = next(mark for mark in rest if mark.x["flops"] == pytest.approx(1000 * SMALL_STEP + 300 * LARGE_STEP))
-    assert halfway.x["device_hours"] == pytest.approx(hours[0] + hours[1] / 2)
-    assert rest[-1].x["device_hours"] == pytest.approx(sum(hours))
-
-
-def test_an_axis_that_is_not_known_of_all_runs_is_left_out(tmp_path: Path) -> None:
-    ladder(tmp_path)
-    control(tmp_path, 600, 1.3)
-    runs = find_runs(tmp_path)
-    assert [axis.key for axis in compute_chart(runs).x_axes] == ["flops", "device_hours"]
-    priced = [_priced(run) for run in runs]
-    assert [axis.key for axis in compute_chart(priced).x_axes] == ["flops", "device_hours", "money"]
-    assert [axis.key for axis in compute_chart([priced[0], runs[1]]).x_axes] == ["flops", "device_hours"]
-
-
-def _priced(run: RunReport) -> RunReport:
-    stages = [
-        replace(stage, model_cost=replace(stage.model_cost, money=2.0)) for stage in run.stages if stage.model_cost
-    ]
-    assert len(stages) == len(run.stages)
-    return replace(run, stages=tuple(stages))
 
 
 def test_seeds_share_a_colour_an_entry_and_the_rules_of_their_growths(tmp_path: Path) -> None:
@@ -109,7 +74,7 @@ def test_a_release_branches_from_the_end_of_its_stage_to_its_own_cost(tmp_path: 
     run = FakeRun(tmp_path, "quick", [SMALL, RELEASE, LARGE]).train(0, 1.42).train(1, 1.36, start=1.42)
     run.train(2, 1.28, start=1.42)
     release = series_of(chart_of(tmp_path), "0-800k/release of quick")
-    assert [mark.x["flops"] for mark in release.marks] == pytest.approx([1000 * SMALL_STEP, 1100 * SMALL_STEP])
+    assert [mark.x for mark in release.marks] == pytest.approx([1000 * SMALL_STEP, 1100 * SMALL_STEP])
     assert [mark.y for mark in release.marks] == pytest.approx([math.exp(1.42), math.exp(1.36)])
     assert (release.role, release.group, release.entry) == ("release", "quick", "quick, releases")
 
@@ -127,7 +92,7 @@ def test_a_mark_at_no_cost_has_no_place_on_a_logarithmic_axis(tmp_path: Path) ->
     chart = chart_of(tmp_path)
     [series] = chart.series
     assert series.marks
-    assert not chart.marks_on(series, Axis("flops", "FLOPs", is_log=True))
+    assert not chart.marks_of(series)
 
 
 def test_no_runs_and_runs_without_points_make_a_chart_that_says_so(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ def sections(text: str = "some text") -> list[Section]:
         ),
         caption=text,
     )
-    marks = (Mark({"flops": 1e9}, 3.0), Mark({"flops": 2e9}, 2.0, is_end=True))
-    axes, rules = (Axis("flops", text, is_log=True),), (Rule({"flops": 1.5e9}, text),)
-    chart = Chart("curve", text, text, axes, Axis("loss", text), (Series(text, marks, "ladder"),), rules)
+    marks = (Mark(1e9, 3.0), Mark(2e9, 2.0, is_end=True))
+    series, rules = (Series(text, marks, "ladder"),), (Rule(1.5e9, text),)
+    chart = Chart("curve", text, text, Axis(text, is_log=True), Axis(text), series, rules)
     return [
         Section("headline", "Headline", (Paragraph(text, "strong"), Paragraph(text))),
         Section("first", text, tuple(Paragraph(text, tone) for tone in get_args(Tone))),
@@ -174,10 +174,10 @@ def test_what_stands_between_backticks_is_code_and_still_text() -> None:
 
 @pytest.mark.parametrize("is_log", [True, False])
 def test_every_mark_lies_within_the_limits_of_its_chart_and_is_drawn_in_every_format(is_log: bool) -> None:
-    marks = (Mark({"flops": 1e9}, 3.0), Mark({"flops": 2e11}, 2.0, is_end=True))
-    axis, rules = Axis("flops", "FLOPs", is_log=is_log), (Rule({"flops": 1.5e9}, "a growth"),)
-    chart = Chart("a", "A", "", (axis,), Axis("loss", "loss"), (Series("one", marks, "ladder"),), rules)
-    [axes] = _draw(chart, axis).axes
+    marks = (Mark(1e9, 3.0), Mark(2e11, 2.0, is_end=True))
+    axis, rules = Axis("FLOPs", is_log=is_log), (Rule(1.5e9, "a growth"),)
+    chart = Chart("a", "A", "", axis, Axis("loss"), (Series("one", marks, "ladder"),), rules)
+    [axes] = _draw(chart).axes
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    assert all(left <= mark.x["flops"] <= right and bottom <= mark.y <= top for mark in marks)
+    assert all(left <= mark.x <= right and bottom <= mark.y <= top for mark in marks)
     assert all(figure_file(chart, kind) for kind in get_args(FigureFormat))
