@@ -10,7 +10,8 @@ from statistics import fmean
 from growctl.analysis.conditions import BEST_SCRATCH, EACH_SIZE
 from growctl.analysis.costs import FLOPS
 from growctl.analysis.groups import Arm, Group, size_text
-from growctl.analysis.judge import Opponent, Outcome, Verdict, interval_text, judge
+from growctl.analysis.judge import Opponent, Verdict, interval_text, judge
+from growctl.analysis.statistics import Outcome
 from growctl.runs.runs import RunReport
 from growctl.text.formatting import scientific
 from stages.counted import counted

@@ -9,22 +9,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
 
 from growctl.analysis import statistics
 from growctl.analysis.conditions import BEST_SCRATCH, EACH_SIZE, is_scratch, same_machines
 from growctl.analysis.costs import CURRENCIES, FLOPS, WALL_HOURS, Currency
+from growctl.analysis.curve import EQUAL_COST
 from growctl.analysis.groups import Arm, Group, seeds_text, size_text
-from growctl.analysis.statistics import Multiplier
+from growctl.analysis.statistics import Multiplier, Outcome
 from growctl.runs.runs import RunReport
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import short_count
 from stages.counted import counted
-
-Outcome = Literal["won", "lost", "within the noise", "unknown"]
-
-EQUAL_COST = 0.02
-"""The largest relative difference in cost at which two runs count as equally expensive."""
 
 FEWEST_BUDGETS = 3
 """With fewer budgets, no power law can be read off a curve of controls."""
@@ -290,7 +285,7 @@ def _needed(ladder: Arm, curve: tuple[Arm, ...]) -> tuple[Arm, ...]:
     points = [(mean_cost(arm, FLOPS) or 0.0, fmean(arm.losses.values())) for arm in sound]
     if len(sound) == len(curve) or not flops or not ladder.losses or not all(cost for cost, _ in points):
         return curve
-    reached = statistics.cost_at_loss(points, fmean(ladder.losses.values())).cost
+    reached = statistics.cost_at_loss(points, fmean(ladder.losses.values()))[0]
     low, high = min(flops, reached or 0.0), max(flops, reached or math.inf)
     below = [cost for cost, _ in points if cost <= low * (1 + EQUAL_COST)]
     above = [cost for cost, _ in points if cost >= high / (1 + EQUAL_COST)]

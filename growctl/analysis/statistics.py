@@ -36,19 +36,6 @@ class MeasuredArm:
     cost: float  # the mean over the seeds, in any currency; above 0
     losses: Mapping[int, float]  # the final loss by seed, in nats per token; finite
 
-    def __post_init__(self) -> None:
-        if not self.losses or self.cost <= 0 or not all(map(math.isfinite, [self.cost, *self.losses.values()])):
-            raise ValueError(f"{self}: needs losses, all finite, and a finite cost above 0; leave out what diverged")
-
-
-@dataclass(frozen=True)
-class CostAtLoss:
-    """What a curve costs at a loss."""
-
-    cost: float | None  # None if no two measured models bracket the loss
-    kind: Kind
-    """chord: the cost is at most this. not reached: no model ended as low. not bracketed: all ended lower."""
-
 
 @dataclass(frozen=True)
 class Multiplier:
@@ -59,6 +46,7 @@ class Multiplier:
     high: float | None
     """None: open, because nothing cheaper or dearer was measured. Both None: perhaps the noise is not known."""
     kind: Kind
+    """chord: the cost is at most this. not reached: no model ended as low. not bracketed: all ended lower."""
     loss_difference: float | None
     """Ladder minus curve at the ladder's cost, in nats per token; None if that cost is outside all measured ones."""
     loss_interval: tuple[float, float] | None
@@ -74,21 +62,20 @@ class Test:
     seeds: tuple[int, ...]  # the ladder's
     detectable: float | None = None
     """The smallest loss difference that such seeds show four times in five; None if not known."""
-    detectable_multiplier: float | None = None
-    """The same as a multiplier; None if the curve was not measured so far."""
     critical: tuple[float, float] = (math.nan, math.nan)  # how many standard errors it takes to win, and to lose
     degrees: float = 0.0  # of freedom of the standard error; 0 if the noise is not known, as with one seed
     deviation: float = math.nan  # of a loss between seeds, less what all runs of a seed share
 
 
-def cost_at_loss(points: Sequence[tuple[float, float]], loss: float) -> CostAtLoss:
-    """The cost at which the curve through `points`, pairs of cost and loss, reaches `loss`. Never extrapolates."""
+def cost_at_loss(points: Sequence[tuple[float, float]], loss: float) -> tuple[float | None, Kind]:
+    """The cost at which the curve through `points`, pairs of cost and loss, reaches `loss`, or None; and how it is
+    known. Never extrapolates."""
     kept = [points[i] for i in distinct(points)]
     if not kept:
-        return CostAtLoss(None, "no curve")
+        return None, "no curve"
     curve = Curve(np.log([cost for cost, _ in kept]), np.array([[mean for _, mean in kept]]))
     [log_cost], [kind] = curve.costs_at(np.array([loss]))
-    return CostAtLoss(_exp(log_cost), kind)
+    return _exp(log_cost), kind
 
 
 def judge(
@@ -133,16 +120,15 @@ def judge(
     high = min(one.high[0] for one in found.values())
     if estimate is not None:  # the ends are interpolated
         low, high = min(low, math.log(estimate)), max(high, math.log(estimate))
-    interval, detectable, detectable_multiplier = None, None, None
+    interval, detectable = None, None
     if equal:
         ends = np.array([found[k].difference[:, 0] for k, duel in duels.items() if duel.covers]).max(axis=0)
         interval = float(ends[0]), float(ends[1])
     if duels[best].covers:
         detectable = float((critical[0] + t_quantile(POWER, degrees)) * duels[best].error_at_ladder[0])
-        detectable_multiplier = _exp(duels[best].curve.costs_at(duels[best].at_ladder - detectable)[0][0])
     multiplier = Multiplier(estimate, _exp(low), _exp(high), kind, difference, interval)
     deviation = math.sqrt(design.variances(losses)[0])
-    return Test(outcome, multiplier, best, seeds, detectable, detectable_multiplier, critical, degrees, deviation)
+    return Test(outcome, multiplier, best, seeds, detectable, critical, degrees, deviation)
 
 
 def _order(arm: MeasuredArm) -> tuple[float, list[tuple[int, float]]]:

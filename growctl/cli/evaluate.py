@@ -201,7 +201,7 @@ def inspect(
 
     Example: growctl inspect with-softmax with-gelu --text novel.txt
     """
-    from growctl.evaluate.inspection import inspect_checkpoints
+    from growctl.evaluate.inspection import inspect_checkpoints, inspection_png
     from growctl.evaluate.pretrained import tell
     from growctl.find_checkpoint import dataset_of, find_checkpoint
     from model.errors import UserError
@@ -224,8 +224,6 @@ def inspect(
     )
     emit(Result(document, document.sections()), as_json)
     if picture is not None:
-        from growctl.evaluate.pictures import inspection_png
-
         replace_file(picture, inspection_png(document))
 
 

@@ -1,5 +1,6 @@
 """`growctl inspect`: measures checkpoints on the same text, and shows it. Slow modules are imported on use."""
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from growctl.evaluate.pretrained import open_pretrained
+from growctl.text.escaping import visible
 from growctl.text.formatting import short_count
 from growctl.text.progress import progress_bar
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table
@@ -66,7 +68,8 @@ class InspectDocument:
         batches = counted(text.num_sequences // text.batch_size, "batch", "batches")
         windows = f"{counted(text.num_sequences, 'window')} of {counted(text.context, 'token')}"
         size = Paragraph(f"{windows}, in {batches} of {text.batch_size}")
-        parts = (_conclusion(self.models), size, _models(self.models), *_comparisons(self.models))
+        advice = Paragraph("Compare checkpoints that ran the same schedule but for the score function.")
+        parts = (_conclusion(self.models), size, _models(self.models), *_comparisons(self.models), advice)
         return [
             Section("models", f"Models on {text.source}", parts),
             *(
@@ -252,3 +255,25 @@ def _number(value: float | None) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
+
+
+def inspection_png(document: InspectDocument) -> bytes:
+    """Gradients and activations by depth. Every dot is a layer, in the order of the forward pass."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15.0, 5.0), dpi=150, layout="constrained")
+    panels = figure.subplots(1, len(QUANTITIES))
+    for axes, (title, quantity) in zip(panels, QUANTITIES.items(), strict=True):
+        for number, model in enumerate(document.models, 1):
+            label = visible(f"{number}: {model.name}, {model.scores_word}").replace("$", r"\$")
+            values = [quantity(layer) for layer in model.layers]
+            places = [(place + 0.5) / len(values) for place in range(len(values))]
+            shown = [(place, value) for place, value in zip(places, values, strict=True) if value and value > 0]
+            axes.plot([place for place, _ in shown], [value for _, value in shown], "o-", markersize=4, label=label)
+        axes.set(title=title, xlabel="depth (share of the layers)", yscale="log")
+        axes.grid(alpha=0.12)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", ncols=2, fontsize=8, frameon=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()

@@ -164,14 +164,13 @@ def environment_section(runs: Sequence[RunReport]) -> Section | None:
 
 
 _REMOVED = "***"
-_HIDDEN = f"What looks like a secret, such as the value of a variable with KEY in its name, is replaced by {_REMOVED}."
-
 _SECRETS = (
     (re.compile(r"\b([A-Z0-9_]*(?:TOKEN|KEY|SECRET|PASSWORD)[A-Z0-9_]*)(=|: *)[^\s,}\"']+"), rf"\1\2{_REMOVED}"),
     (re.compile(r"(?<=://)[^\s\"'<>]*@"), f"{_REMOVED}@"),
     (re.compile(r"(://[^\s?\"'<>]*)\?[^\s\"'<>]+"), rf"\1?{_REMOVED}"),
 )
-"""Secrets by their looks, as values of variables and in URLs, and what a report has in their place."""
+"""Secrets by their looks, as values of variables with KEY or so in their names and in URLs, and what a report has in
+their place."""
 
 
 def without_secrets(text: str) -> str:
@@ -183,15 +182,14 @@ def without_secrets(text: str) -> str:
 
 def command_section(runs: Sequence[RunReport], report: Sequence[str] = ()) -> Section | None:
     """The commands of each ladder, each once, and the command `report`; None if none is known."""
-    parts: list[Listing | Paragraph] = []
+    parts: list[Listing] = []
     for ladder in (run for run in runs if run.control is None):
         started: dict[str, str] = {}
         for start in read_lines(RunPaths(ladder.directory).starts, RunStart):
             started.setdefault(_shown(start.command), start.at)
         parts += [Listing(f"{ladder.name}, started {at}", text, is_command=True) for text, at in started.items()]
-        parts += [] if started else [Paragraph(f"No start was recorded of {ladder.name}.", "note")]
     parts += [Listing("this report", _shown(report), is_command=True)] if report else []
-    return _with_hidden("commands", "Commands", parts)
+    return Section("commands", "Commands", tuple(parts), in_terminal=False) if parts else None
 
 
 def _shown(command: Sequence[str]) -> str:
@@ -200,21 +198,9 @@ def _shown(command: Sequence[str]) -> str:
 
 def schedule_section(runs: Sequence[RunReport]) -> Section | None:
     """The schedules of the ladders; None if none is here. `growctl compare` shows in what two of them differ."""
-    ladders = [run for run in runs if run.control is None]
-    texts = {run.name: text for run in ladders if (text := _schedule(run.directory))}
-    parts = [Listing(f"schedule of {name}", text) for name, text in texts.items()]
-    return _with_hidden("schedule", "Schedule", parts, is_detail=True)
-
-
-def _with_hidden(
-    key: str, heading: str, parts: Sequence[Listing | Paragraph], is_detail: bool = False
-) -> Section | None:
-    notes = [Paragraph(_HIDDEN, "note")] if any(_REMOVED in part.text for part in parts) else []
-    return Section(key, heading, (*parts, *notes), in_terminal=False, is_detail=is_detail) if parts else None
-
-
-def _schedule(run: Path) -> str | None:
-    try:
-        return without_secrets(RunPaths(run).schedule.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    parts: list[Listing] = []
+    for ladder in (run for run in runs if run.control is None):
+        with suppress(OSError, ValueError):
+            text = RunPaths(ladder.directory).schedule.read_text(encoding="utf-8")
+            parts.append(Listing(f"schedule of {ladder.name}", without_secrets(text)))
+    return Section("schedule", "Schedule", tuple(parts), in_terminal=False, is_detail=True) if parts else None

@@ -48,10 +48,10 @@ def law(exponent, factor=0.5, floor=2.4):
 
 
 def test_the_documented_losses_cost_1_36_by_the_power_law_and_1_44_by_the_chord():
-    assert cost_at_loss(DOCUMENTED, 2.7831).cost == pytest.approx(1.363, abs=5e-4)
-    assert cost_at_loss(DOCUMENTED, 2.7831).kind == "power law"
-    assert cost_at_loss(DOCUMENTED[1:], 2.7831).cost == pytest.approx(1.438, abs=5e-4)
-    assert cost_at_loss(DOCUMENTED[1:], 2.7831).kind == "chord"
+    assert cost_at_loss(DOCUMENTED, 2.7831)[0] == pytest.approx(1.363, abs=5e-4)
+    assert cost_at_loss(DOCUMENTED, 2.7831)[1] == "power law"
+    assert cost_at_loss(DOCUMENTED[1:], 2.7831)[0] == pytest.approx(1.438, abs=5e-4)
+    assert cost_at_loss(DOCUMENTED[1:], 2.7831)[1] == "chord"
 
 
 @given(
@@ -63,8 +63,7 @@ def test_losses_on_a_power_law_give_that_law(exponent, factor, floor, share, rat
     true = law(exponent, factor * start**exponent, floor)
     wanted = costs[0] ** (1 - share) * costs[-1] ** share
     found = cost_at_loss([(cost, true(cost)) for cost in costs], true(wanted))
-    assert found.kind == "power law"
-    assert found.cost == pytest.approx(wanted, rel=1e-4)
+    assert found == (pytest.approx(wanted, rel=1e-4), "power law")
 
 
 @given(st.floats(0.05, 1.9), st.floats(0.01, 0.99), st.floats(1.1, 30.0))
@@ -72,28 +71,28 @@ def test_a_chord_is_never_cheaper_than_a_convex_curve_through_its_ends(exponent,
     true = law(exponent)
     wanted = ratio**share
     found = cost_at_loss([(1.0, true(1.0)), (ratio, true(ratio))], true(wanted))
-    assert found.kind == "chord"
-    assert found.cost >= wanted * (1 - 1e-9)
+    assert found[1] == "chord"
+    assert (found[0] or 0.0) >= wanted * (1 - 1e-9)
 
 
 def test_a_curve_is_never_extrapolated():
-    assert dataclasses.astuple(cost_at_loss(DOCUMENTED, 2.6)) == (None, "not reached")
-    assert dataclasses.astuple(cost_at_loss(DOCUMENTED, 3.4)) == (None, "not bracketed")
-    assert dataclasses.astuple(cost_at_loss([], 3.0)) == (None, "no curve")
-    assert dataclasses.astuple(cost_at_loss([(2.0, 3.0)], 3.0)) == (2.0, "chord")
-    assert cost_at_loss(DOCUMENTED, 3.3688).cost == pytest.approx(0.5)
-    assert cost_at_loss(DOCUMENTED, 2.6661).cost == pytest.approx(2.0)
+    assert cost_at_loss(DOCUMENTED, 2.6) == (None, "not reached")
+    assert cost_at_loss(DOCUMENTED, 3.4) == (None, "not bracketed")
+    assert cost_at_loss([], 3.0) == (None, "no curve")
+    assert cost_at_loss([(2.0, 3.0)], 3.0) == (2.0, "chord")
+    assert cost_at_loss(DOCUMENTED, 3.3688)[0] == pytest.approx(0.5)
+    assert cost_at_loss(DOCUMENTED, 2.6661)[0] == pytest.approx(2.0)
 
 
 def test_losses_that_are_concave_give_a_chord():
     found = cost_at_loss([(1.0, 3.0), (2.0, 2.9), (4.0, 2.5)], 2.7)
-    assert (found.kind, found.cost) == ("chord", pytest.approx(2.0 * 2**0.5))
+    assert found == (pytest.approx(2.0 * 2**0.5), "chord")
 
 
 def test_a_dearer_model_with_a_higher_loss_counts_as_the_cheaper_one():
     worse_at_end = [*DOCUMENTED, (4.0, 2.9)]
-    assert cost_at_loss(worse_at_end, 2.6661).cost == pytest.approx(2.0)
-    assert cost_at_loss(worse_at_end, 2.6).kind == "not reached"
+    assert cost_at_loss(worse_at_end, 2.6661)[0] == pytest.approx(2.0)
+    assert cost_at_loss(worse_at_end, 2.6)[1] == "not reached"
 
 
 def test_of_two_controls_that_cost_the_same_the_better_counts():
@@ -110,7 +109,7 @@ def test_where_losses_follow_no_single_law_the_curve_is_far_closer_than_a_fitted
 
     budgets, wanted = np.array([0.25, 0.5, 1.0, 2.0, 4.0]), 1.5
     fitted, _ = scipy.optimize.curve_fit(law_of, budgets, true(budgets), p0=[2.4, 0.5, 0.9])
-    found = cost_at_loss(list(zip(budgets, true(budgets), strict=True)), true(wanted)).cost or math.inf
+    found = cost_at_loss(list(zip(budgets, true(budgets), strict=True)), true(wanted))[0] or math.inf
     by_fit = scipy.optimize.brentq(lambda cost: law_of(cost, *fitted) - true(wanted), 0.5, 4.0)
     assert abs(found - wanted) < 0.1 * abs(by_fit - wanted)
 
@@ -143,10 +142,6 @@ def test_a_small_difference_is_within_the_noise_and_the_detectable_one_is_said()
     assert 0 < low < 1 < high < 2
     assert found.detectable is not None
     assert 0.001 < found.detectable < 0.1
-    assert found.detectable_multiplier == pytest.approx(
-        cost_at_loss([(a.cost, np.mean(list(a.losses.values()))) for a in arms(DOCUMENTED)],
-                     np.mean(list(arms(DOCUMENTED)[1].losses.values())) - found.detectable).cost
-    )  # fmt: skip
 
 
 def test_one_seed_has_an_estimate_and_no_verdict():
@@ -280,12 +275,6 @@ def test_sides_without_common_seeds_still_compare():
     found = judge([ladder(2.7831, seeds=(7, 8, 9))], [arms(DOCUMENTED)])
     assert found.outcome == "won"
     assert found.degrees > 2
-
-
-@pytest.mark.parametrize("bad", [{"cost": 0.0}, {"cost": math.inf}, {"losses": {}}, {"losses": {3: math.nan}}])
-def test_an_arm_without_a_usable_cost_or_loss_is_refused(bad):
-    with pytest.raises(ValueError, match=r"some arm.*leave out what diverged"):
-        MeasuredArm(**{"name": "some arm", "cost": 1.0, "losses": {0: 3.0}, **bad})
 
 
 # Properties of every verdict
