@@ -29,7 +29,6 @@ from model.config import TokenformerConfig
 from model.errors import UserError
 from model.policy import invalid_combination
 from stages.data.spec import SourceSpec
-from stages.engine.muon_limits import muon_conflicts
 
 Row = tuple[str, object, str]
 """A dotted path, whether its value is wrong, and what is allowed there."""
@@ -244,13 +243,15 @@ def _training(schedule: Schedule) -> Iterator[Row]:
     yield "launch.kernels", is_whole, "needs launch.zero_stage 1 or 2; ZeRO-3 has no whole weights to compile with"
     per_stage = isinstance(launch.nodes, list) and len(launch.nodes) != len(schedule.stages)
     yield "launch.nodes", per_stage, f"must have one entry per stage, {len(schedule.stages)}"
-    conflicts = muon_conflicts(
-        gradient_clipping=optimizer.gradient_clipping,
-        offload=launch.offload,
-        zero_stage=launch.zero_stage,
-        precision=schedule.training.precision,
-    )
-    yield from (("", optimizer.name == "muon", conflict) for conflict in conflicts)
+    with_muon = "with optimizer.name = 'muon'"
+    if optimizer.name == "muon":
+        clips = f"must be 0 {with_muon}; DeepSpeed would scale down the orthogonalised updates instead of the gradients"
+        yield "optimizer.gradient_clipping", optimizer.gradient_clipping > 0, clips
+        on_devices = f"must be 'none' {with_muon}, whose momentum stays on the devices"
+        yield "launch.offload", launch.offload != "none", on_devices
+        is_rounded = launch.zero_stage == 2 and schedule.training.precision != "fp32"
+        why = "because DeepSpeed would round the momentum to bf16; use 1 or 3"
+        yield "launch.zero_stage", is_rounded, f"needs training.precision = 'fp32' {with_muon}, {why}"
 
 
 def _growth(schedule: Schedule) -> Iterator[Row]:

@@ -16,9 +16,10 @@ from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig, num_p
 from model.parameter_names import TokensName
 from model.policy import one_if_equal
 from model.precision import Precision
-from stages.checkpoint.lineage import Lineage, SourceRecord, TrainingCost, TrainingRecord
+from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, TextFacts, read_manifest
 from stages.counted import counted
+from stages.metrics_lines import SourceEvaluation
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class CheckpointFacts:
     """Empty for a Transformer."""
     validation_loss: float | None
     """Nats per token, measured when the checkpoint was made; else the last one measured before."""
-    by_source: dict[str, SourceRecord]
+    by_source: dict[str, SourceEvaluation]
     """The sources of the mixture that it was trained on, by name; empty if there is none, or if it is unknown."""
     text: TextFacts
     precision: Precision | None
@@ -164,8 +165,9 @@ def fact_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
 
 def source_rows(facts: CheckpointFacts) -> list[tuple[str, str]]:
     """Labels and words: each source of the mixture that the checkpoint was trained on."""
+    losses = {name: math.nan if (loss := source["loss"]) is None else loss for name, source in facts.by_source.items()}
     return [
-        (f"source {name}", f"read {source.epochs:.3g} times, validation loss {source.loss:.5g} nats per token")
+        (f"source {name}", f"read {source['epochs']:.3g} times, validation loss {losses[name]:.5g} nats per token")
         for name, source in facts.by_source.items()
     ]
 

@@ -6,12 +6,11 @@ Imports no torch.
 import errno
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from model.errors import Failure
-from stages.checkpoint.manifest import CheckpointError, read_manifest
-from stages.stage_dir import StagePaths, staging_directory
+from stages.stage_dir import staging_directory
 
 MARGIN_BYTES = 65536
 """Space for a checkpoint's manifest and folders, in addition to its files."""
@@ -27,14 +26,6 @@ def free_bytes(path: Path) -> int:
     """The free space on the file system of `path`, or of its nearest existing parent folder."""
     existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     return shutil.disk_usage(existing).free
-
-
-def last_checkpoint_bytes(stage_directory: Path) -> int | None:
-    """The total size of the files of a stage's newest checkpoint, from its manifest; None if it is unknown."""
-    for newest in list(StagePaths(stage_directory).checkpoints().values())[-1:]:
-        with suppress(CheckpointError):
-            return read_manifest(newest).num_bytes
-    return None
 
 
 def require_space(directory: Path, num_bytes: int) -> None:

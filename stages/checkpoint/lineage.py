@@ -17,6 +17,7 @@ from model.depth import Depth
 from model.flops import Flops
 from model.policy import GrowthPolicy
 from model.strict import Strict
+from stages.metrics_lines import SourceEvaluation
 from stages.spec import EvaluationPlan
 
 Operation = Literal["init", "train", "expand", "shrink", "import"]
@@ -119,21 +120,6 @@ Loss = Annotated[float, BeforeValidator(lambda loss: math.nan if loss is None el
 """JSON stores NaN as null."""
 
 
-class SourceRecord(Strict):
-    """What a stage did with one source of a mixture."""
-
-    loss: Loss
-    """Validation loss on it, nats per token."""
-
-    bits_per_byte: Loss
-    num_tokens: Count
-    """Validation tokens predicted."""
-
-    trained_tokens: Count
-    epochs: float
-    """How often it was read, from the ladder's first sample on."""
-
-
 Losses = list[tuple[int, Loss]]
 """(step, validation loss in nats per token) pairs, oldest first."""
 
@@ -152,7 +138,7 @@ class TrainingRecord(Strict):
     """By rank: the losses of the updates since the last log line."""
 
     guard: dict[str, Any] | None = None
-    """The state of stages.train.anomaly_guard.AnomalyGuard."""
+    """The state of stages.train.anomaly_guard.Guard."""
 
     left_out: list[tuple[int, int]] = []
     """(first step, number of steps) of data that rollbacks skipped."""
@@ -163,7 +149,7 @@ class TrainingRecord(Strict):
 
     validation_tokens: Count | None = None
     own_context_loss: float | None = None
-    by_source: dict[str, SourceRecord] | None = None
+    by_source: dict[str, SourceEvaluation] | None = None
     """Of a finished stage on a mixture, by the source's name."""
 
     @property

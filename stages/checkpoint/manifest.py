@@ -17,7 +17,7 @@ from model.precision import Precision
 from model.strict import Strict
 from stages.checkpoint.files import FileEntry, OnBytes, hash_file
 from stages.checkpoint.lineage import History, ImportRecord, Lineage, TrainingCost, extended, hash_of
-from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_files, read_sealed, seal
+from stages.checkpoint.sealed import PlainPath, Sealed, check_files, read_sealed, seal
 from stages.spec import Offload
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
@@ -140,10 +140,7 @@ def read_manifest(directory: Path) -> Manifest:
     if not path.is_file():
         what = "is not a checkpoint: it has no manifest.json" if directory.exists() else "does not exist"
         raise CheckpointError(f"{directory} {what}")
-    try:
-        return read_sealed(path, Manifest, FORMAT_VERSION)
-    except DocumentError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    return read_sealed(path, Manifest, FORMAT_VERSION, CheckpointError)
 
 
 def read_file(directory: Path, manifest: Manifest, name: str) -> bytes:
@@ -174,8 +171,5 @@ def verify_checkpoint(directory: Path, *, hashes: bool = True, on_bytes: OnBytes
     """
     manifest = read_manifest(directory)
     files = [(name, entry.bytes, entry.sha256) for name, entry in manifest.files.items()]
-    try:
-        check_files(directory, files, hashes, on_bytes)
-    except DocumentError as error:
-        raise CheckpointError(f"{directory} is broken: {error}") from error
+    check_files(directory, files, lambda what: CheckpointError(f"{directory} is broken: {what}"), hashes, on_bytes)
     return manifest

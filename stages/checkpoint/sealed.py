@@ -6,7 +6,7 @@ The manifests of checkpoints and datasets are such documents. Their `seal` is th
 import errno
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -19,10 +19,6 @@ from stages.checkpoint.files import READERS, OnBytes, hash_file
 
 MOST_SAID = 300
 """The most characters of a message that may quote the document."""
-
-
-class DocumentError(UserError):
-    """A document is damaged or invalid. The message does not contain its path."""
 
 
 class Sealed(Strict):
@@ -56,38 +52,49 @@ def seal(document: Document) -> Document:
     return bare.model_copy(update={"seal": _seal_of(_parsed(bare.model_dump_json()))})
 
 
-def read_sealed(path: Path, kind: type[Document], format_version: int) -> Document:
+def read_sealed(path: Path, kind: type[Document], format_version: int, error_type: type[UserError]) -> Document:
     """The document in the file `path`, after checking its format version and its seal.
 
-    Raises DocumentError if it is invalid or on a bad sector, and OSError if the file cannot be read at the moment.
+    Raises `error_type` if it is invalid or on a bad sector, and OSError if the file cannot be read at the moment.
     """
     try:
-        data = path.read_bytes()
+        return _checked(path.read_bytes(), kind, format_version)
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        raise DocumentError(str(error.strerror)) from error
+        reason = str(error.strerror)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"])) or "its text"
+        reason = f"{where[:MOST_SAID]}: {first_reason(error)[:MOST_SAID]}"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except ArithmeticError as error:  # validators compute with the document's numbers
+        reason = f"a number in it is out of range ({error})"
+    except ValueError as error:
+        reason = str(error)
+    raise error_type(f"{path} cannot be read: {reason}")
+
+
+def _checked(data: bytes, kind: type[Document], format_version: int) -> Document:
     found = _parsed(data)
     version = found.get("format_version", format_version) if isinstance(found, dict) else format_version
     if isinstance(version, int) and version != format_version:
-        raise DocumentError(f"it has format version {version}; this growctl reads {format_version}")
-    try:
-        document = kind.model_validate_json(data)
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors(include_input=False, include_url=False)[0]["loc"])) or "its text"
-        raise DocumentError(f"{where[:MOST_SAID]}: {first_reason(error)[:MOST_SAID]}") from None
-    except ArithmeticError as error:  # validators compute with the document's numbers
-        raise DocumentError(f"a number in it is out of range ({error})") from None
+        raise ValueError(f"it has format version {version}; this growctl reads {format_version}")
+    document = kind.model_validate_json(data)
     if document.seal != _seal_of(found):
         changed = "does not match its content: something in it has changed"
-        raise DocumentError(f"its seal {changed if document.seal else 'is missing'}")
+        raise ValueError(f"its seal {changed if document.seal else 'is missing'}")
     return document
 
 
 def check_files(
-    directory: Path, files: Iterable[tuple[str, int, str]], hashes: bool = True, on_bytes: OnBytes | None = None
+    directory: Path,
+    files: Iterable[tuple[str, int, str]],
+    error_of: Callable[[str], UserError],
+    hashes: bool = True,
+    on_bytes: OnBytes | None = None,
 ) -> None:
-    """Raises DocumentError that names the first file that is missing, differs, or is a link out of the directory.
+    """Raises the error of the words that name the first file that is missing, differs, or links out of the directory.
 
     `files` are (name, bytes, sha256). With `hashes`, calls `on_bytes` with the size of each file once it was read.
     """
@@ -114,7 +121,7 @@ def check_files(
     with ThreadPoolExecutor(READERS) as pool:  # hashlib releases the GIL
         for (name, num_bytes, _), wrong in zip(files, pool.map(problem, files), strict=True):
             if wrong:
-                raise DocumentError(f"{name} {wrong}")
+                raise error_of(f"{name} {wrong}")
             if hashes and on_bytes:
                 on_bytes(num_bytes)
 
@@ -126,8 +133,4 @@ def _seal_of(found: dict[str, Any]) -> str:
 
 def _parsed(data: str | bytes) -> Any:
     """Parses JSON and keeps fractions as strings, so that the seal also covers digits that rounding would hide."""
-    try:
-        return json.loads(data, parse_float=str)
-    except (ValueError, RecursionError) as error:
-        said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise DocumentError(said) from None
+    return json.loads(data, parse_float=str)

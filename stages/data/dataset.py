@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 from model.strict import Strict
 from stages.checkpoint.files import OnBytes, hash_file
 from stages.checkpoint.manifest import TextFacts
-from stages.checkpoint.sealed import DocumentError, PlainPath, Sealed, check_files, read_sealed, seal
+from stages.checkpoint.sealed import PlainPath, Sealed, check_files, read_sealed, seal
 from stages.data.errors import DataError
 from stages.data.spec import SPLITS, DataSpec, SkippedRecords, SourceName, SplitName
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
@@ -193,9 +193,7 @@ def read_dataset_manifest(dataset_dir: Path) -> DatasetManifest:
     if not path.is_file():
         raise DataError(f"{dataset_dir} is not a dataset: it has no {MANIFEST_NAME}; `growctl prepare` makes one")
     try:
-        return read_sealed(path, DatasetManifest, FORMAT_VERSION)
-    except DocumentError as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        return read_sealed(path, DatasetManifest, FORMAT_VERSION, DataError)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -284,10 +282,8 @@ def require_files(
     dataset_dir: Path, files: Iterable[DatasetFile], *, hashes: bool = True, on_bytes: OnBytes | None = None
 ) -> None:
     """Raises DataError as `verify_dataset` does for one of `files`."""
-    try:
-        check_files(dataset_dir, [(file.name, file.bytes, file.sha256) for file in files], hashes, on_bytes)
-    except DocumentError as error:
-        raise DataError(f"{dataset_dir} is damaged: {error}") from error
+    entries = [(file.name, file.bytes, file.sha256) for file in files]
+    check_files(dataset_dir, entries, lambda what: DataError(f"{dataset_dir} is damaged: {what}"), hashes, on_bytes)
 
 
 def require_tokenizer(dataset_dir: Path, manifest: DatasetManifest) -> None:

@@ -12,7 +12,7 @@ from model.precision import Precision, RequestedPrecision
 from stages.engine.deepspeed_api import DeepSpeedEngine, deepspeed, default_pg_timeout
 from stages.engine.devices import is_fast_at_bf16, resolve_precision, visible_gpus
 from stages.engine.memory import reduce_bucket
-from stages.engine.optimizers import build_optimizer, check_muon, keep_momentum_of_rejected_updates
+from stages.engine.optimizers import build_optimizer, keep_momentum_of_rejected_updates
 from stages.spec import TrainSpec
 
 _RANKS = {
@@ -79,11 +79,8 @@ def choose_precision(requested: RequestedPrecision, device: torch.device) -> Pre
 def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) -> DeepSpeedEngine:
     """Wraps `model` in an engine: ZeRO, gradient accumulation in float32, clipping, float32 master weights.
 
-    The training loop sets the learning rate; DeepSpeed's schedulers are not used. Raises UserError for Muon with
-    settings that it cannot be exact with.
+    The training loop sets the learning rate; DeepSpeed's schedulers are not used.
     """
-    if spec.optimizer.name == "muon":
-        check_muon(spec, precision)
     model.use_kernels(spec.kernels)
     model.recompute_every = spec.recompute_every
     num_parameters = sum(parameter.numel() for parameter in model.parameters())

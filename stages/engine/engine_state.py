@@ -5,6 +5,7 @@ from any other. Within a stage, on the same number of ranks, the engine's own fi
 here is collective: all ranks must call it.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from model.parameter_names import OptimizerName, group_name, has_muon
 from stages.checkpoint.directory import begin_directory, finish_directory
 from stages.checkpoint.files import FileEntry, list_files, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest
-from stages.checkpoint.parameters import MOMENTS, read_parameter, write_parameter
+from stages.checkpoint.parameters import MOMENTS, read_parameter, write_parameters
 from stages.checkpoint.pickles import check_pickles, list_pickles
 from stages.counted import plural
 from stages.engine.deepspeed_api import (
@@ -105,12 +106,12 @@ def save_parameters(
 
     Returns the manifest's file entries; on other ranks they are empty.
     """
-    entries: dict[str, FileEntry] = {}
-    staging = begin_directory(directory) if dist.get_rank() == 0 else None
-    for name, state in states:
-        if staging is not None:
-            file, entries[file] = write_parameter(staging, name, state)
-    if staging is not None and tokenizer is not None:
+    if dist.get_rank() > 0:
+        deque(states, maxlen=0)
+        return {}
+    staging = begin_directory(directory)
+    entries = write_parameters(staging, states)
+    if tokenizer is not None:
         entries[TOKENIZER_NAME] = write_file(staging / TOKENIZER_NAME, tokenizer.read_bytes())
     return entries
 

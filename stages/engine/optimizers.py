@@ -11,12 +11,9 @@ from typing import Any
 import torch
 from deepspeed.runtime.utils import combine_grad_norm_groups, is_invalid_grad_norm
 
-from model.errors import UserError
 from model.language_model import LanguageModel
 from model.parameter_groups import parameter_groups
-from model.precision import Precision
 from stages.engine.deepspeed_api import ZERO_SUPPORTED_OPTIMIZERS, DeepSpeedEngine, MuonWithAuxAdam
-from stages.engine.muon_limits import muon_conflicts
 from stages.spec import TrainSpec
 
 
@@ -82,17 +79,6 @@ def build_optimizer(model: LanguageModel, spec: TrainSpec) -> torch.optim.Optimi
         for parameter in group["params"]:
             parameter.use_muon = group["use_muon"]
     return EagerMuon(groups, adam_optimizer=EagerAdamW, adam_optimizer_kwargs={"fused": True})
-
-
-def check_muon(spec: TrainSpec, precision: Precision) -> None:
-    """Raises UserError if an engine with Muon cannot be exact with these settings."""
-    for conflict in muon_conflicts(
-        gradient_clipping=spec.optimizer.gradient_clipping,
-        offload=spec.offload,
-        zero_stage=spec.zero_stage,
-        precision=precision,
-    ):
-        raise UserError(conflict)
 
 
 def keep_momentum_of_rejected_updates(engine: DeepSpeedEngine) -> None:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from stages.checkpoint.lineage import TrainingRecord
 from stages.metrics_lines import Anomaly
 from stages.spec import TrainSpec
 from stages.train.skipped_data import position
@@ -32,10 +33,11 @@ def spike_limit(losses: Sequence[float], z: float) -> float:
 
 
 class Guard:
-    """Judges the updates of one attempt at a stage.
+    """Judges the updates of one attempt at a stage, and keeps their losses until the next log line.
 
     The spike limit changes only at log lines, when the losses are copied to the host anyway, and depends only on the
-    losses so far. Checkpoints store these losses, so that a resumed attempt makes the same decisions.
+    losses so far. Checkpoints store these losses, so that a resumed attempt makes the same decisions, and those of all
+    ranks since the last log line, so that the same number of ranks resumes bit for bit.
     """
 
     def __init__(self, spec: TrainSpec) -> None:
@@ -44,23 +46,39 @@ class Guard:
         self.limit: float | None = None
         self.rejected = 0
         """Rejected updates in a row so far."""
+        self.pending: list[Tensor] = []
+        """This rank's mean losses of the updates since the last log line, float64 scalars on the device."""
         self._losses: list[float] = []
 
     def state(self) -> dict[str, Any]:
         """The state that a checkpoint stores, for `restore`."""
         return {"refused": self.rejected, "losses": self._losses}
 
-    def restore(self, state: dict[str, Any] | None) -> None:
-        """Restores the state that a checkpoint stored; None leaves the guard new."""
-        if state is not None:
-            self.rejected = state["refused"]
-            self._learn(state["losses"])
+    def pending_of_ranks(self) -> list[list[float]]:
+        """The pending losses of all ranks, for a checkpoint. Collective."""
+        if not self.pending:
+            return [[]] * dist.get_world_size()
+        own = torch.stack(self.pending)
+        ranks = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(ranks, own)
+        return torch.stack(ranks).tolist()
+
+    def restore(self, record: TrainingRecord, device: torch.device) -> None:
+        """Restores what a checkpoint stored. If the number of ranks changed, each rank gets the mean pending losses."""
+        if record.guard is not None:
+            self.rejected = record.guard["refused"]
+            self._learn(record.guard["losses"])
+        if record.pending is not None:
+            losses = torch.tensor(record.pending, dtype=torch.float64)
+            own = losses[dist.get_rank()] if len(losses) == dist.get_world_size() else losses.mean(0)
+            self.pending = list(own.to(device).unbind())
 
     def learn(self, step: int, losses: Sequence[float]) -> None:
-        """Adds the losses (means over all ranks) of the updates since the last log line; the newest is that of `step`.
+        """Learns the pending losses, as means over all ranks, at a log line; the newest is that of `step`.
 
         Losses from before the stage's settled step are ignored: they do not predict later ones.
         """
+        self.pending = []
         settled = step - self.spec.settled_step
         if self.policy.spikes != "ignore" and settled > 0:
             self._learn(losses[-settled:])
@@ -83,9 +101,10 @@ class Guard:
         factor = torch.where(total / dist.get_world_size() > self.limit, math.nan, 1.0)
         return micro_loss * factor.to(micro_loss.dtype)
 
-    def passed(self) -> None:
-        """Notes that an update was made."""
+    def passed(self, loss: Tensor) -> None:
+        """Notes that an update with this mean loss, a float64 scalar on the device, was made."""
         self.rejected = 0
+        self.pending.append(loss)
 
     def verdict(self, step: int, mean_loss: Tensor) -> Anomaly:
         """Decides what follows the rejected update `step` of the stage, counted from 1. Collective.

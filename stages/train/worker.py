@@ -29,7 +29,7 @@ from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.precision import Precision
 from stages.checkpoint.directory import finish_directory, prune, remove_converted
-from stages.checkpoint.disk_full import last_checkpoint_bytes, raise_when_full
+from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import fill_model
@@ -55,7 +55,6 @@ from stages.process.watchdog import Watchdog
 from stages.spec import TrainSpec, progress_at
 from stages.stage_dir import TOKENIZER_NAME, StagePaths
 from stages.train.anomaly_guard import Guard
-from stages.train.pending_losses import PendingLosses
 from stages.train.rank_data import RankData
 from stages.train.training_history import TrainingHistory
 from stages.train.usage import UsageMeter
@@ -83,7 +82,6 @@ class Worker:
         self.metrics = MetricsWriter(self.paths.metrics, spec.attempt) if self.rank == 0 else None
         self.progress: tuple[float, float] | None = None
         self.evaluated = TrainingRecord()  # its losses are those of this stage so far
-        self.pending = PendingLosses(device)
         self.guard = Guard(spec)
         self.look_every = 1
         listen_for_save_requests()
@@ -132,8 +130,7 @@ class Worker:
             loss = self.train_step(engine, step, micro_batches)
             step += 1
             if engine.was_step_applied():
-                self.pending.add(loss)
-                self.guard.passed()
+                self.guard.passed(loss)
             elif not self.rejected(engine, step, loss):
                 return step, False
             # Log before a checkpoint too, so that the log lines of a resumed attempt cover the same steps.
@@ -156,7 +153,7 @@ class Worker:
                     self.save(engine, step)
                 self.record("saved", step, path=self.paths.step(step).name)
                 return step, False
-            if self.pending.num_steps == 0:
+            if not self.guard.pending:
                 last_logged, first = time.monotonic(), step  # evaluating and saving do not count as training time
         return step, True
 
@@ -198,8 +195,7 @@ class Worker:
         if manifest and spec.resume:
             record = manifest.lineage.training or TrainingRecord()
             self.evaluated = record.model_copy(deep=True)
-            self.pending.restore(record.pending)
-            self.guard.restore(record.guard)
+            self.guard.restore(record, self.device)
         return engine
 
     def train_step(self, engine: DeepSpeedEngine, step: int, micro_batches: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
@@ -255,9 +251,9 @@ class Worker:
     def log(self, engine: DeepSpeedEngine, step: int, steps_per_second: float) -> None:
         """Records the mean training loss, over all ranks, of the updates made since the last log line."""
         times = torch.tensor([steps_per_second, self.data.take_wait_seconds()], dtype=torch.float64).to(self.device)
-        both = torch.cat((self.pending.taken(), times))
-        dist.all_reduce(both)
-        *losses, mean_speed, waited = (both / self.world_size).tolist()
+        losses_and_times = torch.stack([*self.guard.pending, *times.unbind()])
+        dist.all_reduce(losses_and_times)
+        *losses, mean_speed, waited = (losses_and_times / self.world_size).tolist()
         self.look_every = max(1, int(LOOK_SECONDS * mean_speed))
         self.guard.learn(step, losses)
         tokens_per_step = self.spec.batch_size * self.spec.sequence_length
@@ -285,9 +281,7 @@ class Worker:
             operation="train", training=self.training_record(), history=self.history.at(step, self.cost(step))
         )
         fields = {**self.manifest_fields(engine, step), "lineage": lineage}
-        num_bytes = last_checkpoint_bytes(self.paths.directory) or engine_checkpoint_bytes(
-            spec.model, spec.optimizer.name, spec.zero_stage, self.precision
-        )
+        num_bytes = engine_checkpoint_bytes(spec.model, spec.optimizer.name, spec.zero_stage, self.precision)
         self.watchdog.beat()
         if self.metrics:
             self.metrics.sync()
@@ -343,7 +337,7 @@ class Worker:
             stage=self.spec.stage,
             losses=self.evaluated.losses,
             own_context_losses=self.evaluated.own_context_losses,
-            pending=self.pending.gathered(),
+            pending=self.guard.pending_of_ranks(),
             guard=self.guard.state(),
             left_out=list(self.spec.left_out),
             evaluations=self.spec.evaluations,

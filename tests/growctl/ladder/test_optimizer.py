@@ -11,7 +11,7 @@ from tests.growctl.schedules import changed, parse, paths_of
 
 MUON = {"optimizer.name": "muon"}
 CLIPPED = (
-    "optimizer.gradient_clipping = 1: must be 0 with optimizer.name = 'muon'; DeepSpeed would scale down the "
+    "optimizer.gradient_clipping = 1.0: must be 0 with optimizer.name = 'muon'; DeepSpeed would scale down the "
     "orthogonalised updates instead of the gradients"
 )
 ROUNDED = (

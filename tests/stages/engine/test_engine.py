@@ -1,16 +1,14 @@
 """Parameter groups and precision, tested without an engine."""
 
-import pytest
 import torch
 from deepspeed.runtime import compiler
 
 from model.config import TransformerConfig
-from model.errors import UserError
 from model.initialization import build_model
 from model.parameter_groups import parameter_groups
 from model.policy import grow_config
 from stages.engine.deepspeed_api import uncompiled
-from stages.engine.optimizers import build_optimizer, check_muon
+from stages.engine.optimizers import build_optimizer
 from tests.memory_tracking import MemoryTracking
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
@@ -46,21 +44,6 @@ def test_muon_has_the_matrices_of_the_blocks_in_groups_of_their_own():
         assert [name for name, group in groups.items() if group["use_muon"]] == muon
         assert [tuple(p.shape) for p in groups["generation-0-decay"]["params"]] == [(31, 16)]  # the embedding
         assert all(p.ndim == 2 for name in muon for p in groups[name]["params"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "clipping", "key"),
-    [
-        ({"zero_stage": 2}, 0.0, "launch.zero_stage = 2"),
-        ({"offload": "optimizer"}, 0.0, "launch.offload = 'optimizer'"),
-        ({}, 1.0, "optimizer.gradient_clipping = 1"),
-    ],
-)
-def test_no_engine_trains_with_a_muon_that_deepspeed_would_round_or_clip(changes, clipping, key):
-    config = small_config()
-    settings = small_spec(config).optimizer.model_copy(update={"name": "muon", "gradient_clipping": clipping})
-    with pytest.raises(UserError, match=f"^{key}: "):
-        check_muon(small_spec(config, optimizer=settings, **changes), "bf16")
 
 
 def test_only_matrices_decay():

@@ -3,7 +3,6 @@
 test_rejection.py tests that a rejected update leaves no trace.
 """
 
-import json
 import math
 import statistics
 from typing import Any
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stages.checkpoint.lineage import TrainingRecord
 from stages.spec import Anomalies, GenerationRule
 from stages.train.anomaly_guard import MAD_TO_SIGMA, SMALLEST_SIGMA, Guard, spike_limit
 from tests.stages.checkpoints import small_config
@@ -21,6 +21,7 @@ from tests.stages.specs import small_spec
 
 losses = st.lists(st.floats(0.0, 20.0), min_size=8, max_size=40)
 WINDOW = 8
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,6 +38,12 @@ def guard(**changes) -> Guard:
     own = {key: changes.pop(key) for key in list(changes) if key in Anomalies.model_fields}
     settings: dict[str, Any] = {"num_steps": 100, "checkpoint_every": 10, "anomalies": Anomalies(**(policy | own))}
     return Guard(small_spec(small_config(), **(settings | changes)))
+
+
+def resume(saved: Guard, resumed: Guard) -> None:
+    """Restores what a checkpoint stores of `saved` into `resumed`."""
+    record = TrainingRecord(guard=saved.state(), pending=saved.pending_of_ranks())
+    resumed.restore(TrainingRecord.model_validate_json(record.model_dump_json()), CPU)
 
 
 def bad(judge: Guard, step: int, loss: float):
@@ -74,17 +81,29 @@ def test_a_restored_guard_decides_like_an_uninterrupted_one(lines, data):
         whole.learn(10 * number, line)
         restored.learn(10 * number, line)
         if number == cut:
-            state = json.loads(json.dumps(restored.state()))
+            saved = restored
             restored = guard()
-            restored.restore(state)
+            resume(saved, restored)
         assert restored.limit == whole.limit
     known = [loss for line in lines for loss in line]
     assert whole.limit == (spike_limit(known[-WINDOW:], 10.0) if len(known) >= WINDOW else None)
 
 
+def test_a_checkpoint_carries_the_losses_since_the_last_log_line_and_a_new_number_of_ranks_gets_their_mean():
+    judge, resumed = guard(), guard()
+    for loss in (3.0, 2.0):
+        judge.passed(torch.tensor(loss, dtype=torch.float64))
+    resume(judge, resumed)
+    assert [loss.item() for loss in resumed.pending] == [3.0, 2.0]
+    resumed.restore(TrainingRecord(pending=[[3.0, 2.0], [4.0, 5.0]]), CPU)
+    assert [loss.item() for loss in resumed.pending] == [3.5, 3.5]
+    resumed.learn(10, [3.5, 3.5])
+    assert resumed.pending_of_ranks() == [[]]
+
+
 def test_a_checkpoint_without_guard_state_can_be_resumed():
     judge = guard()
-    judge.restore(None)
+    judge.restore(TrainingRecord(), CPU)
     assert judge.limit is None
 
 
@@ -148,10 +167,10 @@ def test_a_rollback_skips_all_data_since_the_checkpoint_including_data_skipped_b
 def test_too_many_rejected_updates_in_a_row_stop_the_stage_even_across_a_resume():
     judge = guard(non_finite="skip")
     assert [bad(judge, step, math.nan)["action"] for step in (1, 2)] == ["skip"] * 2
-    judge.passed()
+    judge.passed(torch.tensor(2.0, dtype=torch.float64))
     assert [bad(judge, step, math.nan)["action"] for step in (4, 5)] == ["skip"] * 2
     resumed = guard(non_finite="skip")
-    resumed.restore(json.loads(json.dumps(judge.state())))
+    resume(judge, resumed)
     assert [bad(resumed, step, math.nan)["action"] for step in (6, 7)] == ["skip", "stop"]
 
 
@@ -160,7 +179,7 @@ def test_the_reason_for_a_stop_names_the_problem_and_what_to_try():
     said = judge.reason(5, bad(judge, 5, math.nan))
     assert said.startswith("the gradient of step 5 of stage s is not finite; try a lower learning_rate.peak (now 0.01)")
     assert "anomalies.non_finite (now stop), under another --name" in said
-    judge.passed()
+    judge.passed(torch.tensor(2.0, dtype=torch.float64))
     judge.learn(20, [2.0] * WINDOW)
     assert "step 21 of stage s, 7.5000, is a spike: above 2.2000;" in judge.reason(21, bad(judge, 21, 7.5))
     skipping = guard()

@@ -31,7 +31,6 @@ from stages.process.watchdog import Watchdog
 from stages.spec import Anomalies
 from stages.stage_dir import StagePaths
 from stages.train.anomaly_guard import Guard
-from stages.train.pending_losses import PendingLosses
 from stages.train.worker import Worker
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
@@ -76,7 +75,6 @@ class Watched(Worker):
         )  # fmt: skip
         self.device, self.rank, self.world_size = torch.device("cpu"), dist.get_rank(), dist.get_world_size()
         self.progress, self.evaluated, self.metrics = None, TrainingRecord(), None
-        self.pending = PendingLosses(self.device)
         self.guard = Guard(self.spec)
         self.guard.limit = 1e9
         self.look_every, self.watchdog = 2 * STEPS, Watchdog(StagePaths(Path(sys.argv[1]).parent).stack_file(1, 0), 600)
@@ -87,7 +85,7 @@ class Watched(Worker):
 
     def log(self, *_: Any) -> None:
         """Stands in for a log line."""
-        self.pending.taken()
+        self.guard.pending.clear()
         self.lines.append(dict(self.waits.places))
         self.waits.places.clear()
 
