@@ -45,6 +45,7 @@ def show(
             "0; with several contexts, of the window of the longest.",
             metavar="INDEX",
             min=0,
+            max=2**62,  # 64-bit indices overflow soon after
         ),
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
@@ -86,27 +87,22 @@ def import_data(
         list[Path] | None, typer.Option(help="Files for validation, named like PREFIX; repeatable.", metavar="PREFIX")
     ] = None,
     validation_fraction: Annotated[
-        float | None,
+        float,
         typer.Option(
-            help="Without --validation: the share of each file's documents with tokens, from its end, for validation "
-            "(default: 0.01)."
+            help="Without --validation: the share of each file's documents with tokens, from its end, for validation.",
+            min=0,
+            max=1,
         ),
-    ] = None,
+    ] = 0.01,
 ) -> Result:
     """Make a dataset of token files that another program wrote. On the same disk, they are linked, not copied.
 
     Example: growctl data import pile_text_document --tokenizer 20B_tokenizer.json --output pile
     """
     from growctl.data.token_import import import_tokens
-    from model.errors import UserError
     from stages.checkpoint.directory import check_new
     from stages.counted import counted
 
-    if validation and validation_fraction is not None:
-        raise UserError("--validation-fraction is for files without --validation; leave out one of the two")
-    fraction = 0.01 if validation_fraction is None else validation_fraction
-    if not 0.0 < fraction < 1.0:
-        raise UserError(f"--validation-fraction {fraction} must be above 0 and below 1")
     check_new(output, "--output")
     with progress_bar("checking indices") as advance:
         document = import_tokens(
@@ -115,7 +111,7 @@ def import_data(
             tokenizer,
             end_of_text=end_of_text,
             validation=validation or [],
-            validation_fraction=fraction,
+            validation_fraction=validation_fraction,
             on_progress=lambda what, done: advance(done or 0.0, what=what),
         )
     splits = document.manifest.splits

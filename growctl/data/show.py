@@ -29,8 +29,6 @@ from stages.data.spec import SPLITS, DataSpec, SplitName
 from stages.data.tokens import Int64Array
 from stages.stage_dir import TOKENIZER_NAME
 
-MOST_INDEX = 2**62
-"""No training reads so far; beyond, 64-bit indices overflow."""
 PERCENTILES = {"shortest": 0, "5 %": 5, "25 %": 25, "median": 50, "75 %": 75, "95 %": 95, "longest": 100}
 
 
@@ -93,7 +91,7 @@ def show_dataset(reference: str, overrides: Sequence[str], runs_dir: Path, sampl
 
 
 def sample_of(schedule: Schedule, dataset: Path, manifest: DatasetManifest, index: int, runs_dir: Path) -> SampleEntry:
-    """The sample that `schedule` reads at `index`: a window of its longest context. Raises UserError beyond MOST_INDEX.
+    """The sample that `schedule` reads at `index`: a window of its longest context.
 
     A stage that ends early, by its slope or after a rollback, makes a run read others than planned of a mixture.
     """
@@ -111,9 +109,7 @@ def sample_of(schedule: Schedule, dataset: Path, manifest: DatasetManifest, inde
 
 
 def read_sample(dataset: Path, samples: TrainingSamples, index: int) -> SampleEntry:
-    """A sample of those opened from `dataset`. Raises UserError beyond MOST_INDEX, DataError for damage."""
-    if index >= MOST_INDEX:
-        raise UserError(f"sample {index}: samples are endless, but growctl counts them to 2**62 only")
+    """A sample of those opened from `dataset`. Raises DataError for damage."""
     ids, (source, epoch, pieces) = samples[index].tolist(), samples.origin(index)
     text = open_tokenizer(dataset / TOKENIZER_NAME).decode(ids, skip_special_tokens=False)
     return SampleEntry(index, dataset_parts(dataset)[source].name, epoch, pieces[0][0], tuple(ids), text)
@@ -131,10 +127,11 @@ def _find(reference: str, overrides: Sequence[str], runs: RunsPaths) -> tuple[Pa
     if (is_url := "://" in reference) or Path(reference).is_dir():
         if overrides:
             raise UserError(f"{overrides[0]}: {reference} is a dataset; only schedules take overrides")
-        if is_url:
-            found = remote_dataset(DataSpec(source=reference), runs.datasets, Progress(), is_text=False)
-            return found or Path(reference), None
-        return Path(reference), None
+        if not is_url:
+            return Path(reference), None
+        if found := remote_dataset(DataSpec(source=reference), runs.datasets, Progress()):
+            return found, None
+        raise UserError(f"{reference}: there is no prepared dataset, or it cannot be reached")
     schedule = load_schedule(reference, overrides, runs_dir=runs.directory)
     prepared = next((path for path, _ in prepared_data(schedule.data, runs.datasets)), None)
     if prepared is None:

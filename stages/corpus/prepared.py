@@ -11,7 +11,6 @@ is written once and then reused. Imports nothing slow.
 import fcntl
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,13 +67,10 @@ def given_dataset(spec: DataSpec) -> Path | None:
 
     It may be a mixture, which `prepare` rejects.
     """
-    path = local_path(spec.source)
-    directory = Path(path) if path else None
-    if directory is None or not all((directory / part).is_file() for part in (MANIFEST_NAME, TOKENIZER_NAME)):
+    if (path := local_path(spec.source)) is None:
         return None
-    if all((directory / split).exists() for split in SPLITS) or _is_dataset((directory / MANIFEST_NAME).read_bytes()):
-        return directory
-    return None
+    directory = Path(path)
+    return directory if all((directory / name).is_file() for name in (MANIFEST_NAME, TOKENIZER_NAME)) else None
 
 
 def _remote_copies(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:
@@ -143,13 +139,11 @@ def locked(dataset_dir: Path, progress: Progress) -> Iterator[None]:
         yield
 
 
-def remote_dataset(spec: DataSpec, datasets_dir: Path, progress: Progress, *, is_text: bool = True) -> Path | None:
-    """The directory in `datasets_dir` of the dataset at the URL `spec.source`; None if no dataset lies there and the
-    URL `is_text` then.
+def remote_dataset(spec: DataSpec, datasets_dir: Path, progress: Progress) -> Path | None:
+    """The directory in `datasets_dir` of the dataset at the URL `spec.source`; None if no dataset can be read there.
 
     Fetches and checks the manifest and the tokenizer. If the URL cannot be reached, a directory from before is enough;
-    `progress.tell` gets a line that says so. Raises DataError for a file that is missing or altered, and for a URL that
-    can be neither.
+    `progress.tell` gets a line that says so. Raises DataError for a file that is missing or altered.
     """
     if local_path(spec.source) is not None or "://" not in spec.source or "::" in spec.source:
         return None
@@ -159,24 +153,21 @@ def remote_dataset(spec: DataSpec, datasets_dir: Path, progress: Progress, *, is
     try:
         content = files.content_if_there(MANIFEST_NAME)
     except Exception as error:  # every library has its own error classes
-        copy = remote_copy(spec, datasets_dir)
-        if copy is None and is_text:
-            return None  # opening it as a text gives the message
-        if copy is None:
-            raise DataError(f"{reading.url}/{MANIFEST_NAME} cannot be read ({reason(error)})") from error
-        write_remote_reading(copy, reading)
-        progress.tell(f"{spec.source} cannot be reached ({reason(error)}); {copy}, fetched from there before, is used")
+        if copy := remote_copy(spec, datasets_dir):
+            write_remote_reading(copy, reading)
+            why = f"{spec.source} cannot be reached ({reason(error)})"
+            progress.tell(f"{why}; {copy}, fetched from there before, is used")
         return copy
     if content is None or not _is_dataset(content):
-        if is_text:
-            return None
-        raise DataError(f"there is no prepared dataset at {reading.url}: it has no {MANIFEST_NAME} of one")
+        return None
     key = hashlib.sha256(reading.url.encode() + b"\0" + content).hexdigest()[:12]
     target = datasets_dir / f"{reading.url.rpartition('/')[2]}-at-{key}"
-    if not _is_there(target, reading):
-        with raise_when_full(datasets_dir), locked(target, progress):
-            if not _is_there(target, reading):
-                _fetch(content, reading, files, target)
+
+    def check(directory: Path) -> None:
+        verify_dataset(directory)
+        write_remote_reading(directory, reading)
+
+    make_once(target, check, lambda staging: _fetch(content, reading, files, staging), progress)
     return target
 
 
@@ -197,30 +188,40 @@ def _is_dataset(content: bytes) -> bool:
     return False
 
 
-def _is_there(target: Path, reading: RemoteReading) -> bool:
-    """Whether the dataset `target` is whole; then it is read by `reading` from now on."""
-    with suppress(DataError):
-        verify_dataset(target)
-        write_remote_reading(target, reading)
-        return True
-    return False
+def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, staging: Path) -> None:
+    """Fetches the dataset whose manifest is `content` into `staging`."""
+    write_file(staging / MANIFEST_NAME, content)
+    try:
+        manifest = read_dataset_manifest(staging)
+    except DataError as error:
+        raise DataError(f"{reading.url}/{MANIFEST_NAME} cannot be used: {error.__cause__ or error}") from error
+    if manifest.sources:
+        raise DataError(f"{reading.url} is a mixture, which has no tokens; name the URLs of its sources' datasets")
+    write_file(staging / TOKENIZER_NAME, files.read(TOKENIZER_NAME))
+    write_remote_reading(staging, reading)
+    verify_dataset(staging)
 
 
-def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, target: Path) -> None:
-    """Fetches the dataset whose manifest is `content` into `target`."""
-    shutil.rmtree(target, ignore_errors=True)  # it was damaged, and everything in it is a copy
-    with whole_directory(target) as staging:
-        write_file(staging / MANIFEST_NAME, content)
-        try:
-            manifest = read_dataset_manifest(staging)
-        except DataError as error:
-            raise DataError(f"{reading.url}/{MANIFEST_NAME} cannot be used: {error.__cause__ or error}") from error
-        if manifest.sources:
-            raise DataError(f"{reading.url} is a mixture, which has no tokens; name the URLs of its sources' datasets")
-        write_file(staging / TOKENIZER_NAME, files.read(TOKENIZER_NAME))
-        write_remote_reading(staging, reading)
-        verify_dataset(staging)
-        publish_directory(target)
+def make_once(target: Path, check: Callable[[Path], object], write: Callable[[Path], None], progress: Progress) -> None:
+    """Writes the dataset `target` in a staging directory, unless it is there and `check` raises no DataError.
+
+    Sets a damaged one aside. Others that need it wait. Raises DiskFull if the disk is full.
+    """
+
+    def is_there() -> bool:
+        with suppress(DataError):
+            check(target)
+            return True
+        return False
+
+    if not is_there():
+        with raise_when_full(target), locked(target, progress):
+            if not is_there():
+                if target.exists():
+                    set_aside(target)
+                with whole_directory(target) as staging:
+                    write(staging)
+                    publish_directory(target)
 
 
 class Ingredient(NamedTuple):
@@ -272,20 +273,10 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
     )
     key = json.dumps([entry.model_dump(mode="json") for entry in entries])
     target = datasets_dir / f"{MIXTURE_PREFIX}{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-    if not _is_mixture(target):
-        with raise_when_full(datasets_dir), locked(target, Progress()):
-            if not _is_mixture(target):
-                if target.exists():
-                    set_aside(target)
-                with whole_directory(target) as staging:
-                    write_file(staging / TOKENIZER_NAME, (ingredients[0].dataset / TOKENIZER_NAME).read_bytes())
-                    write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
-                    publish_directory(target)
+
+    def write(staging: Path) -> None:
+        write_file(staging / TOKENIZER_NAME, (ingredients[0].dataset / TOKENIZER_NAME).read_bytes())
+        write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
+
+    make_once(target, lambda path: require_tokenizer(path, read_dataset_manifest(path)), write, Progress())
     return target
-
-
-def _is_mixture(target: Path) -> bool:
-    with suppress(DataError):
-        require_tokenizer(target, read_dataset_manifest(target))
-        return True
-    return False

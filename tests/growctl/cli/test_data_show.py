@@ -165,7 +165,7 @@ def test_records_that_were_skipped_are_counted_and_named(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--sample", 2**62), "samples are endless, but growctl counts them to 2**62 only"),
+        (("--sample", 2**63), "--sample"),
         (("--sample", -1), "--sample"),
         (("data.vocab_size=299",), "to prepare it: growctl prepare "),
     ],
@@ -180,12 +180,11 @@ def test_the_sample_of_a_directory_needs_a_schedule(dataset: Path, tmp_path: Pat
     assert "is not a dataset" in run_here("data", "show", tmp_path, expect=2)[1]
 
 
-def test_a_url_that_cannot_be_read_is_an_error_with_the_reason(tmp_path: Path) -> None:
+def test_a_url_without_a_dataset_or_out_of_reach_is_one_error(tmp_path: Path) -> None:
     with WebServer(web_folder(tmp_path)).running() as server:
-        message = run_here("data", "show", f"{server.url}/web", "--runs-dir", tmp_path, expect=2)[1]
-    assert f"there is no prepared dataset at {server.url}/web: it has no manifest.json of one" in message
-    message = run_here("data", "show", "http://127.0.0.1:1/web", "--runs-dir", tmp_path, expect=2)[1]
-    assert "http://127.0.0.1:1/web/manifest.json cannot be read (" in message
+        for url in (f"{server.url}/web", "http://127.0.0.1:1/web"):
+            message = run_here("data", "show", url, "--runs-dir", tmp_path, expect=2)[1]
+            assert f"{url}: there is no prepared dataset, or it cannot be reached" in message
 
 
 def test_a_damaged_shard_is_one_error_that_names_it(dataset: Path, tmp_path: Path) -> None:
