@@ -208,7 +208,6 @@ def write_dataset(directory: Path, tokens: npt.NDArray[np.uint16], ends: npt.NDA
     )
     splits: dict[SplitName, DatasetSplit] = {"train": split, "validation": split}
     manifest = DatasetManifest(
-        format_version=1,
         spec=DataSpec(source="random tokens"),
         vocab_size=VOCAB_SIZE,
         token_bytes=2,

@@ -153,7 +153,6 @@ def random_dataset(folder: Path, settings: Settings) -> None:
         splits[split] = DatasetSplit(num_tokens=num_tokens, num_bytes=num_tokens, num_documents=1, files=(file,))
     digest = hashlib.sha256(tokenizer).hexdigest()
     manifest = DatasetManifest(
-        format_version=1,
         spec=DataSpec(source="random tokens"),
         vocab_size=vocab_size,
         token_bytes=2,

@@ -23,7 +23,6 @@ from stages.corpus.token_files import TokenFile, open_token_files
 from stages.corpus.tokenizer import read_tokenizer
 from stages.counted import counted
 from stages.data.dataset import (
-    FORMAT_VERSION,
     DatasetFile,
     DatasetManifest,
     DatasetSplit,
@@ -110,7 +109,6 @@ def import_tokens(
         num_documents = sum(split.num_documents for split in described.values())
         share = described["validation"].num_documents / num_documents if validation else validation_fraction
         manifest = DatasetManifest(
-            format_version=FORMAT_VERSION,
             spec=DataSpec(
                 source=", ".join(str(path.absolute()) for path in sources),
                 tokenizer=str(tokenizer.absolute()),

@@ -15,7 +15,7 @@ import fsspec.utils
 from fsspec.implementations.local import LocalFileSystem
 
 from stages.checkpoint.files import hash_files, write_file
-from stages.corpus.location import PYTHON_STDLIB, by_hand, glob_root, local_path, offline_copy
+from stages.corpus.location import PYTHON_STDLIB, by_hand, glob_root, local_path
 from stages.data.errors import DataError, is_missing, reading
 from stages.data.spec import DataSpec
 
@@ -65,7 +65,7 @@ def list_files(spec: DataSpec) -> tuple[Any, list[SourceFile], bool]:
         if spec.source == PYTHON_STDLIB:
             folder = sysconfig.get_paths()["stdlib"]  # of the running Python, about 11 MB
             fs, files, is_folder = LocalFileSystem(), list(_matching(folder, "**/*.py", NOT_STDLIB)), True
-        elif local := offline_copy(spec.source) or local_path(spec.source):
+        elif local := local_path(spec.source):
             fs, (files, is_folder) = LocalFileSystem(), _local_files(local, spec.include)
         else:
             fs, path = fsspec.url_to_fs(spec.source)

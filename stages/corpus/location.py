@@ -108,27 +108,6 @@ def no_source(spec: DataSpec) -> str:
     return f"data.source: {missing}; set it to {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one"
 
 
-def offline_copy(source: str) -> str | None:
-    """Where the hub's cache in HF_HOME holds the `hf://datasets/` source; None unless HF_HUB_OFFLINE is set.
-
-    `hf download --repo-type dataset` without `--local-dir` fills that cache. fsspec itself never reads it.
-    """
-    repository, revision, below = _hub_parts(source)
-    if not repository:
-        return None
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    if not constants.HF_HUB_OFFLINE:
-        return None
-    try:
-        folder = snapshot_download(repository, repo_type="dataset", revision=revision or None, local_files_only=True)
-    except LocalEntryNotFoundError:
-        return None
-    path = os.path.join(glob.escape(folder) if glob.has_magic(below) else folder, below).rstrip("/")
-    return path if glob.has_magic(below) or os.path.exists(path) else None
-
-
 def _hub_parts(source: str) -> tuple[str, str, str]:
     """The repository, the revision and the path in it that `hf://datasets/OWNER/NAME@REVISION/PATH` names.
 

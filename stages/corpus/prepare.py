@@ -25,24 +25,22 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 from tokenizers import Tokenizer
 
-from stages.checkpoint.directory import set_aside
 from stages.checkpoint.disk_full import NO_SPACE, raise_when_full
 from stages.checkpoint.files import hash_file, sync_path, write_file
 from stages.corpus.corpus import CHOICE_VERSION, Corpus, Skipped, open_corpus, plain_name
 from stages.corpus.location import in_one_spelling, tokenizer_file
-from stages.corpus.prepared import given_dataset, locked, prepared_datasets, remote_dataset, require_usable
+from stages.corpus.prepared import given_dataset, make_once, prepared_datasets, remote_dataset, require_usable
 from stages.corpus.shards import Shards
 from stages.corpus.tasks import RECORDS, Execute, OnProgress, Progress, run_locally
 from stages.corpus.tokenizer import given_tokenizer, tokenizer_content, train_tokenizer
 from stages.counted import counted
 from stages.data.dataset import (
-    FORMAT_VERSION,
     LAYOUT_VERSION,
     DatasetManifest,
     DatasetSplit,
@@ -92,7 +90,7 @@ def prepare(
         except Unreadable as error:
             for path, manifest in prepared_datasets(spec, datasets_dir):
                 is_same = shared_sha256 in (None, manifest.tokenizer_sha256)
-                if is_same and _damage(path, progress.on_progress) is None:
+                if is_same and _is_whole(path, progress.on_progress):
                     progress.tell(f"{path}, prepared with these settings, is used without comparing its text: {error}")
                     return path
             raise
@@ -105,32 +103,27 @@ def prepare(
         }
         key = hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
         target = datasets_dir / f"{plain_name(spec.source)}-{key}"
-        if _damage(target, progress.on_progress) is None:
-            return target
-        if spec.tokenizer:
-            tokenizer = given_tokenizer(spec)
-        with locked(target, progress):
-            if damage := _damage(target, progress.on_progress):
-                if target.exists():
-                    progress.say(f"{damage}; moved to {set_aside(target)}, preparing it again")
-                with _staging(target) as staging:
-                    if _damage(staging) is not None:
-                        _resume_or_start(staging, tokenizer, progress)
-                        run = execute or run_locally(spec.workers, progress.log_path)
-                        manifest = _write_dataset(corpus, tokenizer, staging, progress, run)
-                        write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
-                    _publish(staging, target)
-                progress.say(f"prepared {target.name}", 1.0)
+
+        def write() -> None:
+            given = given_tokenizer(spec) if spec.tokenizer else tokenizer
+            with _staging(target) as staging:
+                if not _is_whole(staging):
+                    _resume_or_start(staging, given, progress)
+                    run = execute or run_locally(spec.workers, progress.log_path)
+                    manifest = _write_dataset(corpus, given, staging, progress, run)
+                    write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
+                _publish(staging, target)
+            progress.say(f"prepared {target.name}", 1.0)
+
+        make_once(target, lambda path: check_dataset(path, progress.on_progress), write, progress)
         return target
 
 
-def _damage(dataset_dir: Path, on_progress: OnProgress | None = None) -> str | None:
-    """What is wrong with a dataset, or None if it is complete."""
-    try:
+def _is_whole(dataset_dir: Path, on_progress: OnProgress | None = None) -> bool:
+    with suppress(DataError):
         check_dataset(dataset_dir, on_progress)
-    except DataError as error:
-        return str(error)
-    return None
+        return True
+    return False
 
 
 @contextmanager
@@ -197,7 +190,6 @@ def _write_dataset(
         splits["train"] = splits["train"].model_copy(update={"files": of_train})
     tokenizer_sha256 = hash_file(path)
     return DatasetManifest(
-        format_version=FORMAT_VERSION,
         spec=spec,
         vocab_size=vocab_size,
         token_bytes=token_bytes,

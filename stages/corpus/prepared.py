@@ -22,7 +22,6 @@ from stages.checkpoint.files import hash_file, write_file
 from stages.corpus.location import in_one_spelling, local_path, tokenizer_file
 from stages.corpus.tasks import Progress
 from stages.data.dataset import (
-    FORMAT_VERSION,
     REMOTE_NAME,
     DatasetManifest,
     MixtureEntry,
@@ -167,7 +166,7 @@ def remote_dataset(spec: DataSpec, datasets_dir: Path, progress: Progress) -> Pa
         verify_dataset(directory)
         write_remote_reading(directory, reading)
 
-    make_once(target, check, lambda staging: _fetch(content, reading, files, staging), progress)
+    make_once(target, check, lambda: _fetch(content, reading, files, target), progress)
     return target
 
 
@@ -188,40 +187,42 @@ def _is_dataset(content: bytes) -> bool:
     return False
 
 
-def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, staging: Path) -> None:
-    """Fetches the dataset whose manifest is `content` into `staging`."""
-    write_file(staging / MANIFEST_NAME, content)
-    try:
-        manifest = read_dataset_manifest(staging)
-    except DataError as error:
-        raise DataError(f"{reading.url}/{MANIFEST_NAME} cannot be used: {error.__cause__ or error}") from error
-    if manifest.sources:
-        raise DataError(f"{reading.url} is a mixture, which has no tokens; name the URLs of its sources' datasets")
-    write_file(staging / TOKENIZER_NAME, files.read(TOKENIZER_NAME))
-    write_remote_reading(staging, reading)
-    verify_dataset(staging)
+def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, target: Path) -> None:
+    """Fetches the dataset whose manifest is `content` into `target`."""
+    with whole_directory(target) as staging:
+        write_file(staging / MANIFEST_NAME, content)
+        try:
+            manifest = read_dataset_manifest(staging)
+        except DataError as error:
+            raise DataError(f"{reading.url}/{MANIFEST_NAME} cannot be used: {error.__cause__ or error}") from error
+        if manifest.sources:
+            raise DataError(f"{reading.url} is a mixture, which has no tokens; name the URLs of its sources' datasets")
+        write_file(staging / TOKENIZER_NAME, files.read(TOKENIZER_NAME))
+        write_remote_reading(staging, reading)
+        verify_dataset(staging)
+        publish_directory(target)
 
 
-def make_once(target: Path, check: Callable[[Path], object], write: Callable[[Path], None], progress: Progress) -> None:
-    """Writes the dataset `target` in a staging directory, unless it is there and `check` raises no DataError.
+def make_once(target: Path, check: Callable[[Path], object], write: Callable[[], None], progress: Progress) -> None:
+    """Lets `write` make the dataset `target`, unless it is there and `check` raises no DataError.
 
     Sets a damaged one aside. Others that need it wait. Raises DiskFull if the disk is full.
     """
 
-    def is_there() -> bool:
-        with suppress(DataError):
+    def damage() -> str | None:
+        try:
             check(target)
-            return True
-        return False
+        except DataError as error:
+            return str(error)
+        return None
 
-    if not is_there():
-        with raise_when_full(target), locked(target, progress):
-            if not is_there():
-                if target.exists():
-                    set_aside(target)
-                with whole_directory(target) as staging:
-                    write(staging)
-                    publish_directory(target)
+    if damage() is None:
+        return
+    with raise_when_full(target), locked(target, progress):
+        if found := damage():
+            if target.exists():
+                progress.say(f"{found}; moved to {set_aside(target)}, preparing it again")
+            write()
 
 
 class Ingredient(NamedTuple):
@@ -261,7 +262,6 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
     )
     first, *_ = manifests.values()
     manifest = DatasetManifest(
-        format_version=FORMAT_VERSION,
         spec=first.spec.model_copy(update={"source": ", ".join(manifests)}),
         vocab_size=first.vocab_size,
         token_bytes=first.token_bytes,
@@ -274,9 +274,11 @@ def write_mixture(ingredients: Sequence[Ingredient], datasets_dir: Path) -> Path
     key = json.dumps([entry.model_dump(mode="json") for entry in entries])
     target = datasets_dir / f"{MIXTURE_PREFIX}{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
-    def write(staging: Path) -> None:
-        write_file(staging / TOKENIZER_NAME, (ingredients[0].dataset / TOKENIZER_NAME).read_bytes())
-        write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
+    def write() -> None:
+        with whole_directory(target) as staging:
+            write_file(staging / TOKENIZER_NAME, (ingredients[0].dataset / TOKENIZER_NAME).read_bytes())
+            write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
+            publish_directory(target)
 
     make_once(target, lambda path: require_tokenizer(path, read_dataset_manifest(path)), write, Progress())
     return target

@@ -125,6 +125,7 @@ class MixtureEntry(Strict):
 class DatasetManifest(Sealed):
     """Everything about a dataset except its tokens."""
 
+    format_version: int = FORMAT_VERSION
     spec: DataSpec
     vocab_size: PositiveInt
     """One more than the tokenizer's largest id: the number of rows that an embedding needs."""
@@ -227,7 +228,7 @@ def dataset_parts(dataset_dir: Path) -> list[DatasetPart]:
 
 def dataset_manifest_bytes(manifest: DatasetManifest) -> bytes:
     """The content of manifest.json: `manifest` with its seal."""
-    return seal(manifest.model_copy(update={"format_version": FORMAT_VERSION})).model_dump_json(indent=1).encode()
+    return seal(manifest).model_dump_json(indent=1).encode()
 
 
 def check_dataset(dataset_dir: Path, on_progress: Callable[[str, float | None], None] | None = None) -> DatasetManifest:

@@ -314,7 +314,6 @@ def dataset_manifest(files: dict[str, FileEntry], tokenizer: FileEntry) -> dict[
 
     splits: Any = {name: split(name) for name in files}
     manifest = DatasetManifest(
-        format_version=1,
         spec=DataSpec(source="text"),
         vocab_size=300,
         token_bytes=2,

@@ -14,7 +14,6 @@ def write_dataset(
     train = DatasetSplit(num_tokens=training_tokens, num_bytes=training_tokens, num_documents=1, files=())
     held_out = DatasetSplit(num_tokens=validation[1], num_bytes=1, num_documents=validation[0], files=())
     manifest = DatasetManifest(
-        format_version=1,
         spec=in_one_spelling(spec),
         vocab_size=300,
         token_bytes=2,

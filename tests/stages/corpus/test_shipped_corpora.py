@@ -101,18 +101,3 @@ def test_without_a_network_the_error_says_what_to_download_and_which_key_to_set(
     assert message.startswith(f"data.source: '{spec.source}' cannot be read (")
     assert f"`hf download {repository} --repo-type dataset --include" in message
     assert "then set data.source=DIR" in message
-
-
-@pytest.mark.parametrize("below", ["/sample/10BT", "/sample/10BT/*.parquet", "@main/sample/10BT/000_00000.parquet"])
-def test_offline_the_hubs_own_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    cache = tmp_path / "datasets--HuggingFaceFW--fineweb-edu"
-    publish(cache / "snapshots" / ("0" * 40), "fineweb_edu")
-    (cache / "refs").mkdir()
-    (cache / "refs" / "main").write_text("0" * 40)
-    spec = DataSpec(source=f"hf://datasets/HuggingFaceFW/fineweb-edu{below}", include="*.parquet")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    corpus = open_corpus(spec)
-    found = {document.text for split in SPLITS for document in corpus.documents(corpus.files, split)}
-    assert "1 of sample/10BT/000_00000.parquet" in found
-    assert len(found) == (2 if below.startswith("@") else 4)

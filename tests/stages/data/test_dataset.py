@@ -56,7 +56,6 @@ def write_dataset(directory: Path, train: list[int], validation: list[int], toke
             num_tokens=sum(lengths), num_bytes=3 * sum(lengths), num_documents=1, files=tuple(files)
         )
     manifest = DatasetManifest(
-        format_version=1,
         spec=DataSpec(source="numbers"),
         vocab_size=2**16,
         token_bytes=token_bytes,

@@ -32,7 +32,6 @@ def write_dataset(directory: Path, shards: Sequence[Sequence[int]]) -> Path:
     train = DatasetSplit(num_tokens=num_tokens, num_bytes=0, num_documents=num_documents, files=tuple(files))
     validation = DatasetSplit(num_tokens=0, num_bytes=0, num_documents=0, files=())
     manifest = DatasetManifest(
-        format_version=1,
         spec=DataSpec(source="numbers"),
         vocab_size=300,
         token_bytes=2,
