@@ -1,10 +1,11 @@
 """Encodes documents to tokens as fast as the tokenizer does alone, in memory that does not grow with a document.
 
 Encoding takes about a hundred bytes of memory per character, so a document of 200 MB has to be encoded in pieces. This
-is exact only where the tokenizer itself always cuts. We know one such place for common tokenizers: between a letter and
-the space or line feed after it. It needs all of this, which `is_cuttable` checks:
+is exact only where the tokenizer itself always cuts. For the pre-tokenizer of GPT-2, which NeoX and the tokenizers that
+growctl trains have too, that is between a letter and the space or line feed after it. It needs all of this, which
+`is_cuttable` checks:
 
-- The pre-tokenizer cuts there whatever else the text holds. In each pattern below, a match can hold white space after a
+- The pre-tokenizer cuts there whatever else the text holds. In GPT-2's pattern, a match can hold white space after a
   letter nowhere, and looks ahead only from white space. So no match reaches across the cut, no match before it depends
   on what follows it, and matching goes on after it as at the start of a text. It puts no space in front of a text.
 - The normaliser is NFC or none. An ASCII character starts a new sequence in NFC, so nothing composes across the cut.
@@ -12,7 +13,7 @@ the space or line feed after it. It needs all of this, which `is_cuttable` check
   right, or asks which character stands before it. That holds for special tokens too, which become ordinary text: where
   one is found, the tokenizer looks for no other.
 
-Other tokenizers, such as those of SentencePiece, which mark the start of a text, encode each document as a whole.
+Other tokenizers, such as Llama's, encode each document as a whole.
 """
 
 import json
@@ -34,16 +35,7 @@ PIECE_CHARACTERS = 1 << 16
 
 Key = TypeVar("Key")
 _CUT = re.compile("[^\\W_](?= )|[a-zA-Z一-龥가-힣](?=\n)")
-"""Before a line feed only letters of every version of Unicode: some patterns join other characters with it."""
-
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_AFTER_NUMBERS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_PATTERNS = {
-    _GPT2,
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_AFTER_NUMBERS}",  # Llama 3, cl100k
-    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_AFTER_NUMBERS}",  # Qwen 2 and 3
-}
+"""Before a line feed only letters of every version of Unicode."""
 
 
 def encode_documents(
@@ -89,13 +81,11 @@ def _batches(texts: Iterable[tuple[Key, str, int]]) -> Iterator[list[tuple[Key, 
 def is_cuttable(tokenizer: Tokenizer) -> bool:
     """Whether `pieces` may cut texts for `tokenizer`, because it surely cuts there too."""
     parts: dict[str, Any] = json.loads(tokenizer.to_str())
-    pre_tokenizer = parts["pre_tokenizer"] or {}
-    steps = pre_tokenizer["pretokenizers"] if pre_tokenizer.get("type") == "Sequence" else [pre_tokenizer]
+    step = parts["pre_tokenizer"] or {}
     return (
         (parts["normalizer"] or {"type": "NFC"})["type"] == "NFC"
         and not parts["model"].get("dropout")
-        and _cuts(steps[0])
-        and all(step["type"] == "ByteLevel" and not step["add_prefix_space"] for step in steps[1:])
+        and (step.get("type") == "ByteLevel" and step["use_regex"] and not step["add_prefix_space"])
         and not any(map(_looks_around, parts["added_tokens"]))
     )
 
@@ -105,14 +95,6 @@ def _looks_around(token: dict[str, Any]) -> bool:
     return bool(
         (not token["special"] and (token["rstrip"] or token["single_word"])) or re.search(r"\S\s", token["content"])
     )
-
-
-def _cuts(step: dict[str, Any]) -> bool:
-    """Whether a step of a pre-tokenizer always cuts between a letter and white space, and adds nothing there."""
-    if step.get("type") == "Split":
-        is_safe = step["pattern"].get("Regex") in _PATTERNS
-        return is_safe and (step["behavior"], step["invert"]) in {("Isolated", False), ("Removed", True)}
-    return step.get("type") == "ByteLevel" and step["use_regex"] and not step["add_prefix_space"]
 
 
 def pieces(text: str, shortest: int = PIECE_CHARACTERS) -> Iterator[str]:

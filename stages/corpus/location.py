@@ -108,15 +108,6 @@ def no_source(spec: DataSpec) -> str:
     return f"data.source: {missing}; set it to {PYTHON_STDLIB}, a file, a folder, a glob or a URL of one"
 
 
-def _hub_parts(source: str) -> tuple[str, str, str]:
-    """The repository, the revision and the path in it that `hf://datasets/OWNER/NAME@REVISION/PATH` names.
-
-    All are empty for any other source.
-    """
-    match = re.fullmatch(r"hf://datasets/([^/]+/[^/@]+)(?:@([^/]*))?/?(.*?)/*", source)
-    return (match[1], match[2] or "", match[3]) if match else ("", "", "")
-
-
 def local_tokenizer(name: str) -> Path | None:
     """The local file that `name` refers to: a file, or the tokenizer.json of a folder. None for a name on the hub."""
     with reading(f"data.tokenizer: {name!r}"):
@@ -157,9 +148,10 @@ def by_hand(spec: DataSpec) -> str:
     """How to download the source by hand and which key to set then, for messages. Empty for a local source."""
     if "://" not in spec.source or local_path(spec.source):
         return ""
-    repository, revision, below = _hub_parts(spec.source)
-    if not repository:
+    match = re.fullmatch(r"hf://datasets/([^/]+/[^/@]+)(?:@([^/]*))?/?(.*?)/*", spec.source)
+    if match is None:
         return "download its files on a machine that can reach it, and set data.source to their location"
+    repository, revision, below = match.groups()
     is_file = any(sign in below.rpartition("/")[2] for sign in ".*?[")
     wanted = "/".join(part for part in (below, "" if is_file else spec.include) if part)
     wanted = re.sub(r"\*+", "*", wanted.replace("**/", "*"))  # `hf download` matches with fnmatch

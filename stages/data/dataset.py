@@ -265,8 +265,7 @@ def verify_dataset(dataset_dir: Path, *, hashes: bool = True, on_bytes: OnBytes 
                 f" {part.directory} has the fingerprint {part.manifest.fingerprint[:12]}..., not"
                 f" {source.fingerprint[:12]}...; restore it, or prepare the mixture again"
             )
-    whole = DatasetPart(None, dataset_dir, manifest)
-    for part in (whole, *parts) if manifest.sources else parts:
+    for part in [DatasetPart(None, dataset_dir, manifest), *(parts if manifest.sources else ())]:
         require_tokenizer(part.directory, part.manifest)
         if part.manifest.computed_fingerprint != part.manifest.fingerprint:
             raise DataError(f"{part.directory} is damaged: the fingerprint in its manifest does not match its files")
