@@ -85,9 +85,8 @@ def measured_alike(a: RunReport, b: RunReport) -> str | None:
     """Why the final losses of two runs are not of the same thing; None if they are."""
     if a.dataset_fingerprint != b.dataset_fingerprint:
         return "their datasets differ"
-    for key in MEASUREMENT:
-        if a.conditions.get(key) != b.conditions.get(key):
-            return f"their losses were measured differently: {Difference(key, *_pair(key, a, b))}"
+    for difference in (each for each in differences(a, b) if each.key in MEASUREMENT):
+        return f"their losses were measured differently: {difference}"
     ends = [run.stages[-1] for run in (a, b) if run.stages]
     for what, values in (
         ("validation tokens", [end.evaluated_tokens for end in ends]),
@@ -97,10 +96,6 @@ def measured_alike(a: RunReport, b: RunReport) -> str | None:
         if len({value for value in values if value is not None}) > 1:
             return f"their losses were measured differently: {what} {' against '.join(map(str, values))}"
     return None
-
-
-def _pair(key: str, a: RunReport, b: RunReport) -> tuple[Any, Any]:
-    return a.conditions.get(key), b.conditions.get(key)
 
 
 def same_machines(runs: Sequence[RunReport]) -> str | None:

@@ -11,9 +11,6 @@ from pathlib import Path
 from growctl.runs.runs import RunReport
 from stages.counted import counted
 
-_MOST_NAMED = 4
-"""The most sources or runs that a sentence names all; of more, the first three."""
-
 
 @dataclass(frozen=True)
 class Dataset:
@@ -64,25 +61,13 @@ def data_document(runs: Sequence[RunReport]) -> DataDocument:
     groups = data_groups(runs)
     if len(groups) < 2:
         return DataDocument(tuple(groups), None)
-    together = comparable_datasets(groups)
-    if len(together) == 1:
-        what = "All of them validate on the same text, so that bits per byte compare them."
-    elif len(together) < len(groups):
-        alike = "; ".join(" and ".join(each.name for each in some) for some in together if len(some) > 1)
-        what = f"Bits per byte compare {alike}, which validate on the same text. Nothing here compares others."
-    elif any(dataset.validation_text is None for dataset in groups):
-        what = "Nothing here compares them: the ledgers do not record whether they validate on one text."
-    else:
-        what = "Nothing here compares them, because they validate on different texts."
-    names = "; ".join(f"{dataset.name}: {_names(members)}" for dataset, members in groups.items())
+    together = [" and ".join(each.name for each in some) for some in comparable_datasets(groups) if len(some) > 1]
+    alike = f"Bits per byte compare {'; '.join(together)}, which validate on the same text. " if together else ""
+    ladders = {dataset: [run.name for run in groups[dataset] if run.control is None] for dataset in groups}
+    names = "; ".join(f"{dataset.name}: {', '.join(own or dataset.runs)}" for dataset, own in ladders.items())
     warning = (
         f"These runs are of {counted(len(groups), 'dataset')}, and losses and perplexities of different datasets "
-        f"cannot be compared ({names}). Tables and charts show each dataset by itself. {what}"
+        f"cannot be compared ({names}). Tables and charts show each dataset by itself. {alike}Nothing here "
+        f"compares {'others' if alike else 'them'}."
     )
     return DataDocument(tuple(groups), warning)
-
-
-def _names(runs: Sequence[RunReport]) -> str:
-    """The names of the ladders of `runs`, or of all runs if there is no ladder."""
-    names = [run.name for run in runs if run.control is None] or [run.name for run in runs]
-    return ", ".join(names if len(names) <= _MOST_NAMED else [*names[:3], f"{len(names) - 3} more"])

@@ -1,5 +1,6 @@
 """Shows the progress of a run: a live view on a terminal, plain lines elsewhere."""
 
+import textwrap
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from growctl.run.progress import LadderProgress
 from growctl.run.signals import leave_terminal
 from growctl.schedule.blocks import Schedule
 from growctl.text.console import BUSY, FAINT, GOOD, Verbatim
-from growctl.text.formatting import byte_count, duration, indented, scientific, short_count
+from growctl.text.formatting import byte_count, duration, scientific, short_count
 from growctl.text.terminal import NameCell
 from stages.corpus.tasks import Meter
 from stages.counted import counted
@@ -145,7 +146,7 @@ class Screen:
         """The model of a finished stage wrote texts. Prints them as they are, but indented."""
         for sample in written.samples:
             self.message(f"stage {plan.name} {WRITES}")
-            self._print(indented(sample.whole))
+            self._print(textwrap.indent(sample.whole, " " * 4))
 
     def __enter__(self) -> "Screen":
         return self

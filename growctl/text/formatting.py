@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from stages.checkpoint.lineage import GrowthRecord
 
-INDENT = " " * 4
-
 
 def short_count(value: float) -> str:
     """1310000000 -> '1.31B': three digits and a suffix."""
@@ -47,11 +45,6 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size}{unit} {whole % size // below}{below_unit}"
     return f"{whole}s"
-
-
-def indented(text: str) -> str:
-    """`text` with every line but empty ones indented by INDENT."""
-    return "\n".join(f"{INDENT}{line}" if line else "" for line in text.split("\n"))
 
 
 def wrapped(text: str, width: int) -> str:
