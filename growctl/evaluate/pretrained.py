@@ -1,7 +1,7 @@
 """Opens the checkpoint that a user names, with its model and its tokenizer. Imports torch on use."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -56,17 +56,11 @@ def open_pretrained(
                 "tokenizer, its ids stand for other text, and all results mean nothing"
             )
     elif manifest.kind == "engine":
-        tokenizer = _tokenizer_of_dataset(checkpoint, runs_dir)
+        with suppress(UserError):  # `load_pretrained` says how to give one
+            tokenizer = dataset_of(checkpoint, None, runs_dir) / TOKENIZER_NAME
     with as_parameters(checkpoint, runs_dir, tell) as parameters:
         loaded = load_pretrained(parameters, chosen, getattr(torch, dtype), tokenizer)
         yield loaded._replace(directory=checkpoint)
-
-
-def _tokenizer_of_dataset(checkpoint: Path, runs_dir: Path) -> Path | None:
-    try:
-        return dataset_of(checkpoint, None, runs_dir) / TOKENIZER_NAME
-    except UserError:
-        return None  # `load_pretrained` says how to give one
 
 
 def torch_device(name: str) -> "torch.device":

@@ -45,10 +45,6 @@ class _Attempt:
                 attempt.joules = _thousandths((attempt.joules or 0.0) + row.gpu_joules)
         return attempt
 
-    def copy(self) -> "_Attempt":
-        """A copy that can change by itself."""
-        return replace(self, open=[*self.open])
-
     def take(self, record: Record) -> None:
         """Adds a record to the open part, unless a row covers it already."""
         self.num_records += 1
@@ -169,7 +165,10 @@ class StageBooks:
 
     def _book(self, number: int, records: Sequence[Record], over: bool, others: dict[int, _Attempt]) -> _Attempt:
         """Appends the rows that `records` add to an attempt, and returns the attempt's new state."""
-        attempt = others[number].copy() if number in others else self._opened(number, records, others)
+        if number in others:
+            attempt = replace(others[number], open=[*others[number].open])
+        else:
+            attempt = self._opened(number, records, others)
         for record in records:
             if record["event"] == "evaluation":
                 values = self._values(EvaluationEntry, record) | {"by_source": record.get("by_source") or {}}
@@ -194,16 +193,15 @@ class StageBooks:
 
     def _opened(self, number: int, records: Sequence[Record], others: dict[int, _Attempt]) -> _Attempt:
         """A new attempt, before any of its records is read; appends its row."""
-        before = max(((earlier, other.step) for earlier, other in others.items() if earlier < number), default=(0, 0))[
-            1
-        ]
+        before = max((earlier for earlier in others if earlier < number), default=0)
+        last_step = others[before].step if before else 0
         if number in self._starts:
             resumed_from = self._starts[number]["resumed_from"] or 0
         else:
-            resumed_from = min(before, records[0]["step"])
+            resumed_from = min(last_step, records[0]["step"])
         # A checkpoint may be complete although its record was never written. The attempt that resumes from it then
         # books the steps before it.
-        entry = AttemptEntry(self._stage.name, number, min(resumed_from, before), resumed_from)
+        entry = AttemptEntry(self._stage.name, number, min(resumed_from, last_step), resumed_from)
         self._file.append(entry)
         return _Attempt.booked(entry, ())
 

@@ -1,8 +1,9 @@
 """Charts as data: what they show, and the colours, markers and lines that every drawing of them uses."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 from growctl.text.section import Drawn
 
@@ -46,21 +47,11 @@ class Series:
 
     name: str
     marks: tuple[Mark, ...]
-    role: Role = "ladder"
-    group: str = ""
-    """Series of one group share a colour: a ladder and its releases, the seeds of one schedule. Empty: its name."""
-    label: str = ""
-    """Its entry in the legend, which several series may share, such as the seeds of a schedule. Empty: its name."""
-
-    @property
-    def entry(self) -> str:
-        """Its entry in the legend."""
-        return self.label or self.name
-
-    @property
-    def colour_group(self) -> str:
-        """What shares its colour."""
-        return self.group or self.name
+    role: Role
+    group: str
+    """Series of one group share a colour: a ladder and its releases, the seeds of one schedule."""
+    label: str
+    """Its entry in the legend, which several series may share, such as the seeds of a schedule."""
 
     @property
     def hides_dots(self) -> bool:
@@ -107,36 +98,22 @@ COLOURS = ("#103ac0", "#f73e12", "#04805a", "#b03a8c", "#85831e", "#692994", "#3
 for readers with any of the three kinds of colour blindness."""
 
 
-class Look(NamedTuple):
-    """How a series is drawn: its marker as matplotlib names it, its line's width in points, the lengths of dashes and
-    gaps, and whether its markers are outlines."""
-
-    colour: str
-    marker: str
-    width: float
-    dashes: tuple[float, ...]
-    is_hollow: bool
-
-
-_ROLES: dict[Role, tuple[str, float, tuple[float, ...]]] = {
-    "control": ("sPX", 1.1, (6, 3)),
-    "release": ("Dd*", 1.5, (2, 3)),
-    "ladder": ("o^h", 2.2, ()),
+ROLES: dict[Role, tuple[str, dict[str, Any]]] = {
+    "control": ("sPX", {"lw": 0.9, "ls": (0, (6, 3))}),
+    "release": ("Dd*", {"lw": 1.2, "ls": (0, (2, 3))}),
+    "ladder": ("o^h", {"lw": 1.8, "ls": "-"}),
 }
-"""Markers, width and dashes. The groups of a role take its markers in turns: in greyscale, they tell groups apart.
-Later roles are drawn above earlier ones."""
+"""Markers and lines, as matplotlib names them. The groups of a role take its markers in turns: in greyscale, they tell
+groups apart. Later roles are drawn above earlier ones."""
 
 
-def looks(chart: Chart) -> list[tuple[Series, Look]]:
-    """Every series and how it is drawn, the lowest first. Groups get colours in the chart's order, then as they
-    appear."""
-    groups = list(dict.fromkeys([*chart.groups, *(series.colour_group for series in chart.series)]))
-    looked = []
-    for role, (markers, width, dashes) in _ROLES.items():
+def looks(chart: Chart) -> Iterator[tuple[Series, str, str]]:
+    """Every series with its colour and its marker, the lowest first. Groups get colours in the chart's order, then as
+    they appear."""
+    groups = list(dict.fromkeys([*chart.groups, *(series.group for series in chart.series)]))
+    for role, (markers, _) in ROLES.items():
         members = [series for series in chart.series if series.role == role]
-        families = list(dict.fromkeys(each.colour_group for each in members))
+        families = list(dict.fromkeys(each.group for each in members))
         for series in members:
-            marker = markers[families.index(series.colour_group) % len(markers)]
-            colour = COLOURS[groups.index(series.colour_group) % len(COLOURS)]
-            looked.append((series, Look(colour, marker, width, dashes, role == "release")))
-    return looked
+            marker = markers[families.index(series.group) % len(markers)]
+            yield series, COLOURS[groups.index(series.group) % len(COLOURS)], marker

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from growctl.report.chart import Chart, FigureFormat, looks
+from growctl.report.chart import ROLES, Chart, FigureFormat, looks
 from growctl.text.escaping import visible
 from growctl.text.formatting import scientific, short_count
 
@@ -56,23 +56,16 @@ def _draw(chart: Chart) -> Figure:
     axes = figure.add_subplot(xlabel=_literal(chart.x_axis.label), title=_literal(chart.title))
     axes.set_ylabel(textwrap.fill(_literal(chart.y_axis.label), 42))
     colours, entries = dict[str, str](), dict[str, Line2D]()
-    for series, look in looks(chart):
-        colour = colours[series.colour_group] = look.colour
+    for series, colour, shape in looks(chart):
+        colours[series.group] = colour
         marks = chart.marks_of(series)
         xs, ys = [mark.x for mark in marks], [mark.y for mark in marks]
         are_ends = [mark.is_end for mark in marks]
-        line: dict[str, Any] = {"ls": (0, look.dashes) if look.dashes else "-", "lw": 0.8 * look.width, "color": colour}
-        face, edge, width = (PAPER, colour, 1.3) if look.is_hollow else (colour, PAPER, 0.5)
-        marker: dict[str, Any] = {
-            "marker": look.marker,
-            "ms": 6.4,
-            "mfc": face,
-            "mec": edge,
-            "mew": width,
-            "markevery": are_ends,
-        }
-        name = textwrap.fill(_literal(series.entry), _LINE_CHARACTERS)
-        [entries[name]] = axes.plot(xs, ys, **marker, **line)
+        face, edge, width = (PAPER, colour, 1.3) if series.role == "release" else (colour, PAPER, 0.5)
+        marker: dict[str, Any] = {"marker": shape, "ms": 6.4, "mfc": face, "mec": edge, "mew": width}
+        marker["markevery"] = are_ends
+        name = textwrap.fill(_literal(series.label), _LINE_CHARACTERS)
+        [entries[name]] = axes.plot(xs, ys, color=colour, **marker, **ROLES[series.role][1])
         axes.plot(xs, ys, ls="none", zorder=5, **marker)  # above the lines of others: these are to be compared
         if not series.hides_dots:
             axes.plot(xs, ys, "o", color=colour, ms=2.1, mew=0, markevery=[not is_end for is_end in are_ends])

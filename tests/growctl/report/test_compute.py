@@ -53,9 +53,9 @@ def test_seeds_share_a_colour_an_entry_and_the_rules_of_their_growths(tmp_path: 
     ladders = [series for series in chart.series if series.role == "ladder"]
     controls = [series for series in chart.series if series.role == "control"]
     assert {series.group for series in ladders} == {"quick"}
-    assert {series.entry for series in ladders} == {"quick, ladder from 800k, 2 seeds"}
+    assert {series.label for series in ladders} == {"quick, ladder from 800k, 2 seeds"}
     assert [rule.label for rule in chart.rules] == ["grown to 2.4M"]
-    assert {series.entry for series in controls} == {"tokenformer-scratch, 2.4M, 2 seeds"}
+    assert {series.label for series in controls} == {"tokenformer-scratch, 2.4M, 2 seeds"}
     assert {series.group for series in controls}.isdisjoint({"quick"})
 
 
@@ -63,7 +63,7 @@ def test_an_unfinished_run_has_an_entry_that_says_so(tmp_path: Path) -> None:
     ladder(tmp_path, final=None)
     control(tmp_path, 600, 1.3)
     control(tmp_path, 1200, None)
-    entries = [series.entry for series in chart_of(tmp_path).series]
+    entries = [series.label for series in chart_of(tmp_path).series]
     assert entries == [
         "quick, ladder from 800k, 1 of 1 unfinished",
         *["tokenformer-scratch, 2.4M, 1 of 2 unfinished"] * 2,
@@ -76,7 +76,7 @@ def test_a_release_branches_from_the_end_of_its_stage_to_its_own_cost(tmp_path: 
     release = series_of(chart_of(tmp_path), "0-800k/release of quick")
     assert [mark.x for mark in release.marks] == pytest.approx([1000 * SMALL_STEP, 1100 * SMALL_STEP])
     assert [mark.y for mark in release.marks] == pytest.approx([math.exp(1.42), math.exp(1.36)])
-    assert (release.role, release.group, release.entry) == ("release", "quick", "quick, releases")
+    assert (release.role, release.group, release.label) == ("release", "quick", "quick, releases")
 
 
 def test_the_top_is_limited_by_the_worst_end_so_that_the_start_of_training_is_cut_off(tmp_path: Path) -> None:
@@ -99,4 +99,4 @@ def test_no_runs_and_runs_without_points_make_a_chart_that_says_so(tmp_path: Pat
     assert "No run has a final loss yet" in compute_chart([]).summary
     FakeRun(tmp_path, "quick", [SMALL])
     [series] = chart_of(tmp_path).series
-    assert (series.marks, series.entry) == ((), "quick, ladder from 800k, 1 of 1 unfinished")
+    assert (series.marks, series.label) == ((), "quick, ladder from 800k, 1 of 1 unfinished")

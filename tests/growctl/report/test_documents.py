@@ -14,8 +14,9 @@ from growctl.text.section import Cell, Column, Section, Table
 from tests.growctl.invented_runs import SMALL, FakeRun, control, ladder
 
 MARK = Mark(1e12, 30.0, is_end=True)
+SERIES = Series("a", (MARK,), "ladder", "a", "a")
 FLOPS, PERPLEXITY = Axis("FLOPs", is_log=True), Axis("perplexity")
-COMPUTE = Chart("compute-against-perplexity", "Compute", "Compute.", FLOPS, PERPLEXITY, (Series("a", (MARK,)),))
+COMPUTE = Chart("compute-against-perplexity", "Compute", "Compute.", FLOPS, PERPLEXITY, (SERIES,))
 TABLE = Table.of("stages", [Column("stage", is_number=False)], [[Cell("a|b_c")]])
 SECTIONS = [Section("compute", "Compute", (COMPUTE, TABLE)), Section("more", "More", (TABLE,))]
 

@@ -31,7 +31,7 @@ def sections(text: str = "some text") -> list[Section]:
         caption=text,
     )
     marks = (Mark(1e9, 3.0), Mark(2e9, 2.0, is_end=True))
-    series, rules = (Series(text, marks, "ladder"),), (Rule(1.5e9, text),)
+    series, rules = (Series(text, marks, "ladder", text, text),), (Rule(1.5e9, text),)
     chart = Chart("curve", text, text, Axis(text, is_log=True), Axis(text), series, rules)
     return [
         Section("headline", "Headline", (Paragraph(text, "strong"), Paragraph(text))),
@@ -176,7 +176,7 @@ def test_what_stands_between_backticks_is_code_and_still_text() -> None:
 def test_every_mark_lies_within_the_limits_of_its_chart_and_is_drawn_in_every_format(is_log: bool) -> None:
     marks = (Mark(1e9, 3.0), Mark(2e11, 2.0, is_end=True))
     axis, rules = Axis("FLOPs", is_log=is_log), (Rule(1.5e9, "a growth"),)
-    chart = Chart("a", "A", "", axis, Axis("loss"), (Series("one", marks, "ladder"),), rules)
+    chart = Chart("a", "A", "", axis, Axis("loss"), (Series("one", marks, "ladder", "one", "one"),), rules)
     [axes] = _draw(chart).axes
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     assert all(left <= mark.x <= right and bottom <= mark.y <= top for mark in marks)
