@@ -2,60 +2,45 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from growctl.text.document_schema import document_schema
-from tools.pages import REPOSITORY, filled
-
-PAGE = REPOSITORY / "docs/formats.md"
 
 _WORDS = {"string": "text", "boolean": "true or false"}
 _COMMON = ("event", "attempt", "step", "seconds", "crc32")
 """The keys that all lines of metrics.jsonl have."""
 
 
-def with_tables(page: str) -> str:
-    """`page` with an up-to-date table of keys between its marks."""
-    return filled(
-        page,
-        {
-            "metrics": metrics_tables,
-            "samples": partial(nested_tables, "samples"),
-            "scores": partial(nested_tables, "scores"),
-        },
-    )
-
-
 def metrics_tables() -> str:
     """A table of the keys that all lines of metrics.jsonl have, then one for each kind of line."""
     schema = document_schema("metrics")
-    kinds = {name: kind for name, kind in schema["$defs"].items() if "event" in kind["properties"]}
-    common = {key: value for key, value in kinds["StartLine"]["properties"].items() if key in _COMMON}
-    names = [f"`{kind['properties']['event']['const']}`" for kind in kinds.values()]
-    event = {"enum": sorted(name.strip("`") for name in names), "description": "The kind of the line."}
-    parts = ["Every line has:\n", _table({"event": event} | {key: common[key] for key in _COMMON[1:]}, schema["$defs"])]
-    order = [reference["$ref"].rpartition("/")[2] for reference in schema["oneOf"]]
-    for kind in (kinds[name] for name in order):
+    objects = schema["$defs"]
+    kinds = {name: kind for name, kind in objects.items() if "event" in kind["properties"]}
+    names = sorted(kind["properties"]["event"]["const"] for kind in kinds.values())
+    common = {key: kinds["StartLine"]["properties"][key] for key in _COMMON}
+    common["event"] = {"enum": names, "description": "The kind of the line."}
+    parts = ["Every line has:\n", _table(common, objects)]
+    for reference in schema["oneOf"]:
+        kind = kinds[reference["$ref"].rpartition("/")[2]]
         parts.append(f"**`{kind['properties']['event']['const']}`**: {kind['description']}\n")
-        own = {key: value for key, value in kind["properties"].items() if key not in _COMMON}
-        if own:
-            parts.append(_table(own, schema["$defs"]))
-    for name, inner in schema["$defs"].items():
-        if name not in kinds:
-            parts += [f"`{name}`: {inner.get('description', '')}\n", _table(inner["properties"], schema["$defs"])]
-    return "\n".join(parts)
+        if own := {key: value for key, value in kind["properties"].items() if key not in _COMMON}:
+            parts.append(_table(own, objects))
+    inner = {name: value for name, value in objects.items() if name not in kinds}
+    return "\n".join([*parts, *_object_tables(inner, objects)])
 
 
 def nested_tables(name: str) -> str:
     """A table of the keys of a document, then one for each kind of object in it."""
     schema = document_schema(name)
     objects = schema.get("$defs", {})
-    parts = [_table(schema["properties"], objects)]
-    for title, inner in objects.items():
-        if "properties" in inner:
-            parts += [f"`{title}`: {inner.get('description', '')}\n", _table(inner["properties"], objects)]
-    return "\n".join(parts)
+    return "\n".join([_table(schema["properties"], objects), *_object_tables(objects, objects)])
+
+
+def _object_tables(shown: Mapping[str, Any], objects: Mapping[str, Any]) -> Iterator[str]:
+    for title, schema in shown.items():
+        if "properties" in schema:
+            yield f"`{title}`: {schema.get('description', '')}\n"
+            yield _table(schema["properties"], objects)
 
 
 def _table(properties: Mapping[str, Any], objects: Mapping[str, Any]) -> str:

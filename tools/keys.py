@@ -1,21 +1,18 @@
-"""Makes docs/keys.md, the reference of every key of a schedule, from the schema in growctl/schedule/."""
+"""Makes docs/keys.md, the reference of every key of a schedule, from the JSON Schema of growctl/schedule/."""
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any
 
-from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import BaseModel, BeforeValidator
-from pydantic.fields import FieldInfo
+from pydantic import TypeAdapter
 
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.fields import blocks_by_path, parse_count, parse_duration, parse_size, user_keys
+from growctl.schedule.fields import Count, Duration, Size, blocks_by_path
 from growctl.schedule.json_schema import schedule_schema
 from growctl.text.formatting import duration
-from tools.pages import REPOSITORY
+from tools.tables import REPOSITORY
 
 PAGE = REPOSITORY / "docs/keys.md"
 
@@ -47,12 +44,29 @@ _DEFAULTS = """
 - Example: `defaults: [quickstart, {{launch: slurm}}, _self_]`
 """
 
-_QUANTITIES: dict[Callable[[Any], int], tuple[str, str]] = {
-    parse_count: ("a whole number", ", also written as `2.5k`, `300M` or `15B`"),
-    parse_duration: ("a duration", ": `90m`, `36h`, `1d 12h` or seconds"),
-    parse_size: ("a size", ": `40GiB`, `80GB`, `512MiB` or bytes"),
+
+def _pattern(quantity: Any) -> str:
+    """The pattern of the text that people may write for a quantity."""
+    pattern: str = TypeAdapter(quantity).json_schema()["anyOf"][1]["pattern"]
+    return pattern
+
+
+_QUANTITIES = {
+    _pattern(Duration): "a duration: `90m`, `36h`, `1d 12h` or seconds",
+    _pattern(Size): "a size: `40GiB`, `80GB`, `512MiB` or bytes",
+    _pattern(Count): "a whole number{}, also written as `2.5k`, `300M` or `15B`",
 }
-"""What people may write for a quantity, by the function that parses it. Only counts have a range worth naming."""
+"""What people may write for a quantity, by its pattern. Only counts have a range worth naming."""
+
+_RANGE = {
+    "exclusiveMinimum": "above {:g}",
+    "minimum": "{:g} or more",
+    "exclusiveMaximum": "below {:g}",
+    "maximum": "{:g} at most",
+}
+_SCHEMA = Schedule.model_json_schema()
+_BLOCKS: dict[str, Any] = _SCHEMA["$defs"] | {"Schedule": _SCHEMA}
+"""The JSON Schema of every block, by the name of its class."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,7 @@ class Key:
 
     path: str
     """Its dotted path, with N for the entry of a list."""
-    field: FieldInfo
+    schema: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -71,25 +85,24 @@ class Key:
     @property
     def description(self) -> str:
         """The meaning, on one line; empty if the schema has none."""
-        return " ".join((self.field.description or "").split())
+        return _one_line(self.schema.get("description", ""))
 
     @property
     def unit(self) -> str | None:
         """The unit of its numbers; None if it has none."""
-        extra = self.field.json_schema_extra
-        return str(extra["unit"]) if isinstance(extra, dict) and "unit" in extra else None
+        return self.schema.get("unit")
 
     @property
     def example(self) -> str | None:
         """A line of YAML that sets the key; None if the schema has no example."""
-        return f"{self.name}: {as_yaml(self.field.examples[0])}" if self.field.examples else None
+        return f"{self.name}: {as_yaml(self.schema['examples'][0])}" if "examples" in self.schema else None
 
     @property
     def default(self) -> str:
         """The default, in words or as YAML."""
-        if self.field.is_required():
+        if "default" not in self.schema:
             return "none; the key is required"
-        value = self.field.default
+        value = self.schema["default"]
         if value is None:
             return "not set"
         return f"`{as_yaml(value)}`" + (f" ({duration(value)})" if self.unit == "seconds" else "")
@@ -97,7 +110,7 @@ class Key:
     @property
     def allowed(self) -> str:
         """The values that it may have, in words."""
-        return ", or ".join(_allowed(self.field.annotation, self.field.metadata))
+        return _allowed(self.schema)
 
     @property
     def entry(self) -> str:
@@ -109,23 +122,19 @@ class Key:
         )
 
 
-def keys_of(path: str, block: type[BaseModel]) -> list[Key]:
-    """The keys with values in the block at `path`. The blocks inside it are not among them."""
-    fields = user_keys(block).items()
-    return [Key(f"{path}.{name}".lstrip("."), field) for name, field in fields if not _is_block(field.annotation)]
-
-
 def every_key() -> Iterator[Key]:
     """Every key of a schedule that has a value, block after block."""
     for path, block in blocks_by_path(Schedule):
-        yield from keys_of(path, block)
+        yield from _keys(path, _BLOCKS[block.__name__])
 
 
 def page() -> str:
     """The text of docs/keys.md."""
-    blocks = list(blocks_by_path(Schedule))
-    rows = [f"| [{_title(path)}](#{_anchor(_title(path))}) | {_first_sentence(block)} |\n" for path, block in blocks]
-    sections = [_section(path, block) for path, block in blocks]
+    blocks = {path: _BLOCKS[block.__name__] for path, block in blocks_by_path(Schedule)}
+    rows = [
+        f"| [{_title(path)}](#{_anchor(_title(path))}) | {_first_sentence(block)} |\n" for path, block in blocks.items()
+    ]
+    sections = [_section(path, block) for path, block in blocks.items()]
     return "".join([_START, "| block | what it sets |\n| --- | --- |\n", *rows, *sections])
 
 
@@ -145,13 +154,18 @@ def as_yaml(value: Any) -> str:
     return str(value) if re.fullmatch(r"/?[A-Za-z0-9][\w /.-]*", value) else f'"{value}"'
 
 
-def _section(path: str, block: type[BaseModel]) -> str:
+def _keys(path: str, block: Mapping[str, Any]) -> Iterator[Key]:
+    """The keys with values in the block at `path`. The blocks inside it are not among them: they have no example."""
+    for name, schema in block["properties"].items():
+        if not all("$ref" in form.get("items", form) for form in _forms(schema)):
+            yield Key(f"{path}.{name}".lstrip("."), schema)
+
+
+def _section(path: str, block: Mapping[str, Any]) -> str:
     described = schedule_schema()["properties"]["defaults"]["description"]
     defaults = _DEFAULTS.format(description=_wrapped(f"{described} [More on this](schedules.md#from-other-files)."))
-    entries = [key.entry for key in keys_of(path, block)]
-    return f"\n## {_title(path)}\n\n{_wrapped(_docstring(block))}\n" + "".join(
-        entries if path else [defaults, *entries]
-    )
+    start = f"\n## {_title(path)}\n\n{_wrapped(_one_line(block['description']))}\n" + ("" if path else defaults)
+    return start + "".join(key.entry for key in _keys(path, block))
 
 
 def _title(path: str) -> str:
@@ -167,87 +181,66 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
-def _docstring(block: type[BaseModel]) -> str:
-    return " ".join((block.__doc__ or "").split())
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
-def _first_sentence(block: type[BaseModel]) -> str:
-    return re.split(r"(?<=[.]) ", _docstring(block))[0].rstrip(".")
+def _first_sentence(block: Mapping[str, Any]) -> str:
+    return re.split(r"(?<=[.]) ", _one_line(block["description"]))[0].rstrip(".")
 
 
-def _is_block(annotation: Any) -> bool:
-    """Whether a value is always a block or a list of blocks: it then has no example of its own."""
-    if get_origin(annotation) in (Annotated, list):
-        return _is_block(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return all(_is_block(each) for each in get_args(annotation) if each is not NoneType)
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _forms(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The alternatives that a schema allows besides null."""
+    return [form for form in schema.get("anyOf", [schema]) if form.get("type") != "null"]
 
 
-def _allowed(annotation: Any, marks: list[Any]) -> list[str]:
-    """The alternatives that a type allows, in words. `marks` are its limits and validators."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        inner = [mark for each in arguments[1:] for mark in (each.metadata if isinstance(each, FieldInfo) else [each])]
-        return _allowed(arguments[0], [*inner, *marks])
-    if origin in (Union, UnionType):
-        return [words for each in arguments if each is not NoneType for words in _allowed(each, marks)]
-    if origin is Literal:
-        return [", ".join(f"`{as_yaml(value)}`" for value in arguments)]
-    if origin is list:
-        return [f"a list{_length(marks)}; each entry is {', or '.join(_allowed(arguments[0], []))}"]
-    if origin is dict:
-        return ["a block of names and values; each name is " + ", or ".join(_allowed(arguments[0], []))]
-    if annotation is bool:
-        return ["`true`, `false`"]
-    if annotation is str:
-        return [f"text{_characters(marks)}"]
-    if annotation is float:
-        return [f"a number{_range(marks)}"]
-    if annotation is int:
-        parsers = [mark.func for mark in marks if isinstance(mark, BeforeValidator)]
-        what, forms = next((_QUANTITIES[parser] for parser in parsers if parser in _QUANTITIES), ("a whole number", ""))
-        return [what + ("" if forms.startswith(":") else _whole_range(marks)) + forms]
-    if _is_block(annotation):
-        return [f"a block with {', '.join(f'`{name}`' for name in user_keys(annotation))}"]
-    raise TypeError(f"{annotation}: tools/keys.py has no words for it")
+def _allowed(schema: Mapping[str, Any]) -> str:
+    """The values that a schema allows, in words."""
+    forms = _forms(schema)
+    for form in forms:
+        if form.get("pattern") in _QUANTITIES:
+            return _QUANTITIES[form["pattern"]].format(_whole_range(schema))
+    if "anyOf" in schema:
+        return ", or ".join(map(_allowed, forms))
+    if "$ref" in schema:
+        block = _BLOCKS[schema["$ref"].rpartition("/")[2]]
+        return f"a block with {', '.join(f'`{name}`' for name in block['properties'])}"
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{as_yaml(value)}`" for value in schema.get("enum") or [schema["const"]])
+    match schema["type"]:
+        case "array":
+            return f"a list{_length(schema)}; each entry is {_allowed(schema['items'])}"
+        case "object":
+            (pattern,) = schema["patternProperties"]
+            return f"a block of names and values; each name is text that matches `{pattern}`"
+        case "boolean":
+            return "`true`, `false`"
+        case "number":
+            return "a number" + "".join(
+                f", {words.format(schema[name])}" for name, words in _RANGE.items() if name in schema
+            )
+        case "integer":
+            return f"a whole number{_whole_range(schema)}"
+    pattern, most = schema.get("pattern"), schema.get("maxLength")
+    words = [f" that matches `{pattern}`"] * bool(pattern) + [f" of {most} characters at most"] * bool(most)
+    return "text" + "".join(words) + ", not empty" * bool(schema.get("minLength"))
 
 
-def _limit(marks: list[Any], kind: type, name: str) -> Any:
-    return next((getattr(mark, name) for mark in reversed(marks) if isinstance(mark, kind)), None)
-
-
-def _range(marks: list[Any]) -> str:
-    words = {
-        "above {}": _limit(marks, Gt, "gt"),
-        "{} or more": _limit(marks, Ge, "ge"),
-        "below {}": _limit(marks, Lt, "lt"),
-        "{} at most": _limit(marks, Le, "le"),
-    }
-    return "".join(f", {form.format(f'{limit:g}')}" for form, limit in words.items() if limit is not None)
-
-
-def _whole_range(marks: list[Any]) -> str:
-    above, least, below, most = (_limit(marks, *each) for each in ((Gt, "gt"), (Ge, "ge"), (Lt, "lt"), (Le, "le")))
-    first, last = (
-        above + 1 if least is None and above is not None else least,
-        below - 1 if most is None and below else most,
+def _whole_range(schema: Mapping[str, Any]) -> str:
+    """The range of a whole number; pydantic leaves that of a quantity in its own words."""
+    above, below = (
+        schema.get(name, schema.get(own)) for name, own in (("exclusiveMinimum", "gt"), ("exclusiveMaximum", "lt"))
     )
-    if first is None:
-        return ""
-    shown = last if last is None or last < 10**10 else f"{last:.0e}".replace("e+", "e")
-    return f", {first} or more" if last is None else f" from {first} to {shown}"
+    least, most = schema.get("minimum", schema.get("ge")), schema.get("maximum", schema.get("le"))
+    first = above + 1 if least is None and above is not None else least
+    last = below - 1 if most is None and below is not None else most
+    if first is None or last is None:
+        return "" if first is None else f", {first} or more"
+    return f" from {first} to {last if last < 10**10 else f'{last:.0e}'.replace('e+', 'e')}"
 
 
-def _length(marks: list[Any]) -> str:
-    least, most = _limit(marks, MinLen, "min_length"), _limit(marks, MaxLen, "max_length")
+def _length(schema: Mapping[str, Any]) -> str:
+    least, most = schema.get("minItems"), schema.get("maxItems")
     if least == most is not None:
         return f" of {least}"
     return f" of {least} or more" * bool(least) + f" of {most} at most" * bool(most)
-
-
-def _characters(marks: list[Any]) -> str:
-    pattern = next((mark.pattern for mark in marks if getattr(mark, "pattern", None)), None)
-    most, least = _limit(marks, MaxLen, "max_length"), _limit(marks, MinLen, "min_length")
-    words = [f" that matches `{pattern}`"] * bool(pattern) + [f" of {most} characters at most"] * bool(most)
-    return "".join(words) + ", not empty" * bool(least)

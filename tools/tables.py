@@ -1,56 +1,51 @@
-"""Formats results as Markdown tables, and compares them with their goals."""
+"""Formats results as Markdown tables, compares them with their goals, and fills the generated parts of pages."""
 
-import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
+REPOSITORY = Path(__file__).resolve().parent.parent
 NOT_MEASURED = "Not yet measured.\n"
 
+_MARKED = re.compile(r"(<!-- (?P<name>[a-z-]+): [^\n]* -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is text, the others are numbers. NOT_MEASURED if there are no rows."""
+
+def filled(page: str, parts: Mapping[str, Callable[[], str]]) -> str:
+    """`page` with every part between its marks as it is now. KeyError for a mark whose part is not in `parts`."""
+    return _MARKED.sub(lambda match: f"{match[1]}\n{parts[match['name']]()}\n{match[3]}", page)
+
+
+def table(rows: Iterable[Mapping[str, str]]) -> str:
+    """A Markdown table of rows of cells by heading: the first is text, the others numbers. NOT_MEASURED if empty."""
     lines = list(rows)
     if not lines:
         return NOT_MEASURED
-    rule = ["---", *["---:"] * (len(headings) - 1)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in [headings, rule, *lines])
+    rule = ["---", *["---:"] * (len(lines[0]) - 1)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [lines[0], rule, *(line.values() for line in lines)])
 
 
-def at_most(value: float, goal: float, digits: int = 2, quartiles: Sequence[float] = ()) -> str:
-    """A value with its quartiles, if given, and whether it is within its goal."""
-    return _judged(with_quartiles(value, quartiles, digits), value <= goal)
+def held(
+    value: float,
+    *,
+    most: float | None = None,
+    least: float | None = None,
+    digits: int = 2,
+    quartiles: Sequence[float] = (),
+) -> str:
+    """A value, with its quartiles in brackets if given. If a goal is given, it says whether the value meets it."""
+    shown = f"{value:.{digits}f}"
+    if quartiles:
+        shown += f" ({' to '.join(f'{quartile:.{digits}f}' for quartile in quartiles)})"
+    if most is None and least is None:
+        return shown
+    return judged(shown, (most is None or value <= most) and (least is None or value >= least))
 
 
-def at_least(value: float, goal: float, digits: int = 2, quartiles: Sequence[float] = ()) -> str:
-    """A value with its quartiles, if given, and whether it reaches its goal."""
-    return _judged(with_quartiles(value, quartiles, digits), value >= goal)
-
-
-def with_quartiles(value: float, quartiles: Sequence[float], digits: int) -> str:
-    """A value, with its quartiles in brackets, if given."""
-    around = " to ".join(f"{quartile:.{digits}f}" for quartile in quartiles)
-    return f"{value:.{digits}f}" + (f" ({around})" if around else "")
-
-
-def share_at_least(value: float | None, goal: float | None) -> str:
-    """A share in percent, and whether it reaches its goal; n/a if it is unknown."""
-    if value is None:
-        return "n/a"
-    shown = f"{value:.1%}".replace("%", " %")
-    return shown if goal is None else _judged(shown, value >= goal)
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number to `digits` digits (decimals if it is below 1), without an exponent; n/a if it is unknown."""
-    if value is None or math.isnan(value):
-        return "n/a" if value is None else "NaN"
-    decimals = max(0, digits - len(str(int(abs(value))))) if abs(value) >= 1 else digits
-    return f"{value:,.{decimals}f}"
-
-
-def ratio(value: float | None) -> str:
-    """A ratio with two decimals; n/a if it is unknown."""
-    return "n/a" if value is None else f"{value:.2f}"
-
-
-def _judged(shown: str, met: bool) -> str:
+def judged(shown: str, met: bool) -> str:
+    """A value, and whether it meets its goal."""
     return f"{shown}, met" if met else f"**{shown}, not met**"
+
+
+def number(value: float) -> str:
+    """A number to three digits (decimals if it is below 1), without an exponent."""
+    return f"{value:,.{max(0, 3 - len(str(int(abs(value))))) if abs(value) >= 1 else 3}f}"

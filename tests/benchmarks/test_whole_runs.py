@@ -34,17 +34,6 @@ def test_documented_commands_pass_their_overrides_on(command: str, monkeypatch: 
     assert found[0]
 
 
-def test_bits_are_not_compared_with_runs_of_an_earlier_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "runs/whole").mkdir(parents=True)
-    monkeypatch.setattr(sys, "argv", ["whole_runs", "bits", "--directory", "runs", "--output", "bits.json"])
-    with pytest.raises(SystemExit) as ended:
-        whole_runs.main()
-    assert ended.value.code == 2
-    assert "holds runs already" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("ends", "stopped", "steps", "code", "reports"),
     [

@@ -157,7 +157,7 @@ def scancel(cluster: Cluster) -> str:
 def a_sweep(cluster: Cluster) -> str:
     """Of three runs, at most two at once, one is warned and one cancelled; another command trains that one."""
     launch = ("launch.slurm.job=stage", "launch.nodes=[1,2]", "launch.slurm.array_limit=2", "seed=3,4,5")
-    told = cluster.sweep("sweep", *launch, seconds_per_step=0.3)
+    told = cluster.sweep("sweep", *launch, seconds_per_step=1.0)
     jobs = re.findall(r"job (\d+): tiny-seed-", told)
     small, large = jobs[0::2], jobs[1::2]
     assert len(jobs) == 6, told

@@ -1,4 +1,4 @@
-"""docs/keys.md equals what its generator makes of the schema, and every example in it works."""
+"""Every key of a schedule is explained, and every example of docs/keys.md works."""
 
 import re
 from typing import Any
@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from omegaconf import OmegaConf
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from growctl.schedule.blocks import Schedule
-from growctl.schedule.fields import Block, blocks_by_path
 from growctl.schedule.json_schema import schedule_schema
 from tests.growctl.bases import base_config
 from tests.growctl.schedules import changed, parse
-from tools.keys import PAGE, Key, every_key, keys_of, page
+from tools.keys import Key, every_key
 
 SCHEMA = Draft202012Validator(schedule_schema())
 KEYS = {key.path: key for key in every_key()}
@@ -70,7 +68,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "optimizer.muon_lr_scale": MUON,
 }
 """The other keys that some examples need: those that only make sense together with them."""
-COUNTS = {
+IN_BASE_UNITS: dict[str, float] = {
     "1k": 1000,
     "256k": 256_000,
     "512k": 512_000,
@@ -78,10 +76,15 @@ COUNTS = {
     "1.4B": 1_400_000_000,
     "27B": 27_000_000_000,
     "989T": 989e12,
+    "5m": 300,
+    "10m": 600,
+    "15m": 900,
+    "1h": 3600,
+    "36h": 129_600,
+    "200GB": 200 * 10**9,
+    "40GiB": 40 * 2**30,
+    "200GiB": 200 * 2**30,
 }
-SECONDS = {"5m": 5 * 60, "10m": 10 * 60, "15m": 15 * 60, "1h": 60 * 60, "36h": 36 * 60 * 60}
-BYTES = {"200GB": 200 * 10**9, "40GiB": 40 * 2**30, "200GiB": 200 * 2**30}
-IN_BASE_UNITS: dict[str, float] = COUNTS | SECONDS | BYTES
 """What the examples with suffixes stand for."""
 
 
@@ -113,23 +116,10 @@ def in_base_units(value: Any) -> Any:
     return IN_BASE_UNITS.get(value, value) if isinstance(value, str) else value
 
 
-def test_the_page_is_not_stale() -> None:
-    assert PAGE.read_text() == page(), "run `make docs`"
-
-
-def test_the_page_has_every_block_and_every_key_of_the_schema() -> None:
-    headings = re.findall(r"^##+ `(.+)`$", PAGE.read_text(), re.MULTILINE)
-    blocks = [path for path, _ in blocks_by_path(Schedule) if path]
-    assert set(headings) == {*blocks, *KEYS, "defaults"}
+def test_no_key_lacks_a_description_an_example_or_the_unit_of_its_numbers() -> None:
     assert {"stages.N.train_tokens", "growth.old_tokens", "launch.slurm.time_limit", "seed"} <= KEYS.keys()
-
-
-def test_no_key_lacks_a_description_or_an_example() -> None:
     assert [path for path, key in KEYS.items() if not key.description.endswith(".")] == []
     assert [path for path, key in KEYS.items() if key.example is None] == []
-
-
-def test_every_key_with_numbers_has_a_unit() -> None:
     number = re.compile(r"a (whole )?number|a duration|a size")
     assert [path for path, key in KEYS.items() if number.search(key.allowed) and not key.unit] == []
 
@@ -147,21 +137,3 @@ def test_editors_accept_every_example() -> None:
         data = set_to_its_example(key)
         data.get("start", {}).pop("base", None)  # users never write it
         assert not list(SCHEMA.iter_errors(data)), path
-
-
-def test_editors_show_examples_and_units() -> None:
-    budget = schedule_schema()["$defs"]["StageBlock"]["properties"]["train_tokens"]
-    assert budget["examples"] == ["1.4B"]
-    assert budget["description"].endswith("Unit: data tokens.")
-
-
-class Bare(Block):
-    unexplained: int = Field(3, ge=2, lt=10)
-    words: list[str] = []
-
-
-def test_a_key_without_description_example_or_unit_is_seen() -> None:
-    number, words = keys_of("bare", Bare)
-    assert (number.path, number.description, number.example, number.unit) == ("bare.unexplained", "", None, None)
-    assert number.allowed == "a whole number from 2 to 9"
-    assert (words.default, words.allowed) == ("`[]`", "a list; each entry is text")

@@ -1,0 +1,80 @@
+"""The benchmarks of speed measure what the documentation shows, and count right; their times are not tested."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import data, generate, history, start_up
+from stages.metrics import read_metrics
+from tests.growctl.runs import SCHEDULE, write_schedule
+from tests.workers import REPOSITORY, TrainingGuard
+from tools import results
+
+TINY = generate.Case(generate.grown(generate.quickstart(4), (4, 16)), 2, 3)
+DOCUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "data": lambda folder: data.measured(folder, num_tokens=8192, turns=2, batches=2),
+    "generate": lambda folder: {"rows": [{"case": "tiny"} | generate.measured(TINY, turns=2)]},
+    "history": lambda folder: history.measured([50, 200]),
+}
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Commands that name a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+        if str(folder) in command:
+            found.append(command)
+    return found
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_documentation_shows_what_a_benchmark_measures(name, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(history, "EVENTS", 3)
+    machine = {"cpu": "a CPU", "torch": "2", "python": "3"}
+    found = {"date": "2026-01-02", "machine": machine} | json.loads(json.dumps(DOCUMENTS[name](tmp_path)))
+    (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    assert len(results.results_table(name).splitlines()) > 4
+
+
+@pytest.fixture
+def own_environment(monkeypatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+
+
+@pytest.mark.trains
+def test_a_run_is_watched_up_to_its_first_step_and_then_stopped(tmp_path, own_environment) -> None:
+    schedule = str(write_schedule(tmp_path, SCHEDULE.replace("train_steps: 30", "train_steps: 20000")))
+    subprocess.run([*start_up.growctl(), "prepare", schedule, "--runs-dir", tmp_path], check=True, capture_output=True)
+    run = start_up.first_step(schedule, tmp_path, "watched")
+    assert 0 < run["worker_seconds"] < run["seconds"]
+    first, *records = read_metrics(tmp_path / "watched/stages/0-small/metrics.jsonl")
+    assert first["event"] == "start"
+    assert next(record["step"] for record in records if record["event"] == "train") == 1
+    assert not processes_of(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_ends_the_benchmark_with_its_reason(tmp_path, own_environment) -> None:
+    with TrainingGuard.rejection(), pytest.raises(RuntimeError, match=r"ended with exit code 2 before .*nowhere"):
+        start_up.first_step("nowhere", tmp_path, "never")
+
+
+def test_start_up_has_medians_without_the_first_run_and_names_heavy_imports(tmp_path, monkeypatch) -> None:
+    seconds = iter([9.0, 1.0, 2.0, 4.0])
+    monkeypatch.setattr(start_up.subprocess, "run", lambda *_, **__: None)
+    monkeypatch.setattr(start_up, "whole", lambda command: {"seconds": 0.5})
+    monkeypatch.setattr(start_up, "first_step", lambda *_: {"seconds": next(seconds), "worker_seconds": 0.5})
+    monkeypatch.setattr(start_up, "help_imports", lambda: ["os", "rich", "rich.console", "typer"])
+    found = start_up.measured("quickstart", tmp_path, repetitions=3)
+    assert found["median_seconds"] == {"python": 0.5, "help": 0.5, "plan": 0.5, "first_step": 2.0}
+    assert found["help_imports"] == {"modules": 4, "packages": ["rich", "typer"], "heavy": ["rich"]}

@@ -1,0 +1,115 @@
+"""What the pages of the documentation name exists: files, headings, names of the Python API, messages.
+
+`make docs-site` checks the rest.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workers import REPOSITORY
+
+PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
+DOCUMENTED = [
+    name
+    for page in sorted((REPOSITORY / "docs/api").glob("*.md"))
+    for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+]
+MESSAGES = re.findall(r"^### `(.*)`$", (REPOSITORY / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+VARIES = "…"
+"""Stands in a quoted message for the parts that differ from case to case."""
+
+
+def dead_links(page: Path) -> list[str]:
+    """The relative links of a page that lead to no file, or to no heading of one."""
+    found = []
+    for target, anchor in re.findall(r"\]\(([^)#\s:]*)#?([^)\s:]*)\)", page.read_text()):
+        path = page.parent / target if target else page
+        if not path.exists() or (anchor and anchor not in headings(path)):
+            found.append(f"{target}#{anchor}" if anchor else target)
+    return found
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def defined(path: Path, prefix: str) -> Iterator[str]:
+    """The dotted names of a module, of what it defines, and of what its classes have."""
+    yield prefix
+    bodies: list[tuple[str, list[ast.stmt]]] = [(prefix, ast.parse(path.read_text()).body)]
+    for name, body in bodies:
+        for statement in body:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+            yield from (f"{name}.{target.id}" for target in targets if isinstance(target, ast.Name))
+            if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+                yield f"{name}.{statement.name}"
+            if isinstance(statement, ast.ClassDef):
+                bodies.append((f"{name}.{statement.name}", statement.body))
+
+
+def texts(source: str) -> Iterator[str]:
+    """The string literals of a source file but docstrings, with VARIES in place of what an f-string fills in."""
+    skipped: set[int] = set()
+    for node in ast.walk(ast.parse(source)):  # outer nodes come first
+        if isinstance(node, ast.Expr):
+            skipped.add(id(node.value))
+        elif isinstance(node, ast.JoinedStr):
+            skipped.update(id(part) for part in node.values)
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else VARIES for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            yield node.value
+
+
+def holds(text: str, message: str) -> bool:
+    """Whether the constant parts of `message` are in `text`, in order."""
+    return re.search(".*".join(re.escape(part.strip()) for part in message.split(VARIES)), text, re.DOTALL) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    assert dead_links(page) == []
+
+
+def test_a_link_to_no_file_or_heading_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# Other\n\n## How it is, and why\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](other.md) [b](other.md#how-it-is-and-why) [c](gone.md) [d](other.md#gone) [e](https://x.org/a)"
+    )
+    assert dead_links(page) == ["gone.md", "other.md#gone"]
+
+
+def test_every_documented_name_of_the_python_api_exists() -> None:
+    assert len(DOCUMENTED) > 20
+    known: set[str] = set()
+    for floor in ("stages", "model"):
+        for path in (REPOSITORY / floor).rglob("*.py"):
+            parts = path.relative_to(REPOSITORY).with_suffix("").parts
+            known |= set(defined(path, ".".join(parts).removesuffix(".__init__")))
+    assert set(DOCUMENTED) - known == set()
+
+
+@pytest.mark.slow
+def test_every_message_that_the_page_on_troubleshooting_quotes_is_in_the_code() -> None:
+    files = [path for floor in ("growctl", "stages", "model") for path in (REPOSITORY / floor).rglob("*.py")]
+    said = [text for path in files for text in texts(path.read_text())]
+    assert [message for message in MESSAGES if not any(holds(text, message) for text in said)] == []
+
+
+def test_the_page_quotes_enough_messages_with_enough_words_each_and_none_twice() -> None:
+    assert len(set(MESSAGES)) == len(MESSAGES) >= 40
+    assert [message for message in MESSAGES if len(re.findall(r"\w+", message)) < 3] == [], "would be found anywhere"
+
+
+def test_a_message_is_found_across_its_filled_in_parts_and_only_in_order() -> None:
+    (found,) = texts('"Docs, with parts"\nraise ValueError(\n    f"{x} has {len(x)} parts; "\n    "use fewer"\n)')
+    assert found == "… has … parts; use fewer"
+    assert holds(found, "… has … parts; use fewer")
+    assert not holds(found, "… has … pieces; use fewer")
+    assert not holds(found, "parts … has")
