@@ -165,7 +165,7 @@ def join() -> None:
     from deepspeed.utils import logger
 
     from growctl.launch.local import free_port
-    from stages.engine.engine import start_distributed
+    from stages.engine.rank_process import start_distributed
 
     warnings.filterwarnings("ignore")
     logger.setLevel(logging.ERROR)

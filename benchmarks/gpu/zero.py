@@ -20,9 +20,10 @@ from benchmarks.gpu.training import (
     tokenformer,
 )
 from model.config import TokenformerConfig
-from stages.engine.engine import build_engine, start_distributed
+from stages.engine.engine import build_engine
 from stages.engine.engine_state import start_moments
 from stages.engine.memory import TrainingMemory
+from stages.engine.rank_process import start_distributed
 from stages.probe.time_steps import step_memory
 from stages.spec import LearningRate, Optimizer, TrainSpec
 

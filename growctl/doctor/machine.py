@@ -43,9 +43,9 @@ def diagnose(runs_dir: Path, on_start: Callable[[str], None]) -> Iterator[Check]
     on_start("torch and DeepSpeed")
     facts = ask_torch(tuple(local_environment(1, gpus_possible()).items()), "--deepspeed")
     checks: dict[str, Callable[[], str]] = {
+        "packages": packages,
         "torch": partial(torch_build, facts),
         "DeepSpeed": partial(deepspeed_import, facts),
-        "packages": other_packages,
         "devices": partial(devices, facts),
         "runs directory": partial(runs_directory, runs_dir),
         "disk space": partial(disk_space, runs_dir),
@@ -62,38 +62,28 @@ def requirements() -> dict[str, Requirement]:
     return {each.name: each for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})}
 
 
-def package(needed: Requirement) -> str:
-    """The version of an installed package; checks that it is in the range that growctl was tested with."""
-    fix = f"pip install '{needed.name}{needed.specifier}'"
-    try:
-        version = importlib.metadata.version(needed.name)
-    except importlib.metadata.PackageNotFoundError:
-        raise Problem("not installed", fix) from None
-    if not needed.specifier.contains(version, prereleases=True):
-        raise Problem(f"{version}; growctl needs {needed.specifier}", fix)
-    return version
-
-
-def other_packages() -> str:
-    """Checks all packages but torch and DeepSpeed."""
-    others = {name: each for name, each in requirements().items() if name not in ("torch", "deepspeed")}
-    problems: dict[str, Problem] = {}
-    for name, needed in others.items():
+def packages() -> str:
+    """Checks that every package is installed, in the range that growctl was tested with."""
+    problems: dict[str, str] = {}
+    for name, needed in requirements().items():
         try:
-            package(needed)
-        except Problem as problem:
-            problems[name] = problem
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            problems[name] = "not installed"
+            continue
+        if not needed.specifier.contains(version, prereleases=True):
+            problems[name] = f"{version}; growctl needs {needed.specifier}"
     if problems:
-        wanted = " ".join(f"'{name}{others[name].specifier}'" for name in problems)
+        wanted = " ".join(f"'{name}{requirements()[name].specifier}'" for name in problems)
         raise Problem("; ".join(f"{name} {problem}" for name, problem in problems.items()), f"pip install {wanted}")
-    return f"{counted(len(others), 'other')}, all in the ranges that growctl allows"
+    return f"{counted(len(requirements()), 'package')}, all in the ranges that growctl allows"
 
 
 def torch_build(facts: MachineFacts | str) -> str:
-    """Checks torch's version, and compares what it was built for with what the driver supports."""
-    version = package(requirements()["torch"])
+    """Compares what torch was built for with what the driver supports."""
     if isinstance(facts, str):
-        raise Problem(f"{version} cannot be used: {facts}", "pip install --force-reinstall torch")
+        raise Problem(f"cannot be used: {facts}", "pip install --force-reinstall torch")
+    version = importlib.metadata.version("torch")
     built = f"CUDA {facts.cuda}" if facts.cuda else f"ROCm {facts.hip}" if facts.hip else "CPUs"
     driver = f"the driver supports CUDA up to {facts.driver}" if facts.driver else "no NVIDIA driver here"
     what = f"{version}, built for {built}; {driver}"
@@ -110,12 +100,11 @@ def torch_build(facts: MachineFacts | str) -> str:
 
 
 def deepspeed_import(facts: MachineFacts | str) -> str:
-    """Checks DeepSpeed's version, and whether it can be imported."""
-    version = package(requirements()["deepspeed"])
+    """Checks whether DeepSpeed can be imported."""
     if not isinstance(facts, str) and facts.problem:
         fix = "install what the message asks for, then run pip install --force-reinstall --no-deps deepspeed"
-        raise Problem(f"{version} cannot be imported: {facts.problem}", fix)
-    return version
+        raise Problem(f"cannot be imported: {facts.problem}", fix)
+    return importlib.metadata.version("deepspeed")
 
 
 def devices(facts: MachineFacts | str) -> str:

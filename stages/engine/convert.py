@@ -29,8 +29,7 @@ from stages.checkpoint.disk_full import require_space
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import MOMENTS, write_parameters
 from stages.checkpoint.pickles import DEEPSPEED_GLOBALS, check_pickles, list_pickles
-from stages.engine.engine_state import ENGINE_TAG
-from stages.engine.moments import MOMENTUM
+from stages.engine.engine_state import ENGINE_TAG, MOMENTUM
 from stages.process.lifeline import end_with_runner
 
 Part = tuple[str, str, Tensor]

@@ -39,6 +39,7 @@ with hidden("mlflow"):
     from deepspeed import DeepSpeedEngine
     from deepspeed.constants import default_pg_timeout
     from deepspeed.runtime import compiler
+    from deepspeed.runtime.utils import combine_grad_norm_groups, is_invalid_grad_norm
     from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
     from deepspeed.utils import (
         safe_get_full_fp32_param,
@@ -56,9 +57,11 @@ __all__ = [
     "ZERO_SUPPORTED_OPTIMIZERS",
     "DeepSpeedEngine",
     "MuonWithAuxAdam",
+    "combine_grad_norm_groups",
     "deepspeed",
     "default_pg_timeout",
     "hidden",
+    "is_invalid_grad_norm",
     "safe_get_full_fp32_param",
     "safe_get_full_optimizer_state",
     "safe_set_full_fp32_param",

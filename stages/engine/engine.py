@@ -1,74 +1,94 @@
-"""Builds the process group and the DeepSpeed engine of a worker."""
+"""Builds the DeepSpeed engine of a worker, with AdamW or DeepSpeed's Muon on the model's parameter groups.
 
-import os
-import socket
+Muon replaces the gradient of a matrix by its momentum, orthogonalised by Newton-Schulz iterations. Each generation of
+parameter tokens is such a matrix by itself.
+"""
+
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from model.language_model import LanguageModel
+from model.parameter_groups import parameter_groups
 from model.precision import Precision, RequestedPrecision
-from stages.engine.deepspeed_api import DeepSpeedEngine, deepspeed, default_pg_timeout
-from stages.engine.devices import is_fast_at_bf16, resolve_precision, visible_gpus
+from stages.engine.deepspeed_api import (
+    ZERO_SUPPORTED_OPTIMIZERS,
+    DeepSpeedEngine,
+    MuonWithAuxAdam,
+    combine_grad_norm_groups,
+    deepspeed,
+    is_invalid_grad_norm,
+)
+from stages.engine.devices import is_fast_at_bf16, resolve_precision
 from stages.engine.memory import reduce_bucket
-from stages.engine.optimizers import build_optimizer, keep_momentum_of_rejected_updates
 from stages.spec import TrainSpec
 
-_RANKS = {
-    "RANK": ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID"),
-    "WORLD_SIZE": ("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"),
-    "LOCAL_RANK": ("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
-}
-"""The variables that DeepSpeed's launcher sets for a rank, and the names that mpirun and srun use for them."""
 
-LOOPBACK = "127.0.0.1"
-"""The address where the ranks of one machine meet; other machines cannot reach it."""
+def outside_the_compiler(optimizer: type[torch.optim.Optimizer], name: str) -> Callable[..., Any]:
+    """The method of torch's optimizer without its wrappers for torch's compiler."""
+    return inspect.unwrap(getattr(optimizer, name))
 
 
-def start_distributed() -> torch.device:
-    """Joins the launcher's process group and returns this rank's device: its GPU, or else the CPU.
+class EagerAdamW(torch.optim.AdamW):
+    """torch's AdamW, with the same bits.
 
-    If RANK is not set, the variables of mpirun or srun are used.
+    torch wraps these methods to keep them out of compiled code, and the first call imports the compiler for that: 1.5
+    seconds of each worker's start. No worker compiles its optimizer.
     """
-    if "RANK" not in os.environ:
-        for name, others in _RANKS.items():
-            for other in others:
-                if name not in os.environ and other in os.environ:
-                    os.environ[name] = os.environ[other]
-    if visible_gpus():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-        _join("nccl", device)
-        return device
-    # DeepSpeed's all-reduce over shared memory would compile for 40 s at first use; gloo gives the same sums.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    _join("gloo", None)
-    return torch.device("cpu")
+
+    step = torch.no_grad()(outside_the_compiler(torch.optim.AdamW, "step"))
+    add_param_group = outside_the_compiler(torch.optim.AdamW, "add_param_group")
+    zero_grad = outside_the_compiler(torch.optim.AdamW, "zero_grad")
+    state_dict = outside_the_compiler(torch.optim.AdamW, "state_dict")
+    load_state_dict = outside_the_compiler(torch.optim.AdamW, "load_state_dict")
 
 
-def _join(backend: str, device: torch.device | None) -> None:
-    """Creates the process group, which DeepSpeed then reuses; on several machines DeepSpeed creates it itself."""
-    if os.environ.get("MASTER_ADDR") == LOOPBACK:
-        store = _loopback_store()
-        rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        bound = device if num_ranks > 1 else None  # as DeepSpeed does: a single rank has no peer to reach
-        dist.init_process_group(
-            backend, store=store, rank=rank, world_size=num_ranks, timeout=default_pg_timeout, device_id=bound
-        )
-    deepspeed.init_distributed(dist_backend=backend)
+ZERO_SUPPORTED_OPTIMIZERS.append(EagerAdamW)
+"""As torch's own is. DeepSpeed warns of others."""
 
 
-def _loopback_store() -> dist.TCPStore:
-    """The store through which the ranks of this machine meet.
+class EagerMuon(MuonWithAuxAdam):
+    """DeepSpeed's Muon with EagerAdamW for the other parameters. Counts Muon's steps, as AdamW counts its own.
 
-    torch's own store would make rank 0 listen on every address of the machine.
+    The name matters: DeepSpeed's ZeRO-1 and 2 train with plain SGD unless the name of the class contains "muon".
     """
-    port, num_ranks, is_first = int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"]), os.environ["RANK"] == "0"
-    listener = socket.create_server((LOOPBACK, port), backlog=num_ranks).detach() if is_first else None
-    return dist.TCPStore(
-        LOOPBACK, port, num_ranks, is_first, default_pg_timeout, master_listen_fd=listener, use_libuv=True
-    )
+
+    add_param_group = outside_the_compiler(torch.optim.Optimizer, "add_param_group")
+    zero_grad = outside_the_compiler(torch.optim.Optimizer, "zero_grad")
+    state_dict = outside_the_compiler(torch.optim.Optimizer, "state_dict")
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, step_id: int | None = None) -> Any:
+        """Makes one update of the parameters in `param_groups`, whose gradients DeepSpeed has orthogonalised."""
+        for group in self.param_groups:
+            for flat in group["params"] if group["use_muon"] else ():
+                self.state[flat]["step"] += 1
+        return super().step(closure, step_id)
+
+
+def build_optimizer(model: LanguageModel, spec: TrainSpec) -> torch.optim.Optimizer:
+    """AdamW over the model's parameter groups, or Muon over the matrices of its blocks and AdamW over the others.
+
+    Fused: one pass over each tensor without temporary memory; the default makes a dozen passes.
+    """
+    settings, rate = spec.optimizer, spec.learning_rate.at(0)
+    groups = parameter_groups(model, spec.weight_decay, settings.name)
+    if settings.name == "adamw":
+        return EagerAdamW(groups, lr=rate, betas=settings.betas, eps=settings.epsilon, fused=True)
+    for group in groups:
+        group["lr"] = rate
+        if group["use_muon"]:
+            # A step decays a weight by the product of rate and decay, which stays what it is for AdamW's matrices.
+            group |= {"momentum": settings.momentum, "ns_method": "gram"}
+            group["weight_decay"] /= settings.muon_lr_scale
+        else:
+            group |= {"betas": settings.betas, "eps": settings.epsilon}
+        for parameter in group["params"]:
+            parameter.use_muon = group["use_muon"]
+    return EagerMuon(groups, adam_optimizer=EagerAdamW, adam_optimizer_kwargs={"fused": True})
 
 
 def choose_precision(requested: RequestedPrecision, device: torch.device) -> Precision:
@@ -107,3 +127,18 @@ def build_engine(model: LanguageModel, spec: TrainSpec, precision: Precision) ->
     if muon_on_zero_3:
         keep_momentum_of_rejected_updates(engine)
     return engine
+
+
+def keep_momentum_of_rejected_updates(engine: DeepSpeedEngine) -> None:
+    """Has ZeRO-3 leave Muon's momentum alone if any gradient is not finite.
+
+    By itself it would update the momentum of all matrices whose own gradients are finite, and reject the update after.
+    """
+    wrapper = engine.optimizer
+    orthogonalise = wrapper._apply_muon_to_accumulated_grads
+
+    def orthogonalise_if_finite() -> None:
+        if not is_invalid_grad_norm(combine_grad_norm_groups(wrapper._get_norm_groups())):
+            orthogonalise()
+
+    wrapper._apply_muon_to_accumulated_grads = orthogonalise_if_finite

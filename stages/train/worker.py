@@ -45,9 +45,9 @@ from stages.engine.engine_state import (
     save_engine,
     save_parameters,
     start_moments,
+    takes_norm_of_updates,
 )
 from stages.engine.memory import engine_checkpoint_bytes, parameters_checkpoint_bytes
-from stages.engine.moments import takes_norm_of_updates
 from stages.engine.rank_process import run_rank
 from stages.metrics import MetricsWriter, Record
 from stages.process.lifeline import listen_for_save_requests, save_requests

@@ -101,7 +101,7 @@ POINTS = (
     Point("release: branched off", "os:mkdir", "runner", r"-middle/release$", "after", stages=RUN),
     Point("spec.json: before its rename", "os:replace", "runner", r"{stage}spec\.json$"),
     Point("spec.json: after its rename", "os:replace", "runner", r"{stage}spec\.json$", "after"),
-    Point("workers: about to meet", "stages.engine.engine:start_distributed", "rank", both=True),
+    Point("workers: about to meet", "stages.engine.rank_process:start_distributed", "rank", both=True),
     Point("workers: before the engine", "stages.train.worker:Worker.start_engine", "rank", both=True),
     Point("workers: engine loaded", "stages.train.worker:Worker.start_engine", "rank", side="after", both=True),
     Point("step: before it", "stages.train.worker:Worker.train_step", "rank", most=6, both=True),

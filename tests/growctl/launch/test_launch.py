@@ -131,7 +131,7 @@ def test_a_jobs_workers_meet_on_its_first_host_at_a_port_chosen_by_its_id(monkey
 def test_a_rank_reads_its_position_from_any_launchers_variables(monkeypatch, given, expected):
     import deepspeed
 
-    from stages.engine.engine import start_distributed
+    from stages.engine.rank_process import start_distributed
 
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.setenv(name, "")  # so that it is put back

@@ -26,8 +26,9 @@ from torch.distributed import distributed_c10d
 
 from model.config import ModelConfig
 from model.initialization import build_model
-from stages.engine.engine import build_engine, start_distributed
+from stages.engine.engine import build_engine
 from stages.engine.engine_state import engine_states, start_moments
+from stages.engine.rank_process import start_distributed
 from tests.memory_tracking import MemoryTracking
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec

@@ -25,7 +25,7 @@ from model.initialization import build_model
 from stages.checkpoint.lineage import Lineage, TrainingRecord
 from stages.checkpoint.manifest import read_manifest
 from stages.checkpoint.parameters import fill_model
-from stages.engine.engine import build_engine, start_distributed
+from stages.engine.engine import build_engine
 from stages.engine.engine_state import (
     engine_states,
     group_steps,
@@ -34,6 +34,7 @@ from stages.engine.engine_state import (
     save_engine,
     save_parameters,
 )
+from stages.engine.rank_process import start_distributed
 from stages.stage_dir import staging_directory
 from tests.stages.checkpoints import STEPS as STEPS_SAVED
 from tests.stages.checkpoints import small_config

@@ -8,7 +8,7 @@ from model.initialization import build_model
 from model.parameter_groups import parameter_groups
 from model.policy import grow_config
 from stages.engine.deepspeed_api import uncompiled
-from stages.engine.optimizers import build_optimizer
+from stages.engine.engine import build_optimizer
 from tests.memory_tracking import MemoryTracking
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec

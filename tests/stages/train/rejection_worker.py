@@ -23,8 +23,9 @@ from model.initialization import build_model
 from model.parameter_names import OptimizerName
 from model.policy import ramp_config
 from stages.engine.deepspeed_api import DeepSpeedEngine
-from stages.engine.engine import build_engine, start_distributed
+from stages.engine.engine import build_engine
 from stages.engine.engine_state import drop_rejected_gradient, engine_states, group_steps, start_moments
+from stages.engine.rank_process import start_distributed
 from stages.spec import Anomalies
 from stages.train.anomaly_guard import Guard
 from tests.stages.checkpoints import small_config

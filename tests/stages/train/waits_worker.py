@@ -25,8 +25,9 @@ from model.initialization import build_model
 from model.policy import ramp_config
 from model.precision import Precision
 from stages.checkpoint.lineage import TrainingRecord
-from stages.engine.engine import build_engine, start_distributed
+from stages.engine.engine import build_engine
 from stages.engine.engine_state import start_moments
+from stages.engine.rank_process import start_distributed
 from stages.process.watchdog import Watchdog
 from stages.spec import Anomalies
 from stages.stage_dir import StagePaths
