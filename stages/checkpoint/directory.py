@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stages.checkpoint.disk_full import raise_when_full
@@ -81,18 +81,23 @@ def publish_directory(directory: Path) -> None:
 
 @contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """Yields a staging directory to fill and complete with `finish_directory` or `publish_directory`. Removes it on an
-    error, and first of all the staging directories beside it whose processes have died.
+    """Yields a staging directory to fill and complete with `finish_directory` or `publish_directory`. Creates missing
+    parents. On an error, removes what it created; first of all, the staging directories beside it whose processes have
+    died.
 
     Raises CheckpointError if `check_new` rejects `directory`, or if another process is writing there, or may be.
     """
     check_new(directory)
     remove_abandoned(directory.parent)
+    missing = [folder for folder in directory.absolute().parents if not folder.exists()]
     staging = begin_directory(directory)
     try:
         yield staging
     finally:
         discard(staging)
+        with suppress(OSError):  # not empty, because `directory` is there
+            for folder in missing:
+                folder.rmdir()
 
 
 def check_new(directory: Path, option: str = "") -> None:

@@ -27,7 +27,11 @@ NEOX_NAMES = {
 
 
 def tokenformer_settings(model: Tokenformer) -> dict[str, Any]:
-    """The part of `config.json` that describes the Pattentions."""
+    """The part of `config.json` that describes the Pattentions.
+
+    The class in `auto_map` brings its own `model_type`. With one in the file, Transformers warns of a model of another
+    type when it loads the tokenizer without `trust_remote_code`.
+    """
     config = model.config
     groups = [
         {
@@ -37,7 +41,6 @@ def tokenformer_settings(model: Tokenformer) -> dict[str, Any]:
         for block in model.blocks.values()
     ]
     return {
-        "model_type": "tokenformer",
         "architectures": ["TokenformerForCausalLM"],
         "auto_map": {
             "AutoConfig": "configuration_tokenformer.TokenformerConfig",

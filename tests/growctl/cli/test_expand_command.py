@@ -61,6 +61,19 @@ def test_a_second_growth_is_refused_before_anything_is_written():
     expand("quick", "--add-tokens", 4)
 
 
+def test_missing_parents_of_the_output_are_created_and_removed_again_if_the_growth_fails(tmp_path, monkeypatch):
+    def fail(*arguments, **keywords):
+        raise UserError("no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("stages.grow.expand.draw_added", fail)
+        with pytest.raises(UserError, match="no"):
+            expand("quick", "--add-tokens", 3, "--output", "a/b/c")
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert "a/b/c: 2.45k -> 3.6k parameters" in expand("quick", "--add-tokens", 3, "--output", "a/b/c")
+    assert os.listdir("a") == ["b"]
+
+
 @pytest.mark.parametrize("reference", [".", "../final", "../../0-small/../0-small/final"])
 def test_a_relative_path_is_grown_beside_the_directory_that_it_means(reference, monkeypatch):
     here = Path.cwd()

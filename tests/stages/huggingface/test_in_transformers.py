@@ -1,6 +1,7 @@
 """Exports in the installed Transformers. `make test-interop` runs the same checks with other versions."""
 
 import importlib
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,20 @@ def test_an_export(behaviours, exports, name, check):
 def test_the_code_in_a_model_card_runs_without_an_end_of_text(behaviours, tmp_path):
     folder = write_export(tmp_path, "transformer", end_of_text=False)
     assert "Once upon a time" in behaviours.runs_the_code_in_its_model_card(folder)
+
+
+def test_the_tokenizer_loads_without_trust_and_without_a_warning(behaviours, exports, monkeypatch, caplog):
+    import transformers
+
+    monkeypatch.setattr("builtins.input", lambda question: "n")
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    transformers.logging.set_verbosity_warning()
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(exports / "tokenformer")
+    finally:
+        behaviours.silence()
+    assert tokenizer("the")["input_ids"]
+    assert caplog.messages == []
 
 
 def test_every_check_is_made(behaviours):
