@@ -108,7 +108,7 @@ def expand(
     from model.config import num_parameters
     from model.errors import UserError
     from model.policy import grow_config
-    from stages.checkpoint.disk_full import raise_when_full, require_space
+    from stages.checkpoint.disk_full import require_space
     from stages.checkpoint.manifest import read_manifest
 
     policy = _policy(
@@ -132,7 +132,6 @@ def expand(
     settings = {**growth._asdict(), "policy": policy, "seed": seed}
     with (
         as_parameters(source, runs_dir, _tell, output) as parameters,
-        raise_when_full(output),
         progress_bar("writing new tokens") as on_progress,
     ):
         written = expand_checkpoint(parameters, output, **settings, on_progress=on_progress)
@@ -156,12 +155,11 @@ def shrink(
     from growctl.cli.written import WrittenCheckpoint
     from growctl.find_checkpoint import find_checkpoint
     from growctl.run.resume import as_parameters
-    from stages.checkpoint.disk_full import raise_when_full
     from stages.grow.expand import shrink as shrink_checkpoint
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)
     _check_new(output)
-    with as_parameters(source, runs_dir, _tell, output) as parameters, raise_when_full(output):
+    with as_parameters(source, runs_dir, _tell, output) as parameters:
         manifest = shrink_checkpoint(parameters, output, drop_generations=drop_generations)
     return Result(WrittenCheckpoint.of(output, manifest), [_sizes(output, manifest.lineage)])
 

@@ -22,6 +22,7 @@ from growctl.launch.devices import ask_torch, gpus_possible
 from growctl.launch.local import local_environment
 from growctl.runs_dir import RunPaths
 from growctl.text.formatting import byte_count
+from stages.checkpoint.disk_full import existing_part, free_bytes
 from stages.checkpoint.files import sync_path, write_file
 from stages.counted import counted
 from stages.probe.records import MachineFacts
@@ -174,7 +175,7 @@ def _work_as_runs_do(folder: Path) -> None:
 
 def disk_space(runs_dir: Path) -> str:
     """Checks the free space on the disk of the runs."""
-    free = shutil.disk_usage(existing_part(runs_dir)).free
+    free = free_bytes(runs_dir)
     what = f"{byte_count(free)} free; a checkpoint takes 12 bytes per parameter"
     if free < LITTLE_SPACE:
         raise Problem(what, MORE_SPACE, "failed" if free < NO_SPACE else "warning")
@@ -197,12 +198,6 @@ def shared_memory(facts: MachineFacts | str, place: Path = Path("/dev/shm")) -> 
         reason = f"NCCL may need {_gib(needed)} for {num_gpus} ranks and then fails with a bus error"
         raise Problem(f"{what}; {reason}", fix, "warning")
     return what
-
-
-def existing_part(path: Path) -> Path:
-    """`path` if it exists, else the nearest existing folder or file above it."""
-    path = path.absolute()
-    return next(part for part in (path, *path.parents) if os.path.lexists(part))
 
 
 def _gib(num_bytes: float) -> str:

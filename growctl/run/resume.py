@@ -20,6 +20,7 @@ from stages.checkpoint.directory import (
     set_aside,
     whole_or_set_aside,
 )
+from stages.checkpoint.disk_full import existing_part
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pickles import check_origin
 from stages.checkpoint.staging import remove_abandoned, temporary_directory
@@ -132,13 +133,9 @@ def as_parameters(
         return
     verify_checkpoint(checkpoint)
     check_origin(checkpoint, runs_dir)
-    place = _existing(output.absolute().parent) if output else Path(gettempdir())
+    place = existing_part(output.parent) if output else Path(gettempdir())
     remove_abandoned(place)
     with temporary_directory(place / staging_directory(output or checkpoint).name) as folder:
         tell(f"{checkpoint} is an engine checkpoint; converting it in {folder}")
         target = folder / converted_directory(checkpoint).name
         yield convert(checkpoint, target, log=StagePaths(folder).log)
-
-
-def _existing(folder: Path) -> Path:
-    return next(place for place in (folder, *folder.parents) if place.is_dir())

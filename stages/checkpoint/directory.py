@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stages.checkpoint.disk_full import raise_when_full
+from stages.checkpoint.disk_full import existing_part, raise_when_full
 from stages.checkpoint.files import link_or_copy, sync_path, write_file
 from stages.checkpoint.manifest import CheckpointError, Manifest, read_manifest, sealed_manifest, verify_checkpoint
 from stages.checkpoint.staging import create_marked, discard, remove_abandoned, remove_unless_written, why_unfinished
@@ -80,24 +80,26 @@ def publish_directory(directory: Path) -> None:
 
 
 @contextmanager
-def whole_directory(directory: Path) -> Iterator[Path]:
+def whole_directory(directory: Path, num_bytes: int | None = None) -> Iterator[Path]:
     """Yields a staging directory to fill and complete with `finish_directory` or `publish_directory`. Creates missing
     parents. On an error, removes what it created; first of all, the staging directories beside it whose processes have
     died.
 
-    Raises CheckpointError if `check_new` rejects `directory`, or if another process is writing there, or may be.
+    Raises CheckpointError if `check_new` rejects `directory`, or if another process is writing there, or may be, and
+    DiskFull if the disk is full, or lacks `num_bytes` from the beginning.
     """
     check_new(directory)
     remove_abandoned(directory.parent)
     missing = [folder for folder in directory.absolute().parents if not folder.exists()]
-    staging = begin_directory(directory)
-    try:
-        yield staging
-    finally:
-        discard(staging)
-        with suppress(OSError):  # not empty, because `directory` is there
-            for folder in missing:
-                folder.rmdir()
+    with raise_when_full(directory, num_bytes):
+        staging = begin_directory(directory)
+        try:
+            yield staging
+        finally:
+            discard(staging)
+            with suppress(OSError):  # not empty, because `directory` is there
+                for folder in missing:
+                    folder.rmdir()
 
 
 def check_new(directory: Path, option: str = "") -> None:
@@ -108,7 +110,7 @@ def check_new(directory: Path, option: str = "") -> None:
     choose = f"choose another directory{option and f' with {option}'}"
     if os.path.lexists(directory):
         raise CheckpointError(f"{directory} already exists; {choose}: growctl never overwrites one")
-    above = next(folder for folder in directory.absolute().parents if os.path.lexists(folder))
+    above = existing_part(directory)
     if not above.is_dir():
         raise CheckpointError(f"{directory} cannot be created, because {above} is not a directory; {choose}")
 

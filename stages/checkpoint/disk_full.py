@@ -4,6 +4,7 @@ Imports no torch.
 """
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +23,14 @@ class DiskFull(Failure):
     """There is not enough free disk space. The message is one line for the user."""
 
 
+def existing_part(path: Path) -> Path:
+    """`path`, absolute, if it exists, else the nearest existing folder or file above it."""
+    return next(part for part in (path.absolute(), *path.absolute().parents) if os.path.lexists(part))
+
+
 def free_bytes(path: Path) -> int:
     """The free space on the file system of `path`, or of its nearest existing parent folder."""
-    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
-    return shutil.disk_usage(existing).free
+    return shutil.disk_usage(existing_part(path)).free
 
 
 def require_space(directory: Path, num_bytes: int) -> None:

@@ -13,7 +13,6 @@ from torch import nn
 from model.config import num_parameters
 from model.language_model import LanguageModel, bare_model
 from stages.checkpoint.directory import finish_directory, whole_directory
-from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import link_or_copy
 from stages.checkpoint.lineage import ImportRecord
 from stages.checkpoint.manifest import CheckpointError, Manifest, TextFacts, imported_manifest, read_file, read_manifest
@@ -79,7 +78,7 @@ def save_model(model: nn.Module, directory: str | Path, *, text_of: str | Path) 
     if has_tokenizer:
         load_tokenizer(text_of, source.model_copy(update={"model": model.config}))  # raises if it does not fit
     num_bytes = 4 * num_parameters(model.config)
-    with whole_directory(directory) as staging, raise_when_full(directory, num_bytes):
+    with whole_directory(directory, num_bytes) as staging:
         files = write_parameters(staging, model.named_parameters())
         if has_tokenizer:
             link_or_copy(text_of / TOKENIZER_NAME, staging / TOKENIZER_NAME)

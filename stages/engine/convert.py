@@ -25,7 +25,6 @@ from model.errors import Failure, UserError
 from model.growth import ParameterState
 from model.parameter_names import group_kind, has_muon
 from stages.checkpoint.directory import finish_directory, whole_directory
-from stages.checkpoint.disk_full import require_space
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, read_manifest
 from stages.checkpoint.parameters import MOMENTS, write_parameters
 from stages.checkpoint.pickles import DEEPSPEED_GLOBALS, check_pickles, list_pickles
@@ -48,8 +47,7 @@ def convert(source: Path, target: Path) -> Manifest:
     if manifest.kind != "engine":
         raise CheckpointError(f"{source} is not an engine checkpoint: nothing to convert")
     check_pickles(source, list_pickles(source, manifest))
-    require_space(target, manifest.num_bytes)
-    with whole_directory(target) as staging:
+    with whole_directory(target, manifest.num_bytes) as staging:
         files = write_parameters(staging, _states(source, manifest))
         lineage = manifest.lineage.model_copy(update={"parent": manifest_hash(source)})
         converted = manifest.model_copy(update={"kind": "parameters", "files": files, "lineage": lineage})

@@ -20,7 +20,6 @@ from model.errors import UserError
 from model.tokenformer import Tokenformer
 from model.transformer import Transformer
 from stages.checkpoint.directory import check_new, publish_directory, whole_directory
-from stages.checkpoint.disk_full import raise_when_full, require_space
 from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.pretrained import Pretrained
 from stages.huggingface import code
@@ -72,12 +71,11 @@ def export_huggingface(
         assert isinstance(pretrained.model, Transformer)
         settings, tensors = neox_settings(pretrained.model.config), neox_tensors(pretrained.model)
     num_values = sum(tensor.numel() for tensor in tensors.values())
-    require_space(directory, torch.float32.itemsize * num_values)
     own_code = "auto_map" in settings
     texts = {"config.json": _as_json(_common(pretrained, length, dtype) | settings)} | _text_files(pretrained, length)
     if own_code:
         texts |= {name: (Path(code.__path__[0]) / name).read_text() for name in CODE}
-    with raise_when_full(directory), whole_directory(directory) as staging:
+    with whole_directory(directory, torch.float32.itemsize * num_values) as staging:
         files = {name: write_file(staging / name, text.encode()) for name, text in texts.items()}
         weights = _write_weights(staging, tensors, torch.float32, max_shard_bytes)
         logits_check = LogitsCheck(not_checked="--no-check")

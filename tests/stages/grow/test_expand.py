@@ -23,6 +23,7 @@ from model.config import Generation, TransformerConfig, num_parameters, paramete
 from model.initialization import build_model, initial_parameter
 from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, Init, TauPolicy, grow_config, invalid_combination, preserves
+from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.files import hash_file, write_file
 from stages.checkpoint.lineage import GrowthRecord
 from stages.checkpoint.manifest import (
@@ -203,7 +204,7 @@ def test_a_failure_while_writing_is_raised_and_leaves_nothing(final, tmp_path, m
         return write(path, *parts)
 
     monkeypatch.setattr(stages.checkpoint.parameters, "write_file", full)
-    with pytest.raises(OSError, match="No space left on device"):
+    with pytest.raises(DiskFull, match="grown is full"):
         expand(final, tmp_path / "grown", attention_tokens=7)
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
     assert hashes(final) == before
