@@ -217,18 +217,11 @@ def run_entry(
 
 def stage_entry(plan: StagePlan) -> StageEntry:
     """A stage or a release."""
+    same = ("name", "num_parameters", "num_embedding_parameters", "budget_tokens", "num_steps", "tokens_per_step")
+    costs = ("step_flops", "evaluation_flops_per_token", "own_evaluation_flops_per_token")
     return StageEntry(
-        name=plan.name,
-        num_parameters=plan.num_parameters,
-        num_embedding_parameters=plan.num_embedding_parameters,
-        budget_tokens=plan.budget_tokens,
-        num_steps=plan.num_steps,
-        tokens_per_step=plan.tokens_per_step,
-        step_flops=plan.step_flops,
-        evaluation_flops_per_token=plan.evaluation_flops_per_token,
-        own_evaluation_flops_per_token=plan.own_evaluation_flops_per_token,
+        **{name: getattr(plan, name) for name in (*same, *costs, "branch_of")},
         sequence_length=plan.batch.sequence_length,
         num_layers=plan.model.num_layers,
-        branch_of=plan.branch_of,
         decayed=has_decayed(plan),
     )

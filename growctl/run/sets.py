@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
 from growctl.run.slurm_jobs import submit_set
-from growctl.runs.directory import RunError, RunSet, read_run_set
-from growctl.runs.status import RunState, RunStatus, find_status
+from growctl.runs.directory import RunSet
+from growctl.runs.status import RunStatus, find_status
 from growctl.runs.status_sections import run_columns
 from growctl.runs_dir import RunPaths
 from growctl.schedule.errors import shown
@@ -183,22 +183,10 @@ def set_requests(
     for run_name, point in zip(run_names(name, [point.values for point in points]), points, strict=True):
         loaded = load_schedule(schedule, point.overrides, runs_dir=runs_dir, run=run_name)
         belongs = RunSet(name, point.values)
-        _check_free(runs_dir / run_name, belongs)
         requests.append(LadderRequest.of(loaded, schedule, runs_dir, run_name, with_controls, sources, until, belongs))
     for request in requests:
         request.checked(machines_of(request.ladder.schedule))
     return requests
-
-
-def _check_free(directory: Path, belongs: RunSet) -> None:
-    """Raises RunError if a run that does not belong to the set has the name of one of its runs."""
-    run = RunPaths(directory)
-    present = read_run_set(run)
-    if (run.has_begun() or run.jobs.exists()) and (present is None or present.group != belongs.group):
-        raise RunError(
-            f"{directory} is no run of the set {belongs.group}, but one of its runs would have that name; choose "
-            "another name for them with --name"
-        )
 
 
 def train_set(requests: Sequence[LadderRequest], screen: Screen) -> dict[str, str]:
@@ -235,19 +223,10 @@ def _unfinished(part: RunRequest, request: LadderRequest) -> list[StagePlan]:
     return [plan for plan in left_to_train(part.schedule, request.directory(part)) if request.trains(plan.index)]
 
 
-@dataclass(frozen=True)
-class SweptRun:
+@dataclass(frozen=True, kw_only=True)
+class SweptRun(RunStatus):
     """A run of the set, or a control of one."""
 
-    name: str
-    control: str | None
-    """Kind of control; null for a ladder."""
-    control_of: str | None
-    overrides: dict[str, Any]
-    """What sets it apart in the set: the swept keys of the schedule, dotted, with its values."""
-    state: RunState
-    reason: str | None
-    """Why it failed, or could not be submitted."""
     final_loss: float | None
     """The validation loss at the end of its last stage; null while it is unfinished."""
     num_parameters: tuple[int, ...]
@@ -258,8 +237,6 @@ class SweptRun:
     """Their FLOPs."""
     flops_left: float
     """The FLOPs of those that are not finished."""
-    jobs: dict[str, str]
-    """The SLURM jobs last submitted for it: {name: id}."""
 
 
 @dataclass(frozen=True)
@@ -287,23 +264,21 @@ def describe_set(requests: Sequence[LadderRequest], failures: Mapping[str, str])
 
 
 def _swept(part: RunRequest, request: LadderRequest, run: RunStatus | None, failure: str | None) -> SweptRun:
-    state: RunState = run.state if run else "not started"
+    run = run or RunStatus(
+        *(part.name, "not started", str(request.directory(part)), part.label, part.control, part.control_of),
+        **asdict(part.run_set) if part.run_set else {},
+    )
+    if failure is not None and run.state != "finished":
+        run = replace(run, state="failed", reason=failure)
     plans = [plan for plan in plan_run(part.schedule, request.steps_done(part)) if request.trains(plan.index)]
-    has_failed = failure is not None and state != "finished"
-    stages = [stage for stage in run.stages if not stage.branch_of] if run else []
+    stages = [stage for stage in run.stages if not stage.branch_of]
     return SweptRun(
-        name=part.name,
-        control=part.control,
-        control_of=part.control_of,
-        overrides=part.run_set.overrides if part.run_set else {},
-        state="failed" if has_failed else state,
-        reason=failure if has_failed else run.reason if run else None,
-        final_loss=stages[-1].validation_loss if stages and state == "finished" else None,
+        **vars(run),
+        final_loss=stages[-1].validation_loss if stages and run.state == "finished" else None,
         num_parameters=tuple(plan.num_parameters for plan in plans if not plan.branch_of),
         tokens=sum(plan.budget_tokens for plan in plans),
         flops=total_flops(plans).total,
         flops_left=total_flops(_unfinished(part, request)).total,
-        jobs=run.jobs if run else {},
     )
 
 

@@ -33,14 +33,6 @@ def test_a_control_reuses_its_ladders_data_after_the_source_changed_and_rejects_
     assert fingerprint(runs / CONTROL) == fingerprint(runs / "tiny")
     assert len(list((runs / ".datasets").glob("*/manifest.json"))) == 1
 
-    (runs / "tiny").rename(tmp_path / "kept")
-    (runs / CONTROL / "ledger.db").write_bytes(b"torn")
-    _, err = run("run", schedule, "--runs-dir", runs, expect=2)
-    assert f"{CONTROL} was trained on other data" in err, "the ladder is new, the control's checkpoints tell"
-    assert not list(runs.glob("tiny/stages/*"))
-    shutil.rmtree(runs / "tiny")
-    (tmp_path / "kept").rename(runs / "tiny")
-
     (runs / CONTROL / "ledger.db").unlink()
     with Ledger(runs / CONTROL / "ledger.db") as ledger:
         ledger.record_run(RUN, [])

@@ -241,22 +241,6 @@ def test_bad_input_gets_one_message_before_anything_is_written(tmp_path, argumen
     assert (out, err.count("growctl: "), list(tmp_path.iterdir())) == ("", 1, [])
 
 
-def test_a_run_of_its_own_keeps_its_name(schedule, runner):
-    HandMade(schedule.parent / "runs", "tiny-seed-1")
-    _, err = seeds(schedule, "--seeds", "0,1", expect=2)
-    assert runner.started == []
-    assert err.endswith(
-        "runs/tiny-seed-1 is no run of the set tiny, but one of its runs would have that name; choose another name for "
-        "them with --name\n"
-    )
-
-
-def test_a_run_of_another_set_keeps_its_name(schedule, runner):
-    seeds(schedule, "--seeds", "0", "--name", "tiny-peak-0.002")
-    _, err = sweep(schedule, "learning_rate.peak=2e-3,4e-3", "seed=range(0,1)", expect=2)
-    assert "runs/tiny-peak-0.002-seed-0 is no run of the set tiny, but one of its runs would have that name" in err
-
-
 def test_a_set_whose_schedule_has_changed_is_refused_before_any_run_starts(schedule, runner):
     seeds(schedule, "--seeds", "1")
     runner.started.clear()
@@ -297,7 +281,7 @@ def test_a_run_and_its_controls_are_recorded_with_their_set(tmp_path):
 def test_a_damaged_record_of_a_set_is_one_message(schedule, runner):
     seeds(schedule, "--seeds", "0")
     (schedule.parent / "runs/tiny-seed-0/.run_set.json").write_text("{")
-    _, err = seeds(schedule, "--seeds", "0", expect=2)
+    _, err = seeds(schedule, "seed=0", "--name", "tiny-seed-0", expect=2)
     assert "runs/tiny-seed-0/.run_set.json, which names the set of runs that this run belongs to, cannot be read" in err
     assert find_status(schedule.parent / "runs")[0].state == "finished"
 
