@@ -7,15 +7,15 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
 from growctl.runs.directory import RunError, own_schedule
-from growctl.runs.lock import hold, why_in_use
+from growctl.runs.lock import find_holder, hold, why_in_use
 from growctl.runs.status import being_prepared
 from growctl.runs.storage import DatasetUse, DiskUse, existing_runs
 from growctl.runs_dir import RunPaths, RunsPaths
@@ -23,13 +23,7 @@ from growctl.text.formatting import byte_count
 from growctl.text.section import Cell, Column, Paragraph, Part, Section, Table
 from model.errors import UserError
 from stages.checkpoint.files import sync_path
-from stages.checkpoint.manifest import (
-    CheckpointError,
-    Manifest,
-    history_of,
-    read_manifest,
-    verify_checkpoint,
-)
+from stages.checkpoint.manifest import CheckpointError, Manifest, verify_checkpoint
 from stages.checkpoint.staging import is_being_written
 from stages.counted import counted
 from stages.data.dataset import read_dataset_manifest
@@ -56,6 +50,8 @@ _NOUNS: dict[Kind, str] = {
 
 _START = re.compile(rb"^start:(?! *null *$)", re.MULTILINE)
 """A schedule's `start`, unless it is null."""
+
+_WhyNeeded = Callable[[Path], str | None]
 
 _SET_ASIDE = "it was set aside; look at it, and remove it yourself"
 
@@ -125,11 +121,11 @@ def find_removable(runs_dir: Path, names: Sequence[str] = (), *, trunks: bool = 
     an unknown name, and if there is no `runs_dir`.
     """
     runs = [RunPaths(Path(run.directory)) for run in existing_runs(runs_dir, names)]
-    needed = NeededCheckpoints.of(RunsPaths(runs_dir).all_runs())
+    why_needed = _why_needed(RunsPaths(runs_dir).all_runs())
     entries: list[Removable | Kept] = []
     for run in runs:
         why = why_in_use(run.directory)
-        entries += [Kept(run.directory, why)] if why else _in_idle_run(run, needed, trunks)
+        entries += [Kept(run.directory, why)] if why else _in_idle_run(run, why_needed, trunks)
     if not names:
         entries += _in_datasets(runs_dir)
     remove = tuple(entry for entry in entries if isinstance(entry, Removable))
@@ -137,66 +133,35 @@ def find_removable(runs_dir: Path, names: Sequence[str] = (), *, trunks: bool = 
     return Cleanup(runs_dir, remove, DiskUse.of(*(item.path for item in remove)).freed_bytes, kept)
 
 
-@dataclass(frozen=True)
-class NeededCheckpoints:
-    """The checkpoints inside finished stages that runs need: to start from, or perhaps to reuse while they run."""
+def _why_needed(runs: Iterable[RunPaths]) -> _WhyNeeded:
+    """Says for which of `runs`, if any, a checkpoint inside a finished stage must stay.
 
-    bases: dict[str, str]
-    """The running run that starts from a model, by the hash of the first entry in the model's history."""
-    starts: dict[Path, str]
-    """The run whose schedule starts from a checkpoint, by the checkpoint's directory."""
-    unknown: list[str]
-    """Runs that may need any checkpoint: their schedules cannot be read, or they are at work on their first one."""
-
-    @classmethod
-    def of(cls, runs: Iterable[RunPaths]) -> "NeededCheckpoints":
-        """What `runs` need."""
-        needed = cls({}, {}, [])
-        for run in runs:
-            name = run.directory.name
-            try:
-                if why_in_use(run.directory):
-                    needed.bases.update(dict.fromkeys(_bases(run), name))
-                # Loading every schedule would take a while, and few have a start.
-                starts = run.schedule.is_file() and _START.search(run.schedule.read_bytes())
-                if starts and (base := own_schedule(run.schedule).base):
-                    needed.starts[Path(base.path).resolve()] = name
-            except (UserError, OSError):
-                needed.unknown.append(name)
-        return needed
-
-    def why_needed(self, path: Path, checkpoint: Manifest) -> str | None:
-        """Why a run may need the `checkpoint` in the directory `path`; None if none does."""
-        if self.unknown:
-            return f"{self.unknown[0]} may need it: it has no checkpoint yet, or its schedule cannot be read"
-        if run := self.starts.get(path.resolve()):
-            return f"{run} starts from it"
-        run = self.bases.get(history_of(checkpoint)[0].hash)
-        return run and f"{run} is running and may reuse it: it starts from the same model"
+    A run that is at work may reuse any, and one whose schedule cannot be read may start from any.
+    """
+    starts, why_all = dict[Path, str](), None
+    for run in runs:
+        name = run.directory.name
+        try:
+            if find_holder(run.directory):
+                why_all = f"{name} is running and may reuse it"
+            # Loading every schedule would take a while, and few have a start.
+            has_start = run.schedule.is_file() and _START.search(run.schedule.read_bytes())
+            if has_start and (base := own_schedule(run.schedule).base):
+                starts[Path(base.path).resolve()] = f"{name} starts from it"
+        except (UserError, OSError) as error:
+            why_all = f"{name} may need it: {error}"
+    return lambda path: starts.get(path.resolve(), why_all)
 
 
-def _bases(run: RunPaths) -> set[str]:
-    """The hashes of the models that a run starts from. Raises UserError if it has no checkpoint that says it yet."""
-    base = own_schedule(run.schedule).base
-    checkpoints = [path.parent for _, _, stage in run.stages_found() for path in stage.manifests()]
-    bases = set()
-    for checkpoint in [*checkpoints, *([Path(base.path)] if base else [])]:
-        with suppress(CheckpointError):
-            bases.add(history_of(read_manifest(checkpoint))[0].hash)
-    if not bases:
-        raise UserError(f"{run.directory} has no checkpoint yet")
-    return bases
-
-
-def _in_idle_run(run: RunPaths, needed: NeededCheckpoints, trunks: bool) -> Iterator[Removable | Kept]:
+def _in_idle_run(run: RunPaths, why_needed: _WhyNeeded, trunks: bool) -> Iterator[Removable | Kept]:
     """What can be removed from a run that no other growctl uses."""
     for _, _, stage in run.stages_found():
         for part in (stage, stage.release):
             if part.directory.is_dir():
-                yield from _in_stage(run, part, needed, trunks)
+                yield from _in_stage(run, part, why_needed, trunks)
 
 
-def _in_stage(run: RunPaths, stage: StagePaths, needed: NeededCheckpoints, trunks: bool) -> Iterator[Removable | Kept]:
+def _in_stage(run: RunPaths, stage: StagePaths, why_needed: _WhyNeeded, trunks: bool) -> Iterator[Removable | Kept]:
     def removable(path: Path, kind: Kind) -> Removable:
         place = str(stage.directory.relative_to(run.stages))
         return Removable(path, kind, run.directory.name, place, DiskUse.of(path).bytes)
@@ -218,7 +183,7 @@ def _in_stage(run: RunPaths, stage: StagePaths, needed: NeededCheckpoints, trunk
         checkpoint = _checked(path)
         if isinstance(checkpoint, Kept):
             yield checkpoint
-        elif why := needed.why_needed(path, checkpoint):
+        elif why := why_needed(path):
             yield Kept(path, why)
         elif path in conversions:
             yield removable(path, "conversion")
@@ -299,13 +264,11 @@ def _remove_from_run(runs: RunsPaths, name: str, items: list[Removable], removed
         if why := why_in_use(run.directory):
             raise RunError(why)
         with hold(run.directory):
-            still = set(_in_idle_run(run, NeededCheckpoints.of(others), trunks=True))
-            replaced = (item.path.parent for item in items if item.kind != "leftover")
-            problems = {folder: _problem(StagePaths(folder).final) for folder in dict.fromkeys(replaced)}
+            still, problem_of = set(_in_idle_run(run, _why_needed(others), trunks=True)), cache(_problem)
             for item in items:
-                problem = problems.get(item.path.parent) if item.kind != "leftover" else None
-                if item not in still:
-                    problem = "it has changed since it was listed"
+                problem = None if item in still else "it has changed since it was listed"
+                if item.kind != "leftover":
+                    problem = problem or problem_of(StagePaths(item.path.parent).final)
                 if problem:
                     removed.skipped.append(Kept(item.path, problem))
                 else:

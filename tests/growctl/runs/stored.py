@@ -5,10 +5,10 @@ from pathlib import Path
 
 from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.runs.directory import own_schedule
-from model.config import ModelConfig, num_parameters
+from model.config import ModelConfig
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy, list_files, write_file
-from stages.checkpoint.lineage import History, Lineage, extended
+from stages.checkpoint.lineage import History, Lineage
 from stages.checkpoint.manifest import Manifest
 from stages.data.dataset import (
     FORMAT_VERSION,
@@ -20,7 +20,6 @@ from stages.data.dataset import (
 )
 from stages.data.spec import SPLITS, DataSpec, SplitName
 from stages.spec import TrainSpec
-from stages.train.training_history import history_at_start
 from tests.growctl.runs.hand_made import HandMade
 from tests.stages.checkpoints import small_config
 
@@ -88,11 +87,6 @@ def spec_of(made: HandMade, index: int, dataset: str = "data") -> TrainSpec:
         micro_batch_size=1,
         launched_at=0.0,
     )
-
-
-def base_of(made: HandMade) -> History:
-    """A history from the untrained model that the run starts from to a checkpoint."""
-    return extended(history_at_start(spec_of(made, 0)), "train", {}, num_parameters=num_parameters(small_config()))
 
 
 def linked_copy(directory: Path, target: Path) -> Path:
