@@ -25,6 +25,7 @@ from growctl.schedule.errors import ScheduleError
 from model.errors import UserError
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.stage_dir import StagePaths
 
 
 class RunError(UserError):
@@ -51,6 +52,12 @@ def steps_done(schedule: Schedule, directory: Path) -> list[int]:
         except CheckpointError:
             break  # the runner sets it aside, with a message, when it reaches this stage
     return steps
+
+
+def missing_note(stage: StagePaths) -> str | None:
+    """Names a file that a finished stage must have and lacks; None if it has them all."""
+    missing = [path for path in (stage.final, stage.metrics) if not path.exists()]
+    return f"{missing[0]} is missing. If this is a copy, copy the run again" if missing else None
 
 
 @dataclass(frozen=True)

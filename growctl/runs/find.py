@@ -9,7 +9,7 @@ from typing import Any
 from growctl.ledger.entries import AnomalyEntry, Cost, RunEntry, ScoreEntry, StageEntry
 from growctl.ledger.file import LedgerError, NothingRecorded
 from growctl.ledger.ledger import Ledger
-from growctl.runs.directory import ladder_of
+from growctl.runs.directory import ladder_of, missing_note
 from growctl.runs.runs import EvaluationPoint, RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RunPaths, RunsPaths
 from growctl.text.suggestion import nearest
@@ -184,12 +184,8 @@ def read_run(path: Path) -> RunReport:
 
 def _notes(part: StageReport, place: StagePaths, is_here: bool) -> Iterator[str]:
     """What the reader must know of a stage beside its figures; `is_here`: its run has files here."""
-    missing = [path for path in (place.final, place.metrics) if not path.exists()]
-    if part.finished and is_here and missing:
-        yield (
-            f"Incomplete: {missing[0]} is missing. If this is a copy, copy the run again. The figures of the stage are "
-            "from the ledger."
-        )
+    if part.finished and is_here and (note := missing_note(place)):
+        yield f"Incomplete: {note}. The figures of the stage are from the ledger."
     if not part.cost_is_whole:
         yield (
             f"The ledger's rows of {part.name} do not sum up to the FLOPs in the manifest of its final checkpoint: "

@@ -58,12 +58,12 @@ class StageStatus:
 
 
 def read_stage(
-    name: str, paths: StagePaths, plan: StagePlan | None, *, reached: bool, held_since: float | None, notes: list[str]
+    paths: StagePaths, plan: StagePlan, held_since: float | None, notes: list[str], *, reached: bool
 ) -> StageStatus:
-    """The status of the stage or release in `paths`; adds a note for every file that cannot be read.
+    """The status of the stage or release `plan` in `paths`; adds a note for every file that cannot be read.
 
-    `plan`: None if the schedule cannot be read. `reached`: the stages before it are done. `held_since`: when the
-    process that works on this stage took the lock, in seconds since 1970; None if there is none.
+    `reached`: the stages before it are done. `held_since`: when the process that works on this stage took the lock, in
+    seconds since 1970; None if there is none.
     """
     final = _whole(paths.final, notes)
     records = _newest_records(paths.metrics)
@@ -76,23 +76,23 @@ def read_stage(
         state = "done"
     elif held_since is not None:
         state = "starting" if last_word is None or last_word < held_since else "training"
-        if state == "starting" and plan and plan.has_initial and not plan.branch_of and not paths.initial.is_dir():
+        if state == "starting" and plan.has_initial and not plan.branch_of and not paths.initial.is_dir():
             state = "growing"
     elif reached and paths.directory.is_dir():
         reason = _failure(paths.log)
         state = "failed" if reason else "stopped"
     step = final.step if final else newest.get("step", 0)
-    num_steps = final.step if final else plan.num_steps if plan else None
+    num_steps = final.step if final else plan.num_steps
     speed, left = train.get("tokens_per_second"), None
-    if state == "training" and plan and num_steps and speed:
+    if state == "training" and speed:
         left = max(0, num_steps - step) * plan.tokens_per_step / speed
     candidates = [*paths.named_as_checkpoints(), paths.initial]
     checkpoint = paths.final if final else next((path for path in candidates if _whole(path, notes)), None)
     return StageStatus(
-        name=name,
+        name=plan.name,
         state=state,
         directory=str(paths.directory) if paths.directory.is_dir() else None,
-        num_parameters=plan.num_parameters if plan else None,
+        num_parameters=plan.num_parameters,
         step=step,
         num_steps=num_steps,
         training_loss=train.get("loss"),
@@ -103,7 +103,7 @@ def read_stage(
         checkpoint_at=in_utc(modified(checkpoint / MANIFEST_NAME)) if checkpoint else None,
         last_record_at=in_utc(last_word),
         reason=reason,
-        branch_of=name.rpartition("/")[0] or None,
+        branch_of=plan.branch_of,
     )
 
 

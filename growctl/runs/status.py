@@ -4,9 +4,9 @@ Imports no torch and writes nothing. Files that cannot be read are reported in `
 """
 
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -14,10 +14,18 @@ from pydantic import TypeAdapter
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import folder_name_error
-from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run, plan_stages
+from growctl.ladder.stage_plans import paths_of, plan_run, plan_stages
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.ledger import Ledger
-from growctl.runs.directory import RunSet, in_their_folders, ladder_of, own_schedule, read_run_set, steps_done
+from growctl.runs.directory import (
+    RunSet,
+    in_their_folders,
+    ladder_of,
+    missing_note,
+    own_schedule,
+    read_run_set,
+    steps_done,
+)
 from growctl.runs.find import RunNotFoundError
 from growctl.runs.lock import find_holder, is_held
 from growctl.runs.runs import ControlToCome, RunReport
@@ -26,12 +34,8 @@ from growctl.runs_dir import CONTROL_INFIX, CONTROLS_LEFT_OUT, IMPORTED, RUN_NAM
 from growctl.schedule.blocks import Schedule
 from growctl.text.suggestion import nearest
 from model.errors import UserError
-from stages.stage_dir import StagePaths
 
 Content = TypeVar("Content")
-
-_Part = tuple[str, StagePaths, StagePlan | None]
-"""A stage or release: its name, its files, and its plan if the schedule can be read."""
 
 RunState = Literal["finished", "running", "stopped", "failed", "not started", "imported", "damaged", "unreadable"]
 
@@ -139,20 +143,23 @@ def _read_run(paths: RunPaths) -> tuple[RunStatus, list[RunStatus]]:
     schedule = _read(paths.schedule, own_schedule, notes) if has_schedule else None
     recorded = _read(paths.ledger, _recorded, notes) if has_ledger else None
     entry, ended = recorded or (None, set[str]())
-    parts, stages = _parts(paths, schedule), list[StageStatus]()
-    damaged = bool(notes)
-    for name, stage_paths, plan in parts:
+    cut = (
+        schedule and schedule.growth.when == "slope"
+    )  # what a stage did not use of a shared budget is left to the next
+    plans = plan_run(schedule, steps_done(schedule, directory) if cut else ()) if schedule else []
+    is_damaged, stages = bool(notes), list[StageStatus]()
+    for plan in plans:
         reached = all(stage.state == "done" for stage in stages)
-        since = held_since if reached else None
-        stages.append(read_stage(name, stage_paths, plan, reached=reached, held_since=since, notes=notes))
+        stages.append(read_stage(paths_of(paths, plan), plan, held_since if reached else None, notes, reached=reached))
     ladder, _, kind = (entry.control_of or "", "", entry.control) if entry else directory.name.partition(CONTROL_INFIX)
     failed = next((stage for stage in stages if stage.state == "failed"), None)
-    missing = [] if holder else list(_missing_files(paths, parts, stages, ended))
+    over = [plan for plan, stage in zip(plans, stages, strict=True) if plan.name in ended or stage.state == "done"]
+    missing = [] if holder else [note for plan in over if (note := missing_note(paths_of(paths, plan)))]
     state: RunState = "stopped" if entry or any(stage.directory for stage in stages) else "not started"
     if holder:
         state = "running"
-    elif stages and all(stage.state == "done" for stage in stages):
-        state = "damaged" if damaged or missing else "finished"
+    elif paths.has_begun() and all(stage.state == "done" for stage in stages):
+        state = "damaged" if is_damaged or missing else "finished"
     elif failed:
         state = "failed"
     notes += missing
@@ -164,13 +171,8 @@ def _read_run(paths: RunPaths) -> tuple[RunStatus, list[RunStatus]]:
         name=directory.name,
         state=state,
         directory=str(directory),
-        schedule=entry.schedule if entry else None,
         control=kind or None,
         control_of=ladder if kind else None,
-        run_id=entry.run_id if entry else None,
-        ladder_id=entry.ladder_id if entry else None,
-        group=run_set.group if run_set else None,
-        overrides=run_set.overrides if run_set else {},
         process=holder.process if holder else None,
         host=holder.host if holder else None,
         since=in_utc(held_since),
@@ -178,6 +180,8 @@ def _read_run(paths: RunPaths) -> tuple[RunStatus, list[RunStatus]]:
         jobs=_jobs(of_ladder, directory.name, notes),
         stages=tuple(stages),
         notes=tuple(notes),
+        **_identity(entry) if entry else {},
+        **asdict(run_set) if run_set else {},
     )
     if schedule is None or run.control is not None:
         return run, []
@@ -187,27 +191,16 @@ def _read_run(paths: RunPaths) -> tuple[RunStatus, list[RunStatus]]:
         return replace(run, notes=(*run.notes, f"its controls cannot be planned: {error}")), []
 
 
-def _missing_files(
-    run: RunPaths, parts: Sequence[_Part], stages: Sequence[StageStatus], ended: Collection[str]
-) -> Iterator[str]:
-    """A note for each file of the run that must be there and is not; `ended`: the stages whose end is recorded."""
-    again = "if this is a copy, copy the run again"
-    for (name, paths, _), stage in zip(parts, stages, strict=True):
-        if name in ended and not paths.final.exists():
-            yield (
-                f"{paths.final} is missing, although the ledger records the end of its stage: {again}; otherwise "
-                "`growctl run` trains the stage again from the newest checkpoint that is there"
-            )
-        elif stage.state == "done" and not paths.metrics.exists():  # no command can write it again
-            yield f"{paths.metrics} is missing: {again}"
+def _identity(run: RunEntry) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in ("schedule", "run_id", "ladder_id")}
 
 
 def _imported(paths: RunPaths) -> RunStatus:
     """A run of which only the ledger is here."""
     with Ledger(paths.ledger, read_only=True) as ledger:
         run = ledger.run()
-    same = {name: getattr(run, name) for name in ("schedule", "control", "control_of", "run_id", "ladder_id")}
-    return RunStatus(paths.directory.name, "imported", str(paths.directory), notes=(IMPORTED,), **same)
+    place = (paths.directory.name, "imported", str(paths.directory))
+    return RunStatus(*place, control=run.control, control_of=run.control_of, notes=(IMPORTED,), **_identity(run))
 
 
 def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
@@ -249,37 +242,14 @@ def _completed(family: list[RunStatus], runs_dir: Path) -> list[RunStatus]:
     asks = ["--controls"] if ladder.no_controls.exists() else []
     at_work = any(run.state == "running" for run in family)
     over = ("finished", "running", "imported", "damaged", "unreadable", *(("not started",) if at_work else ()))
-    cannot = _why_not_resumed(family, ladder)
+    can_resume = ladder.schedule.is_file() and folder_name_error(ladder.directory) is None
 
     def completed(run: RunStatus) -> RunStatus:
-        if run.state in over:
+        if run.state in over or not can_resume:
             return run
-        if cannot:
-            return replace(run, notes=(*run.notes, cannot))
         return replace(run, resume_command=shlex.join([*command, *(asks if run.control else ())]))
 
     return list(map(completed, sorted(family, key=lambda run: (run.control is not None, run.name))))
-
-
-def _why_not_resumed(family: Sequence[RunStatus], ladder: RunPaths) -> str | None:
-    """Why no command resumes a ladder and its controls, with what to do; None if one does."""
-    folder = ladder.directory
-    if all(run.control for run in family):
-        return f"a control is resumed with its ladder, and {folder} is not there: copy or move the ladder there, too"
-    if not ladder.schedule.is_file():
-        return f"it cannot be resumed without {ladder.schedule}: copy the run again, or restore that file"
-    return folder_name_error(folder)
-
-
-def _parts(run: RunPaths, schedule: Schedule | None) -> list[_Part]:
-    """The stages and releases of a run, from its schedule, or else those that have a directory."""
-    if schedule is None:
-        found = [(name, stage) for _, name, stage in run.stages_found()]
-        parts = [part for name, stage in found for part in ((name, stage), (f"{name}/release", stage.release))]
-        return [(name, paths, None) for name, paths in parts if paths.directory.is_dir()]
-    cut = schedule.growth.when == "slope"  # what a stage did not use of a shared budget is left to the next
-    plans = plan_run(schedule, steps_done(schedule, run.directory) if cut else ())
-    return [(plan.name, paths_of(run, plan), plan) for plan in plans]
 
 
 def _read(path: Path, read: Callable[[Path], Content], notes: list[str]) -> Content | None:

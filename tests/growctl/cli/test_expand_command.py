@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from growctl.cli.app import app
+from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.machines import Devices
 from growctl.run.requests import RunRequest, remaining_bytes
 from growctl.runs.directory import steps_done
@@ -97,7 +98,7 @@ def test_the_run_neither_resumes_from_growths_nor_removes_or_counts_them():
     request = RunRequest("quick", schedule, "quick")
 
     def seen() -> tuple[object, ...]:
-        status = read_stage("small", STAGE, None, reached=True, held_since=None, notes=[])
+        status = read_stage(STAGE, plan_stages(schedule)[0], None, [], reached=True)
         needed = remaining_bytes(request, RUN, Devices(1, "cpu", False))
         return status, needed, steps_done(schedule, RUN), newest_checkpoint(STAGE.directory, pytest.fail)
 

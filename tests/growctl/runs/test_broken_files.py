@@ -13,7 +13,7 @@ import growctl.runs.status
 from growctl.runs.status import RunStatus, StatusDocument, find_status
 from growctl.text.documents import plain
 from tests.growctl.runs import CONTROL, SCHEDULE
-from tests.growctl.runs.hand_made import HandMade, only, printed, stages_of
+from tests.growctl.runs.hand_made import HandMade, only, printed
 from tests.growctl.text.schemas import assert_follows_schema
 
 
@@ -58,7 +58,7 @@ def test_a_broken_file_gives_a_note_and_the_rest_is_still_shown(tmp_path, file, 
     elif damage == "other":
         path.write_bytes(b"\x00\xff[1, {\n")
     status = seen(tmp_path)[0]
-    assert [stage.name for stage in status.stages] == ["small", "large"]
+    assert [stage.name for stage in status.stages] == ([] if file == "schedule.yaml" else ["small", "large"])
     harmless = {".lock", "log.txt", "metrics.jsonl", "initial"}  # there is a step_* to resume from
     if not harmless & set(Path(file).parts) and (damage, file) != ("gone", "slurm/jobs.json"):
         assert any(Path(file).name in note or "final" in note for note in status.notes), status.notes
@@ -85,10 +85,10 @@ def test_an_unreadable_directory_does_not_hide_the_others(tmp_path, monkeypatch)
     HandMade(tmp_path, "theirs")
     read_stage = growctl.runs.status.read_stage
 
-    def read(name, paths, plan, **named):
+    def read(paths, *others, **named):
         if "theirs" in paths.directory.parts:
             raise PermissionError(13, "Permission denied", str(paths.directory))
-        return read_stage(name, paths, plan, **named)
+        return read_stage(paths, *others, **named)
 
     monkeypatch.setattr(growctl.runs.status, "read_stage", read)
     theirs, tiny = seen(tmp_path)
@@ -96,18 +96,12 @@ def test_an_unreadable_directory_does_not_hide_the_others(tmp_path, monkeypatch)
     assert "Permission denied" in theirs.notes[0]
 
 
-def test_without_schedule_and_ledger_the_stages_come_from_their_directories(tmp_path):
+def test_without_its_schedule_a_run_is_damaged(tmp_path):
     made = everything_made(tmp_path)
     (made.directory / "schedule.yaml").unlink()
-    (made.directory / "ledger.db").unlink()
     [status] = seen(tmp_path)
-    assert stages_of(status) == ["small done 30/30", "large stopped 10/None"]
-    assert (status.control, status.control_of) == (None, None)
-    assert len(status.notes) == 3
-    assert status.notes[2].startswith(
-        f"it cannot be resumed without {made.directory}/schedule.yaml: copy the run again"
-    )
-    assert status.resume_command is None
+    assert (status.state, status.stages, status.resume_command) == ("damaged", (), None)
+    assert status.notes[0].startswith(f"{made.directory}/schedule.yaml, the run's own schedule, cannot be read")
 
 
 def test_a_run_that_was_just_created_gives_no_notes(tmp_path):

@@ -126,9 +126,7 @@ def test_a_folder_that_cannot_name_a_run_is_refused(runs: Path) -> None:
     with pytest.raises(ScheduleError) as refused:
         load_schedule(str(runs / "tiny (copy)/schedule.yaml"), runs_dir=runs)
     assert "a run is named as its folder, and 'tiny (copy)' is not allowed: letters, digits" in str(refused.value)
-    ladder = find_status(runs)[0]
-    assert ladder.resume_command is None
-    assert str(refused.value).endswith(ladder.notes[-1])
+    assert find_status(runs)[0].resume_command is None
 
 
 @pytest.fixture

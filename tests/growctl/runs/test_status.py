@@ -192,10 +192,6 @@ def test_a_control_without_its_ladder_is_shown_under_its_own_name(tmp_path):
     assert (status.control, status.control_of) == ("single-jump", "gone")
     assert any(line.startswith("  gone-control-single-jump ") for line in printed(tmp_path).splitlines())
     assert status.resume_command is None
-    assert (
-        f"is resumed with its ladder, and {tmp_path}/gone is not there: copy or move the ladder there"
-        in status.notes[0]
-    )
 
 
 def test_the_process_that_holds_a_run_and_its_machine_are_named(tmp_path):
