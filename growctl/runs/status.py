@@ -199,8 +199,8 @@ def _imported(paths: RunPaths) -> RunStatus:
     """A run of which only the ledger is here."""
     with Ledger(paths.ledger, read_only=True) as ledger:
         run = ledger.run()
-    place = (paths.directory.name, "imported", str(paths.directory))
-    return RunStatus(*place, control=run.control, control_of=run.control_of, notes=(IMPORTED,), **_identity(run))
+    of_control: dict[str, Any] = {"control": run.control, "control_of": run.control_of, **_identity(run)}
+    return RunStatus(paths.directory.name, "imported", str(paths.directory), notes=(IMPORTED,), **of_control)
 
 
 def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
