@@ -21,13 +21,6 @@ from stages.stage_dir import StagePaths
 FIRST_PORT, NUM_PORTS = 15_000, 15_000
 """Ports on which a job's ranks meet, below Linux's ephemeral ports; the job's id selects one of them."""
 
-_OWN_OPTIONS = (
-    *("account", "array", "constraint", "cpus-per-task", "dependency", "error", "export", "gpus-per-node", "job-name"),
-    *("mem", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "partition", "qos", "requeue", "signal"),
-    *("time", "wrap"),
-)
-"""Options of sbatch that growctl sets, many of them from keys of `launch` and `launch.slurm`."""
-
 _LONGEST_WARNING = 65_535
 """SLURM's limit for the time between the warning and the time limit, in seconds."""
 
@@ -99,9 +92,6 @@ def check_slurm(launch: LaunchBlock) -> None:
             f"launch.slurm.warn_before = {slurm.warn_before} s: must be above 0, {_LONGEST_WARNING} at most, and leave "
             f"a minute or more of launch.slurm.time_limit, {slurm.time_limit} s"
         )
-    for name in slurm.options:
-        if name in _OWN_OPTIONS:
-            raise LaunchError(f"launch.slurm.options.{name}: growctl sets it, from the other keys of launch")
     named = {name: getattr(slurm, name) for name in ("partition", "account", "qos", "constraint")}
     for name, value in (named | {f"options.{name}": value for name, value in slurm.options.items()}).items():
         if isinstance(value, str) and not value.isprintable():

@@ -9,8 +9,7 @@ from rich.console import Console
 
 from growctl.ladder.stage_plans import plan_run
 from growctl.run import screen as screen_module
-from growctl.run.progress import LadderProgress
-from growctl.run.screen import Screen, make_screen, view
+from growctl.run.screen import LadderProgress, Screen, make_screen, view
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.launch_block import DEVICES, HardwareBlock, known_device, peak_flops
 from stages.metrics import Record

@@ -147,7 +147,6 @@ def test_if_slurm_rejects_a_job_the_jobs_before_it_are_cancelled(two_ranks, tmp_
     [
         ("launch.devices=auto", "launch.devices = 'auto': a login node cannot count"),
         ("launch.nodes=3", "must be a multiple of 3, for 3 devices of stage small (3 machines x 1)"),
-        ("launch.slurm.options.nodes=3", "launch.slurm.options.nodes: growctl sets it"),
     ],
 )
 def test_invalid_job_settings_are_rejected_before_anything_is_written(two_ranks, tmp_path, slurm, setting, message):
@@ -161,8 +160,6 @@ def test_invalid_job_settings_are_rejected_before_anything_is_written(two_ranks,
     [
         ({"warn_before": "90s", "time_limit": "2m"}, "launch.slurm.warn_before = 90 s: must be above 0, 65535 at most"),
         ({"warn_before": "20h"}, "launch.slurm.warn_before = 72000 s: must be above 0, 65535 at most"),
-        ({"options": {"dependency": "x"}}, "launch.slurm.options.dependency: growctl sets it"),
-        ({"options": {"time": 5}}, "launch.slurm.options.time: growctl sets it"),
         ({"partition": "gpu\nreboot"}, "launch.slurm.partition = 'gpu\\nreboot': must be one line of text"),
         ({"options": {"comment": "a\nb"}}, "launch.slurm.options.comment = 'a\\nb': must be one line of text"),
     ],
