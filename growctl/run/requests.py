@@ -4,7 +4,7 @@ A run keeps its schedule: other settings that affect the result stop it.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from growctl.schedule.errors import shown
 from growctl.schedule.sources import missing_data
 from growctl.text.formatting import byte_count
 from growctl.text.suggestion import did_you_mean
-from growctl.trackers.adapters import flat, missing_package
+from growctl.trackers.adapters import missing_package
 from model.errors import Failure
 from stages.checkpoint.disk_full import free_bytes
 
@@ -275,14 +275,20 @@ def first_difference(old: Schedule, new: Schedule) -> str | None:
     if len(was) != len(now):
         return f"it has the stages {', '.join(was)}, and this schedule has {', '.join(now)}"
     one, other = (
-        dict(
-            flat(
-                each.model_copy(update={"data": each.data.in_one_spelling()}).model_dump(mode="json", exclude=NO_EFFECT)
-            )
-        )
-        for each in (old, new)
+        schedule.model_copy(update={"data": schedule.data.in_one_spelling()}).model_dump(mode="json", exclude=NO_EFFECT)
+        for schedule in (old, new)
     )
-    for key in one | other:
-        if one.get(key) != other.get(key):
-            return f"{key} = {shown(other.get(key))}, but it was started with {shown(one.get(key))}"
+    for key, before, after in _differences(one, other):
+        return f"{key} = {shown(after)}, but it was started with {shown(before)}"
     return None
+
+
+def _differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old | new:
+            yield from _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(before, after, f"{path}.{i}")
+    elif old != new:
+        yield path, old, new

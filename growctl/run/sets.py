@@ -25,7 +25,7 @@ from growctl.launch.resolve import machines_of
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
-from growctl.run.slurm_jobs import submit_set
+from growctl.run.slurm_jobs import AlreadySubmitted, submit
 from growctl.runs.directory import RunSet
 from growctl.runs.status import RunStatus, find_status
 from growctl.runs.status_sections import run_columns
@@ -197,25 +197,30 @@ def train_set(requests: Sequence[LadderRequest], screen: Screen) -> dict[str, st
     from growctl.run.runner import run
 
     failures: dict[str, str] = {}
-    queued: list[LadderRequest] = []
+    submitted: list[list[str]] = []
     for number, request in enumerate(requests, 1):
         name, where = request.ladder.name, f"run {number} of {len(requests)}"
+        launch = request.ladder.schedule.launch
         if not any(_unfinished(part, request) for part in request.parts()):
             screen.message(f"{name}: finished already, skipped ({where})")
             continue
-        if request.ladder.schedule.launch.cluster == "slurm":
-            queued.append(request)
-            continue
         screen.message(f"{name}: {where}")
         try:
-            run(request, screen)
+            if launch.cluster == "slurm":
+                most = launch.slurm.array_limit  # a run waits until the run that many places before it has ended
+                behind = submitted[-most] if most and most <= len(submitted) else []
+                submitted.append(submit(request, screen, behind))
+            else:
+                run(request, screen)
         except Stopped:
             screen.message(f"stopped in {name}, {where}")
             raise
-        except (UserError, Failure) as error:
+        except AlreadySubmitted as error:
+            screen.message(f"{name}: {error}")
+        except (UserError, Failure, OSError) as error:
             failures[name] = str(error)
             screen.message(f"{name}: failed: {error}")
-    return failures | submit_set(queued, screen)
+    return failures
 
 
 def _unfinished(part: RunRequest, request: LadderRequest) -> list[StagePlan]:

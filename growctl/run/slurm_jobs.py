@@ -33,7 +33,7 @@ from growctl.launch.slurm import cancel, check_slurm, job_states, slurm_executor
 from growctl.run import signals
 from growctl.run.requests import LadderRequest, RunRequest, left_to_train, schedule_yaml
 from growctl.run.screen import Screen
-from growctl.runs.directory import RunError
+from growctl.runs.directory import RunError, read_jobs
 from growctl.runs.lock import hold
 from growctl.runs_dir import RunPaths
 from growctl.text.escaping import say
@@ -157,28 +157,6 @@ def submit(request: LadderRequest, screen: Screen, behind: Sequence[str] = ()) -
     return list(ids.values())
 
 
-def submit_set(requests: Sequence[LadderRequest], screen: Screen) -> dict[str, str]:
-    """Submits the jobs of runs of one set that are not finished; returns why some could not be submitted, by name.
-
-    Runs whose jobs are queued or running are left out. With `launch.slurm.array_limit`, a run waits until the run that
-    many places before it has ended.
-    """
-    failures: dict[str, str] = {}
-    submitted: list[list[str]] = []
-    for request in requests:
-        name, limit = request.ladder.name, request.ladder.schedule.launch.slurm.array_limit
-        behind = submitted[-limit] if limit and limit <= len(submitted) else []
-        try:
-            if ids := submit(request, screen, behind):
-                submitted.append(ids)
-        except AlreadySubmitted as error:
-            screen.message(f"{name}: {error}")
-        except (UserError, Failure, OSError) as error:
-            failures[name] = str(error)
-            screen.message(f"{name}: failed: {error}")
-    return failures
-
-
 def nothing_to_submit(request: LadderRequest) -> str:
     """The message if every stage that `request` includes is done."""
     stages, last = request.ladder.schedule.stages, request.last_stage
@@ -188,15 +166,7 @@ def nothing_to_submit(request: LadderRequest) -> str:
 
 def _check_no_jobs(run: RunPaths) -> None:
     """Raises AlreadySubmitted if jobs that were submitted earlier are queued or running."""
-    if not run.jobs.exists():
-        return
-    try:
-        names = {str(number): str(name) for name, number in json.loads(run.jobs.read_bytes()).items()}
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise RunError(
-            f"{run.jobs}, which lists the jobs of this run, cannot be read: {error}; check with squeue that none of "
-            "them is queued or running, then move the file away"
-        ) from None
+    names = {number: name for name, number in read_jobs(run).items()}
     if living := job_states(list(names)):
         words = ", ".join(f"{number} ({names.get(number, 'another')}, {state})" for number, state in living.items())
         raise AlreadySubmitted(

@@ -73,7 +73,6 @@ class StageRun:
             self.screen.sampled(plan, written)
 
     def _catch_up(self, attempt_over: bool = False) -> None:
-        """Books and shows the records that the stage's workers have written since the last call."""
         for records in self._history.read():
             self._books.sync(records)
             self.screen.catch_up(self.plan, records)
@@ -204,7 +203,6 @@ class StageRun:
         return mixture_spans(self.schedule, [begin, *map(_position_after, finished)], before)
 
     def _attempt(self, spec: TrainSpec) -> Outcome:
-        """Makes one attempt at the stage, keeping the screen and the ledger up to date."""
         plan, settings = self.plan, self.schedule.launch
         if spec.attempt > 1:
             start = f"from {Path(spec.resume).name}" if spec.resume else "from the start"

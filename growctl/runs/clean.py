@@ -278,7 +278,6 @@ def _remove_from_run(runs: RunsPaths, name: str, items: list[Removable], removed
 
 
 def _problem(final: Path) -> str | None:
-    """What is wrong with the result that makes other checkpoints superfluous; None if it is intact."""
     try:
         verify_checkpoint(final)
     except CheckpointError as error:
@@ -326,7 +325,6 @@ def removed_section(removed: Removed) -> Section:
 
 
 def _kept_parts(kept: Iterable[Kept]) -> Iterator[Paragraph]:
-    """A line for each reason and folder."""
     for (_, why), group in groupby(kept, key=lambda item: (item.path.parent, item.why)):
         first, *others = [item.path for item in group]
         more = f" and {len(others)} more" if others else ""

@@ -92,6 +92,17 @@ def write_run_set(run: RunPaths, run_set: RunSet) -> None:
     write_file(run.run_set, (json.dumps(asdict(run_set), indent=1) + "\n").encode())
 
 
+def read_jobs(run: RunPaths) -> dict[str, str]:
+    """The SLURM jobs last submitted for a ladder and its controls: {name: id}. Raises RunError if that is damaged."""
+    try:
+        return TypeAdapter(dict[str, str]).validate_json(run.jobs.read_bytes()) if run.jobs.exists() else {}
+    except ValueError as error:
+        raise RunError(
+            f"{run.jobs}, which lists the jobs of this run, cannot be read: {error}; check with squeue that none of "
+            "them is queued or running, then move the file away"
+        ) from None
+
+
 def ladder_of(control_of: str, ladder_id: str | None, run_ids: Mapping[str, str], prefix: str = "") -> str:
     """The folder of a control's ladder, from what the control's ledger says; `run_ids`: those of ladders, by folder.
 

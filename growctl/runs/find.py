@@ -77,7 +77,6 @@ def find_ledgers(runs_dir: Path, names: Sequence[str] = ()) -> dict[str, Path]:
 
 
 def _check_known(names: Sequence[str], known: Collection[str], runs_dir: Path) -> None:
-    """Raises RunNotFoundError for the first of `names` that is not known."""
     for name in names:
         if name not in known:
             raise RunNotFoundError(f"no run {name!r} in {runs_dir}; {nearest(name, known)}")

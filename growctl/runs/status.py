@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import TypeAdapter
-
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import folder_name_error
 from growctl.ladder.stage_plans import paths_of, plan_run, plan_stages
@@ -23,6 +21,7 @@ from growctl.runs.directory import (
     ladder_of,
     missing_note,
     own_schedule,
+    read_jobs,
     read_run_set,
     steps_done,
 )
@@ -196,7 +195,6 @@ def _identity(run: RunEntry) -> dict[str, Any]:
 
 
 def _imported(paths: RunPaths) -> RunStatus:
-    """A run of which only the ledger is here."""
     with Ledger(paths.ledger, read_only=True) as ledger:
         run = ledger.run()
     of_control: dict[str, Any] = {"control": run.control, "control_of": run.control_of, **_identity(run)}
@@ -282,9 +280,7 @@ def _run_set(entry: RunEntry | None, ladder: RunPaths) -> RunSet | None:
 
 def _jobs(ladder: RunPaths, name: str, notes: list[str]) -> dict[str, str]:
     """The jobs of the run `name`: {job name: id}. The ladder's directory records them for its controls too."""
-    if not ladder.jobs.exists():
-        return {}
-    ids = _read(ladder.jobs, lambda path: TypeAdapter(dict[str, str]).validate_json(path.read_bytes()), notes)
+    ids = _read(ladder.jobs, lambda _: read_jobs(ladder), notes)
     return {job: number for job, number in (ids or {}).items() if job == name or job.startswith(f"{name}.")}
 
 

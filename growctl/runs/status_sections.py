@@ -75,7 +75,6 @@ def status_sections(document: StatusDocument, *, details: bool) -> list[Section]
 
 
 def _run_section(run: RunStatus) -> Section:
-    """One run in full: every stage with its progress, and the newest checkpoint."""
     what = f"control ({run.control}) of {run.control_of}" if run.control else "ladder"
     run_set = f", of the set {RunSet(run.group, run.overrides)}" if run.group else ""
     columns = (
@@ -95,7 +94,6 @@ def _run_section(run: RunStatus) -> Section:
 
 
 def _commands(runs: Sequence[RunStatus]) -> Iterator[Listing]:
-    """How to resume or train; a command for several runs is given once."""
     commands: dict[str, list[RunStatus]] = {}
     for run in runs:
         if run.resume_command:
@@ -108,7 +106,6 @@ def _commands(runs: Sequence[RunStatus]) -> Iterator[Listing]:
 
 
 def _remarks(run: RunStatus, prefix: str) -> Iterator[Paragraph]:
-    """Why the run failed, its jobs, and its notes."""
     if run.reason:
         yield Paragraph(f"{prefix}failed: {run.reason}", "warning")
     if run.jobs and run.state != "finished":
@@ -140,7 +137,6 @@ def _loss(loss: float | None) -> Cell:
 
 
 def _left(stage: StageStatus | None) -> str:
-    """The time left, or the state of a stage that does not train yet."""
     if stage and stage.seconds_left is not None:
         return duration(stage.seconds_left)
     return stage.state if stage and stage.state in ("starting", "growing") else ""

@@ -131,12 +131,10 @@ def _below(folder: Path) -> Iterator[CheckedFile]:
 
 
 def _has_trained(run: RunPaths) -> bool:
-    """Whether a run has trained. Such a run must have a ledger."""
     return any(stage.metrics.exists() for _, _, stage in run.stages_found())
 
 
 def _kind(directory: Path) -> Literal["checkpoint", "dataset"]:
-    """What a directory with a manifest is."""
     has_tokens = any((directory / split).is_dir() for split in SPLITS)
     is_dataset = directory.parent.name == DATASETS or has_tokens or directory.name.startswith(MIXTURE_PREFIX)
     return "dataset" if is_dataset else "checkpoint"

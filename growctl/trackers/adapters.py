@@ -163,7 +163,7 @@ class MLflow:
         experiment_id = experiment.experiment_id if experiment else client.create_experiment(run.group)
         tags = {"growctl.kind": run.kind, "growctl.group": run.group}
         self.id = client.create_run(experiment_id, run_name=run.name, tags=tags).info.run_id
-        params = [entities.Param(name, str(value)[: self.LONGEST_PARAM]) for name, value in flat(run.schedule)]
+        params = [entities.Param(name, str(value)[: self.LONGEST_PARAM]) for name, value in _flat(run.schedule)]
         client.log_batch(self.id, params=params)
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
@@ -212,10 +212,10 @@ class Trackio:
 ADAPTERS = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases, "mlflow": MLflow, "trackio": Trackio}
 
 
-def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a schedule, each with its dotted path."""
-    if isinstance(value, dict | list) and value:
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a schedule by dotted path."""
+    if isinstance(value, dict | list):
         for key, below in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from flat(below, f"{path}.{key}" if path else str(key))
+            yield from _flat(below, f"{path}.{key}" if path else str(key))
     else:
         yield path, value

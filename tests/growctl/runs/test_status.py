@@ -255,7 +255,7 @@ def test_slurm_jobs_of_a_run_are_shown_with_the_squeue_command(tmp_path):
     assert find_status(tmp_path)[1].jobs == control.jobs
     assert "squeue --jobs=71,72" in printed(tmp_path)
     (made.directory / "slurm/jobs.json").write_text('["71"')
-    assert "jobs.json cannot be read" in " ".join(find_status(tmp_path)[0].notes)
+    assert "jobs.json, which lists the jobs of this run, cannot be read" in " ".join(find_status(tmp_path)[0].notes)
 
 
 def test_a_run_whose_slurm_jobs_wait_in_the_queue_has_no_notes_and_is_resumed_only_without_them(tmp_path):
