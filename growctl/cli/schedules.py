@@ -105,10 +105,10 @@ def validate(
 
     Example: growctl validate quickstart stages.0.train_tokens=200k
     """
-    from growctl.ladder.datasets import dataset_warnings, known_sizes
+    from growctl.ladder.datasets import dataset_warnings
     from growctl.ladder.load import check_text, load_schedule
     from growctl.ladder.plan import CheckedSchedule, ValidateDocument
-    from growctl.ladder.warnings import schedule_warnings
+    from growctl.ladder.warnings import epoch_warnings, schedule_warnings
     from growctl.schedule.errors import ScheduleError
     from growctl.text.documents import print_document
     from growctl.trackers.adapters import missing_package
@@ -118,10 +118,10 @@ def validate(
     for file in files:
         try:
             loaded = load_schedule(file, overrides, runs_dir=runs_dir)
-            check_text(loaded, file, runs_dir)
+            sizes = check_text(loaded, file, runs_dir)
             if missing := missing_package(loaded.trackers):
                 raise ScheduleError(f"{file}: {missing}")
-            warnings = *schedule_warnings(loaded), *dataset_warnings(loaded, known_sizes(loaded.data, runs_dir))
+            warnings = *schedule_warnings(loaded), *epoch_warnings(loaded, sizes), *dataset_warnings(loaded, sizes)
             results.append(CheckedSchedule(file, valid=True, name=loaded.name, warnings=warnings))
         except ScheduleError as error:
             results.append(CheckedSchedule(file, valid=False, message=str(error)))

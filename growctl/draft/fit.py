@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from growctl.draft.document import schedule_text
 from growctl.draft.recipe import SHARDINGS, Draft, Sharding, Wish, make_draft
 from growctl.ladder.costs import Plan
+from growctl.ladder.datasets import dataset_warnings, estimated_sizes
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.launch.devices import gpus_here
@@ -32,7 +33,10 @@ def drafted(wish: Wish, name: str) -> tuple[Draft, Plan]:
             "optimizer in the host's memory; choose fewer parameters, more --gpus or larger ones"
         )
     draft = replace(draft, sharding=sharding)
-    return draft, make_plan(_loaded(schedule_text(draft), name))
+    schedule = _loaded(schedule_text(draft), name)
+    plan = make_plan(schedule)
+    of_text = dataset_warnings(schedule, estimated_sizes(schedule.data))
+    return draft, replace(plan, warnings=(*plan.warnings, *of_text))
 
 
 def _loaded(text: str, name: str) -> Schedule:

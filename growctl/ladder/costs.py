@@ -10,7 +10,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from growctl.ladder.datasets import DatasetSizes, MixturePart, mixture_parts
+from growctl.ladder.datasets import DatasetSizes, MixturePart, epochs_after, mixture_parts
 from growctl.ladder.stage_plans import StagePlan, plan_run
 from growctl.launch.machines import Devices
 from growctl.schedule.blocks import Schedule, evaluation_length
@@ -213,11 +213,8 @@ def run_cost(
     stages = []
     for plan in plan_run(schedule):
         parts = tuple(part for part in mixture if part.stage == plan.name)
-        epochs: list[float | None] = [part.epochs for part in parts]
-        if not parts and sizes.training_tokens:
-            epochs = [(plan.first_token + plan.budget_tokens) / sizes.training_tokens]
-        passes = None if None in epochs else max((each for each in epochs if each is not None), default=None)
-        stages.append(_stage_cost(schedule, plan, devices, parts, passes, measurements))
+        epochs = epochs_after(plan, parts, sizes)
+        stages.append(_stage_cost(schedule, plan, devices, parts, epochs, measurements))
     return {"name": name, "stages": tuple(stages), "total": total_cost(stages), "schedule": schedule}
 
 

@@ -16,10 +16,12 @@ from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule, evaluation_length, longest_context, stage_batch
 from growctl.schedule.data_block import DataBlock, shares
 from growctl.text.formatting import byte_count
+from stages.corpus.location import local_path, missing_text
 from stages.corpus.prepared import prepared_datasets
 from stages.counted import counted
 from stages.data.dataset import REMOTE_NAME, DatasetManifest, read_dataset_manifest
 from stages.data.errors import DataError
+from stages.data.spec import SPLITS, SkippedRecords
 from stages.spec import MixtureSpan
 
 if TYPE_CHECKING:
@@ -47,9 +49,15 @@ class DatasetSizes(NamedTuple):
     remote_bytes: int = 0
     """Bytes of the training tokens that lie at URLs."""
 
+    problem: str = ""
+    """Why `prepare` will reject the text; empty if nothing is known against it."""
+
 
 def known_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes:
-    """The sizes of the newest datasets in `runs_dir` that are prepared for `data`, from their manifests alone."""
+    """The sizes of the newest datasets in `runs_dir` that are prepared for `data`, from their manifests alone.
+
+    Those of a local text that is not prepared are estimated, unless `runs_dir` is None.
+    """
     datasets = RunsPaths(runs_dir).datasets if runs_dir else None
     found = [next(prepared_datasets(spec, datasets), None) if datasets else None for spec in data.specs]
     trains = [each and each[1].splits["train"].num_tokens for each in found]
@@ -59,7 +67,7 @@ def known_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes:
     }
     prepared = [each for each in found if each]
     if len(prepared) < len(found):
-        return DatasetSizes(False, data.approximate_tokens, sources)
+        return estimated_sizes(data) if runs_dir else DatasetSizes(False, data.approximate_tokens, sources)
     validation = [manifest.splits["validation"] for _, manifest in prepared]
     remote = [manifest for path, manifest in prepared if (path / REMOTE_NAME).exists()]
     return DatasetSizes(
@@ -73,6 +81,37 @@ def known_sizes(data: DataBlock, runs_dir: Path | None) -> DatasetSizes:
     )
 
 
+def estimated_sizes(data: DataBlock) -> DatasetSizes:
+    """The sizes that the dataset of a local text will have, from reading the text or a part of it.
+
+    Of a text elsewhere, and of a mixture, it knows what the schedule says.
+    """
+    sources = {source.name: source.approximate_tokens for source in data.mixture}
+    sizes = DatasetSizes(False, data.approximate_tokens, sources)
+    if data.source is None or local_path(data.source) is None or missing_text(data):
+        return sizes
+    from stages.corpus.corpus import measure_text, require_documents  # slow: numpy, tokenizers
+    from stages.corpus.tokenizer import bytes_per_token
+
+    try:
+        text = measure_text(data)
+        splits = {split: text.split(split, data.validation_fraction) for split in SPLITS}
+        if text.share == 1:
+            require_documents(data, {split: splits[split][0] for split in SPLITS}, SkippedRecords())
+        if data.approximate_tokens:
+            per_token: float | None = splits["train"][1] / data.approximate_tokens
+        else:
+            per_token = bytes_per_token(text.sample, data)
+    except DataError as error:
+        return sizes._replace(problem=str(error))
+    if not per_token:
+        return sizes
+    train, validation = (round(num_bytes / per_token) for _, num_bytes in splits.values())
+    return sizes._replace(
+        training_tokens=train, validation_documents=splits["validation"][0], validation_tokens=validation
+    )
+
+
 def sizes_in(manifest: DatasetManifest, directory: Path) -> dict[str, int | None]:
     """The training tokens of each source of the mixture in `directory`; empty for an ordinary dataset."""
     sources = [(entry.name, read_dataset_manifest(entry.dataset(directory))) for entry in manifest.sources]
@@ -80,9 +119,9 @@ def sizes_in(manifest: DatasetManifest, directory: Path) -> dict[str, int | None
 
 
 def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
-    """A warning for each size of the prepared dataset that does not fit `schedule`."""
+    """A warning for each size of the dataset, prepared or estimated, that does not fit `schedule`."""
     data, most = schedule.data, schedule.evaluation.max_sequences
-    if not sizes.is_prepared:
+    if not (sizes.is_prepared or sizes.validation_documents):
         return
     warning = small_validation(
         sizes.validation_documents,
@@ -91,7 +130,9 @@ def dataset_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
         sequence_length=evaluation_length(schedule),
     )
     if warning:
-        yield warning
+        yield warning if sizes.is_prepared else f"{warning} (Estimated; `growctl prepare` counts.)"
+    if not sizes.is_prepared:
+        return
     asked = data.num_tokens or 0
     if asked > sizes.vocab_size and not sizes.remote_bytes and schedule.model.vocab_size is None:
         yield (
@@ -200,6 +241,15 @@ def mixture_parts(schedule: Schedule, sizes: Mapping[str, int | None]) -> Iterat
                 budget_tokens=(now - was) * length,
                 epochs=None if source.num_tokens == _UNKNOWN_TOKENS else now / per_window / source.num_windows,
             )
+
+
+def epochs_after(plan: StagePlan, parts: Sequence[MixturePart], sizes: DatasetSizes) -> float | None:
+    """Passes over the training data from the run's start to the end of a stage, which reads `parts` of a mixture: those
+    over the source that is read most often. None if a size is not known."""
+    if not parts:
+        return (plan.first_token + plan.budget_tokens) / sizes.training_tokens if sizes.training_tokens else None
+    epochs = [part.epochs for part in parts if part.epochs is not None]
+    return max(epochs) if len(epochs) == len(parts) else None
 
 
 def exhausted(schedule: Schedule, sizes: Mapping[str, int | None], with_controls: bool = False) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from growctl.ladder.checks import check_combinations, check_controls
-from growctl.ladder.datasets import exhausted, known_sizes
+from growctl.ladder.datasets import DatasetSizes, exhausted, known_sizes
 from growctl.runs_dir import NAME_ALLOWED, RUN_NAME, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule, contexts
 from growctl.schedule.data_block import DataBlock
@@ -168,8 +168,9 @@ def _with_data(schedule: Schedule, **changes: Any) -> Schedule:
     return schedule.model_copy(update={"data": schedule.data.model_copy(update=changes)})
 
 
-def check_text(schedule: Schedule, label: str, runs_dir: Path) -> None:
-    """Raises ScheduleError if the text or the tokenizer is a local path where nothing is. Messages call it `label`.
+def check_text(schedule: Schedule, label: str, runs_dir: Path) -> DatasetSizes:
+    """What is known of the datasets' sizes. Raises ScheduleError for a local text or tokenizer that is missing, or that
+    `prepare` would reject. Messages call the schedule `label`.
 
     A dataset in `runs_dir` that was prepared with the same settings is enough. Also raises it if the sources of a
     mixture are prepared and do not last for the schedule.
@@ -179,6 +180,9 @@ def check_text(schedule: Schedule, label: str, runs_dir: Path) -> None:
     sizes = known_sizes(schedule.data, runs_dir)
     if sizes.is_prepared and (used_up := exhausted(schedule, sizes.sources, with_controls=True)):
         raise ScheduleError(f"{label}: {used_up}")
+    if sizes.problem:
+        raise ScheduleError(f"{label}: {sizes.problem}")
+    return sizes
 
 
 def load_resolved(path: Path) -> Schedule:

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import HEADROOM, Plan, RunCost, StageCost, stage_memory
-from growctl.ladder.datasets import dataset_warnings, exhausted
-from growctl.ladder.stage_plans import StagePlan, plan_stages
+from growctl.ladder.datasets import DatasetSizes, dataset_warnings, epochs_after, exhausted, mixture_parts
+from growctl.ladder.stage_plans import StagePlan, plan_run, plan_stages
 from growctl.launch.resolve import uneven_batch
+from growctl.runs_dir import CONTROL_INFIX
 from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import byte_count
 from stages.counted import counted
@@ -28,10 +29,12 @@ MOSTLY = 0.5
 
 def plan_warnings(plan: Plan) -> list[str]:
     """One sentence per problem that is likely to waste compute or to make the comparison unfair."""
-    checks = (_tokens_per_parameter, _epochs, _ranks, _memory)
+    checks = (_tokens_per_parameter, _ranks, _memory)
     return [
         *([f"{plan.missing}. `run` needs it here, `plan` does not."] if plan.missing else ()),
+        *([f"{plan.sizes.problem}. `run` does not start with it."] if plan.sizes.problem else ()),
         *(warning for check in checks for warning in check(plan)),
+        *epoch_warnings(plan.schedule, plan.sizes),
         *dataset_warnings(plan.schedule, plan.sizes),
         *schedule_warnings(plan.schedule),
         *(plan.measurements.failures if plan.measurements else ()),
@@ -68,12 +71,16 @@ def _tokens_per_parameter(plan: Plan) -> Iterator[str]:
         )
 
 
-def _epochs(plan: Plan) -> Iterator[str]:
+def epoch_warnings(schedule: Schedule, sizes: DatasetSizes) -> Iterator[str]:
     """Warns of text that is read often, and of sources of a mixture that do not last."""
-    if used_up := exhausted(plan.schedule, plan.sizes.sources, with_controls=True):
-        yield f"{plan.name} cannot be trained: {used_up}."
+    if used_up := exhausted(schedule, sizes.sources, with_controls=True):
+        yield f"{schedule.name} cannot be trained: {used_up}."
         return
-    often = {plan.short_name(run): run.stages[-1].epochs or 0 for run in plan.runs}
+    often = {}
+    for name, run in [(schedule.name, schedule), *((each.name, each.schedule) for each in plan_controls(schedule))]:
+        last = plan_run(run)[-1]
+        parts = [part for part in mixture_parts(run, sizes.sources) if part.stage == last.name]
+        often[str(name).removeprefix(f"{schedule.name}{CONTROL_INFIX}")] = epochs_after(last, parts, sizes) or 0
     if most := [f"{name} {epochs:.1f} times" for name, epochs in often.items() if epochs > MOST_EPOCHS]:
         yield (
             f"Training text is read more than {MOST_EPOCHS:g} times: {', '.join(most)}; repeated text helps less than "

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,9 +32,17 @@ SHARD_BYTES = 64 * 1024 * 1024
 LONGEST_NAME = 100
 """The most characters of the source's name that a dataset's name contains."""
 CACHED_BYTES = 1_000_000_000
-"""A smaller source is hashed every time, which takes about a second."""
+"""A smaller source is hashed every time, which takes half a second."""
 DEFAULT_MOST_BAD_RECORDS = 100
 """How many records `data.on_bad_record: skip` lets pass without `data.most_bad_records`."""
+MEASURED_CHARACTERS = 32 * 1024 * 1024
+"""The most text of a source that is read to tell its size, which takes about a second."""
+MEASURED_PLACES = 16
+"""The most places of a large source at which that text begins."""
+SHORT_DOCUMENT = 500
+"""Characters that a document counts as, at least: a million short ones take too long too."""
+SAMPLE_BYTES = 256 * 1024
+"""About how much text is kept, as a random choice of documents."""
 NAMED_BAD_RECORDS = 5
 """How many skipped records a manifest names."""
 Advance = Callable[[int], None]
@@ -187,6 +195,75 @@ class Corpus:
     def _read(self, file: SourceFile) -> Iterator[str | BadRecord]:
         with reading(f"data.source: {file.path}", by_hand(self.spec)):
             yield from read_records(self.fs, file, self.spec, self.is_folder)
+
+
+@dataclass(frozen=True)
+class TextSize:
+    """What a local source holds: counted, or of a large one estimated from a part."""
+
+    share: float
+    """How much of its bytes was read, from 0 to 1."""
+    documents: tuple[Document, ...]
+    """Those that were read, without their texts."""
+    sample: tuple[str, ...]
+    """The texts of some of them."""
+
+    def split(self, name: SplitName, validation_fraction: float) -> tuple[int, int]:
+        """The number of documents and of UTF-8 bytes in a split."""
+        held_out = name == "validation"
+        sizes = [
+            document.num_bytes
+            for document in self.documents
+            if is_validation(document.content, validation_fraction) == held_out
+        ]
+        return round(len(sizes) / self.share), round(sum(sizes) / self.share)
+
+
+def measure_text(spec: DataSpec) -> TextSize:
+    """Reads a local source, or parts of a large one. Raises DataError where preparing it would, in what was read."""
+    fs = _Positions()
+    corpus = replace(open_corpus(spec), fs=fs)
+    shards = corpus.shards()
+    places = shards[:: -(-len(shards) // MEASURED_PLACES)]
+    kept = SAMPLE_BYTES / min(corpus.num_bytes or 1, MEASURED_CHARACTERS)
+    documents: list[Document] = []
+    sample: list[str] = []
+    num_bytes, skipped = 0, Skipped(corpus.spec)
+    for files in places:
+        left = MEASURED_CHARACTERS // len(places)
+        for file in files if left > 0 else ():
+            for document in corpus.documents((file,), None, skipped=skipped):
+                if is_validation(document.content[::-1], kept) or not sample:
+                    sample.append(document.text[:SAMPLE_BYTES])
+                documents.append(document._replace(text=""))
+                left -= max(len(document.text), SHORT_DOCUMENT)
+                if left <= 0:
+                    num_bytes += min(fs.opened.tell(), file.num_bytes)
+                    break
+            else:
+                num_bytes += file.num_bytes
+    return TextSize(num_bytes / corpus.num_bytes if corpus.num_bytes else 1.0, tuple(documents), tuple(sample))
+
+
+class _Positions(LocalFileSystem):
+    """Local files, of which the one opened last tells how far it was read."""
+
+    opened: Any
+
+    def _open(self, *arguments: Any, **options: Any) -> Any:
+        self.opened = super()._open(*arguments, **options)
+        return self.opened
+
+
+def require_documents(spec: DataSpec, num_documents: Mapping[SplitName, int], skipped: SkippedRecords) -> None:
+    """Raises DataError if a split has no documents."""
+    if without := [name for name, number in num_documents.items() if not number]:
+        raise DataError(
+            f"data.validation_fraction: {spec.validation_fraction} of the"
+            f" {counted(sum(num_documents.values()), 'document')} in {spec.source!r} leaves none for"
+            f" {' and '.join(without)} (documents with the same text stay together); use another fraction, more text,"
+            f" or a data.document_separator that splits it" + (f". growctl skipped {skipped}" if skipped.total else "")
+        )
 
 
 def open_corpus(spec: DataSpec) -> Corpus:

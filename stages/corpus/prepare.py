@@ -33,7 +33,7 @@ from tokenizers import Tokenizer
 
 from stages.checkpoint.disk_full import NO_SPACE, raise_when_full
 from stages.checkpoint.files import hash_file, sync_path, write_file
-from stages.corpus.corpus import CHOICE_VERSION, Corpus, Skipped, open_corpus, plain_name
+from stages.corpus.corpus import CHOICE_VERSION, Corpus, Skipped, open_corpus, plain_name, require_documents
 from stages.corpus.location import in_one_spelling, tokenizer_file
 from stages.corpus.prepared import given_dataset, make_once, prepared_datasets, remote_dataset, require_usable
 from stages.corpus.shards import Shards
@@ -43,14 +43,13 @@ from stages.counted import counted
 from stages.data.dataset import (
     LAYOUT_VERSION,
     DatasetManifest,
-    DatasetSplit,
     check_dataset,
     dataset_fingerprint,
     dataset_manifest_bytes,
     joined_splits,
 )
 from stages.data.errors import DataError, Interrupted, Unreadable
-from stages.data.spec import NOT_CONTENT, SPLITS, DataSpec, SkippedRecords, SplitName
+from stages.data.spec import NOT_CONTENT, SPLITS, DataSpec
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME, staging_directory
 
 
@@ -183,7 +182,7 @@ def _write_dataset(
     for split in SPLITS:
         of_split = [part.splits[split] for part in parts]
         splits[split] = joined_splits(of_split, tuple(file for each in of_split for file in each.files))
-    _require_documents(spec, splits, skipped.records)
+    require_documents(spec, {name: split.num_documents for name, split in splits.items()}, skipped.records)
     if spec.shuffle_seed is not None:
         shuffled = shards.shuffling(spec.shuffle_seed, splits["train"]).finished(progress, execute)
         of_train = tuple(file for record in shuffled for file in record.splits["train"].files)
@@ -200,17 +199,6 @@ def _write_dataset(
         skipped=skipped.records,
         fingerprint=dataset_fingerprint(tokenizer_sha256, splits),
     )
-
-
-def _require_documents(spec: DataSpec, splits: dict[SplitName, DatasetSplit], skipped: SkippedRecords) -> None:
-    if without := [name for name, split in splits.items() if not split.num_documents]:
-        num_documents = sum(split.num_documents for split in splits.values())
-        raise DataError(
-            f"data.validation_fraction: {spec.validation_fraction} of the {counted(num_documents, 'document')} in"
-            f" {spec.source!r} leaves none for {' and '.join(without)} (documents with the same text stay together);"
-            " use another fraction, more text, or a data.document_separator that splits it"
-            + (f". growctl skipped {skipped}" if skipped.total else "")
-        )
 
 
 def _publish(staging: Path, target: Path) -> None:

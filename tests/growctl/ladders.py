@@ -13,7 +13,7 @@ def ladder(steps: tuple[int, ...] = (20, 30, 50), **blocks: Any) -> Schedule:
         for i, num_steps in enumerate(steps)
     ]
     data = {
-        "data": {"source": __file__, "vocab_size": 300},
+        "data": {"source": "python-stdlib", "vocab_size": 300},
         "model": {"num_layers": 2, "hidden_size": 32, "num_heads": 2},
         "stages": stages,
         "training": {"sequence_length": 16, "batch_size": 8},

@@ -15,7 +15,7 @@ from growctl.schedule.errors import ScheduleError
 
 BASE: dict[str, Any] = {
     "seed": 3,
-    "data": {"source": __file__, "vocab_size": 300, "validation_fraction": 0.1},
+    "data": {"source": "python-stdlib", "vocab_size": 300, "validation_fraction": 0.1},
     "model": {"family": "tokenformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2, "rotary_fraction": 0.25},
     "stages": [
         {"name": "small", "attention_tokens": 4, "ffn_tokens": 8, "train_tokens": "2k"},

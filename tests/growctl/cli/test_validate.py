@@ -63,6 +63,18 @@ def test_a_schedule_whose_text_is_missing_is_not_valid_and_cannot_run_and_the_ne
     assert f"{missing}. `run` needs it here, `plan` does not." in warnings
 
 
+def test_a_local_text_that_prepare_would_reject_is_not_valid(tmp_path: Path) -> None:
+    text = tmp_path / "book.txt"
+    text.write_text("short")
+    path = file_of(tmp_path, TEXT.replace(BASE["data"]["source"], str(text)))
+    _, err = run_here("validate", path, expect=2)
+    assert f"{path}: data.validation_fraction: 0.1 of the 1 document in '{text}' leaves none for validation" in err
+    assert run_here("prepare", path, "--runs-dir", tmp_path / "runs", expect=2)[1].endswith(err.split(": ", 1)[1])
+    text.write_text("".join(f"line {number} of a book\n" for number in range(30_000)))
+    _, err = run_here("validate", path)
+    assert "warning: Validation has " in err
+
+
 def test_settings_that_need_more_steps_than_a_stage_has_are_warnings(tmp_path: Path) -> None:
     path = file_of(tmp_path, TEXT.replace("warmup_steps: 2", "warmup_steps: 2000"))
     out, err = run_here("validate", path)

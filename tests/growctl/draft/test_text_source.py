@@ -3,11 +3,16 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from growctl.draft.recipe import Wish, make_draft
 from growctl.draft.sizes import SHAPES, Vocabularies
 from growctl.draft.text_source import text_source
+from growctl.schedule.fields import parse_count
 from model.errors import UserError
+from stages.corpus.prepare import prepare
+from stages.data.dataset import read_dataset_manifest
+from stages.data.spec import DataSpec
 from tests.stages.data.test_dataset import write_dataset
 
 SMALL, PUBLISHED = SHAPES[2], SHAPES[6]
@@ -59,10 +64,41 @@ def test_a_url_or_a_data_set_of_the_hub_becomes_the_source(name: str, source: st
     assert f'source: "{source}"\n' in text_source(name).block(SMALL)
 
 
+def text_of(folder: Path, documents: int, words: int) -> Path:
+    """A folder with that many documents, all different."""
+    folder.mkdir(exist_ok=True)
+    for number in range(documents):
+        (folder / f"{number}.txt").write_text(" ".join(f"{number * words + word:x}" for word in range(words)))
+    return folder
+
+
 def test_a_file_or_a_glob_becomes_the_source(tmp_path: Path) -> None:
-    (tmp_path / "my text.txt").write_text("text")
-    for name in (tmp_path / "my text.txt", tmp_path, tmp_path / "*.txt"):
+    text_of(tmp_path, 3, 10)
+    for name in (tmp_path / "1.txt", tmp_path, tmp_path / "*.txt"):
         assert text_source(str(name)).text == f'source: "{name}"\n'
+
+
+@pytest.mark.parametrize(
+    ("documents", "words", "fraction", "held_out"),
+    [(9, 100, 0.2, range(1, 5)), (400, 100, 0.2, range(50, 120)), (1000, 1500, 0.05, range(50, 70))],
+)
+def test_the_validation_share_of_a_local_text_is_enough_to_evaluate_on_or_a_fifth(
+    tmp_path: Path, documents: int, words: int, fraction: float, held_out: range
+) -> None:
+    block = text_source(str(text_of(tmp_path / "text", documents, words))).block(SMALL)
+    assert f"\n# {documents:,} documents\nvalidation_fraction: {fraction}  # " in block
+    keys = yaml.safe_load(block)
+    assert parse_count(keys["approximate_tokens"]) > 0
+    dataset = prepare(DataSpec(**{key: keys[key] for key in DataSpec.model_fields.keys() & keys}), tmp_path / "sets")
+    assert read_dataset_manifest(dataset).splits["validation"].num_documents in held_out
+
+
+def test_a_text_of_one_document_is_rejected_and_a_single_file_is_cut_into_documents(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("".join(f"line {number} of a book\n" for number in range(10_000)))
+    with pytest.raises(UserError, match=r"has 1 document, and training and validation need different ones; "):
+        text_source(str(tmp_path)).block(SMALL)
+    block = text_source(str(tmp_path / "book.txt")).block(SMALL)
+    assert " documents: pieces of the file of 16 KiB, unless document_separator says" in block
 
 
 def test_a_prepared_dataset_keeps_its_tokenizer(tmp_path: Path) -> None:

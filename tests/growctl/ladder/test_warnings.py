@@ -6,12 +6,17 @@ from typing import Any
 import pytest
 
 from growctl.ladder.costs import Measurements
+from growctl.ladder.datasets import known_sizes
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.launch.resolve import uneven_batch
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.data_block import DataBlock
+from stages.corpus.prepare import prepare
+from stages.data.errors import DataError
 from stages.data.remote import RemoteReading
+from stages.data.spec import DataSpec
 from tests.growctl.ladder.manifests import write_dataset
 from tests.growctl.ladders import ladder
 from tests.growctl.runs import run_here
@@ -164,7 +169,41 @@ def test_a_missing_text_is_a_warning_with_a_hint_only_where_files_are_looked_at(
     assert warning.startswith(f"data.source: '{tmp_path}/text.tx' does not exist; ")
     assert warning.endswith(" `run` needs it here, `plan` does not.")
     there = optimal(data={"source": str(text), "vocab_size": 300})
-    assert make_plan(there, tmp_path).warnings == ()
+    assert make_plan(there, tmp_path).missing is None
+
+
+def text_of(folder: Path, documents: int, words: int) -> Path:
+    """A folder with that many documents, all different."""
+    folder.mkdir()
+    for number in range(documents):
+        (folder / f"{number}.txt").write_text(" ".join(f"{number * words + word:x}" for word in range(words)))
+    return folder
+
+
+def test_the_plan_says_what_prepare_will_say_of_a_local_text(tmp_path: Path) -> None:
+    none: dict[str, Any] = {
+        "source": str(text_of(tmp_path / "none", 68, 10)),
+        "vocab_size": 300,
+        "validation_fraction": 0.001,
+    }
+    with pytest.raises(DataError) as rejected:
+        prepare(DataSpec(**none), tmp_path / "datasets")
+    assert f"{rejected.value}. `run` does not start with it." in make_plan(optimal(data=none), tmp_path).warnings
+    often, few = make_plan(optimal(data=none | {"validation_fraction": 0.2}), tmp_path).warnings
+    assert often.startswith("Training text is read more than 4 times: ")
+    assert few.startswith("Validation has 1")
+    assert few.endswith("(Estimated; `growctl prepare` counts.)")
+
+
+def test_an_estimate_of_tokens_is_near_what_prepare_counts(tmp_path: Path) -> None:
+    data = DataBlock(source=str(text_of(tmp_path / "text", 300, 200)), vocab_size=400, validation_fraction=0.1)
+    estimated = known_sizes(data, tmp_path)
+    prepare(data, RunsPaths(tmp_path).datasets)
+    counted = known_sizes(data, tmp_path)
+    assert counted.is_prepared
+    assert estimated.validation_documents == counted.validation_documents
+    assert estimated.validation_tokens == pytest.approx(counted.validation_tokens, rel=0.2)
+    assert estimated.training_tokens == pytest.approx(counted.training_tokens, rel=0.2)
 
 
 def test_a_missing_text_whose_dataset_is_prepared_is_no_warning(tmp_path: Path) -> None:
