@@ -168,7 +168,7 @@ def import_megatron(folder: Path, tokens: npt.NDArray[Any]) -> Path:
     """Writes tokens as a Megatron file and imports it: a dataset whose shard is that file."""
     folder.mkdir()
     ends = np.minimum(np.arange(DOCUMENT_TOKENS, len(tokens) + DOCUMENT_TOKENS, DOCUMENT_TOKENS), len(tokens))
-    prefix, tokenizer = folder / "tokens", folder / "tokenizer.json"
+    prefix, tokenizer = folder / "tokens", str(folder / "tokenizer.json")
     sizes, code = np.diff(ends, prepend=0), 8 if tokens.itemsize == 2 else 4
     tokens.astype(np.dtype(f"<{'u2' if code == 8 else 'i4'}")).tofile(f"{prefix}.bin")
     starts = (ends - sizes) * tokens.itemsize
@@ -178,7 +178,7 @@ def import_megatron(folder: Path, tokens: npt.NDArray[Any]) -> Path:
     byte_level = Tokenizer(models.BPE(vocab={str(number): number for number in range(VOCAB_SIZE)}, merges=[]))
     byte_level.decoder = decoders.ByteLevel()
     byte_level.add_special_tokens(["0"])
-    byte_level.save(str(tokenizer))
+    byte_level.save(tokenizer)
     fraction = max(0.01, 1 / len(ends))
     imported = import_tokens([prefix], folder / "dataset", tokenizer, end_of_text="0", validation_fraction=fraction)
     assert imported.linked_files  # otherwise a copy would be read

@@ -4,7 +4,7 @@ Slow modules are imported on use.
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -71,15 +71,27 @@ def import_data(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            help="PREFIX of PREFIX.bin and PREFIX.idx (Megatron-LM, GPT-NeoX), a .ds file (datatrove), or a folder of "
-            "them.",
+            help="PREFIX of PREFIX.bin and PREFIX.idx (Megatron-LM, GPT-NeoX), a .ds file (datatrove), with --dtype a "
+            ".bin of raw tokens (nanoGPT, llm.c), or a folder of them.",
             metavar="PREFIX",
         ),
     ],
     output: Annotated[Path, typer.Option(help="Directory for the dataset; must not exist yet.", metavar="DIR")],
     tokenizer: Annotated[
-        Path, typer.Option(help="The tokenizer.json that the files were written with.", metavar="FILE")
+        str,
+        typer.Option(
+            help="What the files were written with: a tokenizer.json, a folder that holds one, or a name on the "
+            "Hugging Face hub, such as gpt2.",
+            metavar="TOKENIZER",
+        ),
     ],
+    dtype: Annotated[
+        Literal["uint16", "uint32"] | None,
+        typer.Option(
+            help="The type of raw tokens. A document ends in the end of text; in a file without any, it is a piece of "
+            "4,096 tokens."
+        ),
+    ] = None,
     end_of_text: Annotated[
         str, typer.Option(help="The tokenizer's token after each document.", metavar="TOKEN")
     ] = "<|endoftext|>",
@@ -98,6 +110,8 @@ def import_data(
     """Make a dataset of token files that another program wrote. On the same disk, they are linked, not copied.
 
     Example: growctl data import pile_text_document --tokenizer 20B_tokenizer.json --output pile
+
+    Example: growctl data import train.bin --dtype uint16 --tokenizer gpt2 --validation val.bin --output openwebtext
     """
     from growctl.data.token_import import import_tokens
     from stages.checkpoint.directory import check_new
@@ -110,6 +124,7 @@ def import_data(
             output,
             tokenizer,
             end_of_text=end_of_text,
+            dtype=dtype,
             validation=validation or [],
             validation_fraction=validation_fraction,
             on_progress=lambda what, done: advance(done or 0.0, what=what),
@@ -125,6 +140,8 @@ def import_data(
         lines.append(f"shares {files} with the source: leave their content as it is")
     if num_unended := sum(split.num_unended_documents for split in splits.values()):
         lines.append(f"{counted(num_unended, 'document')} without {end_of_text} at the end, left as they are")
+    if dtype and num_unended == sum(split.num_documents for split in splits.values()):
+        lines[-1] = f"without {end_of_text}, each document is a piece of the file"
     return Result(document, [*lines, str(output)])
 
 

@@ -18,8 +18,9 @@ from tokenizers import Tokenizer
 from stages.checkpoint.directory import publish_directory, whole_directory
 from stages.checkpoint.disk_full import raise_when_full
 from stages.checkpoint.files import hash_files, link_or_copy, sync_path, write_file
+from stages.corpus.location import download_tokenizer, local_tokenizer
 from stages.corpus.tasks import OnProgress, Progress
-from stages.corpus.token_files import TokenFile, open_token_files
+from stages.corpus.token_files import RawType, TokenFile, open_token_files
 from stages.corpus.tokenizer import read_tokenizer
 from stages.counted import counted
 from stages.data.dataset import (
@@ -64,26 +65,32 @@ class Piece(NamedTuple):
 def import_tokens(
     sources: Sequence[Path],
     output: Path,
-    tokenizer: Path,
+    tokenizer: str,
     *,
     end_of_text: str,
+    dtype: RawType | None = None,
     validation: Sequence[Path] = (),
     validation_fraction: float = 0.01,
     on_progress: OnProgress | None = None,
 ) -> DataImportDocument:
-    """Makes the dataset `output` of the token files called `sources` (`open_token_files`).
+    """Makes the dataset `output` of the token files called `sources` (`open_token_files`; with `dtype`, raw tokens).
 
     Validation is the files called `validation` or, if there are none, the last documents of each source: a share of
     `validation_fraction`. All tokens are read once. Raises DataError for files or a tokenizer that cannot be used,
     CheckpointError if `output` exists, DiskFull if it does not fit. Nothing incomplete remains.
     """
     progress = Progress(on_progress=on_progress)
-    loaded = read_tokenizer(tokenizer, end_of_text, "--tokenizer", "--end-of-text")
+    local = local_tokenizer(tokenizer)
+    file = local or download_tokenizer(tokenizer, "--tokenizer")
+    loaded = read_tokenizer(file, end_of_text, "--tokenizer", "--end-of-text")
     vocab_size = max(loaded.get_vocab().values()) + 1
     end_of_text_id = loaded.token_to_id(end_of_text)
     assert end_of_text_id is not None  # read_tokenizer rejects a tokenizer without it
     progress.say("checking indices")
-    train, held_out = ([file for path in paths for file in open_token_files(path)] for paths in (sources, validation))
+    train, held_out = (
+        [opened for path in paths for opened in open_token_files(path, dtype, end_of_text_id)]
+        for paths in (sources, validation)
+    )
     splits = _split_pieces(train, held_out, validation_fraction)
     pieces = [piece for split in SPLITS for piece in splits[split]]
     advance = progress.meter("reading tokens", sum(piece.stop - piece.start for piece in pieces)).advance
@@ -94,7 +101,7 @@ def import_tokens(
     progress.say("writing the dataset")
     token_bytes = _token_bytes(pieces, vocab_size)
     with raise_when_full(output), whole_directory(output) as staging:
-        tokenizer_sha256 = write_file(staging / TOKENIZER_NAME, tokenizer.read_bytes()).sha256
+        tokenizer_sha256 = write_file(staging / TOKENIZER_NAME, file.read_bytes()).sha256
         described = {}
         for split in SPLITS:
             num_bytes, num_documents, num_unended, num_inner = np.sum(counts[split], axis=0).tolist()
@@ -111,7 +118,7 @@ def import_tokens(
         manifest = DatasetManifest(
             spec=DataSpec(
                 source=", ".join(str(path.absolute()) for path in sources),
-                tokenizer=str(tokenizer.absolute()),
+                tokenizer=str(local.absolute()) if local else tokenizer,
                 end_of_text=end_of_text,
                 validation_fraction=share,
             ),
@@ -213,7 +220,7 @@ def _write_files(staging: Path, split: SplitName, pieces: Sequence[Piece], token
     """By file, the tokens of a shard that belong to the split; None for all."""
     for number, (file, start, stop) in enumerate(pieces):
         name = f"{split}/{number:05d}.ds"
-        if start or file.tokens.itemsize != token_bytes:
+        if start or file.has_header or file.tokens.itemsize != token_bytes:
             with (staging / name).open("wb") as shard:
                 for first, last in chunks(stop, start):
                     shard.write(file.tokens[first:last].astype(f"<u{token_bytes}").tobytes())

@@ -22,6 +22,7 @@ from growctl.text.formatting import byte_count, short_count
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
 from stages.corpus.files import kind_of
+from stages.corpus.location import nearest_beside
 from stages.corpus.prepared import given_dataset
 from stages.counted import counted
 from stages.data.dataset import read_dataset_manifest
@@ -128,9 +129,10 @@ def text_source(name: str) -> TextSource:
     if _HUB_NAME.fullmatch(name):
         comment = "# From the Hugging Face hub. data.include chooses its files; see docs/data.md.\n"
         return _own(f"hf://datasets/{name}", comment)
+    beside = filter(None, [nearest_beside(name)])
     raise UserError(
         f"--data {shown(name)}: there is no such file; give a path, a URL (s3://..., hf://datasets/...), OWNER/NAME on "
-        f"the Hugging Face hub, or one of {', '.join(known)}{did_you_mean(name, known)}"
+        f"the Hugging Face hub, or one of {', '.join(known)}{did_you_mean(name, [*known, *beside])}"
     )
 
 

@@ -14,7 +14,7 @@ from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError, shown
 from growctl.text.suggestion import did_you_mean
 from model.errors import UserError
-from stages.corpus.location import LOCAL_SCHEMES, is_path, local_path, local_tokenizer, missing_source
+from stages.corpus.location import LOCAL_SCHEMES, is_path, local_path, local_tokenizer, missing_source, nearest_beside
 from stages.data.spec import SourceSpec
 
 SHIPPED = Path(__file__).resolve().parent.parent.parent / "schedules"
@@ -51,7 +51,8 @@ def find_schedule(reference: str, runs_dir: Path | None = None) -> Path:
     if run := next((RunPaths(folder) for folder in folders if isfile(RunPaths(folder).schedule)), None):
         command = shlex.join(["growctl", "run", str(run.schedule), "--runs-dir", str(run.directory.parent)])
         raise ScheduleError(f"{shown(reference)}: is a run, not a schedule; to resume it: {command}")
-    hint = did_you_mean(Path(name).name, list(names))
+    beside = nearest_beside(reference, ENDINGS)
+    hint = f"; did you mean {beside!r}?" if beside else did_you_mean(Path(name).name, list(names))
     raise ScheduleError(f"{shown(reference)}: no such file; growctl comes with {', '.join(names)}{hint}")
 
 

@@ -16,6 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from stages.checkpoint.files import hash_files, write_file
 from stages.corpus.location import PYTHON_STDLIB, by_hand, glob_root, local_path
+from stages.corpus.token_files import import_command
 from stages.data.errors import DataError, is_missing, reading
 from stages.data.spec import DataSpec
 
@@ -152,10 +153,14 @@ def _require_text(file: SourceFile, is_folder: bool) -> None:
     while suffixes[1:] and suffixes[-1] != ".zip" and suffixes[-1].removeprefix(".") in fsspec.utils.compressions:
         suffixes.pop()
     if kind_of(file.name) == "text" and suffixes[-1] in NO_TEXT - ({".json"} if is_folder else set()):
+        convert = "unpack or convert it, and set data.source to the new files, or data.include to others"
+        if suffixes[-1] == ".bin":
+            convert = (
+                f"if it holds tokens (nanoGPT, llm.c, Megatron), {import_command(file.path)}; then data.source=DIR"
+            )
         raise DataError(
             f"data.source: {file.path} ends in {suffixes[-1]}, but growctl reads UTF-8 text, JSON lines (.jsonl),"
-            " Parquet and WebDataset tars; unpack or convert it, and set data.source to the new files, or data.include"
-            " to others"
+            f" Parquet and WebDataset tars; {convert}"
         )
 
 

@@ -95,11 +95,17 @@ def missing_source(source: str) -> str | None:
     if path is None or os.path.exists(path):
         return None
     if not glob.has_magic(path):
-        folder, name = os.path.split(path)
-        others = set(os.listdir(folder) if os.path.isdir(folder) else ()) - {name}
-        near = difflib.get_close_matches(name, others, n=1)
-        return f"{path!r} does not exist" + (f"; {os.path.join(folder, near[0])!r} does" if near else "")
+        near = nearest_beside(path)
+        return f"{path!r} does not exist" + (f"; {near!r} does" if near else "")
     return None if next(glob.iglob(path, recursive=True), None) else f"no file matches {path!r}"
+
+
+def nearest_beside(path: str, endings: tuple[str, ...] = ("",)) -> str | None:
+    """The path beside `path` whose name, with one of `endings`, is nearest to its own; None if none is near."""
+    folder, name = os.path.split(path)
+    names = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+    near = difflib.get_close_matches(name, [each for each in names if each.endswith(endings) and each != name], n=1)
+    return os.path.join(folder, near[0]) if near else None
 
 
 def no_source(spec: DataSpec) -> str:
@@ -129,17 +135,20 @@ def is_path(tokenizer: str) -> bool:
     return tokenizer.endswith(".json") or tokenizer.startswith((".", "/", "~")) or tokenizer.count("/") > 1
 
 
-def download_tokenizer(name: str) -> Path:
-    """The path of the tokenizer.json of a model on the hub, cached or downloaded now. Raises DataError on failure."""
+def download_tokenizer(name: str, key: str = "data.tokenizer") -> Path:
+    """The path of the tokenizer.json of a model on the hub, cached or downloaded now. Raises DataError on failure.
+
+    `key` is the setting that gave the name.
+    """
     from huggingface_hub import hf_hub_download
     from huggingface_hub import utils as hub
 
     hub.disable_progress_bars()
     hub.logging.set_verbosity_error()
     with reading(
-        f"data.tokenizer: {name!r} is not a local file, and on the Hugging Face hub it",
+        f"{key}: {name!r} is not a local file, and on the Hugging Face hub it",
         f"on a machine that can reach the hub, `hf download {shlex.quote(name)} tokenizer.json --local-dir FOLDER`;"
-        " then set data.tokenizer=FOLDER",
+        f" then set {key}=FOLDER",
     ):
         return Path(hf_hub_download(name, "tokenizer.json"))
 

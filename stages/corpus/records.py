@@ -6,6 +6,7 @@ All reading streams: files of any size are read in pieces, and only one document
 import codecs
 import io
 import json
+import shlex
 import tarfile
 from collections.abc import Iterator
 from functools import partial
@@ -14,6 +15,7 @@ from tarfile import EOFHeaderError, HeaderError, ReadError  # type: ignore[attr-
 from typing import Any, BinaryIO, NamedTuple, Self, TextIO
 
 import orjson
+from fsspec.utils import infer_compression
 
 from stages.corpus.files import SourceFile, kind_of
 from stages.data.errors import DataError
@@ -53,8 +55,15 @@ def read_records(fs: Any, file: SourceFile, spec: SourceSpec, is_folder: bool) -
     `is_folder`: whether the source is a folder or a glob, so that a short text file is one document. A byte-order mark
     at the start of a text is no part of it.
     """
+    is_plain = kind_of(file.name) in ("text", "JSON lines") and infer_compression(file.name) is None
     for record in _records(fs, file, spec, is_folder):
-        yield record.removeprefix(BYTE_ORDER_MARK) if isinstance(record, str) else record
+        if isinstance(record, str):
+            yield record.removeprefix(BYTE_ORDER_MARK)
+        elif record.kind == "not UTF-8" and is_plain:
+            way_out = f"if it is Latin-1, convert it: iconv -f latin1 -t utf-8 {shlex.quote(file.path)} > NEW"
+            yield record._replace(message=f"{record.message}; {way_out}")
+        else:
+            yield record
 
 
 def _records(fs: Any, file: SourceFile, spec: SourceSpec, is_folder: bool) -> Iterator[Record]:

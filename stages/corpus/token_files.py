@@ -1,4 +1,4 @@
-"""Files of tokens that other programs write: Megatron-LM's and GPT-NeoX's (.bin, .idx), and datatrove's (.ds).
+"""Files of tokens that other programs write: of Megatron-LM and GPT-NeoX (.bin, .idx), of datatrove (.ds), raw ones.
 
 **Megatron** (MMapIndexedDataset). PREFIX.bin holds tokens and nothing else. PREFIX.idx holds, little-endian and without
 padding:
@@ -18,23 +18,35 @@ megatron/data/indexed_dataset.py of EleutherAI/gpt-neox, which knows no modes an
 
 **datatrove**. NAME.ds holds tokens of 2 or 4 bytes (unsigned, little-endian) and nothing else. NAME.ds.index holds the
 end of each document as uint64, in tokens. The definition: TokenizedFile in datatrove/pipeline/tokens/tokenizer.py.
+
+**Raw tokens**. NAME.bin holds tokens, little-endian, and has no index. One of nanoGPT has nothing else, one of llm.c
+begins with 256 int32 (LLM_C, a version, the number of tokens; llmc/dataloader.h). A document ends in the end of text.
 """
 
+import shlex
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from stages.data.errors import DataError
-from stages.data.tokens import Int64Array, mapped
+from stages.data.tokens import Int64Array, chunks, mapped
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 """Types of tokens by their codes. The others are floating-point types."""
 _HEADER = struct.Struct("<9sQBQQ")
+
+RawType = Literal["uint16", "uint32"]
+LLM_C = (20240520, 20240801)
+"""What the headers of llm.c begin with: the first for uint16, the second for uint32."""
+LLM_C_BYTES = 1024
+PIECE_TOKENS = 4096
+"""A document, where a raw file has no end of text: as much as a piece of a text file without separators."""
 
 
 @dataclass(frozen=True)
@@ -50,20 +62,29 @@ class TokenFile:
     ends: Int64Array
     """Where each document that has tokens ends, in tokens from the start. The last ends where the tokens end."""
 
+    has_header: bool = False
+    """Whether the file begins with something else, so that it must be copied."""
 
-def open_token_files(path: Path) -> list[TokenFile]:
+
+def open_token_files(path: Path, dtype: RawType | None = None, end_of_text_id: int = -1) -> list[TokenFile]:
     """The token files called `path`, in the order of their names if it is a folder.
 
-    `path` is PREFIX, PREFIX.idx or PREFIX.bin for Megatron's and GPT-NeoX's, NAME.ds for datatrove's. Raises DataError
-    if there is nothing, or if a file is damaged.
+    `path` is PREFIX, PREFIX.idx or PREFIX.bin for Megatron's and GPT-NeoX's, NAME.ds for datatrove's; with a `dtype`,
+    raw tokens, whose documents end in `end_of_text_id`. Raises DataError if there is nothing, or if a file is damaged.
     """
     if path.is_dir():
-        files = sorted([*path.glob("*.idx"), *path.glob("*.ds")])
+        endings = ("*.bin",) if dtype else ("*.idx", "*.ds")
+        files = sorted(file for ending in endings for file in path.glob(ending))
         if not files:
-            raise DataError(f"{path} has no token files: neither *.idx nor *.ds")
-        return [files for file in files for files in open_token_files(file)]
+            raw = "" if dtype else "; for raw tokens (nanoGPT, llm.c), add --dtype uint16"
+            raise DataError(f"{path} has no token files: no {' and no '.join(endings)}{raw}")
+        return [opened for file in files for opened in open_token_files(file, dtype, end_of_text_id)]
+    if dtype:
+        return [_open_raw(path, dtype, end_of_text_id)]
     if path.suffix == ".ds":
         return [_open_datatrove(path)]
+    if path.suffix == ".bin" and path.is_file() and not path.with_suffix(".idx").exists():
+        raise DataError(f"{path} has no index beside it: if it holds raw tokens (nanoGPT, llm.c), add --dtype uint16")
     return [open_megatron(path.with_suffix("") if path.suffix in (".idx", ".bin") else path)]
 
 
@@ -78,6 +99,31 @@ def _open_datatrove(path: Path) -> TokenFile:
             " or its index is damaged, or they do not belong together"
         )
     return TokenFile(path, mapped(path, f"<u{size}"), _rising(ends))
+
+
+def import_command(path: str) -> str:
+    """How to make a dataset of the tokens in the .bin at `path`."""
+    dtype = "" if Path(path).with_suffix(".idx").exists() else "--dtype uint16 "
+    return f"growctl data import {shlex.quote(path)} {dtype}--tokenizer TOKENIZER --output DIR"
+
+
+def _open_raw(path: Path, dtype: RawType, end_of_text_id: int) -> TokenFile:
+    num_bytes = _file_bytes(path)
+    header = mapped(path, "<i4", count=3).tolist() if num_bytes >= LLM_C_BYTES else [0]
+    start, size = LLM_C_BYTES if header[0] in LLM_C else 0, np.dtype(dtype).itemsize
+    num_tokens, rest = divmod(num_bytes - start, size)
+    if not num_tokens or rest or (start and num_tokens != header[2]):
+        said = f", but its header says {header[2]:,} of them" if start else ""
+        raise DataError(
+            f"{path} has {num_bytes - start:,} bytes of {dtype} tokens, {size} bytes each{said}: it is empty, truncated"
+            " or of another --dtype"
+        )
+    tokens = mapped(path, np.dtype(dtype).newbyteorder("<"), start)
+    found = [first + np.flatnonzero(tokens[first:stop] == end_of_text_id) + 1 for first, stop in chunks(num_tokens)]
+    ends = np.concatenate(found)
+    if not len(ends):
+        ends = np.arange(PIECE_TOKENS, num_tokens, PIECE_TOKENS)
+    return TokenFile(path, tokens, np.union1d(ends, [num_tokens]), has_header=bool(start))
 
 
 def open_megatron(prefix: Path) -> TokenFile:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from model.errors import UserError
 from stages.corpus.encoding import encode_documents
 from stages.corpus.files import SourceFile
+from stages.corpus.location import nearest_beside
 from stages.corpus.records import BadRecord, read_records
 from stages.data.errors import DataError, reading
 from stages.data.spec import SourceSpec
@@ -70,7 +71,9 @@ def text_files(paths: Iterable[Path]) -> list[Path]:
         else:
             own = [path] if path.exists() else []
         if not own:
-            raise UserError(f"--text {path}: there is no such file, or no file in that folder; give a local one")
+            near = nearest_beside(str(path))
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise UserError(f"--text {path}: there is no such file, or no file in that folder; give a local one{hint}")
         files += own
     return files
 

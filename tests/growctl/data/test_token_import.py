@@ -120,6 +120,62 @@ def test_datatrove_files_become_shards_without_a_copy(tmp_path: Path, tokenizer:
     assert os.stat(tmp_path / "new/train/00001.ds").st_ino == os.stat(tmp_path / "trove/a.ds").st_ino
 
 
+def raw(path: Path, tokens: list[int], magic: int = 0, num_tokens: int | None = None) -> Path:
+    """Tokens of uint16 as nanoGPT writes them or, with `magic`, as llm.c does."""
+    header = np.zeros(256, "<i4")
+    header[:3] = magic, 1, len(tokens) if num_tokens is None else num_tokens
+    path.write_bytes((header.tobytes() if magic else b"") + np.array(tokens, "<u2").tobytes())
+    return path
+
+
+def test_raw_tokens_are_cut_after_each_end_of_text_and_copied_only_for_a_header(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    tokens = [token for document in encoded(TEXTS) for token in document]
+    begun = [0, *tokens[:-1]]  # as llm.c writes them: the end of text stands before each document
+    options = ("--dtype", "uint16", "--tokenizer", tokenizer.parent, "--validation-fraction", "0.1")
+    for name, path, documents in (
+        ("nanogpt", raw(tmp_path / "a.bin", tokens), encoded(TEXTS)),
+        ("llm.c", raw(tmp_path / "b.bin", begun, 20240520), [[0], *encoded(TEXTS)[:-1], encoded(TEXTS)[-1][:-1]]),
+    ):
+        out, _ = run_here("data", "import", path, *options, "--output", tmp_path / name, "--json")
+        assert len(json.loads(out)["linked_files"]) == (name == "nanogpt")
+        verify_dataset(tmp_path / name)
+        train, validation = (documents_in(tmp_path / name, split) for split in SPLITS)
+        assert train + validation == documents
+        assert len(validation) == 4
+
+
+def test_raw_tokens_without_an_end_of_text_are_cut_into_pieces(tmp_path: Path, tokenizer: Path) -> None:
+    train, validation = raw(tmp_path / "train.bin", [5] * 10_000), raw(tmp_path / "val.bin", [6] * 100)
+    given = ("--dtype", "uint16", "--tokenizer", tokenizer, "--output", tmp_path / "new")
+    out, _ = run_here("data", "import", train, *given, "--validation", validation)
+    assert "without <|endoftext|>, each document is a piece of the file" in out
+    assert [len(document) for document in documents_in(tmp_path / "new", "train")] == [4096, 4096, 1808]
+    assert documents_in(tmp_path / "new", "validation") == [[6] * 100]
+
+
+def test_raw_tokens_that_cannot_be_used_are_one_error(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "odd.bin").write_bytes(bytes(3))
+    (tmp_path / "empty.bin").touch()
+    raw(tmp_path / "high.bin", [5, 261, 0] * 200)
+    raw(tmp_path / "short.bin", [5, 0], 20240520, num_tokens=3)
+    (tmp_path / "texts").mkdir()
+    given = ("--tokenizer", tokenizer, "--output", tmp_path / "new")
+    for name, message in {
+        "odd.bin": "odd.bin has 3 bytes of uint16 tokens, 2 bytes each: it is empty, truncated or of another --dtype",
+        "empty.bin": "empty.bin has 0 bytes of uint16 tokens, 2 bytes each: it is empty, truncated",
+        "high.bin": "high.bin: token 1 is 261, but the tokenizer's ids go from 0 to 260",
+        "short.bin": "short.bin has 4 bytes of uint16 tokens, 2 bytes each, but its header says 3 of them",
+        "texts": "texts has no token files: no *.bin",
+    }.items():
+        _, err = run_here("data", "import", tmp_path / name, *given, "--dtype", "uint16", expect=2)
+        assert message in " ".join(err.split())
+    _, err = run_here("data", "import", tmp_path / "odd.bin", *given, expect=2)
+    assert "odd.bin has no index beside it: if it holds raw tokens (nanoGPT, llm.c), add --dtype uint16" in err
+    assert not (tmp_path / "new").exists()
+
+
 def test_without_hard_links_files_are_copied(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(18, "Invalid cross-device link")

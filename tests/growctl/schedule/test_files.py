@@ -207,6 +207,14 @@ def test_a_missing_file_lists_the_shipped_names(tmp_path: Path, monkeypatch: pyt
         assert message_of(load_schedule, reference) == f"{reference!r}: {comes_with}; did you mean 'quickstart'?"
 
 
+def test_the_nearest_file_beside_a_missing_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for name in ("shakespeare.yaml", "shakespeare.txt"):
+        (tmp_path / name).touch()
+    assert message_of(load_schedule, "../shak.yaml").endswith("wikitext; did you mean '../shakespeare.yaml'?")
+
+
 def test_an_unreadable_file_gives_one_line(tmp_path: Path) -> None:
     memory = Path("/proc/self/mem")  # exists, is not a folder, and not even root can read it
     if not memory.exists():

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -257,6 +258,17 @@ def test_a_file_that_holds_no_text_is_refused_by_name_with_what_to_do(tmp_path: 
         open_corpus(DataSpec(source=str(tmp_path / name)))
 
 
+@pytest.mark.parametrize(("others", "dtype"), [((), "--dtype uint16 "), (("train.idx",), "")])
+def test_a_bin_is_refused_with_the_command_that_imports_it(tmp_path: Path, others: tuple[str, ...], dtype: str) -> None:
+    for name in ("train.bin", *others):
+        (tmp_path / name).touch()
+    command = (
+        f"growctl data import {tmp_path}/train.bin {dtype}--tokenizer TOKENIZER --output DIR; then data.source=DIR"
+    )
+    with pytest.raises(DataError, match=re.escape(command)):
+        open_corpus(DataSpec(source=str(tmp_path / "train.bin")))
+
+
 def test_a_file_without_text_in_a_folder_may_be_left_out_and_json_there_is_text(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text("[1]")
     assert texts(DataSpec(source=str(tmp_path))) == ["[1]"]
@@ -272,8 +284,10 @@ def test_text_that_is_not_utf_8_is_an_error_that_names_the_line(
 ) -> None:
     content = b"=====\n" * 50_000 + b"caf\xe9\n" + b"=====\n" * 50_000
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(DataError, match=r"a\.txt\S* line 50,001 is not UTF-8 text \(byte 0xe9\)"):
+    with pytest.raises(DataError, match=r"a\.txt\S* line 50,001 is not UTF-8 text \(byte 0xe9\)") as error:
         read(DataSpec(source=str(tmp_path / name), document_separator=separator))
+    command = f"; if it is Latin-1, convert it: iconv -f latin1 -t utf-8 {tmp_path}/a.txt > NEW"
+    assert str(error.value).endswith("(byte 0xe9)" if name.endswith(".gz") else command)
 
 
 def test_an_error_while_reading_names_the_file(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def all_digests(directory: Path) -> dict[str, str]:
     imports = {"megatron": written, "datatrove": trained / "train/00000.ds"}
     for name, path in imports.items():
         output, file = directory / f"from {name}", trained / "tokenizer.json"
-        import_tokens([path], output, file, end_of_text="<|endoftext|>", validation_fraction=0.25)
+        import_tokens([path], output, str(file), end_of_text="<|endoftext|>", validation_fraction=0.25)
         found |= digests_of_dataset(f"{name} import", output) | digests_of_orders(f"{name} import", output)
 
     ingredients = [Ingredient("a", trained, 3.0), Ingredient("b", datasets["second"], 1.0, 1.5)]

@@ -3,8 +3,11 @@
 import fcntl
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
+from threading import Thread
 from typing import Any, get_args
 
 import numpy as np
@@ -122,6 +125,21 @@ def test_a_shard_that_goes_missing_is_one_error_that_names_it(served: tuple[WebS
     with pytest.raises(DataError, match=r"http://.*/web/validation/00000\.ds does not exist; upload it again"):
         TokenSplit(remote, "validation").read(0, 100)
     assert server.requests.total() == 1, "it was not asked again"
+
+
+def test_a_shard_missing_on_a_server_without_ranges_is_one_error_that_names_it(
+    served: tuple[WebServer, Path], tmp_path: Path
+) -> None:
+    serve = partial(SimpleHTTPRequestHandler, directory=tmp_path / "served")
+    (served[1] / "validation/00000.ds").unlink()
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/web"
+        remote = prepare(DataSpec(source=url), tmp_path / "datasets")
+        with pytest.raises(DataError, match=rf"^{url}/validation/00000\.ds does not exist; upload it again"):
+            TokenSplit(remote, "validation").read(0, 100)
+        assert len(TokenSplit(remote, "train").read(0, 100)) == 100
+        server.shutdown()
 
 
 @pytest.mark.parametrize("num_bytes", [1800 - 100, 1500])

@@ -67,8 +67,8 @@ def test_a_line_that_is_no_json_document_is_named(tmp_path: Path):
 
 def test_a_missing_file_and_an_empty_folder_are_named(tmp_path: Path):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(UserError, match=r"--text .*nowhere: there is no such file"):
-        text_files([tmp_path / "nowhere"])
+    with pytest.raises(UserError, match=r"--text .*folde: there is no such file.*; did you mean '.*/folder'\?"):
+        text_files([tmp_path / "folde"])
     with pytest.raises(UserError, match=r"--text .*folder: .*no file in that folder"):
         text_files([tmp_path / "folder"])
 
