@@ -106,6 +106,11 @@ def _checkpoint_at(place: Path) -> Path:
     for stage in reversed(stages):
         if (stage.final / MANIFEST_NAME).is_file():
             return stage.final
+    if (place / "config.json").is_file():
+        raise CheckpointError(
+            f"{place} is a Hugging Face folder (it has a config.json), which growctl cannot read; `growctl import` "
+            "reads checkpoints of the official TokenFormer code: see `growctl import official --help`"
+        )
     found = [path.parent for stage in stages for path in stage.manifests() if is_checkpoint_name(path.parent.name)]
     raise CheckpointError(
         f"{place} has no finished stage; name a checkpoint in it, such as {found[-1]}"

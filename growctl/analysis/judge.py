@@ -210,9 +210,14 @@ def alone(group: Group) -> Verdict:
 
 
 def training_command(groups: Sequence[Group], budget: float = 1.0) -> str:
-    """The command that trains the best size from scratch beside the ladders of `groups`, with `budget` among others."""
+    """The command that trains the best size from scratch beside the ladders of `groups`, with `budget` among others.
+
+    Empty if one of them was imported: its schedule and its data are elsewhere.
+    """
     budgets = ", ".join(f"{each:g}" for each in sorted({0.5, 1.0, 2.0, float(f"{budget:.2g}")}))
     ladders = [run for group in groups for run in group.ladder.runs.values() or [group.first]]
+    if any(RunPaths(run.directory).imported.exists() for run in ladders):
+        return ""
     runs_dir = ladders[0].directory.parent
     where = [] if runs_dir == Path("runs") else ["--runs-dir", str(runs_dir)]
     asked = shlex.join([f"controls=[{{kind: {BEST_SCRATCH}, budgets: [{budgets}]}}]", "--controls", *where])

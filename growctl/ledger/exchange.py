@@ -27,12 +27,14 @@ class LedgerExportDocument:
 
 
 def export_ledgers(ledgers: dict[str, Path], output: Path) -> LedgerExportDocument:
-    """Writes the work of `ledgers`, which are given by the name of the run, as a table: Parquet if `output` ends so,
-    else CSV.
+    """Writes the work of `ledgers`, which are given by the name of the run, as a table: CSV or Parquet, as
+    `output` ends.
 
-    A row has the columns of a WorkEntry, with the run and the stage that it belongs to. Raises UserError without the
-    package for Parquet, LedgerError for a ledger that cannot be read.
+    A row has the columns of a WorkEntry, with the run and the stage that it belongs to. Raises UserError for another
+    ending, or without the package for Parquet, LedgerError for a ledger that cannot be read.
     """
+    if output.suffix not in (".csv", ".parquet"):
+        raise UserError(f"--output {output}: must end in .csv or .parquet")
     rows = [row for name, path in ledgers.items() for row in _work(name, path)]
     if output.suffix == ".parquet":
         content = _parquet(rows)

@@ -121,7 +121,7 @@ class LedgerFile:
         Raises LedgerError if it is missing (read-only), BrokenLedger (a LedgerError) if it is damaged.
         """
         if read_only and not path.is_file():
-            raise LedgerError(f"{path}: there is no ledger here")
+            raise LedgerError(f"{path}: there is no ledger here; `growctl run` rebuilds it from metrics.jsonl")
         self.path, self.read_only = path, read_only
         self._last = (0, "")
         """Number and hash of the last row, while a transaction is open."""

@@ -76,7 +76,8 @@ def compare_sections(pair: Pair, a: RunReport, b: RunReport) -> list[Section]:
 def _verdict(verdict: Verdict, name: str, key: str) -> Iterator[Part]:
     claim, to_train = Paragraph(f"{name}: {verdict.claim}" if name else verdict.claim, "strong"), list[Part]()
     if verdict.missing:
-        to_train = [Paragraph(verdict.missing, "strong"), Listing("to train it:", verdict.command, is_command=True)]
+        to_train = [Paragraph(verdict.missing, "strong")]
+        to_train += [Listing("to train it:", verdict.command, is_command=True)] if verdict.command else []
     yield from (*to_train, claim) if verdict.missing == STRONGEST else (claim, *to_train)
     if verdict.ladder_side and verdict.opponent_side:
         yield _sides(verdict, verdict.ladder_side, verdict.opponent_side, key)

@@ -1,5 +1,6 @@
 """Shows the progress of a run: a live view on a terminal, plain lines elsewhere."""
 
+import re
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -222,7 +223,7 @@ class Screen:
         elif record["event"] == "train" and self._is_line_due():
             self.progress()
         elif record["event"] == "evaluation":
-            self.message(f"{at_step}: {evaluation_words(record)}")
+            self.evaluated(f"{at_step}: {evaluation_words(record)}")
         elif record["event"] == "anomaly":
             self.message(f"{at_step}: {anomaly_words(record)}")
         elif record["event"] == "trigger" and record["fired"] and record["slope"] is not None:
@@ -230,6 +231,10 @@ class Screen:
                 f"stage {plan.name} ends at step {record['step']}: its loss falls by {record['slope']:.2e} nats (units "
                 f"of the natural logarithm) per FLOP, less than {record['threshold']:.2e}"
             )
+
+    def evaluated(self, text: str) -> None:
+        """Prints the figures of an evaluation."""
+        self.message(text)
 
     def progress(self) -> None:
         """Prints a line of training progress."""
@@ -290,6 +295,12 @@ class LiveScreen(Screen):
     def stage_started(self, plan: StagePlan) -> None:
         self._phase = ""
         self.ladder.stages[plan.name].state = "starting"
+
+    def evaluated(self, text: str) -> None:
+        """Prints the figures of an evaluation; a line that is too long breaks after a comma or a colon."""
+        whole = re.sub("(?<![,:]) ", "\xa0", text)
+        lines = textwrap.wrap(whole, self.console.width, subsequent_indent="  ", break_on_hyphens=False)
+        self.message("\n".join(lines).replace("\xa0", " "))
 
     def progress(self) -> None:
         """Prints nothing: the view shows the progress."""

@@ -65,11 +65,13 @@ def find_runs(runs_dir: Path, names: Sequence[str] = ()) -> list[RunReport]:
 
 
 def find_ledgers(runs_dir: Path, names: Sequence[str] = ()) -> dict[str, Path]:
-    """The ledgers of the runs called `names`, or of all runs in `runs_dir`, by the name of the run.
+    """The ledgers of the runs called `names`, or of all that have begun in `runs_dir`, by the name of the run.
+
+    Such a ledger may be lost; whoever opens it says so.
 
     Raises RunNotFoundError for an unknown name or if there are no runs at all.
     """
-    paths = {run.directory.name: run.ledger for run in RunsPaths(runs_dir).runs_with_ledgers()}
+    paths = {run.directory.name: run.ledger for run in RunsPaths(runs_dir).all_runs() if run.has_begun()}
     if not paths:
         raise RunNotFoundError(f"there are no runs in {runs_dir} yet")
     _check_known(names, paths, runs_dir)

@@ -124,6 +124,14 @@ def test_a_run_without_a_finished_stage_names_what_its_newest_stage_has(runs):
         found("tiny", runs)
 
 
+def test_a_hugging_face_folder_is_named_as_such_with_what_import_reads(runs, tmp_path):
+    (tmp_path / "hub").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "hub" / name).write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match=r"hub is a Hugging Face folder .* `growctl import official --help`"):
+        found(str(tmp_path / "hub"), runs)
+
+
 def test_an_unfinished_directory_is_not_a_complete_checkpoint(runs):
     (runs / "tiny/stages/0-small/step_00000030").mkdir()
     with pytest.raises(CheckpointError, match="step_00000030 is not a complete checkpoint, and holds none"):

@@ -57,6 +57,13 @@ def test_the_command_exports_the_runs_that_it_is_given_to_a_new_file(runs: Path,
     assert f"{file} already exists" in err
 
 
+@pytest.mark.parametrize("name", ["costs.txt", "costs", "costs.csv.gz"])
+def test_a_file_that_is_neither_csv_nor_parquet_is_refused(runs: Path, tmp_path: Path, name: str) -> None:
+    _, err = run_here("ledger", "export", "--output", tmp_path / name, "--runs-dir", runs, expect=2)
+    assert err == f"growctl: --output {tmp_path / name}: must end in .csv or .parquet\n"
+    assert not (tmp_path / name).exists()
+
+
 def test_what_cannot_be_exported_leaves_nothing_behind(runs: Path, tmp_path: Path) -> None:
     file = tmp_path / "costs.csv"
     _, err = run_here("ledger", "export", "onee", "--output", str(file), "--runs-dir", str(runs), expect=2)

@@ -45,6 +45,17 @@ def test_one_report_shows_the_ledgers_of_two_machines(machines: tuple[Path, Path
     assert runs["quick"].notes == ("Its ledger was imported from elsewhere, so that it has no checkpoints here.",)
 
 
+def test_the_report_on_an_imported_ledger_prints_no_command_that_needs_its_schedule(
+    machines: tuple[Path, Path], tmp_path: Path
+) -> None:
+    for runs, has_command in ((machines[1], True), (tmp_path / "copy", False)):
+        if not has_command:
+            import_ledgers([machines[1]], runs)
+        out, _ = run_here("report", "quick", "--runs-dir", runs)
+        assert "The strongest opponent is missing" in out
+        assert ("to train it:" in out) is has_command
+
+
 def test_importing_again_brings_a_ledger_up_to_date(machines: tuple[Path, Path], tmp_path: Path) -> None:
     here = machines[0]
     run = FakeRun(tmp_path / "cluster", "growing", [SMALL, LARGE]).train(0, 1.42)

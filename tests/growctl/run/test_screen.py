@@ -58,3 +58,20 @@ def test_a_stage_starts_with_its_size_depth_batch_and_context() -> None:
     layers = plans[1].model.num_layers
     assert f" parameters in {layers} layer" in last
     assert f" of {batch.batch_size} x {batch.sequence_length} tokens, " in last
+
+
+EVALUATED = {"event": "evaluation", "step": 30, "point": "final", "loss": 4.22142, "perplexity": 68.13}
+
+
+def test_a_line_of_an_evaluation_breaks_between_its_figures_in_a_live_view_and_never_in_a_log() -> None:
+    [plan] = plan_run(ladder((20,)))
+    for terminal in (False, True):
+        screen, got = screen_of(width=80, terminal=terminal)
+        screen.run_started("quick", None, [plan])
+        screen.record(plan, EVALUATED | {"bits_per_byte": 4.1428})
+        *_, line = got.getvalue().partition("step 30: ")
+        assert line == (
+            "validation loss 4.22142, perplexity 68.130,\n  4.1428 bits/byte (final, float32)\n"
+            if terminal
+            else "validation loss 4.22142, perplexity 68.130, 4.1428 bits/byte (final, float32)\n"
+        )

@@ -166,6 +166,16 @@ def test_no_command_is_shown_for_lost_records_because_none_repairs_them(finished
     assert (status.state, status.resume_command) == ("damaged", None)
 
 
+def test_status_and_report_say_alike_that_a_ledger_is_lost(finished: HandMade) -> None:
+    (finished.directory / "ledger.db").unlink()
+    status = only(finished.directory.parent)
+    why = f"{finished.directory}/ledger.db: there is no ledger here; `growctl run` rebuilds it from metrics.jsonl"
+    assert (status.state, status.notes) == ("damaged", (why,))
+    for names in ([], ["tiny"]):
+        _, err = run_here("report", *names, "--runs-dir", finished.directory.parent, expect=2)
+        assert err == f"growctl: {why}\n"
+
+
 def test_a_truncated_ledger_is_damage(finished: HandMade) -> None:
     ledger = finished.directory / "ledger.db"
     ledger.write_bytes(ledger.read_bytes()[: ledger.stat().st_size // 2])
