@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,9 +15,8 @@ import pytest
 import torch
 
 from benchmarks.gpu.__main__ import Run
-from benchmarks.gpu.host_syncs import watched
 from benchmarks.gpu.kernels import calls
-from benchmarks.gpu.pattention import OUTPUTS, deviations, ours, products, random_inputs, saved_bytes, written_out
+from benchmarks.gpu.pattention import OUTPUTS, deviations, ours, products, random_inputs, written_out
 from benchmarks.gpu.section import SECTIONS, Section
 from benchmarks.gpu.settings import KERNELS, PAPER, TRIAL
 from benchmarks.gpu.timing import DeviceLost
@@ -122,89 +121,46 @@ def test_a_terminated_run_keeps_its_results_and_leaves_no_process(tmp_path, monk
     assert not processes_of(tmp_path)
 
 
-def test_a_signal_while_a_section_starts_leaves_no_process(tmp_path, monkeypatch) -> None:
-    start, children = subprocess.Popen, []
-
-    def signalled(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        children.append(start([sys.executable, "-c", "import time; time.sleep(600)"], **options))
-        signal.raise_signal(signal.SIGTERM)
-        return children[0]
-
-    monkeypatch.setattr(subprocess, "Popen", signalled)
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        with pytest.raises(SystemExit):
-            new_run(tmp_path, "device").section("device", 60.0, tmp_path)
-        assert children[0].poll() == -signal.SIGKILL
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        children[0].kill()
-
-
-def new_run(tmp_path: Path, *names: str, seconds: float = 10_000) -> Run:
-    return Run(list(names), tmp_path / "gpu.json", time.monotonic() + seconds, trial=True, note=None)
-
-
-def without_time(run: Run) -> None:
-    run.deadline = run.started
-
-
-def without_deepspeed(run: Run) -> None:
-    run.missing.append("deepspeed")
-
-
-def after_failed_kernels(run: Run) -> None:
-    run.document["sections"]["kernels"] = {"status": "failed", "failures": [], "rows": []}
-
-
 @pytest.mark.parametrize(
-    ("name", "prepare", "reason"),
+    ("name", "change", "reason"),
     [
-        ("device", without_time, "no time is left"),
-        ("zero", without_deepspeed, "there is no module deepspeed"),
-        ("training_triton", after_failed_kernels, "the triton kernels failed in section kernels"),
+        ("device", lambda run: setattr(run, "deadline", run.started), "no time is left"),
+        ("zero", lambda run: run.missing.append("deepspeed"), "there is no module deepspeed"),
+        (
+            "training_triton",
+            lambda run: run.document["sections"].update(kernels={"status": "failed"}),
+            "the triton kernels failed in section kernels",
+        ),
     ],
 )
-def test_a_section_that_cannot_run_is_skipped_with_a_reason(tmp_path, name, prepare, reason) -> None:
-    run = new_run(tmp_path, name)
-    prepare(run)
+def test_a_section_that_cannot_run_is_skipped_with_a_reason(tmp_path, name, change, reason) -> None:
+    run = Run([name], tmp_path / "gpu.json", time.monotonic() + 10_000, trial=True, note=None)
+    change(run)
     run.measure(run.section)
     told = json.loads((tmp_path / "gpu.json").read_text())
     assert told["sections"][name] == {"status": "skipped", "reason": reason}
     assert run.exit_code() == 1
 
 
-def new_section(tmp_path: Path, seconds: float = 10_000) -> Section:
-    return Section(TRIAL, CPU, time.monotonic() + seconds, tmp_path / "found.json")
+def test_a_case_that_fails_is_recorded_and_the_next_one_runs_unless_the_device_is_lost(tmp_path) -> None:
+    def fails(error: Exception) -> dict[str, Any]:
+        raise error
 
-
-def test_a_case_that_fails_is_recorded_and_the_next_one_runs(tmp_path) -> None:
-    section = new_section(tmp_path)
-
-    def fails() -> dict[str, Any]:
-        raise ValueError("not this way")
-
-    assert section.case(fails, size=1) is None
+    section = Section(TRIAL, CPU, time.monotonic() + 10_000, tmp_path / "found.json")
+    assert section.case(partial(fails, ValueError("not this way")), size=1) is None
     assert section.case(lambda: {"found": 3}, size=2) == {"size": 2, "found": 3}
-    told = json.loads((tmp_path / "found.json").read_text())
-    (failure,) = told["failures"]
-    assert (failure["size"], failure["error"]) == (1, "ValueError: not this way")
-    assert failure["where"][-1].endswith(" fails")
-    assert told["rows"] == [{"size": 2, "found": 3}]
-
-
-def test_a_cuda_error_ends_its_section(tmp_path) -> None:
-    def lost() -> dict[str, Any]:
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
     with pytest.raises(DeviceLost):
-        new_section(tmp_path).case(lost, size=1)
-    assert "illegal memory access" in (tmp_path / "found.json").read_text()
-
-
-def test_a_case_without_remaining_time_is_skipped(tmp_path) -> None:
-    assert new_section(tmp_path, seconds=-1).case(dict, size=1) is None
-    assert json.loads((tmp_path / "found.json").read_text())["skipped"] == [{"size": 1}]
+        section.case(partial(fails, RuntimeError("CUDA error: an illegal memory access was encountered")), size=3)
+    section.deadline = time.monotonic()
+    assert section.case(dict, size=4) is None
+    told = json.loads((tmp_path / "found.json").read_text())
+    assert [(failure["size"], failure["error"].partition(":")[0]) for failure in told["failures"]] == [
+        (1, "ValueError"),
+        (3, "RuntimeError"),
+    ]
+    assert told["failures"][0]["where"][-1].endswith(" fails")
+    assert told["rows"] == [{"size": 2, "found": 3}]
+    assert told["skipped"] == [{"size": 4}]
 
 
 def test_models_are_those_of_the_shipped_schedule_its_controls_and_every_kernel() -> None:
@@ -224,20 +180,3 @@ def test_the_forms_compute_the_same_function_and_the_floor_has_its_shapes() -> N
     wide = type(inputs)(*(tensor.double() for tensor in inputs))
     assert max(deviations(ours(wide)(wide), tuple(g.float() for g in written_out(wide))).values()) < 1e-6
     assert [one.shape for one in products(inputs)] == [other.shape for other in written_out(inputs)]
-
-
-def test_bytes_kept_for_backward_exclude_the_inputs() -> None:
-    inputs = random_inputs(32, 16, 50, CPU)
-    scores, norms = 2 * 32 * 50, 4 * 32
-    assert saved_bytes(ours(inputs), inputs) == scores + norms
-    assert saved_bytes(written_out, inputs) >= 3 * scores
-
-
-def test_waits_are_counted_by_the_line_that_waits() -> None:
-    with watched(CPU) as places:
-        for _ in range(3):
-            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
-        warnings.warn("something else", stacklevel=1)
-    ((place, count),) = places.items()
-    assert count == 3
-    assert "test_waits_are_counted_by_the_line_that_waits" in place

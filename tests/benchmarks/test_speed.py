@@ -67,14 +67,3 @@ def test_a_run_is_watched_up_to_its_first_step_and_then_stopped(tmp_path, own_en
 def test_a_run_that_fails_ends_the_benchmark_with_its_reason(tmp_path, own_environment) -> None:
     with TrainingGuard.rejection(), pytest.raises(RuntimeError, match=r"ended with exit code 2 before .*nowhere"):
         start_up.first_step("nowhere", tmp_path, "never")
-
-
-def test_start_up_has_medians_without_the_first_run_and_names_heavy_imports(tmp_path, monkeypatch) -> None:
-    seconds = iter([9.0, 1.0, 2.0, 4.0])
-    monkeypatch.setattr(start_up.subprocess, "run", lambda *_, **__: None)
-    monkeypatch.setattr(start_up, "whole", lambda command: {"seconds": 0.5})
-    monkeypatch.setattr(start_up, "first_step", lambda *_: {"seconds": next(seconds), "worker_seconds": 0.5})
-    monkeypatch.setattr(start_up, "help_imports", lambda: ["os", "rich", "rich.console", "typer"])
-    found = start_up.measured("quickstart", tmp_path, repetitions=3)
-    assert found["median_seconds"] == {"python": 0.5, "help": 0.5, "plan": 0.5, "first_step": 2.0}
-    assert found["help_imports"] == {"modules": 4, "packages": ["rich", "typer"], "heavy": ["rich"]}

@@ -5,89 +5,94 @@ Run by `make test-services`. Needs root, for network namespaces; skips by name e
 
 import argparse
 import importlib
-import pkgutil
+import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
-import tests.services
-from tests.services.namespaces import refusal, run_in_namespaces
-from tests.services.service import Service, run_checks, skipped
-from tests.services.table import markdown, print_table
+from tests.services.service import Service, markdown, run_checks, skipped
 
+SERVICES = ("hostfile", "object_store", "slurm")
+"""The modules of this package that offer a SERVICE."""
 
-def services() -> dict[str, Service]:
-    """Every service by the name of its module."""
-    found = [module.name for module in pkgutil.iter_modules(tests.services.__path__)]
-    names = [name for name in found if name != "__main__" and not name.startswith("test_")]
-    modules = {name: importlib.import_module(f"tests.services.{name}") for name in names}
-    return {name: module.SERVICE for name, module in modules.items() if hasattr(module, "SERVICE")}
+NAMESPACES = ("unshare", "--net", "--uts", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""A network with nothing but a loopback device, and processes that the kernel ends with the first of them."""
+
+FIRST_PROCESS = 'mount -t tmpfs -o mode=755 none /run && ip link set lo up && "$@"; exit $?'
+"""A shell, which waits for orphans too: a Python as the first process would leave zombies, which look alive."""
 
 
 def main() -> int:
     """Runs the checks. Returns the exit code: 1 if one failed."""
-    known = services()
     parser = argparse.ArgumentParser(
         prog="python -m tests.services", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"services to try: {', '.join(known)}; default: all")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"services to try: {', '.join(SERVICES)}; default: all"
+    )
     parser.add_argument("--only", default="", metavar="TEXT", help="run the checks with this in their names alone")
-    parser.add_argument("--docs", action="store_true", help="print the table in Markdown too, for docs/clusters.md")
     parser.add_argument("--keep", action="store_true", help="keep the services' files, also if every check passed")
     parser.add_argument("--inside", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if unknown := sorted(set(options.names) - known.keys()):
-        parser.error(f"no service {', '.join(unknown)}; there are {', '.join(known)}")
-    chosen = {
-        name: replace(service, checks=tuple(check for check in service.checks if options.only in check[0]))
-        for name, service in known.items()
-        if name in options.names or not options.names
-    }
+    if unknown := sorted(set(options.names) - set(SERVICES)):
+        parser.error(f"no service {', '.join(unknown)}; there are {', '.join(SERVICES)}")
+    chosen = {}
+    for name in options.names or SERVICES:
+        service: Service = importlib.import_module(f"tests.services.{name}").SERVICE
+        chosen[name] = replace(service, checks={n: check for n, check in service.checks.items() if options.only in n})
     if options.inside:
-        return _run(chosen, options.inside, options.docs)
-    if reason := refusal():
-        print_table([result for service in chosen.values() for result in skipped(service, reason)])
+        return _run(chosen, options.inside)
+    if reason := _refusal():
+        print(markdown([result for service in chosen.values() for result in skipped(service, reason)]))
         return 0
     return _run_inside(sys.argv[1:], options.keep)
 
 
+def _refusal() -> str | None:
+    """Why this machine cannot run a command in namespaces; None if it can."""
+    if os.geteuid() != 0:
+        return "needs root, to start daemons in namespaces"
+    for program in ("unshare", "ip", "mount"):
+        if shutil.which(program) is None:
+            return f"needs {program}: apt-get install util-linux iproute2 mount"
+    tried = subprocess.run([*NAMESPACES, "true"], capture_output=True, text=True, check=False)
+    return f"cannot create namespaces: {tried.stderr.strip()}" if tried.returncode else None
+
+
 def _run_inside(arguments: list[str], keep: bool) -> int:
     """Runs this script again in namespaces of its own. Removes the services' files if every check passed."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="growctl-services-"))  # short: paths of sockets may have 107 characters
     folder.chmod(0o755)  # services with users of their own
-    code = 0
+    again = [sys.executable, "-m", "tests.services", "--inside", str(folder), *arguments]
+    process = subprocess.Popen([*NAMESPACES, "sh", "-c", FIRST_PROCESS, "sh", *again], start_new_session=True)
     try:
-        code = run_in_namespaces([sys.executable, "-m", "tests.services", "--inside", str(folder), *arguments])
+        code = process.wait()
     except KeyboardInterrupt:
         print("interrupted: every service is stopped", file=sys.stderr)
         code = 130
     finally:
-        if keep or code not in (0, 130):
-            print(f"the services' files are in {folder}")
-        else:
-            shutil.rmtree(folder)
+        process.kill()  # and, by --kill-child, everything in the namespaces
+        process.wait()
+    if keep or code not in (0, 130):
+        print(f"the services' files are in {folder}")
+    else:
+        shutil.rmtree(folder)
     return code
 
 
-def _run(chosen: dict[str, Service], folder: Path, docs: bool) -> int:
+def _run(chosen: dict[str, Service], folder: Path) -> int:
     results = []
     for name, service in chosen.items():
         (folder / name).mkdir()
         results += run_checks(service, folder / name)
-    print_table(results)
-    if docs:
-        print(markdown(results))
+    print(markdown(results))
     return int(any(result.outcome == "failed" for result in results))
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
 import json
 import os
+import re
 import secrets
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,10 +15,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.checkpoint.manifest import read_manifest
-from stages.data.dataset import read_dataset_manifest
+from stages.data.dataset import DatasetManifest, read_dataset_manifest
 from stages.metrics import read_metrics
-from tests.growctl.runs import TEXT
-from tests.services.processes import background, output_of, wait_until
+from tests.growctl.runs import SCHEDULE, TEXT
+from tests.services.processes import background, message_in, output_of, wait_until
 from tests.services.service import Service
 from tests.web_server import FAULTS, WebServer, server_at
 
@@ -30,21 +31,9 @@ FOLDER = f"s3://{OURS}/python"
 NOWHERE = "http://127.0.0.1:9"
 """An endpoint on which nothing listens."""
 
+FORBIDDEN = "(403)"
 NUM_SETUP_REQUESTS = 4
 """Requests before moto checks permissions, as many as `_make_user` sends."""
-
-SCHEDULE = f"""
-seed: 3
-data: {{source: "{FOLDER}", vocab_size: 300, validation_fraction: 0.2}}
-model: {{num_layers: 1, hidden_size: 32, num_heads: 2}}
-stages:
-  - {{name: small, attention_tokens: 8, ffn_tokens: 16, train_steps: 10}}
-  - {{name: large, attention_tokens: 16, ffn_tokens: 32, train_steps: 10}}
-training: {{sequence_length: 32, batch_size: 8, log_every: 5, precision: fp32}}
-learning_rate: {{peak: 5e-3, warmup_steps: 2}}
-evaluation: {{max_sequences: 32}}
-launch: {{devices: 1}}
-"""
 
 
 @dataclass(frozen=True)
@@ -80,24 +69,6 @@ class Store:
         command = [sys.executable, "-m", "growctl.cli.app", *map(str, words)]
         return output_of(command, self.variables(**others), code=code)
 
-    def refusal(self, source: str, *expected: str, **others: str) -> str:
-        """The first sentence of growctl's only message about a source that it cannot prepare.
-
-        Fails unless the message has all of `expected`, and if anything but a lock and a log is left behind.
-        """
-        with TemporaryDirectory(dir=self.folder) as runs:
-            override = f"data.source={source}"
-            printed = self.growctl("prepare", self.schedule, override, "--runs-dir", runs, code=2, **others)
-            left = [
-                path.name for path in Path(runs).rglob("*") if path.is_file() and path.suffix not in (".lock", ".txt")
-            ]
-        assert "Traceback" not in printed, printed
-        assert printed.count("growctl: ") == 1, f"not one message: {printed}"
-        assert not left, f"left behind: {left}"
-        message = printed[printed.index("growctl: ") :].removeprefix("growctl: ").strip()
-        assert all(text in message for text in expected), message
-        return message.partition(". ")[0]
-
 
 def _version() -> str:
     return ", ".join(f"{name} {version(name)}" for name in ("moto", "s3fs", "botocore"))
@@ -113,7 +84,8 @@ def _start(folder: Path) -> Iterator[Store]:
     with background(command, folder / "moto.log", variables):
         wait_until(lambda: _listens(port), "the object store listens")
         store = Store(folder, f"http://127.0.0.1:{port}", *_make_user(f"http://127.0.0.1:{port}"))
-        store.schedule.write_text(SCHEDULE)
+        schedule = SCHEDULE.replace(f'source: {TEXT}, include: "*.py"', f'source: "{FOLDER}"')
+        store.schedule.write_text(re.sub("train_steps: [36]0", "train_steps: 10", schedule))
         _fill(_client("s3", store.endpoint, store.key, store.secret))
         yield store
 
@@ -167,17 +139,14 @@ def _fill(client: Any) -> None:
 
 def _trains_on_a_folder(store: Store) -> str:
     """The same texts in a folder give the same tokens."""
-    runs = store.folder / "runs"
+    runs, local = store.folder / "runs", store.folder / "python"
     store.growctl("run", store.schedule, "--runs-dir", runs)
-    final = read_manifest(runs / "tiny/stages/1-large/final")
-    local = store.folder / "python"
     local.mkdir()
     for name, text in _texts().items():
         (local / name).write_text(text)
     store.growctl("prepare", store.schedule, f"data.source={local}", "--runs-dir", store.folder / "local")
-    (dataset,) = (store.folder / "local/.datasets").glob("*/manifest.json")
-    same = read_dataset_manifest(dataset.parent).fingerprint == final.dataset_fingerprint
-    assert same, "the dataset differs from that of the same local files"
+    found = read_manifest(runs / "tiny/stages/1-large/final").dataset_fingerprint
+    assert _dataset(store.folder / "local").fingerprint == found, "the dataset differs from that of local files"
     return f"{len(_texts())} files prepared and trained on; the same dataset as from local files"
 
 
@@ -186,13 +155,16 @@ def _trains_on_json_lines(store: Store) -> str:
     runs = store.folder / "lines"
     command = ("run", store.schedule, f"data.source=s3://{OURS}/lines", "--runs-dir", runs)
     store.growctl(*command, "--until", "small")
-    (dataset,) = (runs / ".datasets").glob("*/manifest.json")
-    splits = read_dataset_manifest(dataset.parent).splits
-    num_documents = sum(split.num_documents for split in splits.values())
+    num_documents = sum(split.num_documents for split in _dataset(runs).splits.values())
     assert num_documents == len(_texts()), f"{num_documents} documents"
     store.growctl(*command, AWS_ENDPOINT_URL=NOWHERE)
     read_manifest(runs / "tiny/stages/1-large/final")
     return f"{num_documents} documents prepared and trained on; resumed while the store was unreachable"
+
+
+def _dataset(runs: Path) -> DatasetManifest:
+    (manifest,) = (runs / ".datasets").glob("*/manifest.json")
+    return read_dataset_manifest(manifest.parent)
 
 
 def _prepares_again_only_what_changed(store: Store) -> str:
@@ -209,38 +181,21 @@ def _prepares_again_only_what_changed(store: Store) -> str:
     return "unchanged files are reused; a new file is noticed"
 
 
-def _forbidden_bucket(store: Store) -> str:
-    return store.refusal(f"s3://{PRIVATE}/texts", f"s3://{PRIVATE}/texts", "403 Forbidden", "AWS_ACCESS_KEY_ID")
+def _refused(source: str, *expected: str, **variables: str) -> Callable[[Store], str]:
+    """A check that growctl refuses a source with a message that has all of `expected`, and leaves nothing behind."""
 
+    def check(store: Store) -> str:
+        with TemporaryDirectory(dir=store.folder) as runs:
+            command = ("prepare", store.schedule, f"data.source={source}", "--runs-dir", runs)
+            printed = store.growctl(*command, code=2, **variables)
+            files = [path for path in Path(runs).rglob("*") if path.is_file()]
+        left = [path.name for path in files if path.suffix not in (".lock", ".txt")]
+        assert not left, f"left behind: {left}"
+        message = message_in(printed)
+        assert all(text in message for text in expected), message
+        return message.partition(". ")[0]
 
-def _unknown_key(store: Store) -> str:
-    return store.refusal(FOLDER, "403 Forbidden", "AWS_ACCESS_KEY_ID", AWS_ACCESS_KEY_ID="AKIAUNKNOWNUNKNOWN12")
-
-
-def _wrong_secret(store: Store) -> str:
-    return store.refusal(FOLDER, "403 Forbidden", "AWS_ACCESS_KEY_ID", AWS_SECRET_ACCESS_KEY="not-the-secret")
-
-
-def _no_credentials(store: Store) -> str:
-    absent = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
-    return store.refusal(FOLDER, "Unable to locate credentials", "AWS_ACCESS_KEY_ID", **absent)
-
-
-def _missing_object(store: Store) -> str:
-    return store.refusal(f"s3://{OURS}/absent.jsonl", f"'s3://{OURS}/absent.jsonl' does not exist")
-
-
-def _missing_bucket(store: Store) -> str:
-    """S3 does not tell a user without the right to list all buckets whether a bucket exists."""
-    return store.refusal("s3://no-such-bucket/texts", "'s3://no-such-bucket/texts' cannot be read", "403 Forbidden")
-
-
-def _broken_line(store: Store) -> str:
-    return store.refusal(f"s3://{OURS}/broken", "python.jsonl line 33 is not JSON")
-
-
-def _absent_endpoint(store: Store) -> str:
-    return store.refusal(FOLDER, NOWHERE, "AWS_ENDPOINT_URL", AWS_ENDPOINT_URL=NOWHERE)
+    return check
 
 
 def _keeps_no_secret(store: Store) -> str:
@@ -280,19 +235,24 @@ SERVICE = Service(
     install="pip install 'moto[server]' s3fs",
     version=_version,
     start=_start,
-    checks=(
-        ("a folder of text", _trains_on_a_folder),
-        ("JSON lines", _trains_on_json_lines),
-        ("tokens in the store, with faults", _trains_on_remote_tokens),
-        ("reuse of a dataset", _prepares_again_only_what_changed),
-        ("a bucket without permission", _forbidden_bucket),
-        ("an unknown key", _unknown_key),
-        ("a wrong secret", _wrong_secret),
-        ("no credentials", _no_credentials),
-        ("a missing object", _missing_object),
-        ("a missing bucket", _missing_bucket),
-        ("a broken line of JSON", _broken_line),
-        ("an endpoint that is not there", _absent_endpoint),
-        ("no secret on disk", _keeps_no_secret),
-    ),
+    checks={
+        "a folder of text": _trains_on_a_folder,
+        "JSON lines": _trains_on_json_lines,
+        "tokens in the store, with faults": _trains_on_remote_tokens,
+        "reuse of a dataset": _prepares_again_only_what_changed,
+        "a bucket without permission": _refused(f"s3://{PRIVATE}/texts", f"s3://{PRIVATE}/texts", FORBIDDEN),
+        "an unknown key": _refused(FOLDER, FORBIDDEN, AWS_ACCESS_KEY_ID="AKIAUNKNOWNUNKNOWN12"),
+        "a wrong secret": _refused(FOLDER, FORBIDDEN, AWS_SECRET_ACCESS_KEY="not-the-secret"),
+        "no credentials": _refused(
+            FOLDER, "Unable to locate credentials", AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY=""
+        ),
+        "a missing object": _refused(f"s3://{OURS}/absent.jsonl", f"'s3://{OURS}/absent.jsonl' does not exist"),
+        # S3 does not tell a user without the right to list all buckets whether a bucket exists.
+        "a missing bucket": _refused(
+            "s3://no-such-bucket/texts", "'s3://no-such-bucket/texts' cannot be read", FORBIDDEN
+        ),
+        "a broken line of JSON": _refused(f"s3://{OURS}/broken", "python.jsonl line 33 is not JSON"),
+        "an endpoint that is not there": _refused(FOLDER, NOWHERE, AWS_ENDPOINT_URL=NOWHERE),
+        "no secret on disk": _keeps_no_secret,
+    },
 )

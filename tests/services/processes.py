@@ -78,3 +78,10 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_S
         assert time.monotonic() - began < seconds, f"waited {seconds:.0f} s in vain: {what}"
         time.sleep(0.1)
     return time.monotonic() - began
+
+
+def message_in(printed: str) -> str:
+    """growctl's error message, its only one."""
+    assert "Traceback" not in printed, printed[-2000:]
+    assert printed.count("growctl: ") == 1, f"not one message: {printed[-2000:]}"
+    return printed.partition("growctl: ")[2].partition("\n")[0]

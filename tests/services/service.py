@@ -1,8 +1,7 @@
-"""What the script knows of a service, and how it runs the service's checks.
+"""What the script knows of a service, how it runs the service's checks, and the table of their results.
 
-A module of this package offers a service as `SERVICE`. Everything runs in a network namespace that has only its
-loopback device, and in a process namespace that ends with the script (namespaces.py): services may use any port, and
-no process outlives the script.
+Everything runs in a network namespace that has only its loopback device, and in a process namespace that ends with the
+script: services may use any port, and no process outlives the script.
 """
 
 import importlib.util
@@ -11,20 +10,17 @@ import shutil
 import textwrap
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-PROGRAM_FOLDERS = ("/usr/sbin", "/sbin")
-"""Where Debian installs daemons; not on every user's PATH."""
+from growctl.text.formatting import duration
 
 MOST_CHARACTERS = 300
 """Of a failure's message, in the table; all of it is in the file failures.txt."""
-
-Outcome = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -33,10 +29,8 @@ class Service:
 
     name: str
     programs: tuple[str, ...]
-    """The programs that it needs, looked for on PATH and in PROGRAM_FOLDERS."""
-
     modules: tuple[str, ...]
-    """The Python modules that it needs."""
+    """The programs and Python modules that it needs."""
 
     install: str
     """The command that installs both."""
@@ -47,8 +41,8 @@ class Service:
     start: Callable[[Path], AbstractContextManager[Any]]
     """Starts the service with all its files in a folder, yields what the checks need, and stops the service."""
 
-    checks: tuple[tuple[str, Callable[[Any], str]], ...]
-    """Each check's name and function. It returns one short line of what was seen, or raises AssertionError."""
+    checks: Mapping[str, Callable[[Any], str]]
+    """By name. A check returns one short line of what it saw, or raises AssertionError."""
 
     def missing(self) -> list[str]:
         """The programs and modules that this machine lacks."""
@@ -63,7 +57,7 @@ class Result:
     service: str
     version: str
     check: str
-    outcome: Outcome
+    outcome: Literal["passed", "failed", "skipped"]
     seen: str
     """What the check saw, why it failed, or why it was skipped."""
 
@@ -71,27 +65,22 @@ class Result:
 
 
 def search_path() -> str:
-    """PATH with the folders of daemons."""
-    return os.pathsep.join([os.environ.get("PATH", os.defpath), *PROGRAM_FOLDERS])
+    """PATH with the folders of Debian's daemons, which are not on every user's PATH."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
 def skipped(service: Service, reason: str) -> list[Result]:
     """The results of every check of a service that cannot run here."""
-    say(f"{service.name}: skipped: {reason}")
-    return [Result(service.name, "-", name, "skipped", reason) for name, _ in service.checks]
+    print(f"{service.name}: skipped: {reason}", flush=True)
+    return [Result(service.name, "-", name, "skipped", reason) for name in service.checks]
 
 
 def run_checks(service: Service, folder: Path) -> list[Result]:
     """Starts a service in `folder`, runs every check, and stops the service. Prints progress."""
     if missing := service.missing():
         return skipped(service, f"needs {', '.join(missing)}: {service.install}")
-    version = service.version()
-    say(f"{service.name}: starting {version} in {folder}")
-    manager = service.start(folder)
-    running: list[Any] = []
-
-    def checked(name: str, check: Callable[[], str]) -> Result:
-        return _checked(service.name, version, name, check, folder)
+    checked = partial(_checked, service.name, service.version(), folder)
+    manager, running = service.start(folder), list[Any]()
 
     def starts() -> str:
         running.append(manager.__enter__())
@@ -104,16 +93,16 @@ def run_checks(service: Service, folder: Path) -> list[Result]:
     first = checked("starts", starts)
     if first.outcome == "failed":
         return [first]
-    results = [checked(name, partial(check, running[0])) for name, check in service.checks]
+    results = [checked(name, partial(check, running[0])) for name, check in service.checks.items()]
     last = checked("stops", stops)
     return [*results, last] if last.outcome == "failed" else results
 
 
-def _checked(service: str, version: str, name: str, check: Callable[[], str], folder: Path) -> Result:
+def _checked(service: str, version: str, folder: Path, name: str, check: Callable[[], str]) -> Result:
     """The result of one check. The traceback of a failure goes into `folder`."""
-    say(f"{service}: {name} ...")
+    print(f"{service}: {name} ...", flush=True)
     began = time.monotonic()
-    outcome: Outcome = "passed"
+    outcome: Literal["passed", "failed"] = "passed"
     try:
         seen = check()
     except Exception as error:
@@ -122,10 +111,16 @@ def _checked(service: str, version: str, name: str, check: Callable[[], str], fo
         with (folder / "failures.txt").open("a") as file:
             file.write(f"{name}\n{traceback.format_exc()}\n")
     result = Result(service, version, name, outcome, seen, time.monotonic() - began)
-    say(f"{service}: {name}: {outcome} after {result.seconds:.0f} s: {seen}")
+    print(f"{service}: {name}: {outcome} after {result.seconds:.0f} s: {seen}", flush=True)
     return result
 
 
-def say(text: str) -> None:
-    """Prints a line of progress."""
-    print(text, flush=True)
+def markdown(results: Sequence[Result]) -> str:
+    """The versions and a row for each check, as docs/clusters.md shows them."""
+    versions = dict.fromkeys(f"{result.service}: {result.version}." for result in results if result.version != "-")
+    lines = [*versions, "", "| service | check | result | time |", "|---|---|---|---|"]
+    for result in results:
+        seen = result.seen if result.outcome == "passed" else f"{result.outcome}: {result.seen}"
+        cells = (result.service, result.check, seen, duration(result.seconds))
+        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    return "\n".join(lines)

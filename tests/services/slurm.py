@@ -17,13 +17,13 @@ def a_ladder_as_one_job(cluster: Cluster) -> str:
     cluster.wait_for_step("one_job", "0-small", 5)
     status = cluster.status("one_job")
     assert (status["state"], status["host"], status["jobs"]) == ("running", "node1", {"tiny": job}), status
-    told = cluster.run("one_job", code=2)
+    told = cluster.submitted("run", "one_job", code=2)
     assert f"this run already has jobs: {job} (tiny, RUNNING)" in told, told
     found = cluster.wait_for(job, "COMPLETED")
     assert found["NumNodes"] == "2", found
     _check_same(cluster.folder / "one_job/tiny", cluster.two_ranks)
     assert cluster.status("one_job")["state"] == "finished"
-    assert "there is nothing to submit" in cluster.run("one_job")
+    assert "there is nothing to submit" in cluster.submitted("run", "one_job")
     return "2 nodes; a second `growctl run` submitted nothing; the same bits as without SLURM"
 
 
@@ -33,7 +33,7 @@ def a_job_per_stage(cluster: Cluster) -> str:
     small, large = cluster.submit("stages", *launch)
     status = cluster.status("stages")
     assert (status["state"], status["jobs"]) == ("not started", {"tiny.small": small, "tiny.large": large}), status
-    told = cluster.run("stages", *launch, code=2)
+    told = cluster.submitted("run", "stages", *launch, code=2)
     assert f"{small} (tiny.small, PENDING), {large} (tiny.large, PENDING)" in told, told
     assert cluster.job(large)["Dependency"] == f"afterok:{small}(unfulfilled)", cluster.job(large)
     cluster.slurm("scancel", urgent)
@@ -73,11 +73,6 @@ def preemption(cluster: Cluster, partition: str, name: str) -> str:
     _check_same(cluster.folder / name / "tiny", cluster.two_ranks)
     signalled = "the runner" if "stopping: the workers save first" in cluster.log(job) else "the workers alone"
     return f"SLURM signalled {signalled}; saved at step {step}, resumed; the same bits as without SLURM"
-
-
-def preemption_with_a_warning(cluster: Cluster) -> str:
-    cluster.add_scheduler_parameter("preempt_send_user_signal")  # later: PreemptParameters=send_user_signal
-    return preemption(cluster, "grace", "warned")
 
 
 def a_node_dies(cluster: Cluster) -> str:
@@ -157,7 +152,7 @@ def scancel(cluster: Cluster) -> str:
 def a_sweep(cluster: Cluster) -> str:
     """Of three runs, at most two at once, one is warned and one cancelled; another command trains that one."""
     launch = ("launch.slurm.job=stage", "launch.nodes=[1,2]", "launch.slurm.array_limit=2", "seed=3,4,5")
-    told = cluster.sweep("sweep", *launch, seconds_per_step=1.0)
+    told = cluster.submitted("sweep", "sweep", *launch, seconds_per_step=1.0)
     jobs = re.findall(r"job (\d+): tiny-seed-", told)
     small, large = jobs[0::2], jobs[1::2]
     assert len(jobs) == 6, told
@@ -169,7 +164,7 @@ def a_sweep(cluster: Cluster) -> str:
     states = {run["name"]: (run["state"], run["jobs"]) for run in cluster.statuses("sweep")}
     own_jobs = {"tiny-seed-4.small": small[1], "tiny-seed-4.large": large[1]}
     assert states["tiny-seed-4"] == ("running", own_jobs), states
-    told = cluster.sweep("sweep", *launch)
+    told = cluster.submitted("sweep", "sweep", *launch)
     assert f"tiny-seed-5: this run already has jobs: {small[2]} (tiny-seed-5.small, PENDING), {large[2]}" in told, told
     cluster.slurm("scancel", "--signal=USR2", "--batch", small[0])  # as before its time limit
     cluster.slurm("scancel", small[1])
@@ -180,7 +175,7 @@ def a_sweep(cluster: Cluster) -> str:
     assert "stage small: resuming from step_" in cluster.log(small[0]), cluster.log(small[0])
     _check_same(cluster.folder / "sweep/tiny-seed-3", cluster.one_rank_then_two)
     assert [run["state"] for run in cluster.statuses("sweep")] == ["finished", "stopped", "finished"]
-    told = cluster.sweep("sweep", *launch)
+    told = cluster.submitted("sweep", "sweep", *launch)
     again = re.findall(r"job (\d+): tiny-seed-4", told)
     assert len(again) == 2, told
     cluster.wait_for(again[-1], "COMPLETED")
@@ -213,7 +208,7 @@ def _alone(check: Callable[[Cluster], str], cluster: Cluster) -> str:
     return check(cluster)
 
 
-CHECKS: dict[str, Callable[[Cluster], str]] = {
+_CHECKS: dict[str, Callable[[Cluster], str]] = {
     "a ladder as one job": a_ladder_as_one_job,
     "one job per stage": a_job_per_stage,
     "a sweep": a_sweep,
@@ -224,7 +219,6 @@ CHECKS: dict[str, Callable[[Cluster], str]] = {
     "a node is set down": a_node_is_set_down,
     "jobs reach their time limit": an_expired_job,
     "scancel": scancel,
-    "pre-emption with a warning": preemption_with_a_warning,
 }
 
 SERVICE = Service(
@@ -234,5 +228,5 @@ SERVICE = Service(
     install="apt-get install slurmctld slurmd slurm-client munge",
     version=_version,
     start=start,
-    checks=tuple((name, partial(_alone, check)) for name, check in CHECKS.items()),
+    checks={name: partial(_alone, check) for name, check in _CHECKS.items()},
 )

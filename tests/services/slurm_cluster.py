@@ -28,8 +28,6 @@ ADDRESSES = {"controller": "10.77.0.9", "node1": "10.77.0.1", "node2": "10.77.0.
 NODES = ("node1", "node2")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
 
-SCHEDULER = "SchedulerParameters=batch_sched_delay=1,sched_interval=2,bf_interval=1,sched_min_interval=0"
-
 CONFIGURATION = """
 ClusterName=growctl
 SlurmctldHost=controller({controller})
@@ -48,7 +46,7 @@ ReturnToService=1
 SlurmdTimeout=10
 KillWait=10
 MinJobAge=3600
-{scheduler}
+SchedulerParameters=batch_sched_delay=1,sched_interval=2,bf_interval=1,sched_min_interval=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 PreemptType=preempt/partition_prio
@@ -78,18 +76,10 @@ class Cluster:
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._stack = ExitStack()
 
-    def add_scheduler_parameter(self, name: str) -> None:
-        """Changes the configuration, and restarts the controller, which reads it only then."""
-        path = self.folder / "slurm.conf"
-        path.write_text(path.read_text().replace(SCHEDULER, f"{SCHEDULER},{name}"))
-        self._controller.terminate()
-        self._controller.wait()
-        self.start_controller()
-
     def start_controller(self) -> None:
         """Starts slurmctld and waits until it answers."""
         log = self.folder / "slurmctld.log"
-        self._controller = self._stack.enter_context(background(["slurmctld", "-D"], log, self.variables))
+        self._stack.enter_context(background(["slurmctld", "-D"], log, self.variables))
         wait_until(lambda: "UP" in output_of(["scontrol", "ping"], self.variables, code=None), "slurmctld answers")
 
     def start_node(self, name: str) -> None:
@@ -141,19 +131,15 @@ class Cluster:
         command = [sys.executable, "-m", "growctl.cli.app", *map(str, arguments)]
         return output_of(command, variables, folder=self.folder, code=code)
 
-    def run(self, name: str, *overrides: str, seconds_per_step: float = 0.0, code: int = 0) -> str:
-        """What `growctl run` prints that submits the ladder to SLURM, in the runs directory `name`."""
+    def submitted(self, command: str, name: str, *overrides: str, seconds_per_step: float = 0.0, code: int = 0) -> str:
+        """What `growctl run` or `growctl sweep` prints that submits jobs to SLURM, in the runs directory `name`."""
         arguments = [self.schedule, *ON_SLURM, *overrides, "--runs-dir", self.folder / name]
-        return self.growctl("run", *arguments, seconds_per_step=seconds_per_step, code=code)
-
-    def sweep(self, name: str, *overrides: str, seconds_per_step: float = 0.0) -> str:
-        """What `growctl sweep` prints that submits a set of runs to SLURM, in the runs directory `name`."""
-        arguments = [self.schedule, *ON_SLURM, *overrides, "--runs-dir", self.folder / name]
-        return self.growctl("sweep", *arguments, seconds_per_step=seconds_per_step)
+        return self.growctl(command, *arguments, seconds_per_step=seconds_per_step, code=code)
 
     def submit(self, name: str, *overrides: str, seconds_per_step: float = 0.0) -> list[str]:
-        """The ids of the jobs that `run` submits."""
-        ids = re.findall(r"^job (\d+): ", self.run(name, *overrides, seconds_per_step=seconds_per_step), re.MULTILINE)
+        """The ids of the jobs that `growctl run` submits."""
+        told = self.submitted("run", name, *overrides, seconds_per_step=seconds_per_step)
+        ids = re.findall(r"^job (\d+): ", told, re.MULTILINE)
         assert ids, "no job was submitted"
         return ids
 
@@ -199,16 +185,17 @@ class Cluster:
     @cached_property
     def two_ranks(self) -> Path:
         """A ladder trained by two ranks without SLURM."""
-        self.growctl("run", self.schedule, "launch.devices=2", "--runs-dir", self.folder / "two_ranks")
-        return self.folder / "two_ranks/tiny"
+        return self._trained("two_ranks", ["launch.devices=2"])
 
     @cached_property
     def one_rank_then_two(self) -> Path:
         """A ladder trained without SLURM, its first stage by one rank, the second by two."""
-        command = ["run", self.schedule, "--runs-dir", self.folder / "one_rank_then_two"]
-        self.growctl(*command, "launch.devices=1", "--until", "small")
-        self.growctl(*command, "launch.devices=2")
-        return self.folder / "one_rank_then_two/tiny"
+        return self._trained("one_rank_then_two", ["launch.devices=1", "--until", "small"], ["launch.devices=2"])
+
+    def _trained(self, name: str, *calls: list[str]) -> Path:
+        for options in calls:
+            self.growctl("run", self.schedule, "--runs-dir", self.folder / name, *options)
+        return self.folder / name / "tiny"
 
 
 @contextmanager
@@ -219,7 +206,7 @@ def start(folder: Path) -> Iterator[Cluster]:
     key.write_bytes(os.urandom(128))
     key.chmod(0o600)
     files = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "log", "pid", "seed")]
-    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, scheduler=SCHEDULER, **ADDRESSES))
+    (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, **ADDRESSES))
     cluster = Cluster(folder)
     with _host_names(folder), ExitStack() as stack:
         munged = ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *files]
