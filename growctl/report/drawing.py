@@ -35,7 +35,6 @@ _SETTINGS: dict[Any, Any] = {
     "legend.handlelength": 2.6,
     "axes.linewidth": 0.7,
     "pdf.fonttype": 42,
-    "svg.fonttype": "path",
     "svg.hashsalt": "growctl",
 }
 """With fonts that journals accept."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import matplotlib
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -54,8 +55,9 @@ def _prose(text: str) -> Markup:
 
 
 def _svg(chart: Chart) -> str:
-    """The address of an image that is part of the page."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(figure_file(chart, 'svg')).decode()}"
+    """The address of an image that is part of the page. Letters as shapes would take twice the room."""
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        return f"data:image/svg+xml;base64,{base64.b64encode(figure_file(chart, 'svg')).decode()}"
 
 
 def _kind(part: Part) -> str:
