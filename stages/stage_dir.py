@@ -83,10 +83,6 @@ class StagePaths:
         unfinished = (removal_directory(steps), *map(staging_directory, written))
         return [path for pattern in unfinished for path in self.directory.glob(pattern.name)]
 
-    def unfinished_conversions(self) -> list[Path]:
-        """Conversions that were interrupted because the process died."""
-        return list(self.directory.glob(staging_directory(Path(f"{_CONVERTED}*")).name))
-
     def manifests(self) -> list[Path]:
         """The manifest files of everything in the directory, sorted by name."""
         return sorted(self.directory.glob(f"*/{MANIFEST_NAME}"))

@@ -156,15 +156,14 @@ def newest_checkpoint(
 
 
 def remove_converted(stage_directory: Path, checkpoint: Path) -> None:
-    """Removes the conversions of all checkpoints older than `checkpoint` (a complete `step_N`), and unfinished ones.
+    """Removes the conversions of all checkpoints older than `checkpoint`, a complete `step_N`.
 
     If the process dies meanwhile, a partly removed conversion remains. It belongs to an old checkpoint, so nothing
     reads it.
     """
-    stage = StagePaths(stage_directory)
-    old = [path for path in stage.conversions() if path < converted_directory(checkpoint)]
-    for path in [*old, *stage.unfinished_conversions()]:
-        shutil.rmtree(path)
+    for path in StagePaths(stage_directory).conversions():
+        if path < converted_directory(checkpoint):
+            shutil.rmtree(path)
 
 
 def outdated(

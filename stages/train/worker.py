@@ -318,13 +318,9 @@ class Worker:
             if self.metrics:
                 self.metrics.sync()
                 parent = manifest_hash(Path(spec.initial)) if spec.initial else None
-                measured = {
-                    "validation_loss": found["loss"],
-                    "validation_tokens": found["num_tokens"],
-                    "own_context_loss": found.get("own_context_loss"),
-                    "by_source": found["by_source"],
-                }
-                record = TrainingRecord.model_validate(dict(record) | measured)
+                measured = {"validation_loss": found["loss"], "validation_tokens": found["num_tokens"]}
+                measured |= {"own_context_loss": found.get("own_context_loss"), "by_source": found["by_source"]}
+                record = record.model_copy(update=measured)
                 history = self.history.at(step, self.cost(step))
                 lineage = Lineage(operation="train", parent=parent, training=record, history=history)
                 fields = self.manifest_fields(engine, step)

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from stages.checkpoint.directory import newest_checkpoint, remove_converted
+from stages.checkpoint.directory import clear_leftovers, newest_checkpoint, remove_converted
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.manifest import CheckpointError, sealed_manifest
 from stages.engine.convert import convert
@@ -41,6 +41,7 @@ def test_converted_checkpoints_are_deleted_after_a_newer_checkpoint_and_never_li
     (tmp_path / "converted_00000010/manifest.json").unlink()  # as if killed while deleting it
     said: list[str] = []
     assert newest_checkpoint(tmp_path, said.append).name == "step_00000020"
+    clear_leftovers(tmp_path)
     remove_converted(tmp_path, tmp_path / "step_00000020")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["converted_00000020", "step_00000010", "step_00000020"]
     assert said == []
