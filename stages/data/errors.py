@@ -41,8 +41,7 @@ def reading(what: str, way_out: str = "") -> Iterator[None]:
     except Exception as error:  # every library has its own error classes
         names = (cause.name for cause in _causes(error) if isinstance(cause, ModuleNotFoundError) and cause.name)
         install = next((f"to read it, `pip install {name.partition('.')[0]}`" for name in names), "")
-        both = " and " if way_out.startswith("set ") else ", or "  # a store needs its package and its credentials
-        ways = both.join(way for way in (install, way_out) if way)
+        ways = ", or ".join(way for way in (install, way_out) if way)
         advice = f". {ways[0].upper()}{ways[1:]}" if ways else ""
         raise Unreadable(f"{what} cannot be read ({reason(error)}){advice}") from error
 

@@ -213,8 +213,11 @@ class RemoteFiles:
         def attempt() -> bytes:
             fs, path = self._opened(name)
             content: bytes = fs.cat_file(path, start=start, end=stop)
-            if start is not None and stop is not None and len(content) != stop - start:
-                raise ConnectionError(f"{len(content):,} bytes came instead of {stop - start:,}")
+            if start is not None and stop is not None:
+                if len(content) > stop - start:
+                    content = content[start:stop]  # from a server that ignores ranges
+                if len(content) < stop - start:
+                    raise ConnectionError(f"{len(content):,} bytes came instead of {stop - start:,}")
             return content
 
         tries = Retrying(

@@ -26,11 +26,11 @@ def test_a_file_that_exists_wins_over_a_shipped_name_and_a_folder_does_not(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quickstart").mkdir()
-    assert load_schedule("quickstart").data.source != BASE["data"]["source"]
+    assert load_schedule("quickstart").seed != BASE["seed"]
     (tmp_path / "quickstart").rmdir()
     file_of(tmp_path, TEXT, "quickstart")
     file_of(tmp_path, "not: this", "quickstart.yml")
-    assert load_schedule("quickstart").data.source == BASE["data"]["source"]
+    assert load_schedule("quickstart").seed == BASE["seed"]
 
 
 @pytest.mark.parametrize("name", ["s.yaml", "s.yml", "s", "s.txt", "s.YAML", "a=b $c:d {}/s.yaml"])
