@@ -270,11 +270,8 @@ def equal_size_transformer(model: TokenformerConfig | TransformerConfig) -> Tran
         def shape(num_layers: int, num_heads: int) -> _Shape:
             return _Shape(num_layers, num_heads, head_width, 4 * num_heads * head_width)
 
-        most = 1
-        while size(shape(1, most)) < target:
-            most *= 2
+        heads = range(1, target // (model.vocab_size * head_width) + 3)  # the last one's embedding is large enough
         for num_layers in range(1, min(MOST_LAYERS, 8 * model.num_layers) + 1):
-            heads = range(1, most + 1)
             larger = bisect_left(heads, target, key=lambda number: size(shape(num_layers, number)))
             yield from (shape(num_layers, number) for number in heads[max(0, larger - around) : larger + around])
 
