@@ -1,16 +1,21 @@
 """The conditions under which a run trained: every key of its resolved schedule, except those known not to matter.
 
-growctl/analysis/conditions.py says which of them two runs may differ in.
+growctl/analysis/conditions.py says which of them two runs may differ in. And how far two runs train alike, so that one
+takes over the checkpoints of the other.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from model.config import TokenformerConfig
+from model.errors import UserError
 
 if TYPE_CHECKING:
+    from growctl.ladder.stage_plans import StagePlan
     from growctl.schedule.blocks import Schedule
     from model.config import TransformerConfig
     from stages.data.dataset import DatasetManifest
@@ -74,6 +79,83 @@ def model_shape(model: "TokenformerConfig | TransformerConfig") -> dict[str, Any
             "ffn_tokens": _same([block.ffn.num_tokens for block in model.blocks]),
         }
     return model.model_dump(include={"num_layers", "hidden_size", "ffn_size"})
+
+
+_READING_ALONE = ("workers", "approximate_tokens", "attended_tokens", "tokenizer_vocab_size")
+_CACHING = ("cache_bytes", "cache_dir", "retry_seconds")
+SAME_SAMPLES: dict[str, Any] = dict.fromkeys((*_READING_ALONE, *_CACHING), True)
+"""The keys of `data` that change no sample, as pydantic's `exclude`."""
+SAME_SAMPLES["mixture"] = {"__all__": {"approximate_tokens"}}
+
+
+class Trained(NamedTuple):
+    """A run whose checkpoints another one may take over."""
+
+    schedule: "Schedule"
+    plans: Sequence["StagePlan"]
+    checkpoints: Sequence[Collection[int]]
+    """The steps of the checkpoints of each plan."""
+
+
+def earlier_runs(runs_dir: Path) -> Iterator[Trained]:
+    """The runs in `runs_dir`."""
+    from growctl.ladder.load import load_resolved
+    from growctl.ladder.stage_plans import paths_of, plan_run
+    from growctl.runs_dir import RunsPaths
+
+    for run in RunsPaths(runs_dir).all_runs():
+        with suppress(UserError, OSError):  # the run reports what is broken
+            schedule = load_resolved(run.schedule)
+            stages = [(plan, paths_of(run, plan)) for plan in plan_run(schedule)]
+            ends = [[plan.num_steps] * stage.final.exists() for plan, stage in stages]
+            steps = [[*stage.checkpoints(), *end] for (_, stage), end in zip(stages, ends, strict=True)]
+            yield Trained(schedule, [plan for plan, _ in stages], steps)
+
+
+def reused_steps(schedule: "Schedule", plans: Sequence["StagePlan"], earlier: Sequence[Trained]) -> list[int]:
+    """How many steps of each of `plans`, all that `schedule` trains, its run takes over from `earlier` ones.
+
+    A run compares histories instead (growctl/run/reuse.py), which need its prepared dataset.
+    """
+    taken = [0] * len(plans)
+    for other in earlier:
+        theirs = {(plan.index, plan.branch_of is None): number for number, plan in enumerate(other.plans)}
+        same_ends = {-1}  # the stages after which both have the same model
+        for number, plan in enumerate(plans):
+            match, start = theirs.get((plan.index, plan.branch_of is None)), plan.index - (plan.branch_of is None)
+            if match is not None and start in same_ends:
+                twin = other.plans[match]
+                shared = _shared_steps((schedule, plan), (other.schedule, twin))
+                taken[number] = max([taken[number], *(step for step in other.checkpoints[match] if step <= shared)])
+                same_ends |= {plan.index} if shared == plan.num_steps == twin.num_steps else set()
+    return taken
+
+
+def _shared_steps(*two: tuple["Schedule", "StagePlan"]) -> int:
+    """The steps in which two stages that start from the same model make the same updates."""
+    if _updates(*two[0]) != _updates(*two[1]):
+        return 0
+    ends, rates = [plan.num_steps for _, plan in two], [plan.learning_rate for _, plan in two]
+    for rate in rates if rates[0] != rates[1] else ():
+        undecayed = rate.total_steps if rate.shape == "wsd" else 0
+        ends.append(undecayed if rate.undecayed_steps is None else rate.undecayed_steps)
+    return max(0, min(ends))
+
+
+def _updates(schedule: "Schedule", plan: "StagePlan") -> list[Any]:
+    """What determines the updates of a stage, except the model that it starts from and how long it lasts."""
+    from growctl.ladder.stage_plans import stage_weights
+    from growctl.schedule.blocks import longest_context
+
+    rate, start = plan.learning_rate, None if plan.index else schedule.base and schedule.base.manifest
+    return [
+        (schedule.seed, start, plan.model, plan.batch, plan.first_sample, longest_context(schedule)),
+        (plan.growth, schedule.growth.policy()) if plan.is_grown else None,
+        (rate.shape, rate.peak, rate.warmup_steps, rate.first_step, rate.scale),
+        (plan.generations, plan.ramp_steps, plan.anneal_steps, schedule.optimizer, schedule.training.precision),
+        (schedule.data.in_one_spelling().model_dump(exclude=SAME_SAMPLES), stage_weights(schedule, plan.index)),
+        schedule.anomalies.model_dump(exclude={"most"}),
+    ]
 
 
 def _same(counts: list[int]) -> int | list[int] | None:

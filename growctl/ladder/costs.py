@@ -10,6 +10,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+from growctl.ladder.conditions import Trained, reused_steps
 from growctl.ladder.datasets import DatasetSizes, MixturePart, epochs_after, mixture_parts
 from growctl.ladder.stage_plans import StagePlan, plan_run
 from growctl.launch.machines import Devices
@@ -69,8 +70,20 @@ class PlannedCost:
     money: float | None
     """In the currency of launch.hardware.price_per_device_hour; None without it."""
 
+    evaluation_flops: float | None
+    """FLOPs of evaluations, which are no part of `flops`; None if the size of the validation set is not known."""
+
+    reused_flops: float
+    """The part of `flops` that the run does not train, because it takes over the checkpoints of an earlier run or of
+    one above it in the plan. Times, money and evaluations are without it."""
+
     checkpoint_bytes: int
     """Disk space of the checkpoints when the stage is done: `final/`, and those within the stage that are kept."""
+
+    @property
+    def trained_flops(self) -> float:
+        """The part of `flops` that the run trains."""
+        return self.flops - self.reused_flops
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,18 +216,27 @@ def total_cost(costs: Sequence[PlannedCost]) -> PlannedCost:
 
 
 def run_cost(
-    name: str, schedule: Schedule, devices: Devices, sizes: DatasetSizes, measurements: Measurements | None
+    name: str,
+    schedule: Schedule,
+    devices: Devices,
+    sizes: DatasetSizes,
+    measurements: Measurements | None,
+    earlier: list[Trained],
 ) -> dict[str, Any]:
     """The fields of a `RunCost` for a ladder or a control that trains on `devices`.
 
-    With `measurements`, all times come from them; a size that they lack has no time.
+    With `measurements`, all times come from them; a size that they lack has no time. Takes over checkpoints of the runs
+    `earlier`, and adds this one to them.
     """
-    mixture = list(mixture_parts(schedule, sizes.sources))
+    mixture, plans = list(mixture_parts(schedule, sizes.sources)), plan_run(schedule)
+    reused = reused_steps(schedule, plans, earlier)
+    earlier.append(Trained(schedule, plans, [[trunk_step(schedule, plan) or 0, plan.num_steps] for plan in plans]))
+    evaluated = evaluation_tokens(schedule, sizes)
     stages = []
-    for plan in plan_run(schedule):
+    for plan, taken in zip(plans, reused, strict=True):
         parts = tuple(part for part in mixture if part.stage == plan.name)
         epochs = epochs_after(plan, parts, sizes)
-        stages.append(_stage_cost(schedule, plan, devices, parts, epochs, measurements))
+        stages.append(_stage_cost(schedule, plan, devices, parts, epochs, measurements, taken, evaluated))
     return {"name": name, "stages": tuple(stages), "total": total_cost(stages), "schedule": schedule}
 
 
@@ -256,15 +278,28 @@ def stage_memory(schedule: Schedule, plan: StagePlan, num_devices: int, devices:
     )
 
 
+def trunk_step(schedule: Schedule, plan: StagePlan) -> int | None:
+    """The step of the checkpoint right before the decay, which a stage keeps; None if it has none."""
+    steps = plan.learning_rate.undecayed_steps
+    is_kept = schedule.checkpoint.keep_trunk and not plan.branch_of
+    return steps if is_kept and steps is not None and 0 < steps < plan.num_steps else None
+
+
+def evaluation_tokens(schedule: Schedule, sizes: DatasetSizes) -> float | None:
+    """The validation tokens of an evaluation; roughly, if the text is not prepared; None if nothing is known of it."""
+    share = schedule.data.validation_fraction
+    whole = sizes.validation_tokens or (sizes.training_tokens and sizes.training_tokens * share / (1 - share))
+    sequences = schedule.evaluation.max_sequences
+    return min(filter(None, (whole, sequences and sequences * evaluation_length(schedule))), default=None)
+
+
 def stage_checkpoint_bytes(schedule: Schedule, plan: StagePlan, precision: Precision) -> int:
     """Disk space when a stage is done: `final/` and the checkpoints within the stage that are kept."""
     checkpoint = schedule.checkpoint
     saved = (plan.num_steps - 1) // checkpoint.every
     newest = min(checkpoint.keep, saved)
     kept = newest + ((saved - newest) // checkpoint.keep_every if checkpoint.keep_every else 0)
-    undecayed = None if plan.branch_of else plan.learning_rate.undecayed_steps
-    if checkpoint.keep_trunk and undecayed is not None and 0 < undecayed < plan.num_steps:
-        kept += 1
+    kept += trunk_step(schedule, plan) is not None
     model, optimizer = plan.model, schedule.optimizer.name
     within = engine_checkpoint_bytes(model, optimizer, schedule.launch.zero_stage, precision)
     return parameters_checkpoint_bytes(model, optimizer) + kept * within
@@ -277,6 +312,8 @@ def _stage_cost(
     mixture: tuple[MixturePart, ...],
     epochs: float | None,
     measurements: Measurements | None,
+    reused: int,
+    evaluated: float | None,
 ) -> StageCost:
     hardware, precision = schedule.launch.hardware, devices.precision(schedule.training.precision)
     peak_flops, price = hardware.peak_flops(precision), hardware.price_per_device_hour
@@ -284,12 +321,15 @@ def _stage_cost(
     micro, largest = _micro_batches(schedule, plan, num_devices, devices)
     batch_size, sequence_length = plan.batch
     measured = measurements.steps.get((plan.model, micro or 0, sequence_length)) if measurements else None
-    seconds = None
+    trained_steps, seconds = plan.num_steps - reused, None
+    trained = trained_steps / plan.num_steps
+    evaluations = (plan.has_initial or plan.branch_of is not None) - (-plan.num_steps // schedule.evaluation.every)
+    evaluation_flops = plan.evaluation_flops_per_token + (plan.own_evaluation_flops_per_token or 0.0)
     if measured and micro:
-        seconds = plan.num_steps * measured.step_seconds(max(1, batch_size // (micro * num_devices)))
+        seconds = trained_steps * measured.step_seconds(max(1, batch_size // (micro * num_devices)))
     elif measurements is None and peak_flops is not None and hardware.mfu is not None:
         # launch.hardware.mfu is what training achieves without recomputation, so recomputed FLOPs take time too.
-        seconds = (plan.flops.total + plan.recomputed_flops) / (num_devices * peak_flops * hardware.mfu)
+        seconds = trained * (plan.flops.total + plan.recomputed_flops) / (num_devices * peak_flops * hardware.mfu)
     device_seconds = None if seconds is None else seconds * num_devices
     base_tokens = (schedule.base.tokens or 0) if schedule.base else 0
     return StageCost(
@@ -299,6 +339,8 @@ def _stage_cost(
         wall_seconds=seconds,
         device_seconds=device_seconds,
         money=None if device_seconds is None or price is None else device_seconds / 3600 * price,
+        evaluation_flops=evaluated and trained * evaluations * evaluated * evaluation_flops,
+        reused_flops=reused * plan.step_flops.total,
         checkpoint_bytes=stage_checkpoint_bytes(schedule, plan, precision),
         num_layers=plan.model.num_layers,
         batch_size=batch_size,
@@ -310,8 +352,8 @@ def _stage_cost(
         memory_bytes=stage_memory(schedule, plan, num_devices, devices).of(micro) if micro else None,
         micro_batch_size=micro,
         largest_micro_batch_size=largest,
-        tokens_per_second=plan.budget_tokens / seconds if seconds else None,
-        mfu=plan.flops.total / (device_seconds * peak_flops) if device_seconds and peak_flops else None,
+        tokens_per_second=trained * plan.budget_tokens / seconds if seconds else None,
+        mfu=trained * plan.flops.total / (device_seconds * peak_flops) if device_seconds and peak_flops else None,
         mixture=mixture,
         measured=measured,
         plan=plan,

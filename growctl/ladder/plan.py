@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from growctl.ladder.conditions import earlier_runs
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import ControlCost, Measurements, Plan, PlannedCost, run_cost, total_cost
 from growctl.ladder.datasets import known_sizes
@@ -30,8 +31,8 @@ def make_plan(schedule: Schedule, runs_dir: Path | None = None, measurements: Me
     Looks for the text, and in `runs_dir` for its prepared dataset; without `runs_dir` it looks at no files. With
     `measurements`, all times come from them; a size that they lack has no time.
     """
-    of_all = (planned_devices(schedule), known_sizes(schedule.data, runs_dir), measurements)
-    devices, sizes, _ = of_all
+    devices, sizes = planned_devices(schedule), known_sizes(schedule.data, runs_dir)
+    of_all = (devices, sizes, measurements, list(earlier_runs(runs_dir)) if runs_dir else [])
     ladder = run_cost(schedule.name or "", schedule, *of_all)
     controls = tuple(
         ControlCost(kind=control.kind, **run_cost(control.name, control.schedule, *of_all))
@@ -46,7 +47,7 @@ def make_plan(schedule: Schedule, runs_dir: Path | None = None, measurements: Me
         missing=missing_data(schedule.data, RunsPaths(runs_dir).datasets) if runs_dir else None,
         measurements=measurements,
     )
-    return replace(plan, warnings=tuple(plan_warnings(plan)), notes=tuple(plan_notes(plan)))
+    return replace(plan, warnings=tuple(plan_warnings(plan)), notes=tuple(plan_notes(plan, runs_dir)))
 
 
 def start_line(schedule: Schedule) -> str | None:
@@ -97,6 +98,7 @@ _SIZES = (
     _Figure("tokens/p", "tokens_per_parameter", _ratio),
     _Figure("epochs", "epochs", _ratio),
     _Figure("FLOPs", "flops", scientific),
+    _Figure("reused", "reused_flops", scientific),
     _Figure("recomputed", "recomputed_flops", scientific, 2),
 )
 
@@ -134,6 +136,7 @@ _CONTROLS = (
     _Figure("tokens/p", "largest.tokens_per_parameter", _ratio, 3),
     _Figure("epochs", "largest.epochs", _ratio, 1),
     _Figure("FLOPs", "total.flops", scientific),
+    _Figure("reused", "total.reused_flops", scientific),
     _Figure("memory", "largest.memory_bytes.total", byte_count, 4),
     _Figure("micro-batch", "largest.micro_batch_size", "{:,}", 2),
     *(spent._replace(path=f"total.{spent.path}", drop=6) for spent in _SPENT),
@@ -179,7 +182,9 @@ def plan_sections(plan: Plan) -> list[Section]:
     remarks = [*(Paragraph(line, "warning") for line in plan.warnings), *(Paragraph(line) for line in plan.notes)]
     if plan.device_memory_bytes is None and not plan.measurements:
         cpu = "The plan is for ranks on CPUs. " if plan.devices.type == "cpu" else ""
-        unknown = "Fit, time and price are unknown: set launch.hardware.device and launch.hardware.mfu, or measure with"
+        unknown = (
+            "Fit, price and exact time are unknown: set launch.hardware.device and launch.hardware.mfu, or measure with"
+        )
         remarks.append(Paragraph(f"{cpu}{unknown} --measure."))
     return [*sections, Section("remarks", "Warnings and notes", tuple(remarks))] if remarks else sections
 
@@ -222,7 +227,7 @@ def _time_title(plan: Plan) -> str:
     if plan.total.wall_seconds is None:
         return "Devices and disk"
     again = " without recomputation" if plan.total.recomputed_flops else ""
-    return f"{what}, at an MFU of {hardware.mfu:.0%}{again}"
+    return f"{what}, at an MFU of {hardware.mfu:.0%}{again} (assumed, not measured: see --measure)"
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,24 @@
 """The warnings and notes of a schedule, of its controls and of its plan, one sentence each."""
 
+import math
+import os
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import HEADROOM, Plan, RunCost, StageCost, stage_memory
 from growctl.ladder.datasets import DatasetSizes, dataset_warnings, epochs_after, exhausted, mixture_parts
 from growctl.ladder.stage_plans import StagePlan, plan_run, plan_stages
+from growctl.launch.devices import gpus_here
+from growctl.launch.machines import Devices
 from growctl.launch.resolve import uneven_batch
-from growctl.runs_dir import CONTROL_INFIX
+from growctl.runs_dir import CONTROL_INFIX, RunsPaths
 from growctl.schedule.blocks import Schedule
-from growctl.text.formatting import byte_count
+from growctl.text.formatting import byte_count, duration, scientific
+from model.errors import UserError
 from stages.counted import counted
+from stages.engine.devices import cpu_name
 
 OPTIMAL_TOKENS = 20.0
 """Compute-optimal training tokens per parameter (Hoffmann et al., arXiv 2203.15556)."""
@@ -22,6 +30,18 @@ tokens per parameter cost 16 % more FLOPs for the same loss, about as much as gr
 MOST_EPOCHS = 4.0
 """Passes over the same text after which another pass is worth clearly less than new text (Muennighoff et al., arXiv
 2305.16264)."""
+
+MOST_EVALUATION = 0.25
+"""FLOPs of evaluations, as a share of those of training, that deserve a warning."""
+
+CORE_FLOPS = 1e11
+"""FLOPs a second that training on a CPU core does not exceed."""
+
+MOST_YEARS = 10.0
+"""No run on CPUs that takes longer at that speed is worth starting."""
+
+ALIKE = 4.0
+"""Largest factor in parameters between a model and one whose speed tells of its own."""
 
 MOSTLY = 0.5
 """Smallest share of the requested decay steps that counts as fitting, if the warm-up takes some of them."""
@@ -35,14 +55,84 @@ def plan_warnings(plan: Plan) -> list[str]:
         *([f"{plan.sizes.problem}. `run` does not start with it."] if plan.sizes.problem else ()),
         *(warning for check in checks for warning in check(plan)),
         *epoch_warnings(plan.schedule, plan.sizes),
+        *(sentence for is_large, sentence in _evaluations(plan) if is_large),
         *dataset_warnings(plan.schedule, plan.sizes),
         *schedule_warnings(plan.schedule),
         *(plan.measurements.failures if plan.measurements else ()),
     ]
 
 
-def plan_notes(plan: Plan) -> Iterator[str]:
+def too_slow(name: str, flops: float, schedule: Schedule, devices: Devices) -> str | None:
+    """Why nobody lives to see the end of that many training FLOPs on CPUs; None if somebody may."""
+    cores = len(os.sched_getaffinity(0)) * max(map(schedule.launch.nodes_of, range(len(schedule.stages))))
+    years = flops / (cores * CORE_FLOPS) / (365 * 86400)
+    if devices.type != "cpu" or years < MOST_YEARS:
+        return None
+    return (
+        f"{name} trains {scientific(flops)} FLOPs: {years:,.0f} years on {counted(cores, 'CPU core')}, even at "
+        f"{scientific(CORE_FLOPS)} FLOPs a second each; train it on GPUs, or plan a smaller ladder (growctl init)"
+    )
+
+
+def _evaluations(plan: Plan) -> Iterator[tuple[bool, str]]:
+    """(whether it deserves a warning, a sentence) on the share of evaluations; nothing if it is not known."""
+    total = plan.total_with_controls
+    if total.evaluation_flops and total.trained_flops:
+        share = total.evaluation_flops / total.trained_flops
+        fewer = "; a larger evaluation.every or a smaller evaluation.max_sequences makes it less"
+        is_large = share > MOST_EVALUATION
+        shown = f"{share:.0%}" if share >= 0.01 else "less than 1%"
+        yield is_large, f"Evaluations add {shown} to the FLOPs of training{fewer if is_large else ''}."
+
+
+def _earlier_times(plan: Plan, runs_dir: Path) -> Iterator[str]:
+    """What earlier runs on this machine's devices say of the time of the plan, if they trained models of its sizes."""
+    speeds = list(_speeds(plan, runs_dir))
+
+    def seconds(slowest: bool, *runs: RunCost) -> float:
+        """NaN if nothing is known of a stage."""
+        total = 0.0
+        for stage in (stage for run in runs for stage in run.stages):
+            alike = (speed for _, size, speed in speeds if 1 / ALIKE <= size / stage.num_parameters <= ALIKE)
+            total += stage.trained_flops / (min if slowest else max)(alike, default=math.nan)
+        return total
+
+    def span(*runs: RunCost) -> str:
+        fast, slow = (duration(seconds(slowest, *runs)) for slowest in (False, True))
+        return f"about {fast}" if fast == slow else f"{fast} to {slow}"
+
+    if not math.isnan(seconds(True, *plan.runs)):
+        alone = f", the ladder alone {span(plan)}" if plan.controls else ""
+        names = ", ".join(dict.fromkeys(name for name, *_ in speeds))
+        yield f"At the speed of earlier runs on this machine ({names}), all of it takes {span(*plan.runs)}{alone}."
+
+
+def _speeds(plan: Plan, runs_dir: Path) -> Iterator[tuple[str, int, float]]:
+    """(run, parameters, training FLOPs per second) of every stage that was trained on the devices of the plan.
+
+    The seconds are those of the whole run, with evaluations and checkpoints.
+    """
+    from growctl.ledger.entries import Cost
+    from growctl.ledger.ledger import Ledger
+
+    gpus = {gpu.name for gpu in gpus_here(plan.schedule.launch.environment)} if plan.devices.type == "cuda" else set()
+    names, numbers = gpus or {cpu_name()}, {stage.num_devices for stage in plan.stages}
+    for run in RunsPaths(runs_dir).runs_with_ledgers():
+        with suppress(UserError, OSError), Ledger(run.ledger, read_only=True) as ledger:
+            for stage in ledger.stages():
+                rows = [row for row in ledger.work(stage.name) if row.paid_by is None and row.device in names]
+                cost = Cost.total([row for row in rows if row.num_devices in numbers])
+                if cost.flops.total:
+                    yield run.directory.name, stage.num_parameters, cost.flops.total / cost.wall_seconds
+
+
+def plan_notes(plan: Plan, runs_dir: Path | None = None) -> Iterator[str]:
     """One sentence per fact needed to read the figures."""
+    if slow := too_slow(plan.name, plan.total_with_controls.trained_flops, plan.schedule, plan.devices):
+        yield f"{slow}."
+    yield from (sentence for is_large, sentence in _evaluations(plan) if not is_large)
+    if runs_dir and plan.total.wall_seconds is None and not plan.measurements:
+        yield from _earlier_times(plan, runs_dir)
     schedule, measured = plan.schedule, plan.measurements
     if schedule.data.document_mask and not schedule.data.attended_tokens:
         yield (

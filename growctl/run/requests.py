@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from growctl.ladder.conditions import SAME_SAMPLES
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import stage_checkpoint_bytes
 from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run
+from growctl.ladder.warnings import too_slow
 from growctl.launch.machines import Devices, Machines
 from growctl.launch.resolve import uneven_batch
 from growctl.ledger.lines import record_start
@@ -35,11 +37,9 @@ from growctl.trackers.adapters import missing_package
 from model.errors import Failure
 from stages.checkpoint.disk_full import free_bytes
 
-_READING = ("workers", "approximate_tokens", "attended_tokens", "tokenizer_vocab_size")
-_CACHING = ("cache_bytes", "cache_dir", "retry_seconds")
 NO_EFFECT: dict[str, Any] = {
     **dict.fromkeys(("launch", "controls", "samples", "trackers"), True),
-    "data": dict.fromkeys((*_READING, *_CACHING), True) | {"mixture": {"__all__": {"approximate_tokens"}}},
+    "data": SAME_SAMPLES,
     "checkpoint": {"keep", "keep_every", "keep_trunk", "check_space"},
 }
 """The keys that do not affect the result, as pydantic's `exclude`."""
@@ -226,6 +226,14 @@ def schedule_yaml(schedule: Schedule) -> str:
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(schedule.model_dump(mode="json")))
+
+
+def check_time(requests: Sequence[RunRequest], runs_dir: Path, devices: Devices, last: int | None = None) -> None:
+    """Raises RunError if `requests`, up to their stage with the index `last`, would train for decades on CPUs."""
+    left = [plan for request in requests for plan in left_to_train(request.schedule, runs_dir / request.name)]
+    flops = sum(plan.flops.total for plan in left if last is None or plan.index <= last)
+    if requests and (slow := too_slow(requests[0].name, flops, requests[0].schedule, devices)):
+        raise RunError(slow)
 
 
 def check_space(

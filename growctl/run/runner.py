@@ -24,7 +24,7 @@ from growctl.ledger.file import BrokenLedger, move_aside
 from growctl.ledger.ledger import Ledger
 from growctl.ledger.lines import read_lines
 from growctl.run.dataset import RunDataset, check_control, recorded_ladder
-from growctl.run.requests import LadderRequest, RunRequest, check_space, schedule_yaml
+from growctl.run.requests import LadderRequest, RunRequest, check_space, check_time, schedule_yaml
 from growctl.run.screen import Screen
 from growctl.run.stage_run import StageRun
 from growctl.run.start import Start
@@ -47,6 +47,7 @@ def run(request: LadderRequest, screen: Screen, only: str | None = None, last_st
     machines = machines_of(request.ladder.schedule)
     asked = [part for part in request.checked(machines) if only in (None, part.name)]
     last_stage = last_stage if only else request.last_stage
+    check_time(asked, request.runs_dir, machines.on_each, last_stage)
     check_space(asked, request.runs_dir, machines.on_each, last_stage)
     machines.check(request.runs_dir)
     request = _documents_counted(request, screen)

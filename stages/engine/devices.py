@@ -46,6 +46,11 @@ def device_name(device: "torch.device") -> str:
         import torch
 
         return torch.cuda.get_device_name(device)
+    return cpu_name()
+
+
+def cpu_name() -> str:
+    """The name of this machine's CPU, for the ledger."""
     with open("/proc/cpuinfo") as cpuinfo:
         names = [line.split(":", 1)[1].strip() for line in cpuinfo if line.startswith("model name")]
     return f"CPU {names[0]}" if names else "CPU"

@@ -33,6 +33,10 @@ wishes = st.builds(
 )
 
 
+SMALL = "Evaluations add "
+"""How a warning begins that the smallest ladders get: a validation set is large beside so little training."""
+
+
 @pytest.fixture(autouse=True)
 def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans by what the schedule says, on every machine."""
@@ -47,7 +51,7 @@ def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: Wish) -> 
         _, plan = drafted(wish, "mine")
     except UserError:
         assume(False)  # bases that no width can span, and too small devices: other tests cover both
-    assert plan.warnings == ()
+    assert [warning for warning in plan.warnings if not warning.startswith(SMALL)] == []
     last = plan.trunk[-1]
     assert last.num_parameters == pytest.approx(wish.params, rel=0.03)
     total = sum(stage.budget_tokens for stage in plan.trunk)
@@ -61,7 +65,7 @@ def test_a_written_draft_loads_and_plans_without_warnings(params: int, tmp_path:
     text = schedule_text(drafted(Wish(params=params), "mine")[0])
     schedule = load_schedule(file_of(tmp_path, text, "mine.yaml"))
     warnings = make_plan(schedule, tmp_path).warnings
-    assert [warning for warning in warnings if not warning.startswith("data.source: ")] == [], "no text is here yet"
+    assert [warning for warning in warnings if not warning.startswith(("data.source: ", SMALL))] == [], "no text yet"
     assert schedule.name == "mine"
     assert all(len(line) <= 120 for line in text.splitlines())
 
