@@ -2,7 +2,6 @@
 
 import math
 import resource
-from collections.abc import Callable
 from contextlib import suppress
 
 import torch
@@ -11,34 +10,17 @@ import torch.distributed as dist
 from stages.metrics_lines import Usage
 
 
-def gpu_counter(uuid: str) -> Callable[[], float] | None:
-    """Returns a function for the joules since now of the GPU with this UUID.
-
-    The joules are NaN if NVML fails or its total was reset, by a new driver for example. None without nvidia-ml-py or a
-    counter of the GPU.
-    """
+def gpu_joules(uuid: str) -> float:
+    """Joules that the GPU with this UUID has used so far; NaN without nvidia-ml-py, or if the GPU has no counter."""
     try:
         import pynvml  # optional: growctl[gpu]
     except ImportError:
-        return None
-
-    def total() -> float:
-        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(device)) / 1e3  # in mJ
-
-    try:
+        return math.nan
+    with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        start = total()
-    except pynvml.NVMLError:
-        return None
-
-    def joules() -> float:
-        with suppress(pynvml.NVMLError):
-            used = total() - start
-            return used if used >= 0 else math.nan
-        return math.nan
-
-    return joules
+        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(device)) / 1e3  # in mJ
+    return math.nan
 
 
 class UsageMeter:
@@ -46,12 +28,13 @@ class UsageMeter:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        on_gpu = device.type == "cuda"
-        self._joules = gpu_counter(f"GPU-{torch.cuda.get_device_properties(device).uuid}") if on_gpu else None
+        self._uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None
+        self._joules_before = gpu_joules(self._uuid) if self._uuid else math.nan
 
     def read(self) -> Usage:
         """What all ranks have used since their meters were made. Collective; waits for the device."""
-        joules = self._joules() if self._joules else math.nan
+        joules = gpu_joules(self._uuid) - self._joules_before if self._uuid else math.nan
+        joules = joules if joules >= 0 else math.nan  # a new driver counts from 0
         gpu_bytes = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
         resident_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         own = torch.tensor((joules, gpu_bytes, resident_bytes), dtype=torch.float64, device=self._device)

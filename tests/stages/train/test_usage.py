@@ -10,7 +10,7 @@ import torch
 
 from stages.metrics_lines import Usage
 from stages.train import usage as meter
-from stages.train.usage import UsageMeter, gpu_counter
+from stages.train.usage import UsageMeter, gpu_joules
 
 
 class FakeNvml(SimpleNamespace):
@@ -43,32 +43,32 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 
 def test_a_gpu_counts_from_the_drivers_total(nvml: FakeNvml) -> None:
-    joules = gpu_counter("GPU-1234")
-    assert joules
-    nvml.millijoules = 41_500
-    assert joules() == 1.5
+    assert gpu_joules("GPU-1234") == 40.0
 
 
-def test_a_driver_that_was_loaded_anew_makes_the_energy_unknown(nvml: FakeNvml) -> None:
-    joules = gpu_counter("GPU-1234")
-    assert joules
-    nvml.millijoules = 100
-    assert math.isnan(joules())
-
-
-def test_a_gpu_without_a_counter_or_without_nvml_has_none(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gpu_counter("GPU-of-another-machine") is None
+def test_a_gpu_without_a_counter_or_without_nvml_is_unknown(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert math.isnan(gpu_joules("GPU-of-another-machine"))
     nvml.millijoules = None
-    assert gpu_counter("GPU-1234") is None
+    assert math.isnan(gpu_joules("GPU-1234"))
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu_counter("GPU-1234") is None
+    assert math.isnan(gpu_joules("GPU-1234"))
 
 
-def test_a_gpu_that_falls_off_the_bus_is_unknown_and_stops_nothing(nvml: FakeNvml) -> None:
-    joules = gpu_counter("GPU-1234")
-    assert joules
-    nvml.millijoules = None
-    assert math.isnan(joules())
+@pytest.mark.parametrize(
+    ("millijoules", "joules"),
+    [(41_500, 1.5), (100, None), (None, None)],
+    ids=["used", "a driver loaded anew", "off the bus"],
+)
+def test_a_meter_counts_what_its_gpu_uses_from_its_start(nvml, monkeypatch, millijoules, joules) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1234"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 7)
+    tensor = torch.tensor
+    monkeypatch.setattr(torch, "tensor", lambda values, **options: tensor(values, **options | {"device": "cpu"}))
+    monkeypatch.setattr(meter.dist, "get_world_size", lambda: 1)
+    monkeypatch.setattr(meter.dist, "all_gather", gather())
+    counting = UsageMeter(torch.device("cuda"))
+    nvml.millijoules = millijoules
+    assert counting.read()["gpu_joules"] == joules
 
 
 def gather(*others: list[float]) -> Any:
