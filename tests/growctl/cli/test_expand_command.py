@@ -67,7 +67,7 @@ def test_missing_parents_of_the_output_are_created_and_removed_again_if_the_grow
         raise UserError("no")
 
     with monkeypatch.context() as broken:
-        broken.setattr("stages.grow.expand.draw_added", fail)
+        broken.setattr("stages.grow.expand.write_parameters", fail)
         with pytest.raises(UserError, match="no"):
             expand("quick", "--add-tokens", 3, "--output", "a/b/c")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
