@@ -1,5 +1,6 @@
 """Makes docs/keys.md, the reference of every key of a schedule, from the JSON Schema of growctl/schedule/."""
 
+import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -64,6 +65,7 @@ _RANGE = {
     "exclusiveMaximum": "below {:g}",
     "maximum": "{:g} at most",
 }
+_OWN_WORDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum"}
 _SCHEMA = Schedule.model_json_schema()
 _BLOCKS: dict[str, Any] = _SCHEMA["$defs"] | {"Schedule": _SCHEMA}
 """The JSON Schema of every block, by the name of its class."""
@@ -88,24 +90,9 @@ class Key:
         return _one_line(self.schema.get("description", ""))
 
     @property
-    def unit(self) -> str | None:
-        """The unit of its numbers; None if it has none."""
-        return self.schema.get("unit")
-
-    @property
     def example(self) -> str | None:
         """A line of YAML that sets the key; None if the schema has no example."""
         return f"{self.name}: {as_yaml(self.schema['examples'][0])}" if "examples" in self.schema else None
-
-    @property
-    def default(self) -> str:
-        """The default, in words or as YAML."""
-        if "default" not in self.schema:
-            return "none; the key is required"
-        value = self.schema["default"]
-        if value is None:
-            return "not set"
-        return f"`{as_yaml(value)}`" + (f" ({duration(value)})" if self.unit == "seconds" else "")
 
     @property
     def allowed(self) -> str:
@@ -115,10 +102,15 @@ class Key:
     @property
     def entry(self) -> str:
         """The part of the page on this key."""
-        unit = f". Unit: {self.unit}" if self.unit else ""
+        unit, default = self.schema.get("unit"), "none; the key is required"
+        if "default" in self.schema:
+            value = self.schema["default"]
+            default = "not set" if value is None else f"`{as_yaml(value)}`"
+            default += f" ({duration(value)})" if unit == "seconds" and value is not None else ""
+        default += f". Unit: {unit}" if unit else ""
         return (
             f"\n### `{self.path}`\n\n{_wrapped(self.description)}\n\n"
-            f"- Default: {self.default}{unit}\n- Allowed: {self.allowed}\n- Example: `{self.example}`\n"
+            f"- Default: {default}\n- Allowed: {self.allowed}\n- Example: `{self.example}`\n"
         )
 
 
@@ -130,12 +122,15 @@ def every_key() -> Iterator[Key]:
 
 def page() -> str:
     """The text of docs/keys.md."""
-    blocks = {path: _BLOCKS[block.__name__] for path, block in blocks_by_path(Schedule)}
-    rows = [
-        f"| [{_title(path)}](#{_anchor(_title(path))}) | {_first_sentence(block)} |\n" for path, block in blocks.items()
-    ]
-    sections = [_section(path, block) for path, block in blocks.items()]
-    return "".join([_START, "| block | what it sets |\n| --- | --- |\n", *rows, *sections])
+    table, sections = "| block | what it sets |\n| --- | --- |\n", ""
+    for path, block in blocks_by_path(Schedule):
+        title, meaning = f"`{path}`" if path else "The top level", _one_line(_BLOCKS[block.__name__]["description"])
+        anchor = re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")  # as GitHub and mkdocs make it
+        sentence = re.split(r"(?<=[.]) ", meaning)[0].rstrip(".")
+        table += f"| [{title}](#{anchor}) | {sentence} |\n"
+        sections += f"\n## {title}\n\n{_wrapped(meaning)}\n" + ("" if path else _defaults())
+        sections += "".join(key.entry for key in _keys(path, _BLOCKS[block.__name__]))
+    return _START + table + sections
 
 
 def as_yaml(value: Any) -> str:
@@ -161,20 +156,9 @@ def _keys(path: str, block: Mapping[str, Any]) -> Iterator[Key]:
             yield Key(f"{path}.{name}".lstrip("."), schema)
 
 
-def _section(path: str, block: Mapping[str, Any]) -> str:
+def _defaults() -> str:
     described = schedule_schema()["properties"]["defaults"]["description"]
-    defaults = _DEFAULTS.format(description=_wrapped(f"{described} [More on this](schedules.md#from-other-files)."))
-    start = f"\n## {_title(path)}\n\n{_wrapped(_one_line(block['description']))}\n" + ("" if path else defaults)
-    return start + "".join(key.entry for key in _keys(path, block))
-
-
-def _title(path: str) -> str:
-    return f"`{path}`" if path else "The top level"
-
-
-def _anchor(title: str) -> str:
-    """The anchor that GitHub and mkdocs give to a heading."""
-    return re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
+    return _DEFAULTS.format(description=_wrapped(f"{described} [More on this](schedules.md#from-other-files)."))
 
 
 def _wrapped(text: str) -> str:
@@ -183,10 +167,6 @@ def _wrapped(text: str) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _first_sentence(block: Mapping[str, Any]) -> str:
-    return re.split(r"(?<=[.]) ", _one_line(block["description"]))[0].rstrip(".")
 
 
 def _forms(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -228,14 +208,11 @@ def _allowed(schema: Mapping[str, Any]) -> str:
 
 def _whole_range(schema: Mapping[str, Any]) -> str:
     """The range of a whole number; pydantic leaves that of a quantity in its own words."""
-    above, below = (
-        schema.get(name, schema.get(own)) for name, own in (("exclusiveMinimum", "gt"), ("exclusiveMaximum", "lt"))
-    )
-    least, most = schema.get("minimum", schema.get("ge")), schema.get("maximum", schema.get("le"))
-    first = above + 1 if least is None and above is not None else least
-    last = below - 1 if most is None and below is not None else most
-    if first is None or last is None:
-        return "" if first is None else f", {first} or more"
+    limits = {_OWN_WORDS.get(name, name): value for name, value in schema.items()}
+    first = limits["minimum"] if "minimum" in limits else limits["exclusiveMinimum"] + 1
+    last = limits.get("maximum", limits.get("exclusiveMaximum", math.inf) - 1)
+    if last == math.inf:
+        return f", {first} or more"
     return f" from {first} to {last if last < 10**10 else f'{last:.0e}'.replace('e+', 'e')}"
 
 
