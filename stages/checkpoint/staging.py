@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from stages.checkpoint.files import write_file
-from stages.process.holder import Holder
+from stages.process.holder import Holder, read_holder
 from stages.stage_dir import WRITING_MARK, is_unfinished
 
 
@@ -99,7 +99,5 @@ def _remove(staging: Path) -> None:
 
 def _mark(staging: Path) -> Holder | None:
     """The process that the mark in a directory names; None if there is no mark."""
-    try:
-        return Holder.parse((staging / WRITING_MARK).read_bytes())
-    except OSError:
-        return None
+    mark = staging / WRITING_MARK
+    return read_holder(mark) if mark.is_file() else None

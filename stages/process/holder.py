@@ -40,14 +40,6 @@ class Holder(Strict):
             pid_namespace=_pid_namespace(),
         )
 
-    @classmethod
-    def parse(cls, document: bytes) -> "Holder":
-        """The holder that the content of a file names; all its fields are None if the content is empty or damaged."""
-        try:
-            return cls.model_validate_json(document)
-        except ValueError:
-            return cls()
-
     @property
     def is_me(self) -> bool:
         """Whether this is the process that asks."""
@@ -72,10 +64,10 @@ class Holder(Strict):
 
 
 def read_holder(path: Path) -> Holder:
-    """The holder that a file names; all its fields are None if the file is empty, missing or unreadable."""
+    """The holder that a file names; all its fields are None if the file is empty, damaged, missing or unreadable."""
     try:
-        return Holder.parse(path.read_bytes())
-    except OSError:
+        return Holder.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
         return Holder()
 
 
