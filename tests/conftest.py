@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import warm_start
 from tests.workers import TrainingGuard
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -71,6 +72,7 @@ def pytest_collection() -> Generator[None]:
 def pytest_configure() -> None:
     """Has the guard see every process that a test starts, also those that the tested code starts in this process."""
     TrainingGuard.watch()
+    warm_start.install()
 
 
 @pytest.hookimpl(tryfirst=True)

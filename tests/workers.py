@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from growctl.bugs import DEBUG_VARIABLE
+from tests import warm_start
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -82,6 +83,7 @@ def launch(script: Path, num_ranks: int, *arguments: str) -> str:
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(REPOSITORY),
+        warm_start.VARIABLE: "1",
     }
     result = subprocess.run(
         [*command, str(script), *arguments],

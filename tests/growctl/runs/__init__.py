@@ -21,6 +21,7 @@ import typer.main
 
 from growctl.cli.app import main
 from stages.metrics import read_metrics
+from tests import warm_start
 from tests.growctl.text.schemas import assert_printed_as_documented
 from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.workers import BUG, HANG_SECONDS, PRINT_TRACEBACKS, REPOSITORY, TrainingGuard
@@ -68,12 +69,16 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
-def growctl(*arguments: object, cwd: Path = REPOSITORY.parent, output: int = subprocess.PIPE) -> subprocess.Popen:
-    """growctl as a user starts it in `cwd`, output captured or written to `output`."""
+def growctl(
+    *arguments: object, cwd: Path = REPOSITORY.parent, output: int = subprocess.PIPE, fork: bool = False
+) -> subprocess.Popen:
+    """growctl as a user starts it in `cwd`, output captured or written to `output`; with `fork`, by a warm start."""
     path = f"{FAULTS}:{REPOSITORY}" if VARIABLE in os.environ else str(REPOSITORY)
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     environment |= PRINT_TRACEBACKS
     environment.pop("GROWCTL_RUNS_DIR", None)
+    if fork and VARIABLE not in os.environ:
+        environment[warm_start.VARIABLE] = "1"
     command = [sys.executable, "-m", "growctl.cli.app", *map(str, arguments)]
     return subprocess.Popen(command, stdout=output, stderr=output, text=True, env=environment, cwd=cwd)
 
@@ -104,7 +109,7 @@ def finish(process: subprocess.Popen, expect: int = 0) -> tuple[str, str]:
 def run(*arguments: object, expect: int = 0) -> tuple[str, str]:
     """(stdout, stderr) of a growctl that ends with the exit code `expect`."""
     with TrainingGuard.rejection() if expect == UNUSABLE_INPUT else nullcontext():
-        process = growctl(*arguments)
+        process = growctl(*arguments, fork=True)
     return finish(process, expect)
 
 
