@@ -63,8 +63,9 @@ def _start(args: Sequence[bytes], executables: Any, close_fds: bool, keep: Any, 
     pid = os.fork()
     if pid:
         return pid
+    stdin, _, _, stdout, _, stderr, _, _, _, new_session, process_group, *_ = rest
     try:
-        _look_fresh(environment, cwd, *rest[:12], states)
+        _look_fresh(environment, cwd, (stdin, stdout, stderr), new_session, process_group, states)
         _run(program[1:])
     finally:
         os._exit(1)
@@ -73,18 +74,9 @@ def _start(args: Sequence[bytes], executables: Any, close_fds: bool, keep: Any, 
 def _look_fresh(
     environment: dict[bytes, bytes],
     cwd: Any,
-    stdin: int,
-    _stdin_writer: int,
-    _stdout_reader: int,
-    stdout: int,
-    _stderr_reader: int,
-    stderr: int,
-    _error_reader: int,
-    _error_writer: int,
-    _restore_signals: bool,
+    streams: Sequence[int],
     new_session: bool,
     process_group: int,
-    _gid: Any,
     states: tuple[Any, Any],
 ) -> None:
     """Gives this fork all that a new interpreter has, and takes from it what only its parent has."""
@@ -93,18 +85,18 @@ def _look_fresh(
         os.setsid()
     if process_group != NONE:
         os.setpgid(0, process_group)
-    for number, stream in enumerate((stdin, stdout, stderr)):
-        if stream != NONE:
-            os.dup2(stream, number)
+    for number, descriptor in enumerate(streams):
+        if descriptor != NONE:
+            os.dup2(descriptor, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     if cwd is not None:
         os.chdir(cwd)
     os.environ.clear()
     os.environb.update(environment)
     signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for sent in signal.valid_signals():
+        if callable(signal.getsignal(sent)):
+            signal.signal(sent, signal.default_int_handler if sent == signal.SIGINT else signal.SIG_DFL)
     for number, (name, mode, errors) in enumerate(_STREAMS):
         stream = open(number, mode, buffering=1 if mode == "w" else -1, errors=errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
@@ -115,7 +107,7 @@ def _look_fresh(
         sys.__unraisablehook__,
         threading.__excepthook__,
     )
-    warnings.filters[:] = _FILTERS
+    warnings.filters[:] = _FILTERS  # type: ignore[index]
     warnings.showwarning = warnings._showwarning_orig  # type: ignore[attr-defined]
     logging.root.handlers.clear()
     for logger in logging.Logger.manager.loggerDict.values():
