@@ -134,6 +134,4 @@ def read_hostfile(path: Path) -> dict[str, int]:
             fix = f"write a host's name, which no other line has, and its number of devices, as in: {_EXAMPLE}"
             raise LaunchError(f"{path}, line {number}: {text[:80]!r}: {fix}")
         hosts[match[1]] = int(match[2])
-    if not hosts:
-        raise LaunchError(f"{path}: lists no hosts; write one line for each, as in: {_EXAMPLE}")
     return hosts

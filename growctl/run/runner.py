@@ -1,23 +1,19 @@
 """The runner, which alone decides from the files on disk what a run does next: a ladder, then its controls."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from uuid import uuid4
 
 from growctl.ladder.conditions import comparison_conditions, data_conditions
-from growctl.ladder.costs import planned_micro_batch
 from growctl.ladder.load import counted_on
 from growctl.ladder.stage_plans import (
     StagePlan,
     has_decayed,
-    paths_of,
     plan_release,
     plan_run,
     plan_stages,
 )
 from growctl.ladder.warnings import control_caveats, decays
-from growctl.launch.machines import Machines
 from growctl.launch.resolve import machines_of
 from growctl.ledger.entries import RunEntry, ScoreEntry, StageEntry
 from growctl.ledger.file import BrokenLedger, move_aside
@@ -26,16 +22,12 @@ from growctl.ledger.lines import read_lines
 from growctl.run.dataset import RunDataset, check_control, recorded_ladder
 from growctl.run.requests import LadderRequest, RunRequest, check_space, check_time, schedule_yaml
 from growctl.run.screen import Screen
-from growctl.run.stage_run import StageRun
+from growctl.run.stage_run import Execution, StageRun
 from growctl.run.start import Start
 from growctl.runs.directory import steps_done
 from growctl.runs.lock import hold
-from growctl.runs_dir import RunsPaths
-from growctl.trackers.adapters import TrackedRun
-from growctl.trackers.tracking import Tracking
 from stages.checkpoint.files import write_file
 from stages.data.dataset import DatasetManifest, read_dataset_manifest
-from stages.stage_dir import StagePaths
 
 
 def run(request: LadderRequest, screen: Screen, only: str | None = None, last_stage: int | None = None) -> None:
@@ -53,12 +45,12 @@ def run(request: LadderRequest, screen: Screen, only: str | None = None, last_st
     request = _documents_counted(request, screen)
     if only in (None, request.ladder.name):
         controls = [] if only else [request.directory(control) for control in request.controls()]
-        ladder = Execution(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
+        ladder = _Runner(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
         ladder.run(last_stage, None if only else request.record_choices)
     for control in request.controls():
         if only in (None, control.name):
             request.check_same_run(control)
-            Execution(control, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
+            _Runner(control, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
 
 
 def _documents_counted(request: LadderRequest, screen: Screen) -> LadderRequest:
@@ -70,35 +62,8 @@ def _documents_counted(request: LadderRequest, screen: Screen) -> LadderRequest:
     return replace(request, ladder=replace(request.ladder, schedule=counted_on(schedule, dataset)))
 
 
-class Execution:
-    """One execution of one run."""
-
-    def __init__(
-        self,
-        request: RunRequest,
-        runs_dir: Path,
-        machines: Machines,
-        screen: Screen,
-        controls: Sequence[Path] = (),
-        sources: Sequence[Path] = (),
-    ) -> None:
-        """`controls`: directories of the ladder's controls, which may have started before it. `sources`: runs
-        directories from which checkpoints are reused."""
-        self.controls = controls
-        self.sources = sources
-        self.request = request
-        self.schedule = request.schedule
-        self.runs_dir = runs_dir
-        self.paths = RunsPaths(runs_dir).run(request.name)
-        self.plans = plan_stages(request.schedule)
-        self.machines = machines
-        self.screen = screen
-        self.start = Start.of(request.schedule, runs_dir)
-        self.dataset = Path()
-        self.ledger: Ledger
-        group = request.run_set.group if request.run_set else request.control_of or request.name
-        tracked = TrackedRun(request.name, group, request.control or "ladder", self.schedule.model_dump(mode="json"))
-        self.tracking = Tracking(tracked, self.schedule, RunsPaths(runs_dir), screen.message)
+class _Runner(Execution):
+    """Drives one execution of one run."""
 
     def run(self, last_stage: int | None = None, record: Callable[[], None] | None = None) -> None:
         """Prepares the data, then trains each stage up to index `last_stage` to its `final/`, growing in between.
@@ -145,17 +110,6 @@ class Execution:
             self.screen.ladder.plan_again(plan_run(self.schedule, done[: index + 1]))
             if release := plan_release(self.schedule, self.plans[index]):
                 StageRun(self, release).finish()
-
-    def stage(self, plan: StagePlan) -> StagePaths:
-        return paths_of(self.paths, plan)
-
-    def num_devices(self, plan: StagePlan) -> int:
-        """The number of ranks that train a stage, over all machines."""
-        return self.schedule.launch.nodes_of(plan.index) * self.machines.devices
-
-    def micro_batch_size(self, plan: StagePlan) -> int:
-        """Sequences per forward pass on one device, as `growctl plan` shows it for the same devices."""
-        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), self.machines.on_each)
 
     def _open_ledger(self) -> Ledger:
         """The run's ledger. A broken one is set aside and rebuilt from the metrics.jsonl of each stage."""

@@ -5,20 +5,26 @@ Afterwards its model writes texts, if the schedule has prompts.
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from growctl.ladder.costs import planned_micro_batch
 from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.sizes import attending
-from growctl.ladder.stage_plans import StagePlan, first_sample, worker_spec
+from growctl.ladder.stage_plans import StagePlan, first_sample, paths_of, plan_stages, worker_spec
+from growctl.launch.machines import Machines
 from growctl.launch.workers import run_apart
+from growctl.ledger.ledger import Ledger
 from growctl.run.attempt import Attempt, Outcome, StageHistory, pause_after
-from growctl.run.requests import RunFailed
+from growctl.run.requests import RunFailed, RunRequest
 from growctl.run.resume import World, checkpoint_to_resume, newest_own
 from growctl.run.reuse import reuse
-from growctl.run.start import growth_message, made_from_previous
+from growctl.run.screen import Screen
+from growctl.run.start import Start, growth_message, made_from_previous
+from growctl.runs_dir import RunsPaths
+from growctl.trackers.adapters import TrackedRun
+from growctl.trackers.tracking import Tracking
 from model.errors import Failure, UserError
 from stages.checkpoint.directory import clear_leftovers, clear_stage, whole_or_set_aside
 from stages.checkpoint.files import write_file
@@ -31,19 +37,58 @@ from stages.stage_dir import StagePaths
 from stages.train.skipped_data import LeftOut, rollbacks_in_place, skipped_ranges, trained_without
 from stages.train.training_history import TrainingHistory
 
-if TYPE_CHECKING:
-    from growctl.run.runner import Execution
-
 PROGRAM = (sys.executable, "-m", "stages.generate.text_samples")
 
 KILL_SECONDS = 300.0
 """The process that writes is killed after this time, loading the model included."""
 
 
+class Execution:
+    """One execution of one run: what its stages share."""
+
+    def __init__(
+        self,
+        request: RunRequest,
+        runs_dir: Path,
+        machines: Machines,
+        screen: Screen,
+        controls: Sequence[Path] = (),
+        sources: Sequence[Path] = (),
+    ) -> None:
+        """`controls`: directories of the ladder's controls, which may have started before it. `sources`: runs
+        directories from which checkpoints are reused."""
+        self.controls = controls
+        self.sources = sources
+        self.request = request
+        self.schedule = request.schedule
+        self.runs_dir = runs_dir
+        self.paths = RunsPaths(runs_dir).run(request.name)
+        self.plans = plan_stages(request.schedule)
+        self.machines = machines
+        self.screen = screen
+        self.start = Start.of(request.schedule, runs_dir)
+        self.dataset = Path()
+        self.ledger: Ledger
+        group = request.run_set.group if request.run_set else request.control_of or request.name
+        tracked = TrackedRun(request.name, group, request.control or "ladder", self.schedule.model_dump(mode="json"))
+        self.tracking = Tracking(tracked, self.schedule, RunsPaths(runs_dir), screen.message)
+
+    def stage(self, plan: StagePlan) -> StagePaths:
+        return paths_of(self.paths, plan)
+
+    def num_devices(self, plan: StagePlan) -> int:
+        """The number of ranks that train a stage, over all machines."""
+        return self.schedule.launch.nodes_of(plan.index) * self.machines.devices
+
+    def micro_batch_size(self, plan: StagePlan) -> int:
+        """Sequences per forward pass on one device, as `growctl plan` shows it for the same devices."""
+        return planned_micro_batch(self.schedule, plan, self.num_devices(plan), self.machines.on_each)
+
+
 class StageRun:
     """The training of one stage or release in an execution of its run."""
 
-    def __init__(self, execution: "Execution", plan: StagePlan) -> None:
+    def __init__(self, execution: Execution, plan: StagePlan) -> None:
         self.execution, self.plan = execution, plan
         self.paths = execution.stage(plan)
         self.schedule, self.screen, self.ledger = execution.schedule, execution.screen, execution.ledger

@@ -17,9 +17,9 @@ from growctl.launch.machines import Devices
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import RunFailed, RunRequest
-from growctl.run.runner import Execution, stage_entry
+from growctl.run.runner import stage_entry
 from growctl.run.screen import Screen
-from growctl.run.stage_run import StageRun
+from growctl.run.stage_run import Execution, StageRun
 from stages.checkpoint.manifest import read_manifest
 from stages.metrics import MetricsWriter, Record, read_metrics
 from tests.growctl.runs import FAULTS, SCHEDULE, final_hashes, finish, kill, losses, wait_until, write_schedule

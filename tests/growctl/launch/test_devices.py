@@ -26,8 +26,8 @@ from growctl.launch.local import Local
 from growctl.launch.machines import Devices, LaunchError
 from growctl.launch.resolve import machines_of, planned_devices
 from growctl.run.requests import LadderRequest, remaining_bytes
-from growctl.run.runner import Execution
 from growctl.run.screen import Screen
+from growctl.run.stage_run import Execution
 from growctl.schedule.blocks import Schedule
 from stages.engine.devices import cpu_is_fast_at_bf16, resolve_precision, visible_gpus
 from stages.engine.engine import choose_precision

@@ -59,7 +59,6 @@ def test_hosts_are_read_in_file_order_without_comments(tmp_path):
         ("-oProxyCommand=x slots=1\n", OUR_LINE),
         ("one,two slots=1\n", OUR_LINE),
         ("one[1-9] slots=1\n", OUR_LINE),
-        ("# nobody\n", "lists no hosts"),
     ],
 )
 def test_an_invalid_line_is_reported_with_file_and_number(tmp_path, text, message):

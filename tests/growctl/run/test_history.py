@@ -20,10 +20,10 @@ from growctl.ledger.ledger import Ledger
 from growctl.run import stage_run
 from growctl.run.attempt import Outcome, StageHistory
 from growctl.run.requests import RunRequest
-from growctl.run.runner import Execution, stage_entry
+from growctl.run.runner import stage_entry
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
-from growctl.run.stage_run import StageRun
+from growctl.run.stage_run import Execution, StageRun
 from stages.metrics import MetricsWriter, Record, read_metrics
 from tests.growctl.runs import SCHEDULE, write_schedule
 from tests.stages.checkpoints import write_checkpoint
