@@ -1,7 +1,6 @@
 """What a dataset holds, for `growctl data show`: found by its directory, its URL or a schedule, and counted exactly."""
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -143,15 +142,10 @@ def _find(reference: str, overrides: Sequence[str], runs: RunsPaths) -> tuple[Pa
 
 def count_lengths(parts: Iterable[Int64Array]) -> dict[str, float]:
     """The mean and the PERCENTILES of the lengths that come in `parts`: (N,) each, and not all empty. All are exact."""
-    times: Counter[int] = Counter()
-    for part in parts:
-        lengths, counts = np.unique(part, return_counts=True)
-        times.update(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))
-    lengths, counts = np.array(sorted(times.items())).T
-    upto = np.cumsum(counts)
-    ranks = [-(-percent * int(upto[-1]) // 100) for percent in PERCENTILES.values()]
-    percentiles = zip(PERCENTILES, lengths[np.searchsorted(upto, ranks)].tolist(), strict=True)
-    return {"mean": int(lengths @ counts) / int(upto[-1]), **dict(percentiles)}
+    lengths = np.sort(np.concatenate(list(parts)))
+    ranks = [-(-percent * len(lengths) // 100) for percent in PERCENTILES.values()]
+    percentiles = {name: int(lengths[max(0, rank - 1)]) for name, rank in zip(PERCENTILES, ranks, strict=True)}
+    return {"mean": int(lengths.sum()) / len(lengths), **percentiles}
 
 
 def data_section(document: DataShowDocument) -> Section:

@@ -48,5 +48,5 @@ def test_files_that_do_not_belong_together_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.ds\.index does not exist"):
         open_token_files(tmp_path / "a.ds")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"empty has no token files: neither \*\.idx nor \*\.ds"):
+    with pytest.raises(DataError, match=r"empty has no token files: no \*\.idx and no \*\.ds"):
         open_token_files(tmp_path / "empty")
