@@ -6,9 +6,7 @@ Each command parses its arguments, calls a function and prints. Slow modules are
 import errno
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
@@ -87,19 +85,9 @@ def main() -> NoReturn:
             _fail(str(error), 2 if isinstance(error, UserError) else 1)
         from growctl.bugs import report_bug
 
-        report_bug(error, _runs_dir(sys.argv[1:]))
+        report_bug(error, default_runs_dir())
         sys.exit(1)
     sys.exit(0)
-
-
-def _runs_dir(arguments: Sequence[str]) -> Path:
-    """The runs directory that a command line names; the default if its command takes none."""
-    with suppress(Exception):  # the bug must be reported even if the command line is invalid
-        name, *rest = arguments
-        command = typer.main.get_group(app).commands[name]
-        with command.make_context(name, rest, resilient_parsing=True) as context:
-            return Path(context.params["runs_dir"])
-    return default_runs_dir()
 
 
 def _fail(message: str, code: int) -> NoReturn:

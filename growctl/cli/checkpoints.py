@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from growctl.cli.options import DEFAULT_RUNS_DIR, CheckpointName, Result, RunsDir, prints
+from growctl.cli.options import DEFAULT_RUNS_DIR, CheckpointName, Result, RunsDir, prints, unusable
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 PARAMETER_BYTES = 4
 """Checkpoints hold float32."""
 
-MOST_TOKENS = 10_000_000
 MOST_LAYERS = 1_000
 _LAYERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
@@ -30,7 +29,7 @@ def expand(
     checkpoint: CheckpointName,
     add_tokens: Annotated[
         int,
-        typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0, max=MOST_TOKENS),
+        typer.Option(help="Parameter tokens to add to each of Q, K, V and O, in every layer.", min=0),
     ] = 0,
     output: Annotated[
         Path | None,
@@ -38,9 +37,7 @@ def expand(
     ] = None,
     add_ffn_tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Parameter tokens to add to each FFN (default: in the model's own proportion).", min=0, max=MOST_TOKENS
-        ),
+        typer.Option(help="Parameter tokens to add to each FFN (default: in the model's own proportion).", min=0),
     ] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to grow, for example 0,2,5-7 (default: all).")] = None,
     add_layers: Annotated[
@@ -55,14 +52,10 @@ def expand(
     ] = None,
     layer_tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Parameter tokens in each of Q, K, V and O of a new layer (default: as in the layer before it).",
-            min=1,
-            max=MOST_TOKENS,
-        ),
+        typer.Option(help="Parameter tokens in each of Q, K, V and O of a new layer (default: as before it).", min=1),
     ] = None,
     layer_ffn_tokens: Annotated[
-        int | None, typer.Option(help="Parameter tokens in the FFN of a new layer.", min=1, max=MOST_TOKENS)
+        int | None, typer.Option(help="Parameter tokens in the FFN of a new layer.", min=1)
     ] = None,
     preset: Annotated[
         Literal["growctl-default", "official", "paper-appendix"],
@@ -106,7 +99,6 @@ def expand(
     from growctl.run.screen import added_words
     from growctl.text.progress import progress_bar
     from model.config import num_parameters
-    from model.errors import UserError
     from model.policy import grow_config
     from stages.checkpoint.disk_full import require_space
     from stages.checkpoint.manifest import read_manifest
@@ -118,11 +110,14 @@ def expand(
     model = read_manifest(source).model
     chosen = _layers(layers, model.num_layers)
     attention_tokens, ffn_tokens = _new_tokens(model, chosen, add_tokens, add_ffn_tokens)
-    growth = Growth(attention_tokens, ffn_tokens, add_layers, _new_layer(layer_tokens, layer_ffn_tokens, add_layers))
+    new_layer = (layer_tokens, layer_ffn_tokens) if layer_tokens is not None and layer_ffn_tokens is not None else None
+    if (layer_tokens, layer_ffn_tokens) != (None, None) and not (new_layer and add_layers):
+        raise unusable("--layer-tokens and --layer-ffn-tokens are the size of new layers; give both, with --add-layers")
+    growth = Growth(attention_tokens, ffn_tokens, add_layers, new_layer)
     if growth.new_layers and not model.num_layers and growth.layer_tokens is None:
-        raise UserError("--layer-tokens and --layer-ffn-tokens are missing: this model has no layer to take them from")
+        raise unusable("--layer-tokens and --layer-ffn-tokens are missing: this model has no layer to take them from")
     if not growth.is_any:
-        raise UserError("nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers to 1 or more")
+        raise unusable("nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers to 1 or more")
     output = output or _beside(source, add_tokens, add_layers)
     _check_new(output)
     grown = grow_config(model, **growth._asdict(), policy=policy)
@@ -183,28 +178,18 @@ def _new_tokens(
     model: "ModelConfig", layers: set[int], add_tokens: int, add_ffn_tokens: int | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The tokens that each layer's attention gains, and those that its FFN gains."""
-    from model.errors import UserError
     from model.policy import ffn_tokens_in_proportion
 
     if not model.num_layers and (add_tokens or add_ffn_tokens):
-        raise UserError("the model has no layers that tokens could be added to; give --add-layers alone")
-    attention_tokens = tuple(add_tokens if layer in layers else 0 for layer in range(model.num_layers))
+        raise unusable("the model has no layers that tokens could be added to; give --add-layers alone")
+
+    def in_layers(number: int) -> tuple[int, ...]:
+        return tuple(number if layer in layers else 0 for layer in range(model.num_layers))
+
+    attention = in_layers(add_tokens)
     if add_ffn_tokens is None:
-        return attention_tokens, ffn_tokens_in_proportion(model, attention_tokens)
-    return attention_tokens, tuple(add_ffn_tokens if layer in layers else 0 for layer in range(model.num_layers))
-
-
-def _new_layer(tokens: int | None, ffn_tokens: int | None, add_layers: int) -> tuple[int, int] | None:
-    """The size of a new layer; None if the options leave it to the layer before."""
-    from model.errors import UserError
-
-    if (tokens is None) != (ffn_tokens is None):
-        raise UserError("--layer-tokens and --layer-ffn-tokens belong together; give both, or neither")
-    if tokens is None or ffn_tokens is None:
-        return None
-    if not add_layers:
-        raise UserError(f"--layer-tokens {tokens}: is the size of new layers; give --add-layers too")
-    return tokens, ffn_tokens
+        return attention, ffn_tokens_in_proportion(model, attention)
+    return attention, in_layers(add_ffn_tokens)
 
 
 def _beside(source: Path, add_tokens: int, add_layers: int) -> Path:
@@ -230,7 +215,6 @@ def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
     """The preset's policy, changed by the options `given`. Raises UserError for a combination that makes no sense."""
     from pydantic import ValidationError
 
-    from model.errors import UserError
     from model.policy import GrowthPolicy
     from model.strict import first_reason
 
@@ -240,7 +224,7 @@ def _policy(preset: Any, **given: Any) -> "GrowthPolicy":
         [problem, *_] = error.errors()
         option = "".join(f"--{name} {given[str(name)]}: ".replace("_", "-") for name in problem["loc"])
         finite = "must be a finite number" if problem["type"] == "finite_number" else first_reason(error)
-        raise UserError(option + finite) from None
+        raise unusable(option + finite) from None
 
 
 def _sizes(output: Path, lineage: "Lineage") -> str:
@@ -252,8 +236,6 @@ def _sizes(output: Path, lineage: "Lineage") -> str:
 
 def _layers(text: str | None, num_layers: int) -> set[int]:
     """The layer numbers in text like `0,2,5-7`. Raises UserError for other text, or a layer that the model lacks."""
-    from model.errors import UserError
-
     if text is None:
         return set(range(num_layers))
     chosen: set[int] = set()
@@ -261,6 +243,6 @@ def _layers(text: str | None, num_layers: int) -> set[int]:
         match = _LAYERS.fullmatch(part.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < num_layers:
-            raise UserError(f"--layers {text!r}: must be numbers and ranges below {num_layers}, such as 0,2,5-7")
+            raise unusable(f"--layers {text!r}: must be numbers and ranges below {num_layers}, such as 0,2,5-7")
         chosen |= set(range(first, last + 1))
     return chosen

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from growctl.ladder.plan import start_line
 from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run
-from growctl.launch.local import Local
 from growctl.launch.machines import Launch, LaunchError, Machines
 from growctl.launch.resolve import machines_of
 from growctl.launch.slurm import script
@@ -44,11 +43,6 @@ def _lines(request: LadderRequest) -> Iterator[str]:
                 elif request.trains(plan.index):
                     yield from _stage(request, run, plan, machines)
             yield ""
-    if isinstance(machines, Local):
-        yield "# The port after the number of ranks is free now. A run picks a port that is free when it starts."
-        if schedule.launch.devices == "auto":
-            devices = "GPUs" if machines.on_each.type == "cuda" else "ranks on the CPU, because there is no GPU"
-            yield f"# launch.devices = auto: {machines.devices} {devices} on this machine"
     try:
         machines.check(request.runs_dir)
     except LaunchError as error:

@@ -21,6 +21,7 @@ from growctl.cli.options import (
     TokenizerFile,
     complete_run,
     emit,
+    unusable,
 )
 from growctl.text.escaping import say
 from growctl.text.progress import progress_bar
@@ -108,7 +109,6 @@ def evaluate(
     from growctl.evaluate.evaluation import Evaluator
     from growctl.evaluate.pretrained import open_pretrained
     from growctl.evaluate.record import record
-    from model.errors import UserError
 
     text = text or None
     split_given = split if text or tasks is not None else split or data
@@ -123,7 +123,7 @@ def evaluate(
         "--text, --split or --tasks": {"--batch-size": batch_size if what == "--contexts" else None},
     }
     _require_fitting(what, belongs_to)
-    names = [] if tasks is None else _listed("--tasks", tasks)
+    names = [] if tasks is None else [name.strip() for name in tasks.split(",")]
     lengths = [] if contexts is None else _lengths(contexts)
     if text:
         from stages.evaluate.documents import text_files
@@ -131,7 +131,7 @@ def evaluate(
         files = text_files(text)
     if names:
         if importlib.util.find_spec("lm_eval") is None:
-            raise UserError("--tasks needs lm-evaluation-harness; install it with `pip install 'growctl[eval]'`")
+            raise unusable("--tasks needs lm-evaluation-harness; install it with `pip install 'growctl[eval]'`")
         os.environ.setdefault("TQDM_DISABLE", "1")  # lm_eval's own bars would run into ours
         from stages.evaluate.tasks import find_tasks
 
@@ -204,11 +204,11 @@ def inspect(
     from growctl.evaluate.inspection import inspect_checkpoints, inspection_png
     from growctl.evaluate.pretrained import tell
     from growctl.find_checkpoint import dataset_of, find_checkpoint
-    from model.errors import UserError
 
     if text and data is not None:
-        raise UserError(f"--text {text[0]} and --data {data}: give one of them")
-    check_new_file("--picture", picture)
+        raise unusable(f"--text {text[0]} and --data {data}: give one of them")
+    if picture is not None and picture.exists():
+        raise unusable(f"--picture {picture}: exists already; give another name")
     named = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
     dataset = None if text else dataset_of(named[0][1], data, runs_dir)
     document = inspect_checkpoints(
@@ -229,47 +229,24 @@ def inspect(
 
 def _one_of(given: Mapping[str, object]) -> str:
     """The one option that has a value. Raises UserError if none or several have."""
-    from model.errors import UserError
-
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
         wrong = f"{' and '.join(names)}: " if names else ""
-        raise UserError(f"{wrong}give one of {', '.join(given)}, to evaluate on")
+        raise unusable(f"{wrong}give one of {', '.join(given)}, to evaluate on")
     return names[0]
 
 
 def _require_fitting(what: str, belongs_to: Mapping[str, Mapping[str, object]]) -> None:
     """Raises UserError if an option is given that belongs to anything else than `what`."""
-    from model.errors import UserError
-
     for owner, options in belongs_to.items():
         for name, value in options.items():
             if value is not None and owner != what:
-                raise UserError(f"{name} has no effect with {what}; it belongs to {owner}")
-
-
-def _listed(option: str, value: str) -> list[str]:
-    from model.errors import UserError
-
-    names = [name.strip() for name in value.split(",") if name.strip()]
-    if not names:
-        raise UserError(f"{option} {value!r}: the list is empty; give one or more, separated by commas")
-    return names
+                raise unusable(f"{name} has no effect with {what}; it belongs to {owner}")
 
 
 def _lengths(value: str) -> list[int]:
-    from model.errors import UserError
-
-    names = _listed("--contexts", value)
+    names = [name.strip() for name in value.split(",")]
     for name in names:
         if not name.isdecimal() or int(name) == 0:
-            raise UserError(f"--contexts {name!r}: a length is a whole number of tokens, 1 or more")
+            raise unusable(f"--contexts {name!r}: a length is a whole number of tokens, 1 or more")
     return [int(name) for name in names]
-
-
-def check_new_file(option: str, path: Path | None) -> None:
-    """Raises UserError if the file that `option` names exists, or its folder does not."""
-    from model.errors import UserError
-
-    if path is not None and (os.path.lexists(path) or not path.absolute().parent.is_dir()):
-        raise UserError(f"{option} {path}: must be a new file in a folder that exists; give another name")

@@ -81,7 +81,6 @@ def export(
         Literal["huggingface"], typer.Option(help="The layout to write, which Transformers loads.")
     ] = "huggingface",
     dtype: Annotated[Literal["float32", "bfloat16"], typer.Option(help="Precision of the weights.")] = "float32",
-    max_shard_size: Annotated[str, typer.Option(help="Largest file of weights.", metavar="SIZE")] = "5GB",
     tokenizer: Annotated[
         Path | None, typer.Option(help="A tokenizer.json (default: the checkpoint's).", metavar="FILE")
     ] = None,
@@ -101,7 +100,6 @@ def export(
     from stages.counted import counted
 
     check_new(output)
-    max_shard_bytes = _size(max_shard_size)
     from growctl.evaluate.model_card import model_card
     from growctl.evaluate.pretrained import open_pretrained
     from growctl.runs.show import read_facts
@@ -113,7 +111,6 @@ def export(
             output,
             card=partial(model_card, read_facts(pretrained.directory, pretrained.manifest)),
             dtype=dtype,
-            max_shard_bytes=max_shard_bytes,
             context_length=context_length,
             check=not no_check,
         )
@@ -125,17 +122,3 @@ def export(
         f"To load it: AutoModelForCausalLM.from_pretrained({str(output)!r}{trust})",
     ]
     return Result(written, lines)
-
-
-def _size(text: str) -> int:
-    """`text` such as 5GB in bytes. Raises UserError if it is no size."""
-    from growctl.schedule.fields import parse_size
-    from model.errors import UserError
-
-    try:
-        size = parse_size(text)
-    except ValueError as error:
-        raise UserError(f"--max-shard-size {text!r}: {error}") from None
-    if size <= 0:
-        raise UserError(f"--max-shard-size {text!r}: must be more than 0 bytes")
-    return size

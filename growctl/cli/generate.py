@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, CheckpointName, DeviceName, DtypeName, RunsDir, TokenizerFile
+from growctl.cli.options import (
+    DEFAULT_RUNS_DIR,
+    AsJson,
+    CheckpointName,
+    DeviceName,
+    DtypeName,
+    RunsDir,
+    TokenizerFile,
+    unusable,
+)
 from growctl.text.escaping import say, visible
 
 if TYPE_CHECKING:
     from stages.checkpoint.pretrained import Pretrained
     from stages.generate.generate import OnText
     from stages.generate.settings import GeneratedText, GenerationSettings
-
-MOST_NEW_TOKENS, MOST_SAMPLES = 1_000_000, 1_000
-"""The KV cache for all of them is allocated at once."""
 
 
 def generate(
@@ -28,9 +34,7 @@ def generate(
             metavar="PROMPT",
         ),
     ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(help="Tokens to generate for each sample, at most.", min=1, max=MOST_NEW_TOKENS)
-    ] = 100,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens to generate for each sample, at most.", min=1)] = 100,
     temperature: Annotated[
         float | None,
         typer.Option(help="Below 1: likelier tokens even more often; 0: always the likeliest (default: 0.8).", min=0),
@@ -43,7 +47,7 @@ def generate(
     greedy: Annotated[bool, typer.Option("--greedy", help="Always choose the likeliest token.")] = False,
     seed: Annotated[int, typer.Option(help="Equal seeds give equal text.", min=0)] = 0,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.", metavar="TEXT")] = None,
-    samples: Annotated[int, typer.Option(help="Continuations of the prompt.", min=1, max=MOST_SAMPLES)] = 1,
+    samples: Annotated[int, typer.Option(help="Continuations of the prompt.", min=1)] = 1,
     context_length: Annotated[
         int | None,
         typer.Option(
@@ -84,37 +88,34 @@ def _settings(chosen: dict[str, Any], *, greedy: bool, seed: int, **settings: An
     """The settings that the options stand for. Raises UserError, naming the option, if a value is unusable."""
     from pydantic import ValidationError
 
-    from model.errors import UserError
     from model.strict import first_reason
     from stages.generate.settings import GenerationSettings, Sampling
 
     given = {name: value for name, value in chosen.items() if value is not None}
     if greedy and given:
         option = next(iter(given)).replace("_", "-")
-        raise UserError(f"--greedy always chooses the likeliest token; leave out --{option}")
+        raise unusable(f"--greedy always chooses the likeliest token; leave out --{option}")
     try:
         sampling = Sampling(seed=seed, **({"temperature": 0.0} if greedy else given))
         return GenerationSettings(sampling=sampling, **settings)
     except ValidationError as error:
         problem = error.errors()[0]
         option = str(problem["loc"][0]).replace("_", "-")
-        raise UserError(f"--{option} {problem['input']!r}: {first_reason(error)}") from None
+        raise unusable(f"--{option} {problem['input']!r}: {first_reason(error)}") from None
 
 
 def _prompt(given: str | None) -> str:
     """The prompt, from standard input if `given` is `-`, or if there is none and standard input is not a terminal."""
-    from model.errors import UserError
-
     if given not in (None, "-"):
         data = os.fsencode(given)
     elif sys.stdin is None or (given is None and sys.stdin.isatty()):
-        raise UserError("there is no prompt; give one, or pipe one in")
+        raise unusable("there is no prompt; give one, or pipe one in")
     else:
         data = sys.stdin.buffer.read().removesuffix(b"\n").removesuffix(b"\r")
     try:
         return data.decode()
     except UnicodeError as error:
-        raise UserError(f"the prompt is not valid UTF-8 ({error})") from None
+        raise unusable(f"the prompt is not valid UTF-8 ({error})") from None
 
 
 def _print_generation(pretrained: "Pretrained", prompt: str, settings: "GenerationSettings") -> None:
@@ -146,14 +147,13 @@ def _generate(
     pretrained: "Pretrained", prompt: str, settings: "GenerationSettings", on_text: "OnText | None" = None
 ) -> "GeneratedText":
     """Generates, and names the option that allows a longer context in the error that needs it."""
-    from model.errors import UserError
     from stages.generate.generate import PromptTooLong
     from stages.generate.generate import generate as generate_text
 
     try:
         return generate_text(pretrained, prompt, settings, on_text)
     except PromptTooLong as error:
-        raise UserError(f"{error}, or allow a longer context with --context-length") from None
+        raise unusable(f"{error}, or allow a longer context with --context-length") from None
 
 
 def _show(text: str) -> None:

@@ -116,6 +116,13 @@ def default_runs_dir() -> Path:
     return Path(os.environ.get(RUNS_DIR_VARIABLE) or DEFAULT_RUNS_DIR)
 
 
+def unusable(message: str) -> Exception:
+    """A UserError. Imported late: `doctor` must start even if another `model` shadows ours."""
+    from model.errors import UserError
+
+    return UserError(message)
+
+
 @dataclass(frozen=True)
 class Result:
     """What a command found or made."""

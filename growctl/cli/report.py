@@ -75,10 +75,9 @@ def report(
     try:
         write_report(reported, sections, paths, figures)
     except OSError as error:
-        reason = f"the report cannot be written there: {error.strerror}"
         if output:
-            raise OSError(error.errno, reason, str(output)) from error
-        say(f"\nNo page was written. {paths.directory}: {reason}. --output DIR writes it elsewhere.", error=True)
+            raise
+        say(f"\nNo page was written: {error.strerror}: {paths.directory}. --output writes it elsewhere.", error=True)
         return
     if not as_json:
         say(f"\nCharts and tables: {paths.page}")

@@ -66,16 +66,10 @@ def run(
     from growctl.text.console import Terminal
 
     check_name(name)
-    sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     if seeds is not None:
-        from growctl.run.sets import grid, set_requests
-
-        points = grid(overrides or [], seeds)
-        requests = set_requests(
-            *(schedule, points, runs_dir), name=name, with_controls=controls, sources=sources, until=until
-        )
-        train_requests(requests, runs_dir, dry_run)
+        sweep(schedule, overrides, seeds, name, runs_dir, controls, until, no_reuse, reuse_from, dry_run)
         return
+    sources = reuse_sources(runs_dir, reuse_from or [], no_reuse)
     loaded = load_schedule(schedule, overrides or [], runs_dir=runs_dir, run=name)
     request = LadderRequest.of(loaded, schedule, runs_dir, name, controls, sources, until)
     ladder = request.ladder.name
@@ -226,8 +220,10 @@ def sweep(
 
     Example: growctl sweep quickstart learning_rate.peak=2e-3,4e-3,8e-3 --seeds 0,1,2 --dry-run
     """
-    from growctl.run.requests import reuse_sources
-    from growctl.run.sets import grid, set_requests
+    from growctl.run.requests import RunFailed, reuse_sources
+    from growctl.run.screen import make_screen
+    from growctl.run.sets import describe_set, grid, set_requests, sweep_section, train_set
+    from growctl.text.console import Terminal
 
     check_name(name)
     points = grid(overrides or [], seeds)
@@ -235,18 +231,6 @@ def sweep(
     requests = set_requests(
         *(schedule, points, runs_dir), name=name, with_controls=controls, sources=sources, until=until
     )
-    train_requests(requests, runs_dir, dry_run, as_json)
-
-
-def train_requests(
-    requests: Sequence["LadderRequest"], runs_dir: Path, dry_run: bool = False, as_json: bool = False
-) -> None:
-    """Trains the runs of a set and prints how they ended, or only lists them. Raises RunFailed if one failed."""
-    from growctl.run.requests import RunFailed
-    from growctl.run.screen import make_screen
-    from growctl.run.sets import describe_set, sweep_section, train_set
-    from growctl.text.console import Terminal
-
     failures: dict[str, str] = {}
     if not dry_run:
         with make_screen(Terminal(stderr=as_json)) as screen:

@@ -113,7 +113,4 @@ def _confirmed(console: "Terminal") -> bool:
     if not (sys.stdin.isatty() and console.is_terminal):
         console.print("nothing was removed; --yes removes it", soft_wrap=True)
         return False
-    if typer.confirm("Remove this?"):
-        return True
-    console.print("nothing was removed")
-    return False
+    return typer.confirm("Remove this?")

@@ -4,13 +4,15 @@ Slow modules are imported on use.
 """
 
 import shlex
+import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, RunsDir, unusable
 from growctl.text.documents import SCHEDULE
 from growctl.text.escaping import say
 
@@ -51,10 +53,7 @@ def init(
     ] = None,
     grow_depth: Annotated[
         bool,
-        typer.Option(
-            "--grow-depth/--fixed-depth",
-            help="Whether the growths add layers as well as parameter tokens, or tokens alone.",
-        ),
+        typer.Option("--grow-depth", help="Let the growths add layers as well as parameter tokens."),
     ] = False,
 ) -> None:
     """Write a commented schedule for a model of a given size: stages, tokens, batch, learning rate, controls.
@@ -65,27 +64,27 @@ def init(
     """
     from pydantic import ValidationError
 
-    from growctl.draft.document import new_file, schedule_text
+    from growctl.draft.document import schedule_text
     from growctl.draft.fit import drafted
     from growctl.draft.recipe import Wish
+    from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
     from growctl.schedule.errors import describe
+    from growctl.schedule.files import ENDINGS
     from growctl.text.formatting import short_count
-    from model.errors import UserError
 
     options = {"params": params, "base": base, "tokens": tokens, "data": data, "gpus": gpus, "device": device}
     try:
         wish = Wish.model_validate(options | {"grow_depth": grow_depth})
     except ValidationError as error:
-        raise UserError(f"--{describe(error, Wish)[0]}") from None
-    name = f"{short_count(wish.params).lower()}.yaml" if file in (None, STANDARD_OUTPUT) else str(file)
-    path = None if file == STANDARD_OUTPUT else new_file(name)
-    draft, planned = drafted(wish, Path(name).stem)
-    if path is None:
-        print(schedule_text(draft), end="")
-    else:
-        with path.open("x", encoding="utf-8") as new:
-            new.write(schedule_text(draft))
-    _say_drafted(draft, planned, path)
+        raise unusable(f"--{describe(error, Wish)[0]}") from None
+    is_printed = file == STANDARD_OUTPUT
+    path = Path(f"{short_count(wish.params).lower()}.yaml" if is_printed or file is None else file)
+    if path.suffix not in ENDINGS or not RUN_NAME.fullmatch(path.stem):
+        raise unusable(f"{str(path)!r}: must be the name of a run, {NAME_ALLOWED}, that ends in .yaml")
+    draft, planned = drafted(wish, path.stem)
+    with nullcontext(sys.stdout) if is_printed else path.open("x", encoding="utf-8") as out:
+        out.write(schedule_text(draft))
+    _say_drafted(draft, planned, None if is_printed else path)
 
 
 def validate(
@@ -141,7 +140,6 @@ def validate(
 
 def _files_and_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The schedules among `arguments`, and the overrides. Raises UserError if there is no schedule."""
-    from model.errors import UserError
 
     def is_override(text: str) -> bool:
         return ("=" in text or text.startswith("~")) and not Path(text).exists()
@@ -149,7 +147,7 @@ def _files_and_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]
     overrides = [text for text in arguments if is_override(text)]
     files = [text for text in arguments if text not in overrides]
     if not files:
-        raise UserError(f"{overrides[0]!r} is an override; give a schedule: growctl validate SCHEDULE KEY=VALUE")
+        raise unusable(f"{overrides[0]!r} is an override; give a schedule: growctl validate SCHEDULE KEY=VALUE")
     return files, overrides
 
 

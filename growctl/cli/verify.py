@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, Result, RunsDir, complete_run, emit
+from growctl.cli.options import CHECKPOINT_HELP, DEFAULT_RUNS_DIR, AsJson, Result, RunsDir, complete_run, emit, unusable
 from growctl.text.escaping import say
 
 if TYPE_CHECKING:
@@ -62,10 +62,9 @@ def verify(
     from growctl.run.resume import as_parameters
     from growctl.runs.verify import VerifyDocument, section
     from growctl.text.console import Terminal
-    from model.errors import UserError
 
     if new is None and not integrity:
-        raise UserError("verify compares two checkpoints; give NEW too, or --integrity to check the files of one")
+        raise unusable("verify compares two checkpoints; give NEW too, or --integrity to check the files of one")
     checked = _integrity([Path(path) for path in (old, new) if path], as_json) if integrity else []
     damaged = any(target.whole is False for target in checked)
     comparison = None

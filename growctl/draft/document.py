@@ -1,19 +1,13 @@
-"""Writes a draft as the commented YAML of a schedule, and finds the file for it."""
+"""Writes a draft as the commented YAML of a schedule."""
 
-import os
 import shlex
 import textwrap
-from pathlib import Path
 from typing import Any
 
 from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft, Wish
 from growctl.draft.sizes import NEOX_VOCABULARY
-from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
-from growctl.schedule.errors import shown
 from growctl.schedule.fields import parse_count
-from growctl.schedule.files import ENDINGS
 from growctl.text.formatting import short_count
-from model.errors import UserError
 
 _TEMPLATE = """\
 # {ladder} parameters on {tokens} tokens. Written by:
@@ -28,9 +22,9 @@ data:
 # {origin} shape. Growths keep the width.
 model:
   family: tokenformer
-  num_layers: {num_layers}
-  hidden_size: {shape.width}
-  num_heads: {shape.num_heads}
+  num_layers: {draft.sizes[0].num_layers}
+  hidden_size: {draft.shape.width}
+  num_heads: {draft.shape.num_heads}
 {vocabulary}
 # Every growth multiplies the parameters, which stand on the right, by about the same factor. The ladder reads
 # {ratio:.3g} tokens for each of the last size's, which trains on half of them or more.
@@ -42,7 +36,7 @@ releases: all
 # {draft.batch_tokens:,} tokens per step, {draft.num_steps:,} steps: near the best batch for these FLOPs, and at most
 # the published one.
 training:
-  sequence_length: {shape.sequence_length}
+  sequence_length: {draft.shape.sequence_length}
   batch_size: {draft.batch_size}
   precision: {precision}
 
@@ -102,13 +96,11 @@ def schedule_text(draft: Draft) -> str:
     zero_stage, offload = draft.sharding
     values: dict[str, Any] = {
         "draft": draft,
-        "shape": shape,
         "ladder": " -> ".join(short_count(size.num_parameters) for size in draft.sizes),
         "tokens": short_count(total),
         "command": init_command(wish),
         "data": textwrap.indent(draft.source.block(shape), "  "),
         "origin": "A published" if shape.published else "Narrower than any published",
-        "num_layers": draft.sizes[0].num_layers,
         "vocabulary": _NEOX if draft.source.vocabularies.of(shape) == NEOX_VOCABULARY else "",
         "ratio": total / draft.sizes[-1].num_parameters,
         "stages": _stages(draft),
@@ -123,18 +115,6 @@ def schedule_text(draft: Draft) -> str:
         "hardware": _NO_DEVICE if wish.device is None else _DEVICE.format(device=wish.device),
     }
     return _TEMPLATE.format(**values)
-
-
-def new_file(file: str) -> Path:
-    """The path of a file to write. Raises UserError if it exists, or cannot hold a schedule."""
-    path = Path(file)
-    if os.path.lexists(path):
-        raise UserError(f"{shown(file)}: exists already, and init replaces no file; name another, or remove it")
-    if path.suffix not in ENDINGS or not RUN_NAME.fullmatch(path.stem):
-        raise UserError(f"{shown(file)}: must be the name of a run, {NAME_ALLOWED}, that ends in .yaml")
-    if not path.parent.is_dir():
-        raise UserError(f"{shown(file)}: there is no folder {shown(str(path.parent))}; create it first")
-    return path
 
 
 def init_command(wish: Wish) -> str:

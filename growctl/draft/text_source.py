@@ -36,8 +36,6 @@ BY_SIZE = ("python-stdlib", "wikitext", "pile")
 
 FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2)
 """Shares of the documents for validation, of which a draft takes the first that is enough to evaluate on."""
-LARGE_FRACTIONS = (0.3, 0.4, 0.5, 0.6, 0.7)
-"""Shares for a handful of documents, of which none may be in a smaller one."""
 _PIECES = ": pieces of the file of 16 KiB, unless document_separator says what lies between two documents"
 ROUGHLY = 0.2
 """By how much an estimate of tokens may be wrong."""
@@ -91,9 +89,7 @@ def _splits(source: str, size: "TextSize", entries: int) -> str:
     def is_split(fraction: float) -> bool:
         return all(size.split(split, fraction)[0] for split in SPLITS)
 
-    fraction = next(filter(is_enough, FRACTIONS), None) or next(
-        filter(is_split, (FRACTIONS[-1], *LARGE_FRACTIONS)), None
-    )
+    fraction = next(filter(is_enough, FRACTIONS), None) or next(filter(is_split, (FRACTIONS[-1], 0.5)), None)
     if fraction is None:
         raise UserError(
             f"--data {shown(source)}: has {counted(len(size.documents), 'document')}, and training and validation need "

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from growctl.bugs import report_bug
-from growctl.cli.app import _runs_dir
 from tests.workers import REPOSITORY
 
 BROKEN_COMMAND = """
@@ -31,7 +30,9 @@ SAID = "growctl: this is a bug in growctl: ValueError: zip() argument 2 is longe
 def run_broken_command(runs_dir: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", BROKEN_COMMAND, str(runs_dir)],
-        env={name: value for name, value in os.environ.items() if name != "GROWCTL_DEBUG"} | environment,
+        env={name: value for name, value in os.environ.items() if name != "GROWCTL_DEBUG"}
+        | {"GROWCTL_RUNS_DIR": str(runs_dir)}
+        | environment,
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -118,27 +119,6 @@ def test_the_line_for_the_user_is_one_short_line_whatever_the_error_says(tmp_pat
     assert "ValueError: first second" in line
     assert len(line) < 600
     assert "\x1b" not in line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["status", "--runs-dir", "here"], "here"),
-        (["run", "quickstart", "seed=1", "--runs-dir=here", "--dry-run"], "here"),
-        (["status", "quickstart"], "there"),
-        (["expand", "final", "--add-tokens", "4", "--output", "x"], "there"),
-        (["schema"], "there"),
-        (["nothing"], "there"),
-        ([], "there"),
-    ],
-)
-def test_a_bug_is_written_to_the_runs_directory_of_the_command_line_or_of_the_environment(
-    monkeypatch, arguments, expected
-):
-    monkeypatch.setenv("GROWCTL_RUNS_DIR", "there")
-    assert _runs_dir(arguments) == Path(expected)
-    monkeypatch.delenv("GROWCTL_RUNS_DIR")
-    assert _runs_dir(arguments) == Path("here" if expected == "here" else "runs")
 
 
 OTHER_ERRORS = {

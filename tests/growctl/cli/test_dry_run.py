@@ -57,7 +57,6 @@ def test_the_dry_run_shows_what_auto_devices_resolve_to(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     text, _ = dry_run(tmp_path, "launch.devices=auto")
-    assert "# launch.devices = auto: 2 ranks on the CPU, because there is no GPU on this machine" in text
     assert "## stage small: 2 ranks" in text
 
 

@@ -174,10 +174,10 @@ def test_new_layers_have_the_size_that_is_asked_for_and_the_document_says_where_
     ("arguments", "problem"),
     [
         ([], "nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers to 1 or more"),
-        (["--add-layers", 1, "--layer-tokens", 5], "--layer-tokens and --layer-ffn-tokens belong together"),
+        (["--add-layers", 1, "--layer-tokens", 5], "are the size of new layers; give both, with --add-layers"),
         (
             ["--add-tokens", 1, "--layer-tokens", 5, "--layer-ffn-tokens", 5],
-            "--layer-tokens 5: is the size of new layers; give --add-layers too",
+            "are the size of new layers; give both, with --add-layers",
         ),
         (
             ["--add-layers", 2, "--depth", "copy-stack"],
