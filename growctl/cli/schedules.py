@@ -186,6 +186,7 @@ def _say_drafted(draft: "Draft", plan: "Plan", path: Path | None) -> None:
         if costs:
             total = total_cost(costs)
             line += f"; {what}: {short_count(total.budget_tokens)} tokens, {scientific(total.flops)} FLOPs"
+            line += f" ({scientific(total.reused_flops)} of them reused)" if total.reused_flops else ""
     say(line, error=path is None)
     say(f"Text: {draft.source.source}", error=path is None)
     for warning in plan.warnings:

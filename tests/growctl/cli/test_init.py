@@ -49,6 +49,7 @@ def test_the_summary_states_the_tokens_and_flops_of_releases_apart_from_the_stag
         part = [plan for plan in plans if bool(plan.branch_of) == (what == "releases")]
         tokens = short_count(sum(plan.budget_tokens for plan in part))
         assert f"; {what}: {tokens} tokens, {scientific(total_flops(part).total)} FLOPs" in summary
+    assert summary.endswith(" of them reused)"), "controls of several budgets share their undecayed training"
 
 
 def test_a_dash_prints_the_schedule_and_nothing_else(tmp_path: Path) -> None:
