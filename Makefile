@@ -39,7 +39,7 @@ $(BROWSER_INSTALLED): $(INSTALLED) Makefile
 
 soak: setup  ## Kills at a hundred random points and times; a table, and build/soak.json. Takes an hour or so.
 	$(BIN)/python -m tests.reliability.soak --kills 100 --json build/soak.json
-	GROWCTL_SOAK=1 $(BIN)/python -m pytest tests/reliability
+	GROWCTL_SOAK=1 $(BIN)/python -m pytest tests/reliability tests/benchmarks/test_gpu.py
 
 test-wheel: setup  ## Build the sdist and the wheel, install the wheel into an empty environment and train with it.
 	$(BIN)/python -m tools.wheel
