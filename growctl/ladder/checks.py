@@ -97,8 +97,9 @@ def _choices(schedule: Schedule) -> Iterator[Row]:
     """Keys of a choice that the schedule does not make."""
     for choice, wanted, keys in _KEYS_OF_A_CHOICE:
         value = _at(schedule, choice)
-        numbers = range(len(schedule.stages)) if not value or value != (wanted or value) else ()
-        for path in dict.fromkeys(key.replace("N", str(number)) for key in keys for number in numbers):
+        if value == wanted if wanted else value:
+            continue
+        for path in dict.fromkeys(key.replace("N", str(i)) for key in keys for i in range(len(schedule.stages))):
             block, _, key = path.rpartition(".")
             is_set = _at(schedule, path) != type(_at(schedule, block)).model_fields[key].default
             yield path, is_set, f"is for {choice}{wanted and f' = {wanted!r}'}; leave it out"
