@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 from growctl.draft.document import schedule_text
 from growctl.draft.recipe import SHARDINGS, Draft, Sharding, Wish, make_draft
-from growctl.ladder.costs import Plan
+from growctl.ladder.costs import Plan, total_cost
 from growctl.ladder.datasets import dataset_warnings, estimated_sizes
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
@@ -25,14 +25,16 @@ def drafted(wish: Wish, name: str) -> tuple[Draft, Plan]:
     gpus = wish.gpus or _num_gpus_here()
     draft = make_draft(wish, gpus)
     schedule = _loaded(schedule_text(draft), name)
-    sharding = next((sharding for sharding in SHARDINGS if _fits(schedule, sharding)), None)
-    if sharding is None:
+    plans = ((sharding, _sharded(schedule, sharding)) for sharding in SHARDINGS)
+    sharding, plan = next(((sharding, plan) for sharding, plan in plans if _fits(plan)), (None, None))
+    if sharding is None or plan is None:
         device = wish.device or "GPU of this machine"
         raise UserError(
             f"--params {short_count(wish.params)}: does not fit on {gpus} x {device}, even with ZeRO 3 and the "
             "optimizer in the host's memory; choose fewer parameters, more --gpus or larger ones"
         )
-    draft = replace(draft, sharding=sharding)
+    controls, ladder = (total_cost(costs) for costs in ([each.total for each in plan.controls], plan.trunk))
+    draft = replace(draft, sharding=sharding, controls_cost=controls.trained_flops / ladder.flops)
     schedule = _loaded(schedule_text(draft), name)
     plan = make_plan(schedule)
     of_text = dataset_warnings(schedule, estimated_sizes(schedule.data))
@@ -47,11 +49,13 @@ def _loaded(text: str, name: str) -> Schedule:
         return load_schedule(str(path))
 
 
-def _fits(schedule: Schedule, sharding: Sharding) -> bool:
+def _sharded(schedule: Schedule, sharding: Sharding) -> Plan:
+    launch = schedule.launch.model_copy(update=dict(zip(("zero_stage", "offload"), sharding, strict=True)))
+    return make_plan(schedule.model_copy(update={"launch": launch}))
+
+
+def _fits(plan: Plan) -> bool:
     """Whether every stage of the ladder and its controls fits one sequence at a time; True if the memory is unknown."""
-    zero_stage, offload = sharding
-    launch = schedule.launch.model_copy(update={"zero_stage": zero_stage, "offload": offload})
-    plan = make_plan(schedule.model_copy(update={"launch": launch}))
     return all(stage.largest_micro_batch_size != 0 for run in plan.runs for stage in run.trunk)
 
 

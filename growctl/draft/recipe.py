@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from operator import mul
 from typing import Annotated
 
@@ -39,6 +38,7 @@ LARGEST_BATCH = 524_288
 BATCH_FACTOR, BATCH_EXPONENT = 0.2920, 0.3271
 """Best data tokens per step by training FLOPs (DeepSeek LLM, arXiv 2401.02954, section 3.1)."""
 
+EVALUATION_SHARE = 0.15
 FEWEST_STEPS = 200
 USUAL_SEQUENCES = 1000
 PUBLISHED_RATE, PUBLISHED_SIZE = 6e-4, 124e6
@@ -92,6 +92,8 @@ class Draft:
     """Sequences per step."""
 
     sharding: Sharding = SHARDINGS[0]
+    controls_cost: float = 0.0
+    """FLOPs that the controls train, in multiples of the ladder's; 0 before they are planned."""
 
     @cached_property
     def flops_per_token(self) -> list[float]:
@@ -108,16 +110,6 @@ class Draft:
     def most_tokens(self) -> float:
         """The most data tokens that a run reads: the last size at the largest budget, or the first from scratch."""
         return self.flops * max(BUDGETS[-1] / self.flops_per_token[-1], 1 / self.flops_per_token[0])
-
-    @property
-    def controls_cost(self) -> float:
-        """FLOPs that the controls train, in multiples of the ladder's.
-
-        A budget continues the training of the next smaller one from before its decay, and the first size from scratch
-        that of the ladder's first stage.
-        """
-        last_size = BUDGETS[0] + sum(budget - (1 - DECAY_SHARE) * before for before, budget in pairwise(BUDGETS))
-        return last_size + len(self.sizes) - 1 - self.flops_per_token[0] * self.train_tokens[0] / self.flops
 
     @property
     def batch_tokens(self) -> int:
@@ -141,9 +133,12 @@ class Draft:
 
     @property
     def evaluate_every(self) -> int:
-        """Steps between evaluations: about 25 in the ladder, and one or more before the end of its shortest stage."""
+        """Steps between evaluations: about 25 in the ladder, fewer if they exceed `EVALUATION_SHARE` of its FLOPs,
+        and one or more before the end of its shortest stage."""
         shortest = round(min(self.train_tokens) / self.batch_tokens)
-        return min(_round_number(min(self.num_steps / 25, shortest / 2)), max(1, shortest - 1))
+        evaluated = self.evaluate_sequences * self.shape.sequence_length / 3  # a step also goes backward, at twice that
+        most = min(25, EVALUATION_SHARE * sum(self.train_tokens) / evaluated)
+        return min(_round_number(min(self.num_steps / most, shortest / 2)), max(1, shortest - 1))
 
     @property
     def evaluate_sequences(self) -> int:

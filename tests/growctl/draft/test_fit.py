@@ -92,7 +92,8 @@ def test_the_controls_are_the_best_size_from_scratch_and_their_cost_is_what_no_r
     trained = sum(control.total.flops for control in (*last, *smaller)) - plan.trunk[0].flops  # the ladder's own
     trained -= sum(control.total.flops for control in last[:-1]) * (1 - DECAY_SHARE)
     ladder = sum(stage.flops for stage in plan.trunk)
-    assert f"# {trained / ladder:.1f} times the ladder's FLOPs, " in schedule_text(draft)
+    assert draft.controls_cost == pytest.approx(trained / ladder, rel=0.02)
+    assert f"# {draft.controls_cost:.1f} times the ladder's FLOPs, " in schedule_text(draft)
 
 
 def test_tokens_far_from_optimal_are_kept_with_the_warning_that_plan_gives() -> None:
