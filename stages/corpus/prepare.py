@@ -26,6 +26,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -103,18 +104,21 @@ def prepare(
         key = hashlib.sha256(json.dumps(determining, sort_keys=True).encode()).hexdigest()[:12]
         target = datasets_dir / f"{plain_name(spec.source)}-{key}"
 
+        @cache
+        def own_tokenizer() -> Tokenizer | None:
+            return given_tokenizer(spec) if spec.tokenizer else tokenizer
+
         def write() -> None:
-            given = given_tokenizer(spec) if spec.tokenizer else tokenizer
             with _staging(target) as staging:
                 if not _is_whole(staging):
-                    _resume_or_start(staging, given, progress)
+                    _resume_or_start(staging, own_tokenizer(), progress)
                     run = execute or run_locally(spec.workers, progress.log_path)
-                    manifest = _write_dataset(corpus, given, staging, progress, run)
+                    manifest = _write_dataset(corpus, own_tokenizer(), staging, progress, run)
                     write_file(staging / MANIFEST_NAME, dataset_manifest_bytes(manifest))
                 _publish(staging, target)
             progress.say(f"prepared {target.name}", 1.0)
 
-        make_once(target, lambda path: check_dataset(path, progress.on_progress), write, progress)
+        make_once(target, lambda path: check_dataset(path, progress.on_progress), write, progress, own_tokenizer)
         return target
 
 

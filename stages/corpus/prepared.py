@@ -203,10 +203,17 @@ def _fetch(content: bytes, reading: RemoteReading, files: RemoteFiles, target: P
         publish_directory(target)
 
 
-def make_once(target: Path, check: Callable[[Path], object], write: Callable[[], None], progress: Progress) -> None:
+def make_once(
+    target: Path,
+    check: Callable[[Path], object],
+    write: Callable[[], None],
+    progress: Progress,
+    first: Callable[[], object] = lambda: None,
+) -> None:
     """Lets `write` make the dataset `target`, unless it is there and `check` raises no DataError.
 
-    Sets a damaged one aside. Others that need it wait. Raises DiskFull if the disk is full.
+    Sets a damaged one aside. Others that need it wait. Nothing has been written while `first` runs, which may fail.
+    Raises DiskFull if the disk is full.
     """
 
     def damage() -> str | None:
@@ -218,6 +225,7 @@ def make_once(target: Path, check: Callable[[Path], object], write: Callable[[],
 
     if damage() is None:
         return
+    first()
     with raise_when_full(target), locked(target, progress):
         if found := damage():
             if target.exists():
