@@ -55,18 +55,6 @@ def test_a_row_padded_on_the_left_has_the_logits_of_the_row_alone(model, lengths
         assert_close(found[start:], model(row[None])[0].detach())
 
 
-@pytest.mark.parametrize("scores", [*SCORE_FUNCTIONS, "linear"])
-def test_in_float32_a_sequence_read_token_by_token_has_the_logits_of_the_whole(scores):
-    transformer = TransformerConfig(num_layers=2, ffn_size=16, vocab_size=VOCAB_SIZE, hidden_size=16, num_heads=2)
-    tokenformer = small_config(score_function=scores.replace("linear", "softmax"), hidden_size=16, num_heads=2)
-    model = build_model(transformer if scores == "linear" else tokenformer, seed=1)
-    ids = random_ids(2, 40)
-    cache = model.new_cache(2, 40)
-    with torch.no_grad():
-        logits = torch.cat([model(piece, cache=cache) for piece in ids.split(1, dim=1)], dim=1)
-        torch.testing.assert_close(logits, model(ids), rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_first_forward_pass_with_a_cache_computes_the_bits_of_one_without(dtype):
     model = build_model(small_config(num_heads=2, rotary_fraction=0.5), seed=0).to(dtype)
@@ -100,10 +88,3 @@ def test_the_cache_never_changes_its_shape_and_needs_no_gradients():
     assert (cache.keys_LBHCE.shape, cache.keys_LBHCE.data_ptr()) == (shape, address)
     assert shape == (2, 2, 1, 5, 8)
     assert not logits.requires_grad
-
-
-def test_the_positions_of_a_row_begin_after_its_padding():
-    cache = build_model(small_config(), seed=0).new_cache(2, 6, torch.tensor([2, 0]))
-    assert cache.positions(random_ids(2, 4)).tolist() == [[[0, 0, 0, 1]], [[0, 1, 2, 3]]]
-    cache.advance(4)
-    assert cache.positions(random_ids(2, 2)).tolist() == [[[2, 3]], [[4, 5]]]

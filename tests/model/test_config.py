@@ -6,7 +6,11 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from model.config import (
+    PATTENTIONS,
+    BlockConfig,
+    Generation,
     ModelConfig,
+    PattentionConfig,
     TransformerConfig,
     num_parameters,
     parameter_shapes,
@@ -64,16 +68,21 @@ def test_a_configuration_survives_a_json_round_trip_with_taus_and_ramps():
     assert MODEL_CONFIG.validate_json(transformer.model_dump_json()) == transformer
 
 
+def pattention(*numbers: int) -> PattentionConfig:
+    return PattentionConfig(generations=tuple(Generation(num_tokens=1, number=n) for n in numbers), tau=1.0)
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [({"num_heads": 3}, "must be a multiple of num_heads"), ({"rotary_fraction": 0.2}, "must be an even number")],
+    ("build", "message"),
+    [
+        (lambda: small_config(num_heads=3), "must be a multiple of num_heads"),
+        (lambda: small_config(rotary_fraction=0.2), "must be an even number"),
+        (lambda: small_config(rotary_base=float("inf")), "finite"),
+        (lambda: small_config(norm_epsilon=float("inf")), "finite"),
+        (lambda: pattention(0, 0), r"numbered \[0, 0\]"),
+        (lambda: BlockConfig(**dict.fromkeys(PATTENTIONS, pattention(0)) | {"query": pattention(1)}), "a whole block"),
+    ],
 )
-def test_impossible_shapes_are_rejected(change, message):
+def test_impossible_configurations_are_rejected(build, message):
     with pytest.raises(ValidationError, match=message):
-        small_config(**change)
-
-
-@pytest.mark.parametrize("field", ["rotary_base", "norm_epsilon"])
-def test_an_infinite_number_is_no_setting(field):
-    with pytest.raises(ValidationError, match="finite"):
-        tokenformer_config(num_layers=1, attention_tokens=4, ffn_tokens=8, **(SHAPE | {field: float("inf")}))
+        build()

@@ -7,11 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from torch import Tensor
 
 from model.attention import rotary_table
-from model.config import PATTENTIONS, BlockConfig, TokenformerConfig, parameter_shapes, published_tau
+from model.config import PATTENTIONS, TokenformerConfig, parameter_shapes, published_tau
 from model.depth import Depth, placed_after
 from model.errors import UserError
 from model.growth import grow_model
@@ -29,7 +28,7 @@ from model.policy import (
     rejection_reason,
     shrink_config,
 )
-from tests.model.growths import IDS, SCORE_FUNCTIONS, allowed, histories, moved, small_config
+from tests.model.growths import IDS, SCORE_FUNCTIONS, allowed, histories, small_config
 
 STACK = GrowthPolicy(depth="copy-stack", allow_jump=True)
 IDENTITY: tuple[Depth, ...] = ("append", "interleave")
@@ -206,35 +205,28 @@ def test_copies_keep_a_frozen_tau():
 # What is rejected
 
 
-def test_impossible_growths_in_depth_are_rejected_with_the_reason():
-    base = small_config()
-    ramping = grow_config(base, attention_tokens=4, ffn_tokens=4)
-    apart = grow_config(base, attention_tokens=4, ffn_tokens=4, policy=allowed("zero-value", "per-generation"))
-    cases: list[tuple[TokenformerConfig, dict[str, Any], str]] = [
-        (base, {"new_layers": -1}, "FFN tokens to each layer, and -1 layers; each must be 0 or more"),
-        (base, {"new_layers": 0}, "growth adds 0 attention and 0 FFN tokens"),
-        (
-            base,
-            {"attention_tokens": 1, "layer_tokens": (1, 1)},
-            r"layer_tokens is \(1, 1\) with 0 new layers",
-        ),
-        (base, {"new_layers": 1, "layer_tokens": (0, 4)}, r"\(0, 4\) with 1 new layers; all must be 1 or more"),
-        (base, {"new_layers": 2, "policy": GrowthPolicy(depth="copy-stack")}, "'copy-stack' changes the function"),
-        (base, {"new_layers": 2, "policy": STACK, "attention_tokens": 4}, "cannot add tokens to layers in the same"),
-        (base, {"new_layers": 3, "policy": STACK}, "new layers, or a multiple, as the model has: 2, not 3"),
-        (base, {"new_layers": 2, "policy": STACK, "layer_tokens": (4, 6)}, "layer_tokens cannot set another size"),
-        (ramping, {"new_layers": 2, "policy": STACK}, "only possible once the ramp of the previous growth has"),
-        (apart, {"new_layers": 2, "policy": STACK}, "generations with a norm of their own"),
-        (small_config(num_layers=0), {"new_layers": 2}, "layer_tokens is missing"),
-        (small_config(num_layers=0), {"new_layers": 2, "policy": STACK}, "as the model has: 0, not 2"),
-        (small_config(num_layers=0), {"new_layers": 2, "attention_tokens": 3}, "but the model has 0 layers"),
-    ]
-    for config, arguments, message in cases:
-        with pytest.raises(UserError, match=message):
-            grow_config(config, **({"attention_tokens": 0, "ffn_tokens": 0} | arguments))
-    tokens = base.blocks[0].query.model_copy(update={"generations": ramping.blocks[0].query.generations[1:]})
-    with pytest.raises(ValidationError, match="one growth adds a whole block"):
-        BlockConfig(**(base.blocks[0].pattentions() | {"query": tokens}))
+BASE, EMPTY = small_config(), small_config(num_layers=0)
+APART = grow_config(BASE, attention_tokens=4, ffn_tokens=4, policy=allowed("zero-value", "per-generation"))
+REJECTED: list[tuple[TokenformerConfig, dict[str, Any], str]] = [
+    (BASE, {"new_layers": -1}, "FFN tokens to each layer, and -1 layers; each must be 0 or more"),
+    (BASE, {"attention_tokens": 1, "layer_tokens": (1, 1)}, r"layer_tokens is \(1, 1\) with 0 new layers"),
+    (BASE, {"new_layers": 1, "layer_tokens": (0, 4)}, r"\(0, 4\) with 1 new layers; all must be 1 or more"),
+    (BASE, {"new_layers": 2, "policy": GrowthPolicy(depth="copy-stack")}, "'copy-stack' changes the function"),
+    (BASE, {"new_layers": 2, "policy": STACK, "attention_tokens": 4}, "cannot add tokens to layers in the same"),
+    (BASE, {"new_layers": 3, "policy": STACK}, "new layers, or a multiple, as the model has: 2, not 3"),
+    (BASE, {"new_layers": 2, "policy": STACK, "layer_tokens": (4, 6)}, "layer_tokens cannot set another size"),
+    (grow_config(BASE, attention_tokens=4), {"new_layers": 2, "policy": STACK}, "only possible once the ramp of the"),
+    (APART, {"new_layers": 2, "policy": STACK}, "generations with a norm of their own"),
+    (EMPTY, {"new_layers": 2}, "layer_tokens is missing"),
+    (EMPTY, {"new_layers": 2, "policy": STACK}, "as the model has: 0, not 2"),
+    (EMPTY, {"new_layers": 2, "attention_tokens": 3}, "but the model has 0 layers"),
+]
+
+
+@pytest.mark.parametrize(("config", "arguments", "message"), REJECTED)
+def test_impossible_growths_in_depth_are_rejected_with_the_reason(config, arguments, message):
+    with pytest.raises(UserError, match=message):
+        grow_config(config, **({"attention_tokens": 0, "ffn_tokens": 0} | arguments))
 
 
 @pytest.mark.parametrize("score_function", SCORE_FUNCTIONS)
@@ -291,10 +283,8 @@ def test_a_new_block_is_settled_from_the_start(score_function, share):
 @given(st.floats(0, 1))
 def test_tokens_added_to_a_new_block_later_ramp_in_and_go_again(ramp):
     deep = deeper(small_config(), 1)
-    grown = grow_config(deep, attention_tokens=3, ffn_tokens=0)
-    assert [g.number for g in grown.blocks[-1].query.generations] == [1, 2]
-    assert grown.blocks[-1].query.generations[1].tau_before == deep.blocks[-1].query.tau
-    after = moved(grown, "ramp", ramp)
+    after = ramp_config(grow_config(deep, attention_tokens=3, ffn_tokens=0), ramp)
+    assert [g.number for g in after.blocks[-1].query.generations] == [1, 2]
     assert has_unfinished_ramps(after) is (ramp < 1)
     assert shrink_config(after) == deep
     assert shrink_config(after, 2) == small_config()

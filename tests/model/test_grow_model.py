@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.config import TransformerConfig
 from model.errors import UserError
 from model.growth import grow_model
 from model.initialization import build_model
@@ -85,18 +84,6 @@ def test_a_grown_model_keeps_dtype_mode_and_what_is_frozen():
     assert {parameter.dtype for parameter in grown.parameters()} == {torch.bfloat16}
     assert [name for name, p in grown.named_parameters() if not p.requires_grad] == ["embedding.weight"]
     assert model.embedding.weight is grown.embedding.weight
-
-
-def test_growing_what_cannot_grow_fails_and_names_the_reason():
-    transformer = TransformerConfig(vocab_size=29, hidden_size=8, num_heads=1, num_layers=1, ffn_size=16)
-    with pytest.raises(UserError, match="a transformer has no parameter tokens"):
-        grow_model(build_model(transformer, seed=0), attention_tokens=2)
-    with pytest.raises(UserError, match="whole multiple"):
-        grow_model(
-            build_model(small_config(), seed=0),
-            attention_tokens=3,
-            policy=COPIES,
-        )
 
 
 @pytest.mark.slow  # torch.compile imports the compiler

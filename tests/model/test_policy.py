@@ -1,8 +1,9 @@
 """Growth policies on configurations: the presets, rejected policies, and the resulting tau."""
 
 import math
+import re
 from itertools import pairwise, product
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,18 +17,13 @@ from model.config import (
     ScoreFunction,
     TokenformerConfig,
     TransformerConfig,
-    parameter_shapes,
-    published_tau,
 )
-from model.initialization import build_model
-from model.parameter_names import generation_of
 from model.policy import (
     GrowthPolicy,
     anneal_config,
     grow_config,
     invalid_combination,
     is_published,
-    one_if_equal,
     preserves,
     ramp_config,
     rejection_reason,
@@ -41,7 +37,6 @@ from tests.model.growths import (
     POSSIBLE,
     SCORE_FUNCTIONS,
     TAUS,
-    VALID,
     allowed,
     growths,
     histories,
@@ -51,7 +46,6 @@ from tests.model.growths import (
 )
 
 TRANSFORMER = TransformerConfig(num_layers=1, ffn_size=8, vocab_size=29, hidden_size=8, num_heads=1)
-PRESERVE = "These preserve it: init 'random' with tau 'ramp'; init 'matched' with tau 'ramp'; init 'zero-key' with"
 COUNTS = st.lists(st.integers(1, 40), min_size=1, max_size=4)
 
 
@@ -93,132 +87,102 @@ def test_a_policy_is_invalid_rejected_or_exact_as_the_tables_say(init, tau):
         assert (reason is None) is (not never and (exact or jump))
         if reason:
             assert ("exp(0) = 1" if never else "needs allow_jump") in reason
-            assert len(reason) < 400
 
 
 def test_a_rejection_names_the_combination_and_an_alternative():
-    softmax = "use init 'zero-value' with tau 'per-generation', or init 'copy' with tau 'recompute'"
-    zero = "starts from zero scores, which score_function 'softmax' turns into exp(0) = 1"
-    changes = "changes the function; that needs allow_jump"
-    why = "changes the function, because tau is not sqrt(n) or not shared by all tokens"
+    copies, softmax = GrowthPolicy(init="copy", tau="recompute"), "use init 'zero-value' with tau 'per-generation'"
     cases: list[tuple[GrowthPolicy, ScoreFunction, bool, str]] = [
-        (GrowthPolicy(), "softmax", True, f"init 'matched' with tau 'ramp' {zero}; {softmax}"),
-        (allowed("zero-key", "recompute"), "softmax", True, f"init 'zero-key' with tau 'recompute' {zero}"),
-        (GrowthPolicy(tau="recompute"), "softmax", True, f"init 'matched' with tau 'recompute' {changes}. {PRESERVE}"),
         (
-            GrowthPolicy(init="copy", tau="recompute", copy_noise=0.25),
+            GrowthPolicy(),
+            "softmax",
+            True,
+            f"'matched' with tau 'ramp' starts from zero scores.* = 1; {softmax}",
+        ),
+        (
+            GrowthPolicy(tau="recompute"),
+            "softmax",
+            True,
+            "changes the function; that needs allow_jump. These",
+        ),
+        (
+            copies.model_copy(update={"copy_noise": 0.25}),
             "gelu_l2_norm",
             True,
-            f"init 'copy' with tau 'recompute' and copy_noise 0.25 {changes}",
+            "and copy_noise 0.25 changes the function;",
         ),
-        (
-            GrowthPolicy(init="copy", tau="recompute"),
-            "softmax",
-            False,
-            f"init 'copy' with tau 'recompute' {why}; that needs allow_jump",
-        ),
-        # no other policy depends on the model's tau
-        (GrowthPolicy(tau="frozen"), "softmax", False, f"init 'matched' with tau 'frozen' {changes}"),
+        (copies, "softmax", False, "because tau is not sqrt.n. or not shared by all tokens; that needs allow_jump"),
+        (GrowthPolicy(tau="frozen"), "softmax", False, "changes the function;"),  # only copies depend on the tau
     ]
     for policy, score_function, published, message in cases:
-        assert message in (rejection_reason(policy, score_function, published=published) or "")
-    zero_value = invalid_combination("zero-value", "ramp", 0.0)
-    assert zero_value is not None
-    assert zero_value.endswith("use init 'zero-value' with tau 'per-generation'")
+        assert re.search(message, rejection_reason(policy, score_function, published=published) or "")
+    assert (invalid_combination("zero-value", "ramp", 0.0) or "").endswith(softmax)
 
 
 def test_the_presets_match_their_names_and_can_be_changed():
-    assert GrowthPolicy.of("growctl-default") == GrowthPolicy() == GrowthPolicy(init="matched", tau="ramp")
-    official = {"init": "random", "tau": "recompute", "copy_noise": 0.0, "moments": "reset", "allow_jump": True}
-    official |= {"depth": "append"}
-    assert GrowthPolicy.of("official").model_dump() == official
-    paper = {"init": "zero-key", "tau": "frozen", "copy_noise": 0.0, "moments": "keep", "allow_jump": False}
-    paper |= {"depth": "append"}
-    assert GrowthPolicy.of("paper-appendix").model_dump() == paper
-    assert GrowthPolicy.of("official", moments="keep").model_dump() == official | {"moments": "keep"}
+    default, official = GrowthPolicy.of("growctl-default"), GrowthPolicy.of("official")
+    assert default == GrowthPolicy() == GrowthPolicy(init="matched", tau="ramp", moments="keep", depth="append")
+    assert official == GrowthPolicy(init="random", tau="recompute", moments="reset", allow_jump=True)
+    assert GrowthPolicy.of("paper-appendix") == GrowthPolicy(init="zero-key", tau="frozen")
+    assert GrowthPolicy.of("official", moments="keep") == official.model_copy(update={"moments": "keep"})
     with pytest.raises(ValidationError, match="'zero-key' cannot be combined with tau 'ramp'"):
         GrowthPolicy.of("paper-appendix", tau="ramp")
-    assert [preserves(GrowthPolicy.of(p), "l2_norm_gelu") for p in ("growctl-default", "official", "paper-appendix")] \
-        == [True, False, True]  # fmt: skip
 
 
 def test_a_model_is_published_only_if_every_pattention_is_the_published_formula():
     assert is_published(small_config())
-    for softmax_too in ("random/recompute", "copy/recompute", "random/anneal"):
-        assert is_published(grown_config(softmax_too, "random/recompute"))
-        assert is_published(grown_config(softmax_too, config=small_config(score_function="softmax")))
-    assert is_published(grown_config("random/ramp", "zero-key/anneal"))
+    assert is_published(grown_config("copy/recompute", config=small_config(score_function="softmax")))
+    for ends_published in ("random/recompute", "random/ramp", "zero-key/anneal"):
+        assert is_published(grown_config(ends_published, "random/recompute"))
     for unfinished in ("random/ramp", "zero-key/anneal"):
-        for share in (0.0, 0.5, 0.999):
-            assert not is_published(grown_config(unfinished, share=share))
+        assert not is_published(grown_config(unfinished, share=0.999))
     for other in ("zero-key/frozen", "zero-value/per-generation", "copy/frozen"):
-        assert not is_published(grown_config(other))
         assert not is_published(grown_config(other, "random/ramp"))
         assert not is_published(grown_config(other, attention_tokens=0))  # in the FFNs alone
-        assert not is_published(grown_config(other, ffn_tokens=0))
-    only_last = grow_config(
-        small_config(), attention_tokens=[0, 0], ffn_tokens=[0, 6], policy=allowed("zero-key", "frozen")
-    )
-    assert not is_published(only_last)
+    assert not is_published(grown_config("zero-key/frozen", attention_tokens=[0, 0], ffn_tokens=[0, 6]))
     # Softmax has tau = n, not sqrt(n). A model with unfinished ramps or separate taus is not the formula, even if the
     # shared tau is the square root of the number of all tokens.
-    for config, generations, tau in [
-        (small_config(score_function="softmax"), (Generation(num_tokens=4),), 2.0),
-        (small_config(), (Generation(num_tokens=4), Generation(num_tokens=4, number=1, tau=2.0)), math.sqrt(8)),
-        (small_config(), (Generation(num_tokens=4), Generation(num_tokens=4, number=1, key_ramp=0.5)), math.sqrt(8)),
+    for score_function, generations, tau in [
+        ("softmax", (Generation(num_tokens=4),), 2.0),
+        ("l2_norm_gelu", (Generation(num_tokens=4), Generation(num_tokens=4, number=1, tau=2.0)), math.sqrt(8)),
+        ("l2_norm_gelu", (Generation(num_tokens=4), Generation(num_tokens=4, number=1, key_ramp=0.5)), math.sqrt(8)),
     ]:
-        wrong = PattentionConfig(generations=generations, tau=tau)
+        config, wrong = small_config(score_function=score_function), PattentionConfig(generations=generations, tau=tau)
         blocks = (config.blocks[0], config.blocks[1].model_copy(update={"query": wrong}))
         assert not is_published(config.model_copy(update={"blocks": blocks}))
-
-
-@pytest.mark.parametrize("before", ["zero-key/frozen", "zero-value/per-generation", "random/ramp", "zero-key/anneal"])
-def test_copies_need_allow_jump_if_the_model_is_not_the_published_formula(before):
-    for share in (0.0, 0.5):
-        config = grown_config(before, share=share)
-        tokens: dict[str, Any] = {"attention_tokens": 8, "ffn_tokens": 12}
-        with pytest.raises(
-            ValueError, match=r"changes the function, because tau is not sqrt\(n\) or not shared by all"
-        ):
-            grow_config(config, policy=GrowthPolicy(init="copy", tau="recompute"), **tokens)
-        if before == "random/ramp":
-            with pytest.raises(ValueError, match="only possible once the ramp of the previous growth has finished"):
-                grow_config(config, policy=allowed("copy", "recompute"), **tokens)
-        else:
-            assert grow_config(config, policy=allowed("copy", "recompute"), **tokens).newest_generation == 2
-        # copies are possible if no ramp is unfinished where the model grows
-        ffn_only = grow_config(small_config(), attention_tokens=0, ffn_tokens=6)
-        assert grow_config(ffn_only, attention_tokens=4, ffn_tokens=0, policy=allowed("copy", "recompute"))
 
 
 # Growing
 
 
-def test_growth_keeps_tau_and_the_old_generations_and_adds_one_at_ramp_zero():
-    old = small_config()
-    new = grow_config(old, attention_tokens=5, ffn_tokens=8)
-    for before, after in zip(old.blocks, new.blocks, strict=True):
-        assert after.query.tau == before.query.tau == math.sqrt(4)
-        new_one = Generation(num_tokens=5, number=1, key_ramp=0.0, tau_before=math.sqrt(4))
-        assert after.query.generations == (*before.query.generations, new_one)
-        assert after.ffn.generations[-1].num_tokens == 8
-    assert new.newest_generation == 1
-    added = set(parameter_shapes(new)) - set(parameter_shapes(old))
-    assert {generation_of(name) for name in added} == {1}
-    assert {generation_of(name) for name in parameter_shapes(old)} == {0}
+COPIES, FROZEN = GrowthPolicy(init="copy", tau="recompute"), grown_config("zero-key/frozen")
+RAMPING = grown_config("random/ramp", share=0.5)
+REJECTED: list[tuple[TokenformerConfig | TransformerConfig, dict[str, Any], str]] = [
+    (small_config(), {"ffn_tokens": 0}, "0 attention and 0 FFN tokens to each layer, and 0 layers; each must be"),
+    (small_config(), {"attention_tokens": [3, -1], "ffn_tokens": [4, 4]}, r"adds \[3, -1\] attention and 4 FFN tokens"),
+    (small_config(), {"attention_tokens": [4], "ffn_tokens": 4}, r"adds \[4\] tokens to layers, but the model has 2"),
+    (small_config(), {"ffn_tokens": [4, 4, 4]}, "but the model has 2 layers"),
+    (
+        small_config(),
+        {"attention_tokens": 8, "ffn_tokens": 9, "policy": COPIES},
+        "9 tokens; it must .* of the 6",
+    ),
+    (TRANSFORMER, {"attention_tokens": 4}, "only a tokenformer can grow"),
+    (small_config(score_function="softmax"), {"attention_tokens": 4}, r"softmax.*exp\(0\) = 1"),
+    (FROZEN, {"attention_tokens": 8, "policy": COPIES}, "changes the function, because tau is not"),
+    (RAMPING, {"attention_tokens": 8, "policy": allowed("copy", "recompute")}, "only .* once the ramp of the previous"),
+]
 
 
-def test_each_growth_is_its_own_generation_even_if_it_skips_a_pattention():
-    ffn_only = grow_config(small_config(), attention_tokens=0, ffn_tokens=8)
-    both = grow_config(ffn_only, attention_tokens=4, ffn_tokens=0)
-    added = set(parameter_shapes(both)) - set(parameter_shapes(ffn_only))
-    assert {generation_of(name) for name in added} == {2}
-    assert "blocks.0.query.key_tokens.2" in added
-    assert "blocks.0.query.key_tokens.1" not in parameter_shapes(both)
-    built = {name: tuple(p.shape) for name, p in build_model(both, device="meta").named_parameters()}
-    assert list(parameter_shapes(both).items()) == list(built.items())
-    with pytest.raises(ValidationError, match="numbered \\[0, 0\\]"):
-        PattentionConfig(generations=(Generation(num_tokens=1), Generation(num_tokens=1)), tau=1.0)
+@pytest.mark.parametrize(("config", "arguments", "message"), REJECTED)
+def test_impossible_growths_are_rejected_with_the_reason(config, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        grow_config(config, **arguments)
+
+
+def test_copies_are_possible_off_the_formula_if_allowed_and_if_no_ramp_is_unfinished_where_the_model_grows():
+    assert grow_config(FROZEN, attention_tokens=8, policy=allowed("copy", "recompute")).newest_generation == 2
+    ffn_only = grow_config(small_config(), attention_tokens=0, ffn_tokens=6)
+    assert grow_config(ffn_only, attention_tokens=4, ffn_tokens=0, policy=allowed("copy", "recompute"))
 
 
 @settings(max_examples=150)
@@ -253,60 +217,7 @@ def test_a_new_generation_follows_its_policy_and_nothing_else_changes(drawn):
     assert TokenformerConfig.model_validate_json(new.model_dump_json()) == new
 
 
-def test_later_copies_reduce_the_value_shares():
-    def shares(*copies):
-        generations = [Generation(num_tokens=1, number=i, copies=c) for i, c in enumerate((0, *copies))]
-        return PattentionConfig(generations=tuple(generations), tau=1.0).value_shares
-
-    assert shares() == (1.0,)
-    assert shares(1) == (1 / 2, 1.0)
-    assert shares(0, 0) == (1.0, 1.0, 1.0)
-    assert shares(2, 1) == (1 / 6, 1 / 2, 1.0)
-    assert shares(1, 0, 3, 0) == (1 / 8, 1 / 4, 1 / 4, 1.0, 1.0)
-
-
-def test_impossible_growths_are_rejected_with_the_reason():
-    base = small_config()
-    for arguments, message in [
-        (
-            {"attention_tokens": 0, "ffn_tokens": 0},
-            "0 attention and 0 FFN tokens to each layer, and 0 layers; each must be",
-        ),
-        ({"attention_tokens": -1, "ffn_tokens": 4}, "growth adds -1 attention and 4 FFN tokens"),
-        ({"attention_tokens": [3, -1], "ffn_tokens": [4, 4]}, r"growth adds \[3, -1\] attention and 4 FFN tokens"),
-        ({"attention_tokens": [4], "ffn_tokens": 4}, r"adds \[4\] tokens to layers, but the model has 2"),
-        ({"attention_tokens": 4, "ffn_tokens": [4, 4, 4]}, "but the model has 2 layers"),
-        (
-            {"attention_tokens": 8, "ffn_tokens": 9, "policy": GrowthPolicy(init="copy", tau="recompute")},
-            "growth by copies adds 9 tokens; it must add a whole multiple of the 6 tokens that the Pattention has",
-        ),
-        (
-            {"attention_tokens": [4, 3], "ffn_tokens": 0, "policy": GrowthPolicy(init="copy", tau="recompute")},
-            "adds 3 tokens; it must add a whole multiple of the 4 tokens that the Pattention has",
-        ),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            grow_config(base, **cast("dict[str, Any]", arguments))
-    with pytest.raises(ValueError, match="only a tokenformer can grow"):
-        grow_config(TRANSFORMER, attention_tokens=4, ffn_tokens=4)
-    with pytest.raises(ValueError, match=r"softmax.*exp\(0\) = 1"):
-        grow_config(small_config(score_function="softmax"), attention_tokens=4, ffn_tokens=4)
-    assert (one_if_equal([3, 3]), one_if_equal((3, 4))) == (3, [3, 4])
-
-
 # The ramp
-
-
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=4))
-def test_a_finished_ramp_is_the_published_formula_whatever_the_history(growths):
-    config = small_config()
-    for attention_tokens, ffn_tokens in growths:
-        config = ramp_config(grow_config(config, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens), 1.0)
-    total = 4 + sum(attention for attention, _ in growths)
-    for pattention in (config.blocks[0].query, config.blocks[1].projection):
-        assert pattention.num_tokens == total
-        assert pattention.tau == math.sqrt(total)
-        assert {generation.key_ramp for generation in pattention.generations} == {1.0}
 
 
 @given(COUNTS, st.lists(st.floats(0, 1), min_size=1, max_size=4))
@@ -321,31 +232,7 @@ def test_tau_is_the_root_of_the_ramped_tokens_however_growths_and_ramps_alternat
         assert [(g.num_tokens, g.key_ramp) for g in query.generations] == expected
         assert query.tau == pytest.approx(math.sqrt(sum(g**2 * n for n, g in expected)), rel=1e-12)
     over = ramp_config(config, 1.0).blocks[1].key
-    assert over.tau == pytest.approx(math.sqrt(over.num_tokens), rel=1e-12)
-
-
-@given(st.floats(0, 1), st.floats(0, 1))
-def test_tau_rises_with_the_ramp_and_a_ramp_never_falls(first, second):
-    grown = grow_config(small_config(), attention_tokens=10, ffn_tokens=10)
-    low, high = sorted((first, second))
-    at_low, at_high = ramp_config(grown, low), ramp_config(grown, high)
-    assert at_low.blocks[0].query.tau == pytest.approx(math.sqrt(4 + low**2 * 10))
-    assert at_low.blocks[0].query.tau <= at_high.blocks[0].query.tau
-    assert ramp_config(at_high, low) == at_high
-    assert ramp_config(grown, 0.0) == grown
-
-
-@given(COUNTS, st.integers(1, 40), st.floats(0, 1), st.sampled_from(["zero-key/frozen", "zero-key/anneal"]))
-def test_a_ramp_keeps_the_distance_of_a_tau_that_was_frozen_off_the_formula(frozen, count, ramp, how):
-    config = small_config(attention_tokens=4)
-    for number in frozen:
-        config = grown_config(how, config=config, attention_tokens=number, ffn_tokens=number, share=0.4)
-    before = config.blocks[0].query
-    distance = before.tau**2 - before.num_tokens
-    assert distance < -0.5
-    ramped = ramp_config(grow_config(config, attention_tokens=count, ffn_tokens=count), ramp).blocks[0].query
-    assert ramped.tau**2 - (before.num_tokens + ramp**2 * count) == pytest.approx(distance, abs=1e-9)
-    assert ramped.generations[:-1] == before.generations
+    assert over.tau == math.sqrt(over.num_tokens)
 
 
 @given(histories_and_growths(["l2_norm_gelu", "gelu_l2_norm"]), st.floats(0, 1))
@@ -393,7 +280,7 @@ def test_annealing_moves_every_tau_straight_to_the_formula_and_nothing_else(draw
     steps = [anneal_config(start, share) for share in (0.0, low, high, 1.0)]
     for at_start, *moving in zip(*map(pattentions, steps), strict=True):
         shared = sum(g.key_ramp**2 * g.num_tokens for g in at_start.generations if g.tau is None)
-        target = published_tau(start.score_function, shared)
+        target = shared if start.score_function == "softmax" else math.sqrt(shared)
         assert moving[-1].tau == target
         for share, pattention in zip((low, high), moving, strict=False):
             assert pattention.tau == pytest.approx(at_start.tau + share * (target - at_start.tau))
@@ -402,24 +289,7 @@ def test_annealing_moves_every_tau_straight_to_the_formula_and_nothing_else(draw
         assert all(later <= earlier + 1e-12 * target for earlier, later in pairwise(distances))
 
 
-def test_annealing_ends_exactly_at_the_published_formula():
-    for score_function in SCORE_FUNCTIONS:
-        init = "random" if score_function == "softmax" else "zero-key"
-        config = small_config(score_function=score_function)
-        for number, total in [(3, 7), (5, 12), (11, 23)]:
-            config = grown_config(f"{init}/anneal", config=config, attention_tokens=number, ffn_tokens=number)
-            assert config.blocks[1].query.tau == (total if score_function == "softmax" else math.sqrt(total))
-        assert is_published(config)
-
-
 # Shrinking
-
-
-@settings(max_examples=150)
-@given(histories_and_growths())
-def test_shrinking_undoes_a_growth_exactly_whatever_its_policy(drawn):
-    history, growth = drawn
-    assert shrink_config(growth.of(history.config)) == history.config
 
 
 @given(st.data(), st.sampled_from(SCORE_FUNCTIONS))
@@ -456,40 +326,15 @@ def test_shrinking_and_ramping_commute(drawn, ramp):
     assert ramped_first == ramp_config(history.config, ramp)
 
 
-def test_two_growths_in_a_row_then_ramped_shrink_to_the_published_formula():
-    twice = ramp_config(grown_config("random/ramp", "random/ramp", share=0.0), 1.0)
-    assert is_published(twice)
-    once = shrink_config(twice)
-    assert once.blocks[0].query.tau == math.sqrt(8)
-    assert is_published(once)
-    assert shrink_config(once) == shrink_config(twice, 2) == small_config()
-
-
 def test_only_as_many_growths_as_there_were_can_be_undone():
-    grown = grown_config("random/ramp", "random/ramp")
-    for number in (0, -1, 3):
-        with pytest.raises(ValueError, match=f"drop_generations = {number}: 1 to 2 can be dropped; the base stays"):
-            shrink_config(grown, number)
-    with pytest.raises(ValueError, match="drop_generations = 1: this model has never grown"):
-        shrink_config(small_config())
-    with pytest.raises(ValueError, match="a transformer has no generations of parameter tokens to drop"):
-        shrink_config(TRANSFORMER)
     by_hand = PattentionConfig(generations=(Generation(num_tokens=4), Generation(num_tokens=4, number=1)), tau=2.0)
     blocks = tuple(block.model_copy(update={"ffn": by_hand}) for block in small_config().blocks)
-    with pytest.raises(ValueError, match="generation 1 has no tau_before"):
-        shrink_config(small_config().model_copy(update={"blocks": blocks}))
-
-
-def test_a_growth_counts_even_for_a_pattention_that_it_skipped():
-    ffn_only = grown_config("random/ramp", attention_tokens=0)
-    both = grown_config("zero-key/frozen", config=ffn_only)
-    assert shrink_config(both) == ffn_only
-    assert shrink_config(both, 2) == small_config()
-    attention_only = grown_config("zero-key/frozen", config=ffn_only, ffn_tokens=0)
-    assert shrink_config(attention_only).blocks[0].ffn.num_tokens == 12
-    assert shrink_config(attention_only, 2) == small_config()
-
-
-def test_the_tables_in_this_file_cover_every_policy():
-    assert len(VALID) + len(INVALID) == len(INITS) * len(TAUS)
-    assert set(VALID) >= EXACT
+    twice = grown_config("random/ramp", "random/ramp")
+    for config, number, message in [
+        *((twice, number, f"drop_generations = {number}: 1 to 2 can be dropped; the base stays") for number in (0, 3)),
+        (small_config(), 1, "drop_generations = 1: this model has never grown"),
+        (TRANSFORMER, 1, "a transformer has no generations of parameter tokens to drop"),
+        (small_config().model_copy(update={"blocks": blocks}), 1, "generation 1 has no tau_before"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            shrink_config(config, number)

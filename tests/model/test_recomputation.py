@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -14,7 +13,6 @@ from model.flops import recomputed_flops_per_token
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import grow_config, ramp_config
-from model.tokenformer import TokenformerBlock
 
 SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 BASE = tokenformer_config(num_layers=3, attention_tokens=6, ffn_tokens=50, **SHAPE)
@@ -89,16 +87,3 @@ def test_the_recomputed_flops_are_those_of_the_blocks_once_more(name, every):
         counted.append(counter.get_total_flops())
     recomputed = recomputed_flops_per_token(config, attended_tokens=24)
     assert recomputed * IDS.numel() == pytest.approx(counted[1] - counted[0], rel=0.01)
-
-
-@pytest.mark.trains
-def test_compiled_blocks_are_recomputed_by_their_compiled_code(monkeypatch):
-    from torch._dynamo.utils import counters  # on use: every process of the suite collects this file
-
-    monkeypatch.setattr(TokenformerBlock, "compile", lambda block: nn.Module.compile(block, backend="aot_eager"))
-    model = build_model(BASE, seed=0)
-    model.use_kernels("compiled")
-    plain = trained(model, None)
-    graphs = counters["stats"]["unique_graphs"]
-    assert all(map(torch.equal, trained(model, 2), plain))
-    assert counters["stats"]["unique_graphs"] == graphs > 0

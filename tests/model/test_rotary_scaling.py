@@ -45,46 +45,6 @@ def test_the_frequencies_are_those_of_the_papers(kind, width, base, trained, fac
     assert frequencies(width, base, scaling) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.slow  # imports transformers
-@pytest.mark.parametrize(("width", "base", "trained", "factor"), SIZES)
-def test_the_frequencies_are_those_of_transformers(width, base, trained, factor):
-    transformers = pytest.importorskip("transformers")
-    rope = pytest.importorskip("transformers.modeling_rope_utils").ROPE_INIT_FUNCTIONS
-
-    def theirs(kind: str, ratio: float, **more: object) -> tuple[list[float], float]:
-        config = transformers.LlamaConfig(
-            hidden_size=width * 4,
-            num_attention_heads=1,
-            head_dim=width * 4,
-            max_position_embeddings=trained,
-            rope_parameters={
-                "rope_type": kind,
-                "rope_theta": base,
-                "factor": ratio,
-                "partial_rotary_factor": 0.25,
-                "original_max_position_embeddings": trained,
-            },
-        )
-        found, attention_factor = rope[kind](config, torch.device("cpu"), **more)
-        return found.tolist(), attention_factor
-
-    of_each_kind: dict[ScalingKind, tuple[list[float], float]] = {
-        "linear": theirs("linear", factor),
-        "ntk": theirs("dynamic", 1.0, seq_len=int(trained * factor)),
-        "yarn": theirs("yarn", factor),
-    }
-    for kind, (expected, attention_factor) in of_each_kind.items():
-        scaling = RotaryScaling(kind, factor, trained)
-        assert frequencies(width, base, scaling) == pytest.approx(expected, rel=1e-5)
-        assert scaling.logit_factor == pytest.approx(attention_factor**2)
-
-
-def test_ntk_slows_the_slowest_frequency_by_the_factor_and_keeps_the_fastest():
-    plain, scaled = frequencies(16, 10000.0, None), frequencies(16, 10000.0, RotaryScaling("ntk", 8.0, 1024))
-    assert scaled[0] == plain[0] == 1.0
-    assert scaled[-1] == pytest.approx(plain[-1] / 8)
-
-
 def test_linear_scaling_gives_position_n_the_angle_of_position_n_over_the_factor():
     like = torch.zeros((), dtype=torch.float64)
     scaled = rotary_table(torch.arange(40), 8, 10000.0, like, RotaryScaling("linear", 4.0, 10))
