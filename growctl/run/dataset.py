@@ -4,6 +4,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from growctl.ladder.datasets import dataset_warnings, exhausted, known_sizes, sizes_in
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
@@ -14,6 +16,7 @@ from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule, longest_context
 from growctl.schedule.sources import prepare_data
 from stages.checkpoint.directory import set_aside
+from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.corpus.prepared import reading_of
 from stages.corpus.tasks import Progress
 from stages.data.dataset import DatasetManifest, check_dataset, dataset_parts, read_dataset_manifest
@@ -22,6 +25,7 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.packing import packing_facts
 from stages.data.remote import remote_reading, write_remote_reading
 from stages.data.samples import TrainingSamples
+from stages.spec import TrainSpec
 
 
 @dataclass(frozen=True)
@@ -52,13 +56,14 @@ class RunDataset:
 
         Raises RunError if the dataset is gone and the text gives another one.
         """
-        if not ledger.stages():
+        first = first_dataset(ledger, directory)
+        if first is None:
             return self.prepared()
-        return self._whole(ledger.run(), directory)
+        return self._whole(*first, directory)
 
     def of_ladder(self, ladder: RunEntry, directory: Path) -> Path:
         """The dataset that the `ladder` in `directory` was trained on, for a control of it; raises as `known` does."""
-        dataset = self._whole(ladder, directory)
+        dataset = self._whole(Path(ladder.dataset), ladder.dataset_fingerprint, directory)
         self._check_lasts(dataset, read_dataset_manifest(dataset))
         return dataset
 
@@ -67,13 +72,12 @@ class RunDataset:
         if used_up := exhausted(self.schedule, sizes_in(manifest, dataset), self.with_controls):
             raise RunError(used_up)
 
-    def _whole(self, run: RunEntry, directory: Path) -> Path:
-        """The dataset of a recorded `run` if it is intact, else one prepared again; RunError if that one differs."""
-        recorded, fingerprint = Path(run.dataset), run.dataset_fingerprint
+    def _whole(self, recorded: Path, fingerprint: str | None, directory: Path) -> Path:
+        """The dataset `recorded` if it is intact, else one prepared again; RunError if that one differs."""
         moved_along = self.runs.datasets / recorded.name  # `recorded` may be relative to another working directory
         recorded = moved_along if moved_along.exists() else recorded
         try:
-            if check_dataset(recorded, self.screen.preparing).fingerprint == fingerprint:
+            if fingerprint in (None, check_dataset(recorded, self.screen.preparing).fingerprint):
                 self._read_as_configured(recorded)
                 return recorded
         except DataError as error:
@@ -83,10 +87,10 @@ class RunDataset:
             self.screen.message(f"{error}; {aside}preparing it again")
         dataset = self.prepared()
         now = read_dataset_manifest(dataset).fingerprint
-        if now != fingerprint:
+        if fingerprint not in (None, now):
             text = "data.mixture" if self.mixture else self.schedule.data.source
             raise RunError(
-                f"{directory} was trained on a dataset with the fingerprint {fingerprint[:12]}..., "
+                f"{directory} was trained on a dataset with the fingerprint {str(fingerprint)[:12]}..., "
                 f"but {text} now gives {dataset} with {now[:12]}...: the text or its "
                 "tokenization has changed. Restore the source, or start a separate run with --name"
             )
@@ -149,12 +153,37 @@ def recorded_ladder(directory: Path) -> RunEntry:
 
 
 def check_control(directory: Path, ladder: RunEntry) -> None:
-    """Raises RunError if the control in `directory` was recorded with other data than its `ladder`."""
-    with suppress(LedgerError), Ledger(RunPaths(directory).ledger, read_only=True) as ledger:
-        recorded = ledger.run().dataset_fingerprint
-        if recorded != ladder.dataset_fingerprint:
-            raise RunError(
-                f"{directory} was trained on other data (fingerprint {recorded[:12]}...) than its ladder "
-                f"({ladder.dataset_fingerprint[:12]}...), so they cannot be compared; move it away and run the command "
-                "again to retrain it, or leave controls out with --no-controls"
-            )
+    """Raises RunError if the control in `directory` was started on other data than its `ladder`."""
+    begun_on = fingerprint_begun_on(directory)
+    if begun_on not in (None, ladder.dataset_fingerprint):
+        raise RunError(
+            f"{directory} was trained on other data (fingerprint {str(begun_on)[:12]}...) than its ladder "
+            f"({ladder.dataset_fingerprint[:12]}...), so they cannot be compared; move it away and run the command "
+            "again to retrain it, or leave controls out with --no-controls"
+        )
+
+
+def fingerprint_begun_on(directory: Path) -> str | None:
+    """The fingerprint of a run's training data, from its ledger or else its checkpoints; None if neither has it."""
+    path = RunPaths(directory).ledger
+    if path.is_file():
+        with suppress(LedgerError), Ledger(path, read_only=True) as ledger:
+            return ledger.run().dataset_fingerprint
+    stages = [stage for _, _, stage in RunPaths(directory).stages_found()]
+    starts = [path for stage in stages for path in (stage.initial, stage.converted_start)]  # perhaps of other data
+    for manifest in [path for stage in stages for path in stage.manifests() if path.parent not in starts]:
+        with suppress(CheckpointError):
+            if fingerprint := read_manifest(manifest.parent).dataset_fingerprint:
+                return fingerprint
+    return None
+
+
+def first_dataset(ledger: Ledger, directory: Path) -> tuple[Path, str | None] | None:
+    """The path of the dataset that the run in `directory` started with, and its fingerprint if the ledger has it."""
+    if ledger.stages():
+        entry = ledger.run()
+        return Path(entry.dataset), entry.dataset_fingerprint
+    for _, _, stage in RunPaths(directory).stages_found():  # the ledger may be new although the run is not
+        with suppress(ValidationError, FileNotFoundError):
+            return Path(TrainSpec.model_validate_json(stage.spec.read_bytes()).dataset), None
+    return None

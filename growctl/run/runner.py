@@ -83,7 +83,7 @@ class _Runner(Execution):
             ladder = recorded_ladder(directory)
             check_control(self.paths.directory, ladder)
             dataset = data.of_ladder(ladder, directory)
-        elif not self.paths.ledger.exists():
+        elif not self.paths.has_begun():
             dataset = data.prepared()
         with hold(self.paths.directory):
             # Write the schedule first: this file marks the directory as a run.

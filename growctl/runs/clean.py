@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from growctl.runs.directory import RunError, own_schedule
-from growctl.runs.lock import find_holder, hold, why_in_use
+from growctl.runs.lock import hold, why_in_use
 from growctl.runs.status import being_prepared
 from growctl.runs.storage import DatasetUse, DiskUse, existing_runs
 from growctl.runs_dir import RunPaths, RunsPaths
@@ -142,7 +142,7 @@ def _why_needed(runs: Iterable[RunPaths]) -> _WhyNeeded:
     for run in runs:
         name = run.directory.name
         try:
-            if find_holder(run.directory):
+            if why_in_use(run.directory):
                 why_all = f"{name} is running and may reuse it"
             # Loading every schedule would take a while, and few have a start.
             has_start = run.schedule.is_file() and _START.search(run.schedule.read_bytes())

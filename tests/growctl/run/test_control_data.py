@@ -29,9 +29,20 @@ def test_a_control_reuses_its_ladders_data_after_the_source_changed_and_rejects_
     schedule = write_schedule(tmp_path, text + "\ncontrols: [{kind: tokenformer-scratch}]\n")
     run("run", schedule, "--runs-dir", runs, "--no-controls")
     (source / "new.py").write_text("print('other words than before')\n" * 500)
+    trained_on = fingerprint(runs / "tiny")
+    (runs / "tiny/ledger.db").unlink()
     run("run", schedule, "--runs-dir", runs, "--controls")
+    assert fingerprint(runs / "tiny") == trained_on, "a new ledger has the data that the run was trained on"
     assert fingerprint(runs / CONTROL) == fingerprint(runs / "tiny")
     assert len(list((runs / ".datasets").glob("*/manifest.json"))) == 1
+
+    (runs / "tiny").rename(tmp_path / "kept")
+    (runs / CONTROL / "ledger.db").write_bytes(b"torn")
+    _, err = run("run", schedule, "--runs-dir", runs, expect=2)
+    assert f"{CONTROL} was trained on other data" in err, "the ladder is new, the control's checkpoints tell"
+    assert not list(runs.glob("tiny/stages/*"))
+    shutil.rmtree(runs / "tiny")
+    (tmp_path / "kept").rename(runs / "tiny")
 
     (runs / CONTROL / "ledger.db").unlink()
     with Ledger(runs / CONTROL / "ledger.db") as ledger:

@@ -39,8 +39,8 @@ def test_every_shipped_schedule_names_the_download_if_the_hub_is_unreachable(tmp
     with hub() as closed:
         environment = closed.environment(tmp_path / "home")
     sources = {name: load_schedule(name).data for name in shipped_schedules()}
-    commands = [["run", name, *START] for name, data in sources.items() if data.source != PYTHON_STDLIB]
-    commands.append(["prepare", "pile_1.4b"])
+    commands = [["prepare", name] for name, data in sources.items() if data.source != PYTHON_STDLIB]
+    commands.append(["run", "wikitext", *START])
     messages = fails(tmp_path / "runs", environment, *commands)
     assert not (tmp_path / "runs").exists()
     for (_, name, *_), message in zip(commands, messages, strict=True):
