@@ -51,6 +51,8 @@ def test_each_context_has_the_loss_of_plain_evaluation_on_the_same_tokens(checkp
         assert found["loss"].value == pytest.approx(plain.value, abs=1e-5)
         parts = [score.num_samples for metric, score in found.items() if positions_of(metric)]
         assert sum(parts) == plain.num_samples
+        assert found["seconds_per_token"].value > 0
+        assert found["bytes_per_token"].value is None  # known on a GPU only
 
 
 def test_only_contexts_beyond_training_are_scaled_by_how_much_longer_they_are(checkpoint: Pretrained, text: Path):
@@ -58,12 +60,6 @@ def test_only_contexts_beyond_training_are_scaled_by_how_much_longer_they_are(ch
     scaled = losses(checkpoint, text, 32, 64, 128, kind="yarn")
     assert scaled[32]["loss"].value == plain[32]["loss"].value
     assert abs(scaled[128]["loss"].value - plain[128]["loss"].value) > 1e-4
-
-
-def test_time_of_a_token_is_recorded_and_memory_only_on_a_gpu(checkpoint: Pretrained, text: Path):
-    for scores in losses(checkpoint, text, 32, 128).values():
-        assert scores["seconds_per_token"].value > 0
-        assert scores["bytes_per_token"].value is None
 
 
 def test_a_batch_of_the_longest_context_comes_before_all_measurements(
@@ -82,9 +78,11 @@ def test_a_batch_of_the_longest_context_comes_before_all_measurements(
     assert steps == [128, "wait", 16, "wait", "wait", 128, "wait"]
 
 
-def test_the_first_tokens_are_enough_if_asked(checkpoint: Pretrained, text: Path):
+def test_the_first_tokens_are_enough_if_asked_and_too_few_are_refused(checkpoint: Pretrained, text: Path):
     found = losses(checkpoint, text, 16, 64, max_tokens=100)
     assert [scores["loss"].num_samples for scores in found.values()] == [99, 99]
+    with pytest.raises(UserError, match=r"has 1,\d\d\d tokens; a context of 4,096 needs 4,097"):
+        losses(checkpoint, text, 32, 4096)
 
 
 def test_positions_are_joined_in_buckets_that_double():
@@ -92,11 +90,6 @@ def test_positions_are_joined_in_buckets_that_double():
     buckets = list(by_position(np.arange(200.0), counts_T))
     assert [bucket[:3] for bucket in buckets] == [(0, 63, 64), (64, 127, 64), (128, 199, 72)]
     assert [loss for *_, loss in buckets] == pytest.approx([31.5, 95.5, 163.5])
-
-
-def test_text_shorter_than_the_longest_context_is_refused(checkpoint: Pretrained, text: Path):
-    with pytest.raises(UserError, match=r"has 1,\d\d\d tokens; a context of 4,096 needs 4,097"):
-        losses(checkpoint, text, 32, 4096)
 
 
 def test_a_model_without_a_rotary_embedding_has_nothing_to_scale(tmp_path: Path, text: Path):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.generate.decode import choose, draws, filtered
-from stages.generate.settings import GREEDY, Sampling
+from stages.generate.settings import Sampling
 
 LOGITS_BV = torch.tensor([[0.0, 3.0, 1.0, 2.0, -torch.inf, 2.5]])
 
@@ -55,11 +55,7 @@ def test_a_token_of_probability_0_is_never_drawn(draw, temperature, top_p):
         assert choose(LOGITS_BV, draw_B, Sampling(temperature=temperature, top_p=top_p)).item() != 4
 
 
-def test_greedy_takes_the_most_likely_token():
-    assert choose(LOGITS_BV, torch.zeros(1, dtype=torch.float64), GREEDY).item() == 1
-
-
-@pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-40, 1e-7, 1e-6])
+@pytest.mark.parametrize("temperature", [0.0, 5e-324, 9e-7, 1e-6])
 @pytest.mark.parametrize("scale", [1.0, 1e30, 1e307])
 def test_a_tiny_temperature_takes_the_most_likely_token(temperature, scale):
     for draw in (0.0, 1 - 2**-53):

@@ -74,14 +74,18 @@ def test_generations_are_joined_with_their_ramps_multiplied_in(pretrained, tmp_p
     assert stored == [{"num_tokens": 14, "tau": layer.config.tau}]
 
 
-def test_a_generation_with_its_own_norm_is_a_group_of_its_own(tmp_path):
-    config = grow_config(text_config(), attention_tokens=4, ffn_tokens=4, policy=OWN_NORM)
-    export(pretrained_of(tmp_path, config), tmp_path / "out")
+def test_a_norm_of_its_own_is_a_group_of_its_own_and_layers_are_numbered_by_their_order(tmp_path):
+    policy = OWN_NORM.model_copy(update={"depth": "interleave"})
+    config = grow_config(text_config(), attention_tokens=4, ffn_tokens=4, new_layers=2, policy=policy)
+    pretrained = pretrained_of(tmp_path, config)
+    export(pretrained, tmp_path / "out")
     _, new = config.blocks[0].query.generations
-    assert settings_in(tmp_path / "out")["pattentions"][0]["query"] == [
-        {"num_tokens": 5, "tau": config.blocks[0].query.tau},
-        {"num_tokens": 4, "tau": new.tau},
-    ]
+    groups = [{"num_tokens": 5, "tau": config.blocks[0].query.tau}, {"num_tokens": 4, "tau": new.tau}]
+    assert settings_in(tmp_path / "out")["pattentions"][0]["query"] == groups
+    assert config.block_ids == (0, 2, 1, 3)
+    for position, name in ((1, "blocks.2.ffn.key_tokens.1"), (3, "blocks.3.ffn.key_tokens.1")):
+        written = weights_in(tmp_path / "out")[f"model.layers.{position}.ffn.key_tokens"]
+        assert torch.equal(written, pretrained.model.get_parameter(name))
 
 
 def test_weights_in_bfloat16_are_split_into_files_of_limited_size(pretrained, tmp_path):
@@ -139,6 +143,22 @@ def test_the_tokenizer_encodes_as_growctl_does_without_adding_tokens(pretrained,
     assert pretrained.tokenizer.post_processor is not None, "the caller's tokenizer stays as it is"
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (text_config(num_layers=0), "has no layers, and an export to Hugging Face needs at least one"),
+        (text_config().model_copy(update={"document_end_id": 0}), r"within documents only \(data\.document_mask\)"),
+        (TRANSFORMER, "there already exists; choose another directory"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path, config, message):
+    pretrained = pretrained_of(tmp_path, config)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UserError, match=message):
+        export(pretrained, tmp_path / ("there" if config is TRANSFORMER else "out"))
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.parent == tmp_path) == ["checkpoint", "there"]
+
+
 def test_a_transformer_needs_no_code_of_its_own(tmp_path):
     told = export(pretrained_of(tmp_path, TRANSFORMER), tmp_path / "out")
     assert (told.architecture, told.needs_trust_remote_code) == ("GPTNeoXForCausalLM", False)
@@ -156,33 +176,6 @@ def test_the_exported_code_imports_only_torch_and_transformers(pretrained, tmp_p
             *("torch", "transformers", "typing", "inspect", "math", "collections", "configuration_tokenformer")
         }
         assert (tmp_path / "out" / name).read_bytes() == (Path(code.__path__[0]) / name).read_bytes()
-
-
-def test_layers_are_numbered_by_their_order_and_a_model_needs_one(tmp_path):
-    policy = GrowthPolicy(depth="interleave")
-    grown = grow_config(text_config(), attention_tokens=0, ffn_tokens=0, new_layers=2, policy=policy)
-    pretrained = pretrained_of(tmp_path, grown)
-    assert pretrained.model.config.block_ids == (0, 2, 1, 3)
-    export(pretrained, tmp_path / "out")
-    for position, name in ((1, "blocks.2.ffn.key_tokens.1"), (2, "blocks.1.ffn.key_tokens.0")):
-        written = weights_in(tmp_path / "out")[f"model.layers.{position}.ffn.key_tokens"]
-        torch.testing.assert_close(written, pretrained.model.get_parameter(name), rtol=0, atol=0)
-    with pytest.raises(UserError, match="has no layers, and an export to Hugging Face needs at least one"):
-        export(pretrained_of(tmp_path / "none", text_config(num_layers=0)), tmp_path / "none-out")
-    assert not (tmp_path / "none-out").exists()
-
-
-def test_an_existing_directory_is_refused(pretrained, tmp_path):
-    (tmp_path / "out").mkdir()
-    with pytest.raises(UserError, match="out already exists; choose another directory"):
-        export(pretrained, tmp_path / "out")
-
-
-def test_a_model_that_attends_within_documents_is_refused(tmp_path):
-    masked = pretrained_of(tmp_path, text_config().model_copy(update={"document_end_id": 0}))
-    with pytest.raises(UserError, match=r"attends within documents only \(data\.document_mask\), which an export"):
-        export(masked, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_checkpoint_without_a_context_length_says_how_to_give_one(pretrained, tmp_path):

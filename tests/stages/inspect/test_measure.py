@@ -86,11 +86,6 @@ def test_gradient_norms_are_those_of_autograd_batch_by_batch(model):
         assert norm.spread == pytest.approx((norms.std() / norms.mean()).item(), rel=1e-6), key
 
 
-def test_a_single_batch_has_no_spread(model):
-    facts = inspect_model(model, TOKENS_ST, len(TOKENS_ST))
-    assert all(layer.gradient.spread is None for layer in facts.layers)
-
-
 class _Recorded(nn.Module):
     """Runs a function of one input, and keeps the input and the output with their gradients."""
 
@@ -136,14 +131,12 @@ def test_gains_and_activations_are_those_of_each_layer_alone(model):
         assert layer.output.kurtosis == pytest.approx(kurtosis.item(), rel=1e-6)
 
 
-def test_the_loss_is_the_mean_over_the_text(model):
+def test_the_loss_is_the_mean_over_whole_batches_and_a_single_batch_has_no_spread(model):
     losses = [F.cross_entropy(model(ids).flatten(0, 1), targets.flatten()).item() for ids, targets in batches()]
-    assert inspected(model).loss == pytest.approx(sum(losses) / len(losses))
-
-
-def test_windows_that_fill_no_batch_are_left_out(model):
-    found = inspect_model(model, torch.cat((TOKENS_ST, TOKENS_ST[:1])), BATCH)
-    assert found == inspected(model)
+    found = inspected(model)
+    assert found.loss == pytest.approx(sum(losses) / len(losses))
+    assert inspect_model(model, torch.cat((TOKENS_ST, TOKENS_ST[:1])), BATCH) == found
+    assert all(layer.gradient.spread is None for layer in inspect_model(model, TOKENS_ST, 9).layers)
 
 
 def test_no_gradient_is_kept_and_the_model_stays_as_it_was(model):
@@ -159,7 +152,8 @@ def test_no_gradient_is_kept_and_the_model_stays_as_it_was(model):
         assert not parameter._post_accumulate_grad_hooks
 
 
-def test_a_model_with_weights_that_are_not_finite_fails(model):
+def test_a_model_with_weights_that_are_not_finite_fails():
+    model = build_model(TRANSFORMER, seed=0)
     with torch.no_grad():
         model.embedding.weight[3] = torch.nan
     with pytest.raises(Failure, match="the loss is nan"):

@@ -101,26 +101,17 @@ def test_shares_of_generations_are_those_of_scores_and_values(function):
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_token_with_a_zero_value_is_dead_and_named(function):
+def test_tokens_that_add_nothing_are_dead_and_named(function):
+    """With a zero value; with a zero key, unless softmax gives it a share; all of a layer without output."""
     model = tokenformer(function, grown=True)
     with torch.no_grad():
         pattention(model, 0, "ffn").value_tokens["1"][2] = 0
         pattention(model, 0, "ffn").value_tokens["0"][4] = 0
-    found = layers(model)
-    assert [generation.dead for generation in found[0, "ffn"].scores.generations] == [(4,), (2,)]
-    assert all(not g.dead for key, layer in found.items() if key != (0, "ffn") for g in layer.scores.generations)
-
-
-@pytest.mark.parametrize(("function", "dead"), [("l2_norm_gelu", (3,)), ("gelu_l2_norm", (3,)), ("softmax", ())])
-def test_a_token_with_a_zero_key_is_dead_unless_softmax_gives_it_a_share(function, dead):
-    model = tokenformer(function)
-    with torch.no_grad():
         pattention(model, 1, "ffn").key_tokens["0"][3] = 0
-    assert scores_of(model, 1, "ffn").generations[0].dead == dead
-
-
-def test_all_tokens_of_a_layer_without_output_are_dead():
-    model = tokenformer("l2_norm_gelu")
+    dead = {key: [g.dead for g in layer.scores.generations] for key, layer in layers(model).items()}
+    expected: dict[tuple[int, str], list[tuple[int, ...]]] = {(0, "ffn"): [(4,), (2,)]}
+    expected |= {} if function == "softmax" else {(1, "ffn"): [(3,)]}
+    assert {key: found for key, found in dead.items() if any(found)} == expected
     with torch.no_grad():
         pattention(model, 0, "value").value_tokens["0"].zero_()
     assert scores_of(model, name="value").generations[0].dead == (0, 1, 2, 3, 4)

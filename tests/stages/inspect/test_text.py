@@ -29,16 +29,6 @@ def test_windows_of_a_file_overlap_by_one_token_and_leave_out_the_rest(file):
     assert torch.equal(tokens_ST[1:, 0], tokens_ST[:-1, -1])
 
 
-def test_documents_are_read_as_eval_reads_them(file):
-    """A line of .jsonl is a document, and the end of text follows each document."""
-    lines = file.with_suffix(".jsonl")
-    lines.write_text('{"text": "' + "a" * 4 + '"}\n{"text": "' + "b" * 4 + '"}\n')
-    file.write_text("c" * 5)
-    tokens_ST = text_windows([lines, file], byte_tokenizer(), END, 1000, 5)
-    a, b, c = (byte_tokenizer().encode(letter).ids[0] for letter in "abc")
-    assert tokens_ST.tolist() == [[a, a, a, a, END, b], [b, b, b, b, END, c], [c, c, c, c, c, END]]
-
-
 @pytest.mark.slow
 def test_a_text_is_read_only_as_far_as_windows_are_wanted(file):
     every_ST = text_windows([file], byte_tokenizer(), END, 1000, 10)
@@ -54,9 +44,3 @@ def test_a_text_shorter_than_a_window_is_rejected_with_both_lengths(file):
     file.write_text("abc")
     with pytest.raises(UserError, match=r"text.txt: the text has 3 tokens, but one window of --context 10 needs 11"):
         text_windows([file], byte_tokenizer(), None, 4, 10)
-
-
-def test_text_that_is_not_utf8_is_rejected(file):
-    file.write_bytes(b"abc\xff")
-    with pytest.raises(UserError, match=r"text.txt line 1 is not UTF-8 text"):
-        text_windows([file], byte_tokenizer(), END, 4, 10)

@@ -64,11 +64,9 @@ def test_settings_that_change_the_function_are_honoured(tmp_path):
         ({"sliding_window_width": 8}, "sliding_window_width is 8; growctl only supports attention to all earlier"),
         ({"soft_prompt_tuning": {"enabled": True}}, "soft_prompt_tuning is enabled"),
         ({"num_layers": None}, "num_layers: Field required"),
-        ({"num_layers": 2.5}, "num_layers is 2.5: Input should be a valid integer"),
         ({"num_layers": True}, "num_layers is True: Input should be a valid integer"),
         ({"qkv_slot_num": 0}, "qkv_slot_num is 0: Input should be greater than 0"),
         ({"norm_activation_type": "relu"}, "norm_activation_type is 'relu': Input should be 'l2_norm_gelu', 'gelu"),
-        ({"rotary_pct": "a quarter"}, "rotary_pct is 'a quarter': Input should be a valid number"),
     ],
 )
 def test_another_architecture_is_rejected_with_the_setting_and_its_value(tmp_path, changes, message):
@@ -86,17 +84,11 @@ def test_another_architecture_is_rejected_with_the_setting_and_its_value(tmp_pat
         {"soft_prompt_tuning": {"enabled": False}},
         {"attention_config": [[["tokenformer"], "all"]]},
         {"attention_config": ["tokenformer", "tokenformer"]},
-        {"attention_config": [[["tokenformer"], 1], [["tokenformer"], 1]]},
+        {"gpt_j_residual": True, "mlp_type": "llama", "num_kv_heads": 1, "train_iters": 143000},  # not read
     ],
 )
 def test_a_setting_that_excludes_nothing_is_accepted(tmp_path, changes):
     assert model_of(tmp_path, **changes) == published()
-
-
-def test_settings_that_official_tokenformer_layers_do_not_read_are_accepted(tmp_path):
-    asked = {"gpt_j_residual": True, "use_bias_in_attn_linear": True, "mlp_type": "llama", "num_kv_heads": 1}
-    settings = described(tmp_path, **asked, gpt_j_tied=False, train_iters=143000, data_path="./data/pile")
-    assert settings.model(264) == published()
 
 
 @pytest.mark.parametrize(
@@ -107,8 +99,6 @@ def test_settings_that_official_tokenformer_layers_do_not_read_are_accepted(tmp_
         ("3", "is not a YAML file of settings"),
         ("a: [", "line 1, column 5: expected the node content"),
         ("x: !!bool foo", "is no YAML"),
-        ("x: !!int foo", "invalid literal for int"),
-        ("x: !!timestamp foo", "is no YAML"),
         ("x: " + "[" * 3000 + "]" * 3000, "is no YAML: RecursionError"),
         ("rotary_pct: ${oc.env:HOME}", None),
     ],
