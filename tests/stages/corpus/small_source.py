@@ -1,4 +1,4 @@
-"""The spec of the small source (conftest.py), and what its dataset holds."""
+"""The spec of the small source (conftest.py), what its dataset holds, and the texts of any source."""
 
 from pathlib import Path
 
@@ -13,6 +13,12 @@ from stages.data.spec import SPLITS, DataSpec
 def spec_of(folder: Path, **values: object) -> DataSpec:
     settings = {"source": str(folder), "vocab_size": 300, "validation_fraction": 0.2, "workers": 1} | values
     return DataSpec.model_validate(settings)
+
+
+def texts(spec: DataSpec) -> list[str]:
+    """The documents of a source, in order."""
+    found = open_corpus(spec)
+    return [document.text for document in found.documents(found.files, None)]
 
 
 def is_held_out(text: str) -> bool:
