@@ -26,29 +26,16 @@ from tests.stages.specs import small_spec
 
 
 def rate(**changes) -> LearningRate:
-    values: dict[str, Any] = {
-        "shape": "wsd",
-        "peak": 1.0,
-        "final": 0.0,
-        "warmup_steps": 10,
-        "decay_steps": 20,
-        "total_steps": 100,
-    }
+    values: dict[str, Any] = {"shape": "wsd", "peak": 1.0, "final": 0.0, "warmup_steps": 10, "decay_steps": 20}
     return LearningRate(**(values | {"total_steps": 100, "first_step": 0} | changes))
 
 
-def test_wsd_warms_up_holds_and_decays_to_one_step_above_the_end():
+def test_both_shapes_warm_up_and_decay_to_one_step_above_the_end():
     r = rate()
-    assert [r.at(s) for s in (0, 4, 9)] == [0.1, 0.5, 1.0]
+    assert [r.at(s) for s in (0, 4, 9, 90, 99, 100)] == [0.1, 0.5, 1.0, 0.5, 0.05, 0.0]
     assert {r.at(s) for s in range(9, 81)} == {1.0}
-    assert [r.at(s) for s in (90, 99, 100)] == [0.5, 0.05, 0.0]
-
-
-def test_cosine_starts_at_the_peak_and_ends_at_the_final_rate():
     r = rate(shape="cosine", final=0.1)
-    assert r.at(10) == 1.0
-    assert r.at(55) == pytest.approx(0.55)
-    assert r.at(100) == pytest.approx(0.1)
+    assert [r.at(s) for s in (10, 55, 100)] == pytest.approx([1.0, 0.55, 0.1])
 
 
 @given(st.sampled_from(["wsd", "cosine"]), st.integers(1, 99))
@@ -108,9 +95,18 @@ def test_rules_go_by_the_generations_number_and_those_without_one_learn_as_the_s
     spec = small_spec(grown_twice(), generations=(first, second))
     assert [spec.rule(number) for number in range(4)] == [first, second, GenerationRule(), GenerationRule()]
     assert small_spec(grown_twice()).rule(0) == GenerationRule()
-    for wrong in ({"lr_scale": -1.0}, {"frozen_steps": -1}, {"warmup_steps": -1}, {"weight_decay": -0.1}):
-        with pytest.raises(ValidationError):
-            GenerationRule(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        *((GenerationRule, {key: -1}) for key in ("lr_scale", "frozen_steps", "warmup_steps", "weight_decay")),
+        *((SlopeTrigger, wrong) for wrong in ({"slope": 0.0}, {"slope": -1.0}, {"window": 1}, {"step_flops": 0.0})),
+    ],
+)
+def test_rules_are_not_negative_and_a_trigger_needs_a_threshold_above_zero_and_two_points(kind, wrong):
+    with pytest.raises(ValidationError, match=next(iter(wrong))):
+        kind(**({"slope": 1.0, "window": 2, "step_flops": 1.0} if kind is SlopeTrigger else {}) | wrong)
 
 
 def test_every_generation_has_its_own_decay_on_matrices_and_the_optimizers_where_it_says_nothing():
@@ -139,7 +135,9 @@ def test_every_generation_has_its_own_decay_on_matrices_and_the_optimizers_where
 def test_a_spec_comes_back_from_its_json():
     rules = GenerationRule(lr_scale=0.1, weight_decay=0.0, frozen_steps=3), GenerationRule(warmup_steps=2)
     trigger = SlopeTrigger(slope=1e-18, window=5, step_flops=1e15)
-    spec = small_spec(grown_twice(), generations=rules, trigger=trigger, ramp_steps=4, anneal_steps=0)
+    spec = small_spec(
+        grown_twice(), generations=rules, trigger=trigger, ramp_steps=4, anneal_steps=0, left_out=((2, 3),)
+    )
     assert TrainSpec.model_validate_json(spec.model_dump_json()) == spec
     assert TrainSpec.model_validate_json(small_spec(small_config()).model_dump_json()).anneal_steps is None
 
@@ -251,23 +249,6 @@ def test_a_validation_loss_that_is_not_a_number_makes_no_slope():
         assert trigger.fitted([(1, wrong), (2, 3.0), (3, 2.0), (4, 1.0)]) == 0.25
 
 
-@pytest.mark.parametrize("wrong", [{"slope": 0.0}, {"slope": -1.0}, {"window": 1}, {"step_flops": 0.0}])
-def test_a_trigger_needs_a_threshold_above_zero_and_two_points(wrong):
-    with pytest.raises(ValidationError):
-        SlopeTrigger(**({"slope": 1.0, "window": 2, "step_flops": 1.0} | wrong))
-
-
-def test_the_trigger_counts_no_loss_from_before_the_stage_has_settled(monkeypatch):
-    worker = object.__new__(Worker)
-    monkeypatch.setattr(worker, "record", lambda event, step, **values: None)
-    trigger = SlopeTrigger(slope=0.05, window=2, step_flops=2.0)
-    worker.spec = small_spec(small_config(), trigger=trigger, ramp_steps=15)
-    worker.evaluated = TrainingRecord(losses=[(10, 5.0), (20, 5.0)])
-    assert not worker.flat_enough(20)
-    worker.evaluated.losses.append((30, 5.0))
-    assert worker.flat_enough(30)
-
-
 def test_the_trigger_ends_a_stage_at_an_evaluation_whose_slope_is_below_the_threshold():
     worker: Any = object.__new__(Worker)
     records: list[Any] = []
@@ -292,3 +273,8 @@ def test_the_trigger_ends_a_stage_at_an_evaluation_whose_slope_is_below_the_thre
     worker.spec = small_spec(small_config())
     assert not worker.flat_enough(40)
     assert len(records) == 4
+    worker.spec = small_spec(small_config(), trigger=SlopeTrigger(slope=0.05, window=2, step_flops=2.0), ramp_steps=25)
+    worker.evaluated = TrainingRecord(losses=[(20, 5.0), (30, 5.0)])
+    assert not worker.flat_enough(30), "only one loss is from after the ramp"
+    worker.evaluated.losses.append((40, 5.0))
+    assert worker.flat_enough(40)

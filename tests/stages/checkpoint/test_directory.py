@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -50,39 +51,25 @@ def test_an_existing_directory_is_never_overwritten(checkpoint):
     assert hash_file(checkpoint / "manifest.json") == before
 
 
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
 def flip_a_bit(path):
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda path: path.unlink(), "is missing"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes, not"),
-        (flip_a_bit, "does not have the hash"),
-    ],
-    ids=["removed", "truncated", "bit flipped"],
-)
-def test_any_damage_to_any_file_is_detected_and_named(checkpoint, damage, message):
-    name = sorted(read_manifest(checkpoint).files)[3]
-    damage(checkpoint / name)
-    with pytest.raises(CheckpointError, match=message) as error:
-        verify_checkpoint(checkpoint)
-    assert name in str(error.value)
-
-
-def test_broken_checkpoints_are_set_aside_one_by_one_without_deleting_anything(tmp_path):
-    for step in (10, 20, 30):
-        write_checkpoint(tmp_path / f"step_{step:08d}")
-    for step in (20, 30):
-        flip_a_bit(next((tmp_path / f"step_{step:08d}").rglob("*.safetensors")))
-    said: list[str] = []
-    assert newest_checkpoint(tmp_path, said.append).name == "step_00000010"
-    assert len(said) == 2
-    assert "broken-step_00000030" in said[0]
-    assert sorted(os.listdir(tmp_path)) == ["broken-step_00000020", "broken-step_00000030", "step_00000010"]
+def test_any_damage_to_any_file_is_detected_and_named(tmp_path):
+    damages = {"is missing": Path.unlink, "bytes, not": truncate, "does not have the hash": flip_a_bit}
+    for number, (message, damage) in enumerate(damages.items()):
+        checkpoint = tmp_path / str(number)
+        name = sorted(write_checkpoint(checkpoint).files)[3]
+        damage(checkpoint / name)
+        with pytest.raises(CheckpointError, match=message) as error:
+            verify_checkpoint(checkpoint)
+        assert name in str(error.value)
 
 
 def test_setting_aside_two_directories_of_one_name_keeps_both(tmp_path):
@@ -114,17 +101,20 @@ def test_a_link_that_leads_outside_is_rejected_but_one_within_is_accepted(checkp
     verify_checkpoint(checkpoint)
 
 
-def test_a_checkpoint_on_a_bad_sector_is_set_aside_and_the_previous_one_is_used(tmp_path, monkeypatch):
-    for step in (10, 20):
+def test_broken_checkpoints_are_set_aside_one_by_one_without_deleting_anything(tmp_path, monkeypatch):
+    for step in (10, 20, 30):
         write_checkpoint(tmp_path / f"step_{step:08d}")
+    flip_a_bit(next((tmp_path / "step_00000030").rglob("*.safetensors")))
     whole = sealed.hash_file
 
     def hash_file(path):
         if "step_00000020" in str(path):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))  # as read() does, without a name
+            raise OSError(errno.EIO, os.strerror(errno.EIO))  # on a bad sector, as read() does, without a name
         return whole(path)
 
     said: list[str] = []
     monkeypatch.setattr(sealed, "hash_file", hash_file)
     assert newest_checkpoint(tmp_path, said.append) == tmp_path / "step_00000010"
-    assert re.search(r"step_00000020 is broken: .*safetensors cannot be read: Input/output error; moved to", said[0])
+    assert "broken-step_00000030" in said[0]
+    assert re.search(r"step_00000020 is broken: .*safetensors cannot be read: Input/output error; moved to", said[1])
+    assert sorted(os.listdir(tmp_path)) == ["broken-step_00000020", "broken-step_00000030", "step_00000010"]

@@ -26,18 +26,13 @@ def test_a_folder_copied_elsewhere_has_all_that_text_needs(tmp_path):
     assert loaded.text.end_of_text_id == loaded.tokenizer.token_to_id(END_OF_TEXT)
 
 
-@pytest.mark.parametrize("make", [expand, shrink])
-def test_growing_and_shrinking_pass_the_tokenizer_on(tmp_path, make):
-    source = tmp_path / "final"
-    write_pretrained(source)
-    if make is shrink:
-        expand(source, tmp_path / "grown", attention_tokens=3)
-        shrink(tmp_path / "grown", tmp_path / "made")
-    else:
-        expand(source, tmp_path / "made", attention_tokens=3)
-    verify_checkpoint(tmp_path / "made")
-    assert read_manifest(tmp_path / "made").text == read_manifest(source).text
-    assert load_pretrained(tmp_path / "made").tokenizer.get_vocab() == byte_tokenizer().get_vocab()
+def test_growing_and_shrinking_pass_the_tokenizer_on(tmp_path, pretrained):
+    expand(pretrained, tmp_path / "grown", attention_tokens=3)
+    shrink(tmp_path / "grown", tmp_path / "shrunk")
+    for made in (tmp_path / "grown", tmp_path / "shrunk"):
+        verify_checkpoint(made)
+        assert read_manifest(made).text == read_manifest(pretrained).text
+        assert load_pretrained(made).tokenizer.get_vocab() == byte_tokenizer().get_vocab()
 
 
 def test_a_checkpoint_without_a_tokenizer_takes_one_from_a_file(tmp_path):
@@ -49,23 +44,21 @@ def test_a_checkpoint_without_a_tokenizer_takes_one_from_a_file(tmp_path):
     assert (loaded.num_token_ids, loaded.text.end_of_text_id) == (261, 0)
 
 
-def test_a_tokenizer_that_does_not_fit_is_rejected(tmp_path):
-    write_checkpoint(tmp_path / "small")
+def test_a_tokenizer_that_does_not_fit_is_rejected(checkpoint, tmp_path):
     byte_tokenizer().save(str(tmp_path / "given.json"))
-    with pytest.raises(CheckpointError, match=r"has 261 token ids, but the model of .*small has only 31"):
-        load_pretrained(tmp_path / "small", tokenizer=tmp_path / "given.json")
     (tmp_path / "junk.json").write_text("[]")
-    with pytest.raises(CheckpointError, match=r"junk.json is not a tokenizer.json"):
-        load_pretrained(tmp_path / "small", tokenizer=tmp_path / "junk.json")
     Tokenizer(models.BPE()).save(str(tmp_path / "empty.json"))
-    with pytest.raises(CheckpointError, match=r"empty.json has no tokens"):
-        load_pretrained(tmp_path / "small", tokenizer=tmp_path / "empty.json")
-    with pytest.raises(CheckpointError, match=r"nowhere.json cannot be read: No such file"):
-        load_pretrained(tmp_path / "small", tokenizer=tmp_path / "nowhere.json")
+    for name, message in (
+        ("given", r"has 261 token ids, but the model of .*final has only 31"),
+        ("junk", r"junk.json is not a tokenizer.json"),
+        ("empty", r"empty.json has no tokens"),
+        ("nowhere", r"nowhere.json cannot be read: No such file"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            load_pretrained(checkpoint, tokenizer=tmp_path / f"{name}.json")
 
 
-def test_a_damaged_tokenizer_is_noticed(tmp_path):
-    write_pretrained(tmp_path / "final")
-    (tmp_path / "final" / "tokenizer.json").write_text("{}")
+def test_a_damaged_tokenizer_is_noticed(pretrained):
+    (pretrained / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"tokenizer.json does not have the hash in the manifest"):
-        load_pretrained(tmp_path / "final")
+        load_pretrained(pretrained)

@@ -43,7 +43,11 @@ def writer(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_writing_a_directory_removes_what_killed_processes_left_beside_it(tmp_path: Path) -> None:
+def busy(*_: object, **__: object) -> None:
+    raise OSError(errno.EBUSY, "Device or resource busy")
+
+
+def test_writing_a_directory_removes_what_killed_processes_left_beside_it(tmp_path):
     left(tmp_path / "other")
     left(tmp_path / "from-before-the-machine-started", boot="another")
     with whole_directory(tmp_path / "new"):
@@ -51,9 +55,7 @@ def test_writing_a_directory_removes_what_killed_processes_left_beside_it(tmp_pa
     assert [path.name for path in tmp_path.rglob("*")] == ["new"]
 
 
-def test_what_another_process_is_writing_stays_until_the_process_is_killed(
-    tmp_path: Path, writer: subprocess.Popen[str]
-) -> None:
+def test_what_another_process_is_writing_stays_until_the_process_is_killed(tmp_path, writer):
     staging, said = staging_directory(tmp_path / "new"), list[str]()
     assert is_being_written(staging)
     remove_abandoned(tmp_path, said.append)
@@ -70,9 +72,7 @@ def test_what_another_process_is_writing_stays_until_the_process_is_killed(
 
 
 @pytest.mark.parametrize("changes", [{"host": "node-9"}, {"pid_namespace": "another container"}], ids=str)
-def test_what_another_machine_or_container_may_be_writing_stays_and_is_named(
-    tmp_path: Path, changes: dict[str, str]
-) -> None:
+def test_what_another_machine_or_container_may_be_writing_stays_and_is_named(tmp_path, changes):
     staging, said = left(tmp_path / "new", **changes), list[str]()
     with pytest.raises(CheckpointError, match=rf"complete, or remove {staging} if that process has ended$"):
         whole_directory(tmp_path / "new").__enter__()
@@ -84,7 +84,7 @@ def test_what_another_machine_or_container_may_be_writing_stays_and_is_named(
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"process": "one"}'])
-def test_a_mark_that_names_no_process_protects_its_directory(tmp_path: Path, text: str) -> None:
+def test_a_mark_that_names_no_process_protects_its_directory(tmp_path, text):
     staging = left(tmp_path / "new")
     (staging / WRITING_MARK).write_text(text)
     with pytest.raises(CheckpointError, match=r"by another growctl \(an unknown process\)"):
@@ -92,9 +92,7 @@ def test_a_mark_that_names_no_process_protects_its_directory(tmp_path: Path, tex
     assert staging.is_dir()
 
 
-def test_a_mark_protects_its_directory_on_a_file_system_without_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mark_protects_its_directory_on_a_file_system_without_locks(tmp_path, monkeypatch):
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -104,9 +102,7 @@ def test_a_mark_protects_its_directory_on_a_file_system_without_locks(
     assert not staging.exists()
 
 
-def test_a_staging_directory_has_its_mark_from_the_first_moment_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_staging_directory_has_its_mark_from_the_first_moment_on(tmp_path, monkeypatch):
     staging, seen = staging_directory(tmp_path / "new"), []
 
     def looking(call: Callable[..., object]) -> Callable[..., object]:
@@ -125,9 +121,7 @@ def test_a_staging_directory_has_its_mark_from_the_first_moment_on(
     assert is_being_written(staging)
 
 
-def test_a_staging_directory_keeps_its_mark_until_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_staging_directory_keeps_its_mark_until_it_has_its_name(tmp_path, monkeypatch):
     seen = []
     sync = directory_module.sync_path
     monkeypatch.setattr(
@@ -140,16 +134,14 @@ def test_a_staging_directory_keeps_its_mark_until_it_has_its_name(
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["parameters"]
 
 
-def test_a_copy_of_a_checkpoint_has_no_mark(tmp_path: Path) -> None:
+def test_a_copy_of_a_checkpoint_has_no_mark(tmp_path):
     write_checkpoint(tmp_path / "final")
     (tmp_path / "final" / WRITING_MARK).touch()  # its process was killed right after it had renamed the directory
     link_checkpoint(tmp_path / "final", tmp_path / "copy")
     assert not (tmp_path / "copy" / WRITING_MARK).exists()
 
 
-def test_two_processes_that_begin_at_once_do_not_share_a_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_that_begin_at_once_do_not_share_a_directory(tmp_path, monkeypatch):
     rename = os.rename
 
     def late(source: Path, target: Path) -> None:
@@ -163,19 +155,14 @@ def test_two_processes_that_begin_at_once_do_not_share_a_directory(
     assert [path.name for path in tmp_path.iterdir()] == [staging_directory(tmp_path / "new").name]
 
 
-def test_what_another_process_begins_after_the_rename_is_not_removed(tmp_path: Path) -> None:
+def test_what_another_process_begins_after_the_rename_is_not_removed(tmp_path):
     with whole_directory(tmp_path / "new"):
         publish_directory(tmp_path / "new")
         staging = left(tmp_path / "new", host="node-9")
     assert staging.is_dir()
 
 
-def test_an_error_is_reported_even_if_its_directory_cannot_be_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def busy(*_: object, **__: object) -> None:
-        raise OSError(errno.EBUSY, "Device or resource busy")
-
+def test_an_error_is_reported_even_if_its_directory_cannot_be_removed(tmp_path, monkeypatch):
     def fail() -> None:
         with whole_directory(tmp_path / "new") as staging:
             (staging / "parameters").mkdir()
@@ -188,13 +175,8 @@ def test_an_error_is_reported_even_if_its_directory_cannot_be_removed(
     assert (staging / WRITING_MARK).exists(), "the next command removes it"
 
 
-def test_an_interrupted_removal_is_finished_by_the_next_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_removal_is_finished_by_the_next_command(tmp_path, monkeypatch):
     staging = left(tmp_path / "new")
-
-    def busy(*_: object, **__: object) -> None:
-        raise OSError(errno.EBUSY, "Device or resource busy")
 
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "rmtree", busy)
@@ -204,7 +186,7 @@ def test_an_interrupted_removal_is_finished_by_the_next_command(
     assert not staging.exists()
 
 
-def test_unmarked_directories_links_and_folders_of_the_user_stay(tmp_path: Path) -> None:
+def test_unmarked_directories_links_and_folders_of_the_user_stay(tmp_path):
     staging_directory(tmp_path / "unmarked").mkdir()
     elsewhere = left(tmp_path / "elsewhere/new")
     staging_directory(tmp_path / "link").symlink_to(elsewhere)
