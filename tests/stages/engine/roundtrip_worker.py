@@ -51,12 +51,19 @@ KINDS += [
     (f"zero{stage}-{precision}-muon", stage, precision, "none")
     for stage, precision in ((1, "bf16"), (2, "fp32"), (3, "fp32"))
 ]
+ALONE = ("zero1-fp32", "zero1-bf16", "zero3-bf16", "zero2-bf16-offloaded", "zero1-bf16-muon", "zero2-fp32-muon")
+"""What a single rank tries outside of a soak."""
 MOMENTUM = 0.9
 """Not DeepSpeed's default."""
 MUON = small_spec(small_config()).optimizer.model_copy(
     update={"name": "muon", "gradient_clipping": 0.0, "momentum": MOMENTUM}
 )
 MUON_STEPS = STEPS_SAVED | {"generation-0-muon": 11}
+
+
+def kinds(ranks: int) -> list[tuple[str, int, Any, str]]:
+    """The engines that so many ranks try."""
+    return [kind for kind in KINDS if ranks > 1 or kind[0] in ALONE or "GROWCTL_SOAK" in os.environ]
 
 
 def record_newton_schulz() -> list[tuple[int, ...]]:
@@ -83,7 +90,7 @@ def main() -> None:
     report = {}
     rank, world_size = dist.get_rank(), dist.get_world_size()
     orthogonalised = record_newton_schulz()
-    for kind, zero_stage, precision, offload in KINDS:
+    for kind, zero_stage, precision, offload in kinds(world_size):
         orthogonalised.clear()
         settings: dict[str, Any] = {"zero_stage": zero_stage, "offload": offload}
         manifest, is_muon = read_manifest(initial), kind.endswith("-muon")

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from growctl.launch.local import free_port
+from tests import warm_start
 from tests.workers import HANG_SECONDS
 
 pytestmark = pytest.mark.trains
@@ -25,7 +26,7 @@ run_rank(work)
 """
 
 
-def run_rank_on(spec: str, **streams) -> subprocess.CompletedProcess[str]:
+def run_rank_on(spec: str, *start: str, **streams) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
         "RANK": "0",
         "LOCAL_RANK": "0",
@@ -35,32 +36,34 @@ def run_rank_on(spec: str, **streams) -> subprocess.CompletedProcess[str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
+        warm_start.VARIABLE: "1",
     }
-    command = [sys.executable, "-c", RANK, spec]
+    command = [sys.executable, *start, spec]
     return subprocess.run(command, env=environment, text=True, timeout=HANG_SECONDS, check=False, **streams)
 
 
 @pytest.mark.parametrize(
     ("spec", "code", "said"),
     [
-        ("good.json", 0, None),
-        ("told.json", 1, "growctl: the loss is nan"),
-        ("failed.json", 1, "growctl: the loss is nan"),
-        ("value.json", 1, None),
-        ("odd.json", 1, None),
+        ("good.json", 0, []),
+        ("told.json", 1, ["growctl: the loss is nan"]),
+        ("failed.json", 1, ["growctl: the loss is nan"]),
+        ("value.json", 1, []),
+        ("odd.json", 1, []),
     ],
 )
-def test_a_rank_exits_with_its_code_and_reason_and_skips_the_shutdown(spec, code, said):
-    result = run_rank_on(spec, capture_output=True)
+def test_a_rank_exits_with_its_code_and_reason_and_skips_the_shutdown(spec, code, said, tmp_path):
+    (tmp_path / "rank.py").write_text(RANK)
+    result = run_rank_on(spec, str(tmp_path / "rank.py"), capture_output=True)
     assert result.returncode == code, result.stderr
     assert f"worked on {spec}\n" in result.stdout
     assert "the interpreter was taken down" not in result.stdout
     lines = result.stderr.splitlines()
-    assert [line for line in lines if line.startswith("growctl: ")] == ([said] if said else [])
+    assert [line for line in lines if line.startswith("growctl: ")] == said
     assert any(line.startswith("Traceback") for line in lines) == bool(code)
 
 
 def test_a_failing_rank_exits_even_if_its_log_cannot_be_written():
     with open("/dev/full", "w") as full:
-        result = run_rank_on("told.json", stdout=subprocess.PIPE, stderr=full)
+        result = run_rank_on("told.json", "-c", RANK, stdout=subprocess.PIPE, stderr=full)
     assert (result.returncode, result.stdout) == (1, "worked on told.json\n")

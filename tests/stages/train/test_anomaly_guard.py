@@ -62,15 +62,12 @@ def test_the_limit_is_the_median_and_z_robust_deviations(past, z):
 
 @given(losses, st.floats(-5.0, 5.0), st.floats(1.0, 100.0))
 def test_shifting_or_scaling_the_losses_shifts_or_scales_the_limit(past, shift, scale):
+    assert spike_limit([2.0] * 64, 10.0) == pytest.approx(2.1), "a ripple in a flat loss is no spike"
     limit = spike_limit(past, 10.0)
     assert spike_limit([loss + shift for loss in past], 10.0) == pytest.approx(limit + shift, abs=1e-9)
     middle = statistics.median(past)
     if MAD_TO_SIGMA * statistics.median(abs(loss - middle) for loss in past) > SMALLEST_SIGMA:
         assert spike_limit([loss * scale for loss in past], 10.0) == pytest.approx(limit * scale)
-
-
-def test_a_ripple_in_a_flat_loss_is_no_spike():
-    assert spike_limit([2.0] * 64, 10.0) == pytest.approx(2.1)
 
 
 @given(st.lists(st.lists(st.floats(0.0, 20.0), max_size=6), min_size=1, max_size=12), st.data())
@@ -99,12 +96,8 @@ def test_a_checkpoint_carries_the_losses_since_the_last_log_line_and_a_new_numbe
     assert [loss.item() for loss in resumed.pending] == [3.5, 3.5]
     resumed.learn(10, [3.5, 3.5])
     assert resumed.pending_of_ranks() == [[]]
-
-
-def test_a_checkpoint_without_guard_state_can_be_resumed():
-    judge = guard()
     judge.restore(TrainingRecord(), CPU)
-    assert judge.limit is None
+    assert judge.limit is None, "a checkpoint without guard state"
 
 
 def test_no_step_is_a_spike_until_the_stage_has_settled_and_the_window_is_full():

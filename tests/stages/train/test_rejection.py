@@ -5,25 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.stages.train.rejection_worker import KINDS
+from tests.stages.train.rejection_worker import kinds
 from tests.workers import launch
 
-pytestmark = pytest.mark.trains
+
+@pytest.fixture(scope="module")
+def reports(training, tmp_path_factory):
+    """By number of ranks."""
+    folder = tmp_path_factory.mktemp("rejection")
+    for ranks in (1, 2):
+        launch(Path(__file__).parent / "rejection_worker.py", ranks, str(folder / f"{ranks}.json"))
+    return {ranks: json.loads((folder / f"{ranks}.json").read_text()) for ranks in (1, 2)}
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["1 rank", "2 ranks"])
-def report(request, tmp_path_factory):
-    found = tmp_path_factory.mktemp("rejection") / "report.json"
-    launch(Path(__file__).parent / "rejection_worker.py", request.param, str(found))
-    return json.loads(found.read_text())
-
-
-@pytest.mark.parametrize("kind", [kind for kind, *_ in KINDS])
-def test_a_rejected_update_changes_no_state_and_an_idle_guard_changes_no_bit(report, kind):
+@pytest.mark.parametrize(("ranks", "kind"), [(ranks, kind) for ranks in (1, 2) for kind, *_ in kinds(ranks)])
+def test_a_rejected_update_changes_no_state_and_an_idle_guard_changes_no_bit(reports, ranks, kind):
     def rejected(kind: str, finite: bool) -> dict[str, object]:
         return {"rejected": True, "untouched": True, "kind": kind, "value is finite": finite}
 
-    assert report[kind] == {
+    assert reports[ranks][kind] == {
         "first loss": True,
         "good update made": True,
         "finite": True,

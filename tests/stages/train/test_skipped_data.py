@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +9,6 @@ from stages.checkpoint.lineage import Lineage, TrainingRecord
 from stages.checkpoint.manifest import Manifest
 from stages.train.skipped_data import consumed, position, rollbacks_in_place, skipped_ranges, trained_without
 from tests.stages.checkpoints import small_config
-from tests.stages.specs import small_spec
 
 CHECKPOINT_EVERY, NUM_STEPS = 5, 40
 
@@ -66,12 +64,13 @@ class Course:
 
 
 steps = st.none() | st.integers(1, NUM_STEPS - 1)
-happenings = st.lists(st.tuples(steps, steps, st.sets(st.integers(0, NUM_STEPS // CHECKPOINT_EVERY), max_size=3)))
+lost_checkpoints = st.just(set()) | st.sets(st.integers(0, NUM_STEPS // CHECKPOINT_EVERY), max_size=3)
+happenings = st.lists(st.tuples(steps, steps, st.just(set()))) | st.lists(st.tuples(steps, steps, lost_checkpoints))
 
 
 @given(st.sets(st.integers(0, 2 * NUM_STEPS), max_size=12), happenings)
 def test_no_kill_extra_save_or_lost_checkpoint_makes_a_stage_repeat_or_reread_skipped_data(bad, happened):
-    course = Course()
+    course, undisturbed = Course(), Course()
     for killed_at, extra_save, lost in happened:
         course.attempt(bad, killed_at, extra_save)
         for number in lost:
@@ -80,17 +79,9 @@ def test_no_kill_extra_save_or_lost_checkpoint_makes_a_stage_repeat_or_reread_sk
     assert len(learnt) == NUM_STEPS
     assert all(before < after for before, after in pairwise(learnt))
     assert not bad & set(learnt)
-
-
-@given(st.sets(st.integers(0, 2 * NUM_STEPS), max_size=12), st.lists(st.tuples(steps, steps)))
-def test_an_interrupted_stage_trains_on_the_same_data_as_an_uninterrupted_one(bad, happened):
-    disturbed, undisturbed = Course(), Course()
-    for killed_at, extra_save in happened:
-        disturbed.attempt(bad, killed_at, extra_save)
-    ends = []
-    for course in (disturbed, undisturbed):
-        ends.append((course.to_the_end(bad), skipped_ranges(course.rollbacks)))
-    assert ends[0] == ends[1]
+    if not any(lost for *_, lost in happened):  # kills and saves alone change nothing
+        assert learnt == undisturbed.to_the_end(bad)
+        assert skipped_ranges(course.rollbacks) == skipped_ranges(undisturbed.rollbacks)
 
 
 def test_a_rollback_is_valid_until_a_later_one_returns_to_an_earlier_step():
@@ -113,9 +104,3 @@ def test_a_checkpoint_trained_on_since_skipped_data_is_not_used():
     # This checkpoint precedes the data that is skipped later.
     assert trained_without([(20, 5)], checkpoint(15, [(20, 5)]))
     assert trained_without([], checkpoint(15, []).model_copy(update={"lineage": Lineage(operation="train")}))
-
-
-@pytest.mark.parametrize("left_out", [(), ((2, 3),)])
-def test_skipped_ranges_survive_a_round_trip_through_json(left_out):
-    spec = small_spec(small_config(), left_out=left_out)
-    assert type(spec).model_validate_json(spec.model_dump_json()) == spec

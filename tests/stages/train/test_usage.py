@@ -42,11 +42,8 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     return fake
 
 
-def test_a_gpu_counts_from_the_drivers_total(nvml: FakeNvml) -> None:
+def test_a_gpu_without_a_counter_or_without_nvml_is_unknown(nvml, monkeypatch) -> None:
     assert gpu_joules("GPU-1234") == 40.0
-
-
-def test_a_gpu_without_a_counter_or_without_nvml_is_unknown(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     assert math.isnan(gpu_joules("GPU-of-another-machine"))
     nvml.millijoules = None
     assert math.isnan(gpu_joules("GPU-1234"))
@@ -90,9 +87,6 @@ def usage(monkeypatch: pytest.MonkeyPatch, *others: list[float]) -> Usage:
 def test_ranks_add_up_their_energy_and_report_the_largest_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     found = usage(monkeypatch, [30.0, 5e9, 1.0], [20.0, 6e9, 2e15])
     assert tuple(found.values()) == (None, 6 * 10**9, 2 * 10**15), "this rank has no GPU, so the sum is unknown"
-
-
-def test_on_cpus_only_the_resident_memory_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     found = usage(monkeypatch)
-    assert tuple(found.values())[:2] == (None, None)
+    assert tuple(found.values())[:2] == (None, None), "on CPUs only the resident memory is known"
     assert (found["peak_resident_bytes"] or 0) > 10**7
