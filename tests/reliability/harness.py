@@ -16,6 +16,7 @@ from typing import Any
 from growctl.ledger.ledger import Ledger
 from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.metrics import read_metrics
+from tests import warm_start
 from tests.growctl.runs import TEXT
 from tests.reliability.faults.sitecustomize import HERE, VARIABLE, processes
 from tests.reliability.points import BY_NAME
@@ -107,6 +108,8 @@ class KilledRun:
             "HOME": str(self.folder / "home"),
             "TMPDIR": str(self.folder / "temporary"),
         }
+        if not faults:
+            environment[warm_start.VARIABLE] = "1"
         ranks = self.then if self.then and SWITCH["name"] in self.struck() else self.ranks
         command = [sys.executable, "-m", "growctl.cli.app", "run", self.schedule, f"launch.devices={ranks}"]
         return subprocess.Popen(

@@ -31,7 +31,7 @@ def trained_run(training: None, tmp_path_factory: pytest.TempPathFactory) -> tup
 
 def run_in(folder: Path, schedule: Path, *overrides: str, expect: int = 0) -> str:
     """The output, on one line, of a run in `folder`/runs. Its ledger has the dataset's path relative to `folder`."""
-    said = finish(growctl("run", schedule, *overrides, "--runs-dir", "runs", cwd=folder), expect)
+    said = finish(growctl("run", schedule, *overrides, "--runs-dir", "runs", cwd=folder, fork=True), expect)
     return " ".join("".join(said).split())
 
 

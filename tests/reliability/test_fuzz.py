@@ -222,18 +222,8 @@ def damaged(draw: st.DrawFn, good: bytes) -> bytes:
         elif what == "flip" and content:
             content[at] ^= 1 << draw(st.integers(0, 7))
         elif what == "insert":
-            strange = (
-                b"[" * 5000,
-                b"{" * 5000,
-                b"\xff\xfe",
-                b"\x00",
-                b'"',
-                b"\n",
-                b"9" * 5000,
-                b"&a [*a, *a]",
-                b"${",
-                b": ",
-            )
+            strange = (b"[" * 5000, b"{" * 5000, b"\xff\xfe", b"\x00", b'"', b"\n", b"9" * 5000)
+            strange += (b"&a [*a, *a]", b"${", b": ")
             content[at:at] = draw(st.sampled_from(strange) | st.binary(max_size=30))
         elif what == "repeat":
             content[at:at] = content[at : at + draw(st.integers(1, 200))]

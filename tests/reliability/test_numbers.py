@@ -38,17 +38,8 @@ def start(schedule: Path, poison: dict[str, list[int]], *arguments: object) -> s
         paths = f"{FAULTS}:{paths}"
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "POISON": json.dumps(poison)}
     environment |= PRINT_TRACEBACKS
-    command = [
-        sys.executable,
-        "-m",
-        "growctl.cli.app",
-        "run",
-        str(schedule),
-        "--runs-dir",
-        str(schedule.parent),
-        "--no-reuse",
-        *map(str, arguments),
-    ]
+    command = [sys.executable, "-m", "growctl.cli.app", "run", str(schedule), "--runs-dir", str(schedule.parent)]
+    command += ["--no-reuse", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
@@ -191,8 +182,8 @@ def test_the_screen_reports_anomalies_and_keeps_the_last_loss_if_a_record_has_no
     assert "stage large step 10/60: loss not logged yet" in console.export_text()
     screen.record(plan, common | {"kind": "spike", "action": "rollback"})
     screen.record(plan, common | {"kind": "non_finite", "action": "stop", "value": None})
-    screen.record(plan, train | {"loss": 3.5})
-    screen.record(plan, train)
+    for loss in (3.5, None):
+        screen.record(plan, train | {"loss": loss})
     assert screen.ladder.stages[plan.name].loss == 3.5
     evaluation = {"event": "evaluation", "point": "final", "step": 60, "bits_per_byte": 1100.0}
     screen.record(plan, evaluation | {"loss": 800.0, "perplexity": None})

@@ -17,7 +17,6 @@ from stages.spec import GenerationRule, LearningRate
 from stages.train.worker import Worker
 from tests.growctl.runs import (
     as_killed_at,
-    finish,
     growctl,
     kill,
     losses,
@@ -55,29 +54,26 @@ def changed(training, tmp_path_factory):
     stalled = {"name": "stalled", "at": "stages.checkpoint.directory:finish_directory", "process": "converter"}
     in_conversion = json.dumps({"folder": str(folder / ".marks"), "faults": [stalled | {"do": "stall"}]})
 
-    def goes_on(world: tuple[str, ...], pause: str | None = None):
+    def paused(fault: str):
+        (folder / ".marks").mkdir(exist_ok=True)
         with pytest.MonkeyPatch.context() as patch:
-            if pause:
-                (folder / ".marks").mkdir(exist_ok=True)
-                patch.setenv(VARIABLE, pause)
-            return growctl(*start, *world, "--runs-dir", runs)
+            patch.setenv(VARIABLE, fault)
+            return growctl(*start, *SECOND, "--runs-dir", runs)
 
     said = []
-    process = goes_on(SECOND, in_conversion)  # killed while it converts
+    process = paused(in_conversion)  # killed while it converts
     wait_until(lambda: any(stage.glob(".converted_00000020.incomplete/parameters/*")), process)
     said.append(stop(process, signal.SIGKILL)[0])
     assert not (stage / "converted_00000020").exists()
-    process = goes_on(SECOND, paused_rank(folder / ".marks", "1-large", 0))  # killed before its first own checkpoint
+    process = paused(paused_rank(folder / ".marks", "1-large", 0))  # killed before its first own checkpoint
     wait_until(lambda: [r["event"] for r in read_metrics(stage / "metrics.jsonl")].count("start") == 2, process)
     said.append(kill(process, runs)[0])
     assert verify_checkpoint(stage / "converted_00000020")
-    process = goes_on(SECOND, paused_rank(folder / ".marks", "1-large", 21))
+    process = paused(paused_rank(folder / ".marks", "1-large", 21))
     wait_until(reached(stage / "metrics.jsonl", "checkpoint", 40), process)
     said.append(kill(process, runs)[0])
     assert not list(stage.glob("converted_*"))
-    process = goes_on(THIRD)
-    wait_until((stage / "log.txt").exists, process)
-    said.append(finish(process)[0])
+    said.append(run(*start, *THIRD, "--runs-dir", runs)[0])
     return folder / "whole/tiny", runs / "tiny", [" ".join(words.split()) for words in said]
 
 
