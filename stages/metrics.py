@@ -107,9 +107,9 @@ def _ends_with_a_line(path: Path) -> bool:
 
 def parse_line(line: bytes) -> Record | None:
     """The record in a line; None if the line is damaged or of no known kind."""
-    body, marked, crc = line.rpartition(_CRC.encode())
+    body, _, crc = line.rpartition(_CRC.encode())
     text = body + b"}"
-    if not marked or crc.rstrip() != b'%08x"}' % zlib.crc32(text):
+    if crc.rstrip() != b'%08x"}' % zlib.crc32(text):
         return None
     try:
         record = checked_line(line)

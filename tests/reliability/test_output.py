@@ -130,27 +130,22 @@ def test_markup_in_a_text_is_shown_unchanged():
         assert got.getvalue() == f"{text}\n"
 
 
-@pytest.mark.parametrize("text", COMMANDS)
-def test_a_run_shows_messages_and_names_as_text(text, tmp_path):
-    console, got = terminal()
-    Screen(console).message(text)
-    assert commands(got.getvalue()) == []
-    console, got = terminal()
-    with LiveScreen(console) as screen:
-        screen.run_started(text, text, [])
-        screen.message(text)
-    assert text not in got.getvalue()
-    assert visible(text) in got.getvalue()
-
-
-@pytest.mark.parametrize("text", COMMANDS)
-def test_output_of_workers_reaches_the_terminal_as_text(text, tmp_path):
-    (tmp_path / "log.txt").write_text(f"growctl: {text}\n", newline="")
-    reason = failure_reason(tmp_path / "log.txt", 0)
-    told = io.StringIO()
-    with redirect_stderr(told), pytest.raises(SystemExit):
-        app._fail(f"stage small failed: {reason}", 1)
-    assert commands(told.getvalue()) == []
+def test_a_run_shows_messages_names_and_the_output_of_workers_as_text(tmp_path):
+    for text in COMMANDS:
+        console, got = terminal()
+        Screen(console).message(text)
+        assert commands(got.getvalue()) == []
+        console, got = terminal()
+        with LiveScreen(console) as screen:
+            screen.run_started(text, text, [])
+            screen.message(text)
+        assert text not in got.getvalue()
+        assert visible(text) in got.getvalue()
+        (tmp_path / "log.txt").write_text(f"growctl: {text}\n", newline="")
+        told = io.StringIO()
+        with redirect_stderr(told), pytest.raises(SystemExit):
+            app._fail(f"stage small failed: {failure_reason(tmp_path / 'log.txt', 0)}", 1)
+        assert commands(told.getvalue()) == []
 
 
 @pytest.mark.parametrize("command", ["report", "status"])

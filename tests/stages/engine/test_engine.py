@@ -34,7 +34,7 @@ def test_each_growth_adds_its_own_groups_and_keeps_the_earlier_ones():
     assert after["generation-2-decay"] == (0.1, 2 * 2 * (4 * 3 + 6) * 16)
 
 
-def test_muon_has_the_matrices_of_the_blocks_in_groups_of_their_own():
+def test_muon_has_the_matrices_of_the_blocks_in_groups_of_their_own_and_only_matrices_decay():
     grown = grow_config(small_config(), attention_tokens=3, ffn_tokens=6)
     transformer = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
     for config, generations in ((grown, 2), (transformer, 1)):
@@ -44,11 +44,7 @@ def test_muon_has_the_matrices_of_the_blocks_in_groups_of_their_own():
         assert [name for name, group in groups.items() if group["use_muon"]] == muon
         assert [tuple(p.shape) for p in groups["generation-0-decay"]["params"]] == [(31, 16)]  # the embedding
         assert all(p.ndim == 2 for name in muon for p in groups[name]["params"])
-
-
-def test_only_matrices_decay():
-    config = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
-    for group in parameter_groups(build_model(config, device="meta"), 0.1):
+    for group in parameter_groups(build_model(transformer, device="meta"), 0.1):
         assert {p.ndim for p in group["params"]} == ({2} if group["weight_decay"] else {1})
 
 

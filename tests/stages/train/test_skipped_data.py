@@ -64,8 +64,9 @@ class Course:
 
 
 steps = st.none() | st.integers(1, NUM_STEPS - 1)
-lost_checkpoints = st.just(set()) | st.sets(st.integers(0, NUM_STEPS // CHECKPOINT_EVERY), max_size=3)
-happenings = st.lists(st.tuples(steps, steps, st.just(set()))) | st.lists(st.tuples(steps, steps, lost_checkpoints))
+nothing: st.SearchStrategy[set[int]] = st.just(set())
+lost = nothing | st.sets(st.integers(0, NUM_STEPS // CHECKPOINT_EVERY), max_size=3)
+happenings = st.lists(st.tuples(steps, steps, nothing)) | st.lists(st.tuples(steps, steps, lost))
 
 
 @given(st.sets(st.integers(0, 2 * NUM_STEPS), max_size=12), happenings)
