@@ -8,11 +8,13 @@ from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_run, plan_stages, worker_spec
-from growctl.schedule.blocks import Schedule
+from growctl.launch.resolve import uneven_batch
+from growctl.schedule.blocks import Schedule, StageBatch, longest_context, stage_batch
 from growctl.schedule.errors import ScheduleError
 from model.flops import forward_flops_per_token, training_flops_per_token
 from stages.spec import TrainSpec
 from tests.growctl.ladders import ladder
+from tests.growctl.schedules import changed, parse
 
 SHORT: tuple[dict[str, Any], ...] = ({"sequence_length": 4, "batch_size": 8}, {"sequence_length": 8}, {})
 """Of training's 8 sequences of 16 tokens: a quarter of the tokens, then all of them in shorter sequences."""
@@ -175,3 +177,47 @@ def test_something_must_differ_between_two_stages_of_the_same_size(
     with pytest.raises(ScheduleError) as caught:
         of_sizes(first, second, **blocks)
     assert problem in str(caught.value)
+
+
+def batches(**changes: Any) -> list[StageBatch]:
+    schedule = parse(changed({"launch.micro_batch_size": "auto"} | changes))
+    return [stage_batch(schedule, index) for index in range(2)]
+
+
+def test_a_stage_has_the_batch_and_context_of_training_unless_it_says_otherwise() -> None:
+    assert batches() == [StageBatch(8, 16), StageBatch(8, 16)]
+    assert batches(**{"stages.0.batch_size": 2}) == [StageBatch(2, 16), StageBatch(8, 16)]
+    assert batches(**{"stages.1.sequence_length": 32, "stages.1.batch_size": 3})[1] == StageBatch(3, 32)
+
+
+def test_a_stage_that_sets_only_its_context_keeps_the_tokens_of_a_step() -> None:
+    assert batches(**{"stages.0.sequence_length": 4})[0] == StageBatch(32, 4)
+    assert batches(**{"stages.1.sequence_length": 64})[1] == StageBatch(2, 64)
+
+
+def test_the_longest_context_may_be_that_of_any_stage() -> None:
+    assert longest_context(parse(changed({"stages.0.sequence_length": 64, "launch.micro_batch_size": 1}))) == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"stages.0.batch_size": 10},
+            "stages.0.batch_size: makes 10 sequences of a step, which must be a multiple of 4, for 4 devices of stage "
+            "small",
+        ),
+        (
+            {"stages.1.sequence_length": 64},
+            "stages.1.sequence_length: makes 2 sequences of a step, which must be a multiple of 4, for 4 devices of "
+            "stage large",
+        ),
+    ],
+)
+def test_a_batch_that_the_ranks_cannot_share_names_its_stage(changes: dict[str, Any], message: str) -> None:
+    assert uneven_batch(parse(changed({"launch.micro_batch_size": "auto"} | changes)), 4) == message
+
+
+def test_a_batch_of_training_that_no_stage_has_needs_no_ranks() -> None:
+    own = {"stages.0.batch_size": 12, "stages.1.batch_size": 24, "launch.micro_batch_size": "auto"}
+    assert uneven_batch(parse(changed(own)), 12) is None

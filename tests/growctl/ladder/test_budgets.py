@@ -12,7 +12,9 @@ from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.stage_plans import in_steps, plan_stages, stage_steps, total_flops
 from growctl.schedule.blocks import Schedule
+from tests.growctl.ladder.test_mistakes import BASES
 from tests.growctl.ladders import ladder
+from tests.growctl.schedules import changed, parse
 
 STEP = 8 * 16
 """Data tokens of a step."""
@@ -108,3 +110,8 @@ def test_controls_have_steps_of_their_own_that_cost_their_multiple_of_the_ladder
             assert total_flops(plans).total == pytest.approx(wanted, abs=sum(p.step_flops.total for p in plans))
         own, ladders = comparison_conditions(control.schedule), comparison_conditions(with_controls)
         assert {key for key in ladders if key.startswith("training") and own[key] != ladders[key]} == set()
+
+
+def test_each_stage_but_the_last_ends_at_a_share_of_the_ladders_budget() -> None:
+    for changes in ({}, {"stages.1.until": 1.0}):
+        assert [plan.num_steps for plan in plan_stages(parse(changed(BASES["shared"] | changes)))] == [125, 31]

@@ -9,7 +9,8 @@ from growctl.ladder.sizes import Growth, stage_models
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.blocks import Schedule
 from model.config import ModelConfig, TokenformerConfig, num_parameters
-from tests.growctl.schedules import BASE, parse
+from tests.growctl.ladder.test_mistakes import BASES
+from tests.growctl.schedules import BASE, changed, parse
 
 SMALL = {"attention_tokens": 4, "ffn_tokens": 8}
 LARGE = {"attention_tokens": 6, "ffn_tokens": 12}
@@ -106,3 +107,24 @@ def test_the_controls_of_a_ladder_that_grows_in_depth_have_its_depths_and_sizes(
         "best-scratch-s1": [sizes[1]],
         "single-jump": [sizes[0], sizes[2]],
     }
+
+
+@pytest.mark.parametrize(
+    ("changes", "depths"),
+    [
+        (BASES["no sizes"] | {"stages": [{"name": "a", "train_steps": 9}]}, [0]),
+        (BASES["from nothing"] | {"stages.0.attention_tokens": 4, "stages.0.ffn_tokens": 8}, [0, 2]),
+        (
+            BASES["from nothing"]
+            | {"stages.1.attention_tokens": 4, "stages.1.ffn_tokens": 8, "model.score_function": "softmax"},
+            [0, 2],
+        ),
+        ({"stages.1.num_layers": 4, "growth.init": "zero-key", "growth.tau": "frozen"}, [2, 4]),
+        ({"growth.depth": "copy-stack"}, [2, 2]),
+    ],
+)
+def test_what_only_looks_mistaken_is_accepted_and_has_the_depths_that_it_says(
+    changes: dict[str, Any], depths: list[int]
+) -> None:
+    plans = plan_stages(parse(changed(changes)))
+    assert [plan.model.num_layers for plan in plans] == depths

@@ -9,102 +9,13 @@ import pytest
 from growctl.ladder.load import parse_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.errors import ScheduleError
-from tests.growctl.grown_ladders import ONE_TRANSFORMER, TRANSFORMER, ladder, last_model
-from tests.growctl.schedules import changed, message_of, parse, paths_of
+from tests.growctl.grown_ladders import ONE_TRANSFORMER, ladder, last_model
+from tests.growctl.schedules import changed, message_of, parse
 from tests.model.growths import EXACT, INITS, POSSIBLE, SCORE_FUNCTIONS, TAUS
-
-PRESET_NAMES = "'growctl-default', 'official', 'paper-appendix' or 'custom'"
-LEAVE_OUT = "remove those keys (as an override: ~growth.KEY), or set preset to custom"
-LAYERS = "must be one or more different layers, from 0 to 1"
-NO_DECAY_CUT = (
-    "growth.when = 'slope': needs learning_rate.shape wsd and learning_rate.span ladder, so that no decay is cut short"
-)
-ONE_KIND = "is for a tokenformer; a grown transformer has no old and new tokens"
-NO_COMPARISON: dict[str, Any] = {"controls": []}
-STACK = TRANSFORMER | {"growth": {"depth": "copy-stack", "allow_jump": True}, "stages.1.num_layers": 4}
 
 
 def growing(**growth: Any) -> dict[str, Any]:
     return {"growth": growth}
-
-
-@pytest.mark.parametrize(
-    ("changes", "paths"),
-    [
-        # one key
-        (growing(preset="offical"), "growth.preset"),
-        (growing(preset=[1]), "growth.preset"),
-        (growing(init="zero"), "growth.init"),
-        (growing(tau="thaw"), "growth.tau"),
-        (growing(ramp=1.5), "growth.ramp"),
-        (growing(anneal=0), "growth.anneal"),
-        (growing(copy_noise=-0.1), "growth.copy_noise"),
-        (growing(moments="drop"), "growth.moments"),
-        (growing(lr_scale=[1.0, -1]), "growth.lr_scale.1"),
-        (growing(lr_scale=0.5), "growth.lr_scale"),
-        (growing(weight_decay=[-0.1]), "growth.weight_decay.0"),
-        (growing(old_tokens="rest"), "growth.old_tokens"),
-        (growing(old_tokens={"freeze_for": 0}), "growth.old_tokens.freeze_for"),
-        (growing(old_tokens={"freeze": 3}), "growth.old_tokens.freeze"),
-        (growing(rewarmup=5), "growth.rewarmup"),
-        (growing(rewarmup={"steps": -5}), "growth.rewarmup.steps"),
-        (growing(rewarmup={"of": "old"}), "growth.rewarmup.of"),
-        (growing(when="flat"), "growth.when"),
-        (growing(when="slope", slope=0), "growth.slope"),
-        (growing(slope_window=1), "growth.slope_window"),
-        ({"growth": None}, "growth"),
-        # policies
-        (growing(tau="recompute"), "stages.1"),
-        (growing(preset="official", allow_jump=False), "growth.preset"),
-        (growing(preset="paper-appendix", init="random", moments="reset"), "growth.preset"),
-        (growing(init="random", tau="frozen"), "stages.1"),
-        (growing(init="copy", tau="recompute", copy_noise=0.5), "stages.1"),
-        (growing(init="zero-key"), "growth"),
-        (growing(init="zero-key", tau="per-generation", allow_jump=True), "growth"),
-        (growing(copy_noise=0.5, allow_jump=True), "growth"),
-        (growing(init="copy", tau="recompute") | {"stages.1.ffn_tokens": 16}, "stages.1"),
-        (growing(init="zero-key", tau="frozen", allow_jump=True) | {"model.score_function": "softmax"}, "stages.1"),
-        (growing(allow_jump=True) | {"model.score_function": "softmax"}, "stages.1"),
-        # when
-        (growing(when="slope"), "growth.slope"),
-        (growing(slope=1e-9), "growth.slope"),
-        (growing(when="slope", slope=1e-9) | {"learning_rate.shape": "cosine"}, "growth.when"),
-        (growing(when="slope", slope=1e-9) | {"learning_rate.span": "stage"}, "growth.when"),
-        (growing(when="slope", slope=1e-9, preset="official"), "growth.when"),
-        (growing(when="slope", slope=1e-9) | {"learning_rate.decay": 0.9}, "learning_rate.decay"),
-        # layers
-        ({"stages.1.layers": [2]} | NO_COMPARISON, "stages.1.layers"),
-        ({"stages.1.layers": [1, 1]} | NO_COMPARISON, "stages.1.layers"),
-        ({"stages.1.layers": []} | NO_COMPARISON, "stages.1.layers"),
-        ({"stages.1.layers": [-1]} | NO_COMPARISON, "stages.1.layers.0"),
-        ({"stages.1.layers": 1} | NO_COMPARISON, "stages.1.layers"),
-        ({"stages.0.layers": [0]} | NO_COMPARISON, "stages.0.layers"),
-        ({"stages.1.layers": [0]}, "controls.0.kind"),
-        ({"stages.1.layers": [0], "stages.1.attention_tokens": 4} | NO_COMPARISON, "stages.1"),
-        # families
-        ({"stages.1.ffn_size": 64}, "stages.1.ffn_size"),
-        (STACK | {"stages.1.ffn_tokens": 8}, "stages.1.ffn_tokens"),
-        (STACK | {"stages.1.layers": [0]}, "stages.1.layers"),
-        (STACK | growing(depth="copy-stack"), "growth.depth"),
-        (STACK | {"growth.old_tokens": "freeze"}, "growth.old_tokens"),
-        (STACK | {"growth.lr_scale": [1.0, 0.1]}, "growth.lr_scale"),
-        (STACK | {"growth.weight_decay": [0.0]}, "growth.weight_decay"),
-        (STACK | {"growth.rewarmup": {"steps": 5, "of": "new"}}, "growth.rewarmup.of"),
-        (STACK | {"growth.preset": "official"}, "growth.preset"),
-        (STACK | {"growth.copy_noise": 0.3}, "growth.copy_noise"),
-        # a transformer's sizes
-        (TRANSFORMER, "stages.1"),
-        (TRANSFORMER | {"stages.1.ffn_size": 64}, "stages.1"),
-        (TRANSFORMER | {"stages.1.hidden_size": 48}, "stages.1"),
-        (TRANSFORMER | {"stages.1.hidden_size": 40}, "stages.1"),
-        (TRANSFORMER | {"stages.1.hidden_size": 64, "stages.1.ffn_size": 200}, "stages.1"),
-        (STACK | {"stages.1.num_layers": 3}, "stages.1"),
-        (STACK | {"stages.0.hidden_size": 40}, "stages.0"),
-        (ONE_TRANSFORMER | {"stages.0.hidden_size": 40}, "stages.0"),
-    ],
-)
-def test_a_mistake_in_a_growth_gives_one_line(changes: dict[str, Any], paths: str) -> None:
-    assert paths_of(parse, changed(copy.deepcopy(changes))) == paths
 
 
 def test_several_mistakes_in_a_growth_are_reported_together() -> None:

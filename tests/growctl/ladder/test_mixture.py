@@ -1,6 +1,5 @@
 """A mixture in a schedule: what is accepted, and one clear message for each mistake."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,48 +9,12 @@ import yaml
 from growctl.ladder.load import load_schedule
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
-from tests.growctl.schedules import DELETE, changed, message_of, parse, paths_of
-
-SOURCES = [
-    {"name": "books", "source": "/texts/books", "weight": 1},
-    {"name": "code", "source": "/texts/code", "weight": 3, "epochs_at_most": 4},
-]
-MIXED = {"data.source": DELETE, "data.vocab_size": DELETE, "data.tokenizer": "org/name", "data.mixture": SOURCES}
-MIXED |= {"model.vocab_size": 512}
+from tests.growctl.ladder.test_mistakes import BASES
+from tests.growctl.schedules import changed, message_of, parse
 
 
 def mixed(**changes: Any) -> dict[str, Any]:
-    return changed(MIXED | {path.replace("__", "."): value for path, value in changes.items()})
-
-
-@pytest.mark.parametrize(
-    ("changes", "paths"),
-    [
-        ({"data.source": "/text"}, "data.source"),
-        ({"data.include": "*.txt"}, "data.include"),
-        ({"data.approximate_tokens": "3M"}, "data.approximate_tokens"),
-        ({"data.mixture.0.weight": 0}, "data.mixture.0.weight"),
-        ({"data.mixture.0.weight": -1}, "data.mixture.0.weight"),
-        ({"data.mixture.0.weight": math.nan}, "data.mixture.0.weight"),
-        ({"data.mixture.0.weight": DELETE}, "data.mixture.0.weight"),
-        ({"data.mixture.0.source": DELETE}, "data.mixture.0.source"),
-        ({"data.mixture.0.wieght": 2}, "data.mixture.0.wieght"),
-        ({"data.mixture.0.epochs": 2}, "data.mixture.0.epochs"),
-        ({"data.mixture.0.name": "v1.0"}, "data.mixture.0.name"),
-        ({"data.mixture.1.epochs_at_most": 0}, "data.mixture.1.epochs_at_most"),
-        ({"data.mixture.1.name": "books"}, "data.mixture.1.name"),
-        ({"data.mixture": []}, "data.source"),
-        ({"stages.1.mixture": {"boks": 1}}, "stages.1.mixture.boks"),
-        ({"stages.1.mixture": {"books": 0, "code": 0}}, "stages.1.mixture"),
-        ({"stages.1.mixture": {"books": -1}}, "stages.1.mixture.books"),
-        ({"stages.1.followed": [{"first_step": 0, "weights": {"books": -1}}]}, "stages.1.followed.0.weights.books"),
-        ({"stages.1.mixture": {"books": math.inf}}, "stages.1.mixture.books"),
-        ({"stages.1.mixture": {}}, "stages.1.mixture"),
-        ({"data.when_exhausted": "other"}, "data.when_exhausted"),
-    ],
-)
-def test_each_mistake_in_a_mixture_has_one_message(changes: dict[str, Any], paths: str) -> None:
-    assert paths_of(parse, changed(MIXED | changes)) == paths
+    return changed(BASES["mixed"] | {path.replace("__", "."): value for path, value in changes.items()})
 
 
 def test_weights_by_stage_need_a_mixture() -> None:
@@ -92,7 +55,7 @@ def test_a_corpus_stands_for_the_source_of_a_shipped_choice_or_of_ones_own(tmp_p
     own = {"source": "notes", "text_key": "body", "tokenizer": "org/name", "approximate_tokens": "3M"}
     (tmp_path / "data" / "ours.yaml").write_text(yaml.safe_dump(own))
     entries = [{"corpus": "fineweb_edu", "weight": 3}, {"corpus": "ours", "name": "notes", "weight": 1}]
-    web, notes = loaded(written(tmp_path, changed(MIXED | {"data.mixture": entries}))).data.mixture
+    web, notes = loaded(written(tmp_path, changed(BASES["mixed"] | {"data.mixture": entries}))).data.mixture
     assert (web.name, web.source) == ("fineweb_edu", "hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT")
     assert web.include == "*.parquet"
     assert (notes.name, notes.source, notes.text_key) == ("notes", str(tmp_path / "data" / "notes"), "body")
@@ -100,7 +63,7 @@ def test_a_corpus_stands_for_the_source_of_a_shipped_choice_or_of_ones_own(tmp_p
 
     entries[0]["corpus"] = "finweb_edu"
     with pytest.raises(ScheduleError, match=r"data\.mixture\.0\.corpus = 'finweb_edu': no such corpus.*fineweb_edu'\?"):
-        loaded(written(tmp_path, changed(MIXED | {"data.mixture": entries})))
+        loaded(written(tmp_path, changed(BASES["mixed"] | {"data.mixture": entries})))
 
 
 def test_a_stored_mixture_reads_back_the_same(tmp_path: Path) -> None:

@@ -7,36 +7,9 @@ import pytest
 
 from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_stages, worker_spec
-from tests.growctl.schedules import changed, parse, paths_of
+from tests.growctl.schedules import changed, parse
 
 MUON = {"optimizer.name": "muon"}
-CLIPPED = (
-    "optimizer.gradient_clipping = 1.0: must be 0 with optimizer.name = 'muon'; DeepSpeed would scale down the "
-    "orthogonalised updates instead of the gradients"
-)
-ROUNDED = (
-    "launch.zero_stage = 2: needs training.precision = 'fp32' with optimizer.name = 'muon', because DeepSpeed would "
-    "round the momentum to bf16; use 1 or 3"
-)
-
-
-@pytest.mark.parametrize(
-    ("changes", "paths"),
-    [
-        ({"optimizer.name": "moun"}, "optimizer.name"),
-        (MUON | {"optimizer.gradient_clipping": 1.0}, "optimizer.gradient_clipping"),
-        (MUON | {"launch.offload": "optimizer"}, "launch.offload"),
-        (MUON | {"launch.zero_stage": 2, "training.precision": "bf16"}, "launch.zero_stage"),
-        (MUON | {"launch.zero_stage": 2, "training.precision": "auto"}, "launch.zero_stage"),
-        (MUON | {"optimizer.momentum": 1.0}, "optimizer.momentum"),
-        (MUON | {"optimizer.muon_lr_scale": 0}, "optimizer.muon_lr_scale"),
-        ({"optimizer.muon_lr_scale": 8}, "optimizer.muon_lr_scale"),
-        ({"optimizer.momentum": 0.9}, "optimizer.momentum"),
-        (MUON | {"optimizer.muon_lr": 0.02}, "optimizer.muon_lr"),
-    ],
-)
-def test_what_an_optimizer_does_not_go_with_gets_one_message(changes: dict[str, Any], paths: str) -> None:
-    assert paths_of(parse, changed(changes)) == paths
 
 
 @pytest.mark.parametrize(

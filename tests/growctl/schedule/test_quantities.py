@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from growctl.schedule.fields import parse_count, parse_duration, parse_size
 from growctl.schedule.launch_block import LaunchBlock
-from tests.growctl.schedules import changed, parse, paths_of
-
-COUNT = "must be a whole number; 2.5k, 300M and 15B are fine"
-DURATION = "must be a duration: 90m, 36h, 1d 12h, or seconds"
-SIZE = "must be a size: 40GiB, 80GB, 512MiB, or bytes"
+from tests.growctl.schedules import changed, parse
 
 
 @pytest.mark.parametrize(
@@ -132,30 +128,6 @@ def test_any_text_parses_or_raises_value_error(text: str, which: int) -> None:
     parser: Callable[[Any], int] = (parse_count, parse_duration, parse_size)[which]
     with contextlib.suppress(ValueError):
         assert parser(text) >= 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "paths"),
-    [
-        ({"launch.slurm": {"time_limit": "90"}}, "launch.slurm.time_limit"),
-        ({"launch.slurm": {"warn_before": 0}}, "launch.slurm.warn_before"),
-        ({"launch.hardware": {"memory": "80 gigs"}}, "launch.hardware.memory"),
-        ({"launch.hardware": {"flops": "fast"}}, "launch.hardware.flops"),
-        ({"launch.hardware": {"device": "h101"}}, "launch.hardware.device"),
-        ({"launch.hardware": {"mfu": 40}}, "launch.hardware.mfu"),
-        ({"launch.micro_batch_size": "many"}, "launch.micro_batch_size"),
-        ({"launch.nodes": [1, 0]}, "launch.nodes.1"),
-        ({"launch.nodes": [1, 2, 4]}, "launch.nodes"),
-        ({"launch.environment": {"1A": "x"}}, "launch.environment.1A"),
-        ({"launch.environment": {"A": 1}}, "launch.environment.A"),
-        ({"launch.slurm": {"options": {"exclusive": [1]}}}, "launch.slurm.options.exclusive"),
-        ({"launch.slurm": {"job": "all"}}, "launch.slurm.job"),
-        ({"launch.cluster": "cloud"}, "launch.cluster"),
-        ({"data.approximate_tokens": "lots"}, "data.approximate_tokens"),
-    ],
-)
-def test_a_wrong_quantity_gives_one_line(changes: dict[str, Any], paths: str) -> None:
-    assert paths_of(parse, changed(changes)) == paths
 
 
 def test_peak_flops_come_from_the_schedule_or_the_device_or_are_unknown() -> None:

@@ -1,0 +1,321 @@
+"""Mistakes in the values of a schedule: each is reported once, at its path."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.growctl.grown_ladders import ONE_TRANSFORMER, TRANSFORMER
+from tests.growctl.schedules import DELETE, changed, parse, paths_of
+
+ALONE: dict[str, Any] = {"controls": []}
+NO_SIZES: dict[str, Any] = {f"stages.{i}.{key}": DELETE for i in (0, 1) for key in ("attention_tokens", "ffn_tokens")}
+SOURCES = [
+    {"name": "books", "source": "/texts/books", "weight": 1},
+    {"name": "code", "source": "/texts/code", "weight": 3, "epochs_at_most": 4},
+]
+BASES: dict[str, dict[str, Any]] = {
+    "base": {},
+    "alone": ALONE,
+    "muon": {"optimizer.name": "muon"},
+    "mixed": {
+        "data.source": DELETE,
+        "data.vocab_size": DELETE,
+        "data.tokenizer": "org/name",
+        "data.mixture": SOURCES,
+        "model.vocab_size": 512,
+    },
+    "slope": {"growth": {"when": "slope", "slope": 1e-9}},
+    "shared": {
+        "training.ladder_tokens": "20k",
+        "stages.0.until": 0.8,
+        "stages.0.train_tokens": None,
+        "stages.1.train_steps": None,
+    }
+    | ALONE,
+    "transformer": TRANSFORMER,
+    "one transformer": ONE_TRANSFORMER,
+    "stack": TRANSFORMER | {"growth": {"depth": "copy-stack", "allow_jump": True}, "stages.1.num_layers": 4},
+    "no sizes": NO_SIZES | {"model.num_layers": 0} | ALONE,
+    "from nothing": NO_SIZES | {"model.num_layers": 0, "stages.1.num_layers": 2} | ALONE,
+}
+
+WRONG_VALUES = """
+base:
+  stage: [[]]
+  xyz: [1]
+  seed: [true, null, -1, 4294967296]
+  name: [a/b, .hidden, "%(long)s"]
+  training: [[1], null]
+  training.batch_size: [true, 64.5, many, -8, 1000000000000000000000000000000]
+  model.num_layer: [3]
+  model._target_: [os.system]
+  model.num_layers: [two, 2.5, 1000000000]
+  model.hidden_size: [1000000000]
+  model.vocab_size: [299]
+  model.num_heads: [5]
+  model.rotary_fraction: [0.1]
+  model.ffn_size: [64]
+  data.source: [DELETE, "", "\\ud800"]
+  data.document_mask: [maybe, [1]]
+  data.vocab_size: [100]
+  data.validation_fraction: [2, .nan]
+  data.approximate_tokens: [lots]
+  data.when_exhausted: [other, others]
+  learning_rate: [DELETE]
+  learning_rate.peak: [high, .inf, .nan, 0.0]
+  learning_rate.decay: [2]
+  learning_rate.shape: [linear]
+  learning_rate.final: [0.1]
+  optimizer.betas: [[0.9]]
+  optimizer.betas.1: [1.5]
+  optimizer.name: [moun]
+  optimizer.muon_lr_scale: [8]
+  optimizer.momentum: [0.9]
+  growth: [null, {init: zero-key}, {copy_noise: 0.5, allow_jump: true}]
+  growth.every: [8]
+  growth.seed: [8]
+  growth.preset: [offical, [1]]
+  growth.init: [zero]
+  growth.tau: [thaw]
+  growth.ramp: [0.0, 1.5]
+  growth.anneal: [0]
+  growth.copy_noise: [-0.1]
+  growth.moments: [drop]
+  growth.depth: [stack]
+  growth.lr_scale: [0.5]
+  growth.old_tokens: [rest]
+  growth.old_tokens.freeze_for: [0]
+  growth.old_tokens.freeze: [3]
+  growth.rewarmup: [5]
+  growth.rewarmup.steps: [-5]
+  growth.rewarmup.of: [old]
+  growth.when: [flat]
+  growth.slope: [1.0e-9]
+  growth.slope_window: [1]
+  stages: [3, null, []]
+  stages.0: [5]
+  stages.0.name: [DELETE, 124, a/b]
+  stages.0.train_token: [2k]
+  stages.0.train_tokens: [15X, 127, "%(digits)s"]
+  stages.0.ffn_tokens: [DELETE]
+  stages.0.sequence_length: [6, 256]
+  stages.0.release: ["yes"]
+  stages.0.release.deacy: [0.1]
+  stages.0.release.decay: [2]
+  stages.1.name: [small]
+  stages.1.num_heads: [4]
+  stages.1.hidden_size: [64]
+  stages.1.ffn_size: [64]
+  stages.1.ffn_tokens: [7]
+  stages.1.layers: [3]
+  stages.1.num_layers: [1, -1, 1001]
+  stages.1.mixture: [{}, {books: 1}]
+  controls.0.kind: [scratch]
+  controls.1.kind: [tokenformer-scratch]
+  controls.0.budgets: [[2, 2.0]]
+  controls.0.budgets.0: [1.0e+300]
+  launch.batch_size: [8]
+  launch.device: [2]
+  launch.devices: [all, true]
+  launch.nodes: [[1, 2, 4]]
+  launch.cluster: [cloud]
+  launch.zero_stage: [0, 4, true]
+  launch.micro_batch_size: [many, 3]
+  launch.activation_checkpointing: [all, true]
+  launch.activation_checkpointing.every: [0]
+  launch.activation_checkpointing.evry: [2]
+  launch.environment.1A: [x]
+  launch.environment.A: [1]
+  launch.slurm.job: [all]
+  launch.slurm.time_limit: ["90"]
+  launch.slurm.warn_before: [0]
+  launch.slurm.options.exclusive: [[1]]
+  launch.hardware.memory: [80 gigs]
+  launch.hardware.flops: [fast]
+  launch.hardware.device: [h101]
+  launch.hardware.mfu: [40]
+muon:
+  optimizer.gradient_clipping: [1.0]
+  optimizer.momentum: [1.0]
+  optimizer.muon_lr_scale: [0]
+  optimizer.muon_lr: [0.02]
+  launch.offload: [optimizer]
+mixed:
+  data.source: [/text]
+  data.include: ["*.txt"]
+  data.approximate_tokens: [3M]
+  data.mixture.0.weight: [0, -1, .nan, DELETE]
+  data.mixture.0.source: [DELETE]
+  data.mixture.0.wieght: [2]
+  data.mixture.0.name: [v1.0]
+  data.mixture.1.name: [books]
+  data.mixture.1.epochs_at_most: [0]
+  stages.1.mixture: [{}, {books: 0, code: 0}]
+  stages.1.mixture.boks: [1]
+  stages.1.mixture.books: [-1, .inf]
+alone:
+  stages.0.layers: [[0]]
+  stages.1.layers: [[2], [1, 1], [], 1]
+  stages.1: [{name: large, attention_tokens: 4, ffn_tokens: 8, train_steps: 20, layers: [0]}]
+shared:
+  training.ladder_flops: [1.0e+12]
+  training.ladder_tokens: [0, 600]
+  stages.0.until: [0, 80, 80%%, 800, null]
+  stages.1.until: [0.9]
+slope:
+  growth.slope: [null, 0]
+  learning_rate.decay: [0.9]
+stack:
+  stages.1.ffn_tokens: [8]
+  stages.1.layers: [[0]]
+  growth.old_tokens: [freeze]
+  growth.lr_scale: [[1.0, 0.1]]
+  growth.weight_decay: [[0.0]]
+  growth.rewarmup.of: [new]
+  growth.preset: [official]
+  growth.copy_noise: [0.3]
+"""
+"""Values by their key and the schedule that they are wrong in: the message names the key."""
+
+WRONG_TOGETHER = """
+- [base, {data.tokenizer: gpt2}, data]
+- [base, {data.vocab_size: DELETE, data.tokenizer: gpt2}, model.vocab_size]
+- [base, {training.batch_size: DELETE, training.batch_sise: 8}, training.batch_sise]
+- [base, {stages.0.train_steps: 4}, stages.0]
+- [base, {stages.0.train_tokens: DELETE}, stages.0]
+- [base, {stages.0.train_tokens: 100, stages.0.batch_size: 12}, stages.0.train_tokens]
+- [base, {stages.0.sequence_length: 6, stages.0.batch_size: 8}, stages.0.sequence_length]
+- [base, {stages.1.sequence_length: 24, stages.1.batch_size: 8}, training.sequence_length]
+- [base, {stages.0.sequence_length: 8, data.packing: best_fit}, data.packing]
+- [base, {stages.0.batch_size: 6}, launch.micro_batch_size]
+- [base, {stages.1.attention_tokens: 4}, stages.1]
+- [base, {model.score_function: softmax}, stages.1]
+- [base, {launch.nodes: [1, 10000000]}, launch.nodes.1]
+- [base, {launch.nodes: [1, 0]}, launch.nodes.1]
+- [base, {launch.kernels: compiled, launch.zero_stage: 3}, launch.kernels]
+- [muon, {launch.zero_stage: 2, training.precision: bf16}, launch.zero_stage]
+- [muon, {launch.zero_stage: 2, training.precision: auto}, launch.zero_stage]
+- [mixed, {data.mixture: []}, data.source]
+- [mixed, {stages.1.followed: [{first_step: 0, weights: {books: -1}}]}, stages.1.followed.0.weights.books]
+# the steps of stages that share a budget
+- [shared, {stages.0.until: 1}, stages.0.until stages.1.until]
+- [shared, {training.ladder_tokens: null, stages.1.train_steps: 20}, stages.0.until]
+- [shared, {training.ladder_tokens: null, stages.1.train_steps: 20, stages.0.train_steps: 20}, stages.0.until]
+- [shared, {stages.0.train_tokens: 2k, stages.1.train_steps: 20}, stages.0.train_tokens stages.1.train_steps]
+- [shared, {training.ladder_tokens: null, training.ladder_flops: 1.0e+7}, training.ladder_flops]
+- [shared, {training.ladder_flops: lots}, training.ladder_flops]
+- - base
+  - training.ladder_tokens: 20k
+    controls: []
+    stages:
+      - {name: s, attention_tokens: 4, ffn_tokens: 8, until: 0.8}
+      - {name: m, attention_tokens: 8, ffn_tokens: 16, until: 0.5}
+      - {name: l, attention_tokens: 12, ffn_tokens: 24}
+  - stages.1.until
+- - base
+  - {stages: [{name: a, train_steps: 3}, {name: b, train_steps: 3}]}
+  - stages.0.attention_tokens stages.0.ffn_tokens
+# growth
+- [base, {growth.lr_scale: [1.0, -1]}, growth.lr_scale.1]
+- [base, {growth.weight_decay: [-0.1]}, growth.weight_decay.0]
+- [base, {growth: {tau: recompute}}, stages.1]
+- [base, {growth: {preset: official, allow_jump: false}}, growth.preset]
+- [base, {growth: {preset: paper-appendix, init: random, moments: reset}}, growth.preset]
+- [base, {growth: {init: random, tau: frozen}}, stages.1]
+- [base, {growth: {init: copy, tau: recompute, copy_noise: 0.5}}, stages.1]
+- [base, {growth: {init: zero-key, tau: per-generation, allow_jump: true}}, growth]
+- [base, {growth: {init: copy, tau: recompute}, stages.1.ffn_tokens: 16}, stages.1]
+- [base, {growth: {init: zero-key, tau: frozen, allow_jump: true}, model.score_function: softmax}, stages.1]
+- [base, {growth: {allow_jump: true}, model.score_function: softmax}, stages.1]
+- [slope, {learning_rate.shape: cosine}, growth.when]
+- [slope, {learning_rate.span: stage}, growth.when]
+- [slope, {growth.preset: official}, growth.when]
+# layers and depth
+- [alone, {stages.1.layers: [-1]}, stages.1.layers.0]
+- [base, {stages.1.layers: [0]}, controls.0.kind]
+- [alone, {stages.1.num_layers: 3, stages.1.layers: [0]}, stages.1.layers]
+- [alone, {stages.1.layers: [0], stages.1.attention_tokens: DELETE, stages.1.ffn_tokens: DELETE}, stages.1.layers]
+- [base, {stages.1.attention_tokens: DELETE, stages.1.ffn_tokens: DELETE}, stages.1]
+- [base, {stages.1.num_layers: 1, controls: [{kind: official-growth}]}, stages.1.num_layers]
+- [base, {stages.1.num_layers: 4, controls: [{kind: official-growth}]}, controls.0.kind]
+- [base, {stages.1.num_layers: 4, growth.preset: official}, growth.preset]
+- [base, {stages.1.num_layers: 4, stages.1.attention_tokens: 4, stages.1.ramp_steps: 3}, stages.1.ramp_steps]
+- [base, {stages.1.num_layers: 4, stages.1.attention_tokens: 4, growth.depth: copy-stack}, stages.1]
+- [base, {stages.1.num_layers: 4, growth: {depth: copy-stack, allow_jump: true}}, stages.1]
+- - base
+  - {stages.1.num_layers: 3, stages.1.attention_tokens: 4, growth: {depth: copy-stack, allow_jump: true}}
+  - stages.1
+- [from nothing, {stages.1.ffn_tokens: 8}, stages.1.attention_tokens]
+- [no sizes, {stages.1.layers: [0], stages.1.ffn_tokens: 8}, stages.1.layers]
+- - from nothing
+  - {stages.1.attention_tokens: 4, stages.1.ffn_tokens: 8, growth: {depth: copy-stack, allow_jump: true}}
+  - stages.1
+- - base
+  - {model.num_layers: 0, stages: [{name: a, train_steps: 9}], controls: [{kind: transformer-scratch}]}
+  - controls.0.kind
+# transformers
+- [transformer, {}, stages.1]
+- [transformer, {stages.1.num_layers: 1}, stages.1]
+- [transformer, {stages.1.ffn_size: 64}, stages.1]
+- [transformer, {stages.1.hidden_size: 40}, stages.1]
+- [transformer, {stages.1.hidden_size: 48}, stages.1]
+- [transformer, {stages.1.hidden_size: 64, stages.1.ffn_size: 200}, stages.1]
+- [transformer, {stages.1.num_layers: 4, growth.depth: copy-stack}, growth.depth]
+- [transformer, {stages.0.num_layers: 0, stages.1.num_layers: 4}, stages.0.num_layers]
+- [one transformer, {controls: [{kind: tokenformer-scratch}]}, controls.0.kind]
+- - one transformer
+  - {stages.0.attention_tokens: 4, stages.0.ffn_tokens: 8, controls: [{kind: tokenformer-scratch}]}
+  - stages.0.attention_tokens stages.0.ffn_tokens
+- [one transformer, {model.num_layers: 0}, model.num_layers]
+- [one transformer, {stages.0.hidden_size: 40}, stages.0]
+- [stack, {growth.allow_jump: false}, growth.depth]
+- [stack, {stages.1.num_layers: 3}, stages.1]
+- [stack, {stages.0.hidden_size: 40}, stages.0]
+"""
+"""A schedule, what is changed in it, and the paths that the message names."""
+
+
+def read(text: str) -> Any:
+    """YAML in which DELETE stands for leaving a key out."""
+
+    def deleted(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: deleted(each) for key, each in value.items()}
+        return [deleted(each) for each in value] if isinstance(value, list) else DELETE if value == "DELETE" else value
+
+    return deleted(yaml.safe_load(text))
+
+
+VALUES = read(WRONG_VALUES % {"long": "x" * 101, "digits": "9" * 90 + "T"})
+
+
+@pytest.mark.parametrize(("base", "path"), [(base, path) for base, values in VALUES.items() for path in values])
+def test_a_wrong_value_is_reported_at_its_key(base: str, path: str) -> None:
+    for value in VALUES[base][path]:
+        assert paths_of(parse, changed(BASES[base] | {path: value})) == path, value
+
+
+@pytest.mark.parametrize(("base", "changes", "paths"), read(WRONG_TOGETHER), ids=str)
+def test_values_that_do_not_go_together_are_one_mistake(base: str, changes: dict[str, Any], paths: str) -> None:
+    assert paths_of(parse, changed(BASES[base] | changes)) == paths
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "value", "reported"),
+    [
+        ("", 1, 2, "1"),
+        ("", "\x1b[2J", 1, "'\\x1b[2J'"),
+        ("", "a\nb", 1, "'a\\nb'"),
+        ("", "k" * 999, 1, "k" * 57 + "..."),
+        ("launch", "environment", {1: "x"}, "launch.environment.1"),
+        ("launch", "devices", 10**400, "launch.devices"),
+    ],
+    ids=repr,
+)
+def test_a_key_or_a_number_that_no_schedule_has_is_printed_safely(
+    path: str, key: Any, value: Any, reported: str
+) -> None:
+    data = changed({})
+    (data[path] if path else data)[key] = value
+    assert paths_of(parse, data) == reported
