@@ -45,13 +45,6 @@ def test_a_key_that_may_change_a_loss_is_a_condition(path: str, value: Any) -> N
     assert key.startswith(path)
 
 
-def test_the_split_of_tokens_between_attention_and_ffn_is_a_condition() -> None:
-    assert keys_in_which_differ({"stages.1.attention_tokens": 5, "stages.1.ffn_tokens": 10}) == {
-        "stages.1.attention_tokens",
-        "stages.1.ffn_tokens",
-    }
-
-
 @pytest.mark.parametrize(
     "changes",
     [

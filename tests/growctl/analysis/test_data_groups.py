@@ -1,6 +1,5 @@
 """Runs of different datasets share no table and no axis of losses, and bits per byte compare them where they may."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from growctl.runs.find import find_runs
 from growctl.text.section import Section, Table
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
 from tests.growctl.report.invented_pairs import FIELDS, run
-from tests.growctl.runs import run_here
 
 
 @given(st.lists(FIELDS, min_size=1, max_size=6))
@@ -49,6 +47,9 @@ def two_tokenizers(tmp_path: Path) -> Path:
 def test_two_tokenizers_on_one_validation_text_are_split_warned_of_and_compared_in_bits_per_byte(
     two_tokenizers: Path,
 ) -> None:
+    document = data_document(find_runs(two_tokenizers))
+    datasets = [(dataset.name, list(dataset.runs)) for dataset in document.datasets]
+    assert datasets == [("data (beef)", ["coarse"]), ("data (f00d)", ["fine"])]
     found = sections(two_tokenizers)
     [warning] = [part.text for part in found["warnings"].parts if getattr(part, "tone", "") == "warning"]
     assert warning.startswith("These runs are of 2 datasets, and losses and perplexities of different datasets cannot")
@@ -72,17 +73,6 @@ def test_nothing_compares_datasets_that_do_not_share_their_validation_text(tmp_p
     assert len(found["compute"].parts) == 2
     [warning] = [part.text for part in found["warnings"].parts if getattr(part, "tone", "") == "warning"]
     assert warning.endswith("Nothing here compares them.")
-
-
-def test_the_report_on_runs_of_different_datasets_names_the_datasets_as_json(
-    two_tokenizers: Path,
-) -> None:
-    document = json.loads(run_here("report", "coarse", "fine", "--runs-dir", two_tokenizers, "--json")[0])
-    assert "different datasets cannot be compared" in document["data"]["warning"]
-    assert [(entry["name"], entry["runs"]) for entry in document["data"]["datasets"]] == [
-        ("data (beef)", ["coarse"]),
-        ("data (f00d)", ["fine"]),
-    ]
 
 
 def test_one_dataset_gets_no_warning_and_one_table(tmp_path: Path) -> None:

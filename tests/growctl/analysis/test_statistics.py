@@ -152,14 +152,17 @@ def test_one_seed_has_an_estimate_and_no_verdict():
     assert found.multiplier.loss_difference == pytest.approx(2.7831 - 2.9118)
 
 
-def test_removing_every_control_of_a_bad_seed_does_not_remove_its_ladder():
+@pytest.mark.parametrize("incomplete", [0, 1, 3])
+def test_a_bad_seed_of_the_ladder_stays_although_controls_of_it_are_missing(incomplete):
+    """Savings of about 1.20, 1.21 and, for seed 2, a loss: controls that one seed lacks must not decide."""
     saved = dict(zip((0, 1, 2), (2.845, 2.843, 2.97), strict=True))
     controls = arms(DOCUMENTED)
-    without = [dataclasses.replace(a, losses={seed: a.losses[seed] for seed in (0, 1)}) for a in controls]
-    found = judge([MeasuredArm("ladder", 1.0, saved)], [without])
+    for arm in controls[:incomplete]:
+        del arm.losses[2]
+    found = judge([MeasuredArm("ladder", 1.0, saved)], [controls])
     assert found.outcome == "within the noise"
     assert found.multiplier.loss_difference == pytest.approx(
-        np.mean(list(saved.values())) - np.mean(list(without[1].losses.values()))
+        np.mean(list(saved.values())) - np.mean(list(controls[1].losses.values()))
     )
 
 
@@ -245,17 +248,6 @@ def test_choosing_among_policies_makes_it_harder_to_win_and_among_sizes_to_lose(
     assert many.critical[0] > 1.1 * many.critical[1]
     sizes = judge(policies[:1], [arms(DOCUMENTED), arms(DOCUMENTED, NOISE[2:]), arms(DOCUMENTED, NOISE[3:])])
     assert sizes.critical[1] > 1.05 * sizes.critical[0]
-
-
-def test_the_seed_that_spoils_the_result_stays_when_a_control_that_is_not_needed_is_missing():
-    """Savings of about 1.20, 1.21 and, for seed 2, a loss: one control of that seed must not decide."""
-    saved = dict(zip((0, 1, 2), (2.845, 2.843, 2.97), strict=True))
-    controls = arms(DOCUMENTED, NOISE)
-    complete = judge([MeasuredArm("ladder", 1.0, saved)], [controls])
-    half = dataclasses.replace(controls[0], losses={seed: controls[0].losses[seed] for seed in (0, 1)})
-    found = judge([MeasuredArm("ladder", 1.0, saved)], [[half, *controls[1:]]])
-    assert complete.outcome == found.outcome == "within the noise"
-    assert found.multiplier.loss_difference == pytest.approx(complete.multiplier.loss_difference)
 
 
 def test_what_the_runs_of_a_seed_share_cancels():

@@ -6,67 +6,74 @@ Simulations (benchmarks/judge_coverage.py) judge how often intervals and verdict
 import json
 import math
 import re
+import shutil
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
+from growctl.analysis.judge import Verdict
+from growctl.analysis.results import results
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.stage_plans import plan_run
-from tests.growctl.analysis import ladders, twelve
+from growctl.ledger.exchange import import_ledgers
+from growctl.runs.directory import RunSet
+from growctl.runs.find import find_runs
+from growctl.runs_dir import RunPaths
+from model.flops import Flops
+from stages.checkpoint.files import write_file
+from stages.checkpoint.lineage import Lineage, TrainingCost, TrainingRecord, extended
+from stages.checkpoint.manifest import Manifest, sealed_manifest
+from stages.stage_dir import MANIFEST_NAME
+from tests.growctl.analysis.ladders import (
+    CURVE,
+    LAST,
+    RELEASE,
+    WORK,
+    against,
+    always,
+    grown,
+    noise,
+    scheduled,
+    seed_of,
+    seeds,
+)
+from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, stage_of
 from tests.growctl.runs import run_here
-from tests.growctl.schedules import changed, parse
+from tests.growctl.schedules import BASE, changed, parse
 
 pytestmark = pytest.mark.slow
 
-WON, LOST, WITHIN_NOISE, UNKNOWN = "won", "lost", "within the noise", "unknown"
+FINALS = [1.28 + noise(seed) for seed in range(3)]
+"""The losses of three seeds that win against CURVE."""
+
+START_FLOPS = 2e9
 
 
-class Verdict(NamedTuple):
-    """What a report concludes about a ladder."""
-
-    outcome: str
-    ratio: float | None
-    """What its controls need for its loss / what it has cost."""
-    seeds: tuple[int, ...]
-    text: str
-    """The sentence, and the cautions below it."""
-
-
-def report(runs: Path) -> Any:
-    return json.loads(run_here("report", "--runs-dir", runs, "--json")[0])
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
 
 
 def verdict_of(runs: Path, name: str = "quick") -> Verdict:
     """The verdict on the ladder `name`, or on the seeds that it stands for."""
-    results = report(runs)["results"]
-    names = {run: each["name"] for each in results["ladders"] for run in each["arms"][0]["runs"].values()}
-    [verdict] = [each for each in results["headlines"] if each["ladder"] == names.get(name, name)]
-    text = " ".join([verdict["claim"], *verdict["cautions"]])
-    return Verdict(verdict["outcome"], (verdict["multiplier"] or {}).get("estimate"), tuple(verdict["seeds"]), text)
+    found = results(find_runs(runs))
+    names = {run: each.name for each in found.ladders for run in each.arms[0].runs.values()}
+    [verdict] = [each for each in found.headlines if each.ladder == names.get(name, name)]
+    return verdict
 
 
-def ratios_of_models(runs: Path, name: str = "quick") -> dict[str, float | None]:
-    """The same ratio for each finished model of a ladder, against its own size from scratch."""
-    [family] = [each for each in report(runs)["results"]["families"] if each["ladder"] == name]
-    return {
-        model["ladder"].partition(" of ")[0]: (model["multiplier"] or {}).get("estimate") for model in family["models"]
-    }
+def ratio_of(verdict: Verdict) -> float | None:
+    """What the opponent needs for the ladder's loss / what the ladder has cost."""
+    return verdict.multiplier and verdict.multiplier.estimate
 
 
-def best_of_sweep(runs: Path, name: str) -> tuple[int, Any]:
-    """The number of points of a sweep, and the swept values of the best; (0, None) without a sweep."""
-    for sweep in report(runs)["results"]["sweeps"]:
-        if sweep["name"] == name:
-            [values] = [point["values"] for point in sweep["points"] if point["name"] == sweep["best"]]
-            return len(sweep["points"]), values
-    return 0, None
-
-
-def ladders_compared(runs: Path, first: str, second: str) -> dict[str, Any]:
-    """What the ladder `second` needs for the loss of `first` / what that has cost, with the interval."""
-    [pair] = [each for each in report(runs)["results"]["pairs"] if (each["first"], each["second"]) == (first, second)]
-    return dict(pair["verdict"]["multiplier"])
+def said_of(verdict: Verdict) -> str:
+    return " ".join([verdict.claim, *verdict.cautions])
 
 
 def compared(runs: Path, a: str, b: str) -> tuple[str | None, set[str]]:
@@ -75,169 +82,247 @@ def compared(runs: Path, a: str, b: str) -> tuple[str | None, set[str]]:
     return pair["verdict"] and pair["verdict"]["outcome"], {each["key"] for each in pair["differences"]}
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
+def start_block(flops: float | None) -> dict[str, Any]:
+    """The block `start` of a schedule, as growctl writes it, for a checkpoint of that cost."""
+    model = plan_run(parse(BASE))[0].model.model_dump_json()
+    base = {"path": "/trained/final", "manifest": "beef", "kind": "parameters", "flops": flops, "model_json": model}
+    return {"checkpoint": base["path"], "base": base}
 
 
-@pytest.mark.parametrize(("final", "outcome"), [(1.28, WON), (1.38, LOST)])
+@pytest.mark.parametrize(("final", "outcome"), [(1.28, "won"), (1.38, "lost")])
 def test_three_seeds_beyond_the_noise_have_won_or_lost(runs: Path, final: float, outcome: str) -> None:
-    ladders.seeds(runs, [final + ladders.noise(seed) for seed in range(3)], ladders.CURVE)
+    seeds(runs, [final + noise(seed) for seed in range(3)], CURVE)
     found = verdict_of(runs)
     assert (found.outcome, found.seeds) == (outcome, (0, 1, 2))
 
 
-@pytest.mark.parametrize(("second", "ladder"), [(1.44, 1.27), (1.20, 1.22)], ids=["worse", "better"])
-def test_of_two_controls_with_the_same_label_the_best_counts(runs: Path, second: float, ladder: float) -> None:
-    twelve.second_control(runs, second, ladder)
-    assert verdict_of(runs).outcome == LOST
+@pytest.mark.parametrize(("loss", "final"), [(1.44, 1.27), (1.20, 1.22)], ids=["worse", "better"])
+def test_of_two_controls_with_the_same_label_the_best_counts(runs: Path, loss: float, final: float) -> None:
+    """The second one comes from another machine. No budget can be left out of the curve."""
+    there = runs.with_name(f"{runs.name}-there")
+    for seed in range(3):
+        ladder = seed_of(runs, seed, final + noise(seed))
+        against(ladder, {budget: its + noise(seed, 1) for budget, its in {0.25: 1.45, 1.0: 1.25, 4.0: 1.15}.items()})
+        against(ladder, {1.0: loss + noise(seed, 2)}, runs=there)
+    import_ledgers([there], runs, "zz-")
+    assert verdict_of(runs).outcome == "lost"
 
 
 def test_rollbacks_after_its_own_spikes_are_costs_of_the_ladder(runs: Path) -> None:
-    twelve.rolled_back(runs)
+    for seed in range(3):
+        ladder = FakeRun(runs, f"quick-seed-{seed}", [SMALL, LAST], seed=seed, run_set=("quick", {"seed": seed}))
+        ladder.train(0, 1.42).train(1, 1.28 + noise(seed), start=1.42, rolled_back_at=[450] * 8)
+        against(ladder, {at: loss + noise(seed) for at, loss in {0.5: 1.50, 1.17: 1.28, 2.34: 1.20}.items()})
     found = verdict_of(runs)
-    assert found.outcome == LOST
-    assert found.ratio == pytest.approx(1.17 / (1 + twelve.ROLLBACKS), rel=0.02)
+    assert found.outcome == "lost"
+    rollbacks = 8 * 450 * LARGE.num_parameters / WORK
+    assert ratio_of(found) == pytest.approx(1.17 / (1 + rollbacks), rel=0.02)
 
 
-@pytest.mark.parametrize("recipe", twelve.RECIPES)
-def test_another_recipe_is_no_further_seed(runs: Path, recipe: str) -> None:
-    twelve.recipes(runs, recipe)
+RECIPES: dict[str, Mapping[str, Any]] = {
+    "anomalies": {"anomalies.spikes": "skip"},
+    "ramp_steps": {"stages.1.ramp_steps": 9},
+    "mixture": {"stages.1.mixture": {"books": 1.0, "code": 3.0}},
+    "tokens": {"stages.1.attention_tokens": 4, "stages.1.ffn_tokens": 16},
+}
+"""What sets the recipe of a seed apart. `tokens`: as many parameters, in the FFN instead of in attention."""
+
+_TWO_SOURCES = [{"name": name, "source": __file__, "weight": 1.0} for name in ("books", "code")]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_another_recipe_is_no_further_seed_and_compare_names_its_keys(runs: Path, recipe: str) -> None:
+    for seed in range(3):
+        changes: dict[str, Any] = {"seed": seed, "controls": [{"kind": SCRATCH}]}
+        changes |= {"data": {"vocab_size": 300, "mixture": _TWO_SOURCES}} if recipe == "mixture" else {}
+        changes |= RECIPES[recipe] if seed == 2 else {}
+        scheduled(runs, f"quick-seed-{seed}", [3.1, 2.35 + noise(seed)], always(2.44), changes)
     assert [verdict_of(runs, f"quick-seed-{seed}").seeds for seed in range(3)] == [(0, 1), (0, 1), (2,)]
-
-
-@pytest.mark.parametrize("recipe", twelve.RECIPES)
-def test_compare_names_every_key_in_which_two_recipes_differ(runs: Path, recipe: str) -> None:
-    twelve.recipes(runs, recipe)
-    assert compared(runs, "quick-seed-0", "quick-seed-2")[1] >= set(twelve.RECIPES[recipe])
+    assert compared(runs, "quick-seed-0", "quick-seed-2")[1] >= set(RECIPES[recipe])
 
 
 def test_a_sweep_over_a_key_of_a_stage_has_its_points_and_its_best_one(runs: Path) -> None:
-    twelve.swept_ramp(runs)
-    assert best_of_sweep(runs, "ramps") == (3, {"stages.1.ramp_steps": 6})
+    for steps, final in ((3, 2.30), (6, 2.20), (12, 2.25)):
+        for seed in (0, 1):
+            overrides = {"stages.1.ramp_steps": steps, "seed": seed}
+            run_set = RunSet("ramps", overrides)
+            scheduled(runs, f"ramps-{steps}-{seed}", [3.1, final + noise(seed)], always(None), overrides, run_set)
+    [sweep] = results(find_runs(runs)).sweeps
+    [best] = [point.values for point in sweep.points if point.name == sweep.best]
+    assert (len(sweep.points), best) == (3, {"stages.1.ramp_steps": 6})
 
 
-def test_a_budget_that_one_seed_lacks_drops_no_seed(runs: Path) -> None:
-    for removed in (False, True):
-        twelve.needless_budget(runs / str(removed), removed)
-        found = verdict_of(runs / str(removed))
-        assert (found.outcome, found.seeds) == (WITHIN_NOISE, (0, 1, 2)), f"removed: {removed}"
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_budget_that_one_seed_lacks_drops_no_seed(runs: Path, removed: bool) -> None:
+    for seed, final in enumerate((1.20, 1.21, 1.45)):
+        controls = {0.5: 1.50, 1.0: 1.31, 2.0: 1.23, 4.0: 1.17}
+        if removed and seed == 2:
+            del controls[0.5]
+        against(seed_of(runs, seed, final), {at: loss + noise(seed, round(at)) for at, loss in controls.items()})
+    found = verdict_of(runs)
+    assert (found.outcome, found.seeds) == ("within the noise", (0, 1, 2))
 
 
 def test_between_budgets_the_cost_of_a_loss_follows_a_power_law(runs: Path) -> None:
-    twelve.documented(runs)
-    assert verdict_of(runs).ratio == pytest.approx(1.36, abs=0.02)
+    """The losses of docs/reading-the-report.md, of a ladder against one size from scratch."""
+    documented = {0.5: (3.3245, 3.4777, 3.3043), 1.0: (2.8960, 2.9494, 2.8899), 2.0: (2.6624, 2.6804, 2.6554)}
+    for seed, final in enumerate((2.7587, 2.7870, 2.8036)):
+        against(seed_of(runs, seed, final), {budget: losses[seed] for budget, losses in documented.items()})
+    assert ratio_of(verdict_of(runs)) == pytest.approx(1.36, abs=0.02)
 
 
-def test_each_size_from_scratch_counts_for_a_ladder_with_a_start_checkpoint(runs: Path) -> None:
-    twelve.each_size_with_start(runs)
-    assert ratios_of_models(runs) == pytest.approx({"small/release": 1.5, "large": 1.5}, rel=0.02)
-
-
-def test_each_size_from_scratch_has_the_flops_of_the_start_checkpoint_too() -> None:
-    changes = {"start": twelve.start_block(twelve.START_FLOPS), "releases": "all"}
-    ladder = parse(changed(changes | {"controls": [{"kind": "scratch-of-each-size"}]}))
+def test_each_size_from_scratch_counts_for_a_ladder_with_a_start_checkpoint_and_has_its_flops(runs: Path) -> None:
+    """From scratch, the loss of each of two models costs 1.5 times all that the model has cost."""
+    changes: dict[str, Any] = {"start": start_block(START_FLOPS), "releases": "all"}
+    changes |= {"controls": [{"kind": "scratch-of-each-size", "budgets": [0.75, 1.5, 3.0]}]}
+    ladder = parse(changed(changes))
     small, release, large = (plan.flops.total for plan in plan_run(ladder))
-    planned = [sum(plan.flops.total for plan in plan_run(control.schedule)) for control in plan_controls(ladder)]
-    assert planned == pytest.approx([twelve.START_FLOPS + small + own for own in (release, large)], rel=0.02)
+    spent = {"small": START_FLOPS + small + release, "large": START_FLOPS + small + large}
+
+    def loss(name: str, flops: float) -> float:
+        size = next(size for size in spent if size in name)
+        return 2.0 + (flops / (1.5 * spent[size])) ** -0.5
+
+    scheduled(runs, "quick", [3.2, 3.0, 3.0], loss, changes)
+    [family] = results(find_runs(runs)).families
+    ratios = {model.ladder.partition(" of ")[0]: ratio_of(model) for model in family.models}
+    assert ratios == pytest.approx({"small/release": 1.5, "large": 1.5}, rel=0.02)
+    planned = {sum(plan.flops.total for plan in plan_run(each.schedule)) for each in plan_controls(ladder)}
+    expected = [budget * flops for flops in spent.values() for budget in (0.75, 1.5, 3.0)]
+    assert sorted(planned) == pytest.approx(sorted(expected), rel=0.02)
 
 
 def test_a_control_that_was_trained_for_another_ladder_does_not_count(runs: Path) -> None:
-    twelve.controls_of_another_ladder(runs)
-    assert verdict_of(runs).outcome == UNKNOWN
+    seeds(runs, FINALS, CURVE, ladder_id="a ladder that was removed")
+    assert verdict_of(runs).outcome == "unknown"
 
 
 @pytest.mark.parametrize("kind", ["single-jump", "official-growth"])
 def test_a_control_that_grows_counts_only_with_the_stages_of_its_kind(runs: Path, kind: str) -> None:
-    twelve.other_stages(runs, kind)
-    assert verdict_of(runs).outcome == UNKNOWN
+    for seed in range(3):
+        ladder = seed_of(runs, seed, FINALS[seed])
+        for budget, loss in CURVE.items():
+            first = stage_of("0-1m", 1_200_000, round(budget * 600))
+            steps = round((budget * WORK - first.num_steps * first.num_parameters) / LARGE.num_parameters)
+            name = f"{ladder.entry.name}-control-{kind}-{budget:g}x"
+            how = {"kind": kind, "seed": seed, "ladder_id": ladder.entry.run_id}
+            grown(runs, name, loss + noise(seed, 1), [first, replace(LAST, num_steps=steps)], **how)
+    assert verdict_of(runs).outcome == "unknown"
 
 
-@pytest.mark.parametrize("case", [twelve.quarter_of_the_flops, twelve.a_size_at_one_budget])
-def test_a_comparison_with_a_quarter_of_the_flops_says_so(runs: Path, case: Any) -> None:
-    case(runs)
-    found = verdict_of(runs)
-    assert found.outcome == UNKNOWN or "0.25x" in found.text
+def test_a_comparison_with_a_quarter_of_the_flops_says_so(runs: Path) -> None:
+    seeds(runs / "one", FINALS, {0.25: 1.279})
+    for ladder in seeds(runs / "two", FINALS, CURVE):
+        against(ladder, {0.25: 1.45}, "best-scratch", "0-800k", SMALL.num_parameters)
+    for folder in ("one", "two"):
+        found = verdict_of(runs / folder)
+        assert found.outcome == "unknown" or "0.25x" in said_of(found)
 
 
 @pytest.mark.parametrize(
-    ("which", "count"), [({"ladders": (2, 3, 4, 5)}, 4), ({"controls": (2,), "num_seeds": 3}, 1)], ids=str
+    ("ladders", "controls", "num_seeds", "count"), [((2, 3, 4, 5), (), 6, 4), ((), (2,), 3, 1)], ids=str
 )
-def test_a_seed_that_diverged_on_either_side_leaves_nothing_won(runs: Path, which: Any, count: int) -> None:
-    twelve.diverged(runs, **which)
-    found = verdict_of(runs)
-    assert found.outcome == UNKNOWN
-    assert "diverged" in found.text
-    assert re.search(rf"\b{count}\b", found.text)
-
-
-def test_two_ladders_at_equal_loss_have_an_interval(runs: Path) -> None:
-    twelve.two_ladders(runs)
-    multiplier = ladders_compared(runs, "other", "one")
-    assert multiplier["low"] < multiplier["estimate"] < multiplier["high"]
-
-
-@pytest.mark.parametrize("start_flops", [None, twelve.START_FLOPS])
-def test_a_ledger_that_lost_rows_contradicts_the_cost_of_the_final_checkpoint(
-    runs: Path, start_flops: float | None
+def test_a_seed_that_diverged_on_either_side_leaves_nothing_won(
+    runs: Path, ladders: tuple[int, ...], controls: tuple[int, ...], num_seeds: int, count: int
 ) -> None:
-    twelve.lost_rows(runs, start_flops)
+    for seed in range(num_seeds):
+        ladder = seed_of(runs, seed, math.nan if seed in ladders else 1.28 + noise(seed))
+        losses = {at: loss + noise(seed, 1) for at, loss in CURVE.items()}
+        against(ladder, losses | ({2.0: math.nan} if seed in controls else {}))
     found = verdict_of(runs)
-    assert found.outcome == UNKNOWN
-    assert "ledger" in found.text
-
-
-MEASURES = [{"precision": "bf16"}, {"num_tokens": 2500}]
-
-
-@pytest.mark.parametrize("evaluates", MEASURES, ids=str)
-def test_losses_in_another_precision_or_on_other_tokens_are_not_compared(runs: Path, evaluates: Any) -> None:
-    twelve.measured_otherwise(runs, evaluates)
-    assert verdict_of(runs).outcome == UNKNOWN
-
-
-@pytest.mark.parametrize("evaluates", MEASURES, ids=str)
-def test_compare_names_no_better_run_of_two_that_were_measured_otherwise(runs: Path, evaluates: Any) -> None:
-    twelve.measured_otherwise(runs, evaluates)
-    assert compared(runs, "quick-seed-0", f"quick-seed-0-control-{twelve.SCRATCH}")[0] is None
-
-
-def test_a_start_checkpoint_of_unknown_cost_is_a_caveat_of_its_control(runs: Path) -> None:
-    twelve.start_of_unknown_cost(runs)
-    assert "without its start checkpoint" in verdict_of(runs).text
-
-
-def test_a_ledger_of_another_version_is_one_message(runs: Path) -> None:
-    twelve.another_version(runs)
-    out, err = run_here("report", "--runs-dir", runs, expect=2)
-    assert out == ""
-    ledger = f"{runs}/quick-control-{twelve.SCRATCH}/ledger.db"
-    assert f"{ledger}: the ledger is broken: its tables are not those of a ledger of this version" in err
-    assert err.count("\n") == 1
-
-
-def test_a_ladder_without_a_finished_model_has_no_verdict(runs: Path) -> None:
-    twelve.no_finished_model(runs)
-    found = verdict_of(runs)
-    assert (found.outcome, found.ratio) == (UNKNOWN, None)
-    assert "quick is not finished" in found.text
-
-
-def test_controls_without_their_ladder_name_it_on_the_first_screen(runs: Path) -> None:
-    twelve.no_ladder(runs)
-    out, _ = run_here("report", "--runs-dir", runs)
-    assert "ladder quick" in out.partition("Stages")[0]
+    assert found.outcome == "unknown"
+    assert "diverged" in said_of(found)
+    assert re.search(rf"\b{count}\b", said_of(found))
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_is_a_divergence(runs: Path, loss: float) -> None:
-    ladders.seeds(runs, [loss] * 3, ladders.CURVE)
+    seeds(runs, [loss] * 3, CURVE)
     found = verdict_of(runs)
-    assert (found.outcome, found.ratio) == (UNKNOWN, None)
-    assert "diverged" in found.text
+    assert (found.outcome, ratio_of(found)) == ("unknown", None)
+    assert "diverged" in found.claim
+
+
+def test_two_ladders_at_equal_loss_have_an_interval(runs: Path) -> None:
+    """The finished models of `one` lie on both sides of the loss of `other`."""
+    rate: dict[str, Any] = {"learning_rate.peak": 0.002}
+    for seed in range(3):
+        seed_of(runs, seed, 1.28 + noise(seed), "one", stages=[SMALL, RELEASE, LAST])
+        seed_of(runs, seed, 1.34 + noise(seed, 1), "other", **rate)
+    [pair] = results(find_runs(runs)).pairs
+    assert (pair.first, pair.second) == ("other", "one")
+    assert pair.verdict
+    assert pair.verdict.multiplier
+    assert pair.verdict.multiplier.low < pair.verdict.multiplier.estimate < pair.verdict.multiplier.high
+
+
+@pytest.mark.parametrize("start_flops", [None, START_FLOPS])
+def test_a_ledger_that_lost_rows_contradicts_the_cost_of_the_final_checkpoint(
+    runs: Path, start_flops: float | None
+) -> None:
+    changes: dict[str, Any] = {"controls": [{"kind": SCRATCH}]}
+    changes |= {"start": start_block(start_flops)} if start_flops else {}
+    ladder = scheduled(runs, "quick", [3.1, 2.3], always(2.5), changes)
+    plans = plan_run(parse(BASE))
+    history = extended((), "init", {}, num_parameters=1, cost=TrainingCost(flops=Flops(start_flops or 0.0, 0.0, 0.0)))
+    for plan in plans:
+        cost = history[-1].cost.plus(plan.num_steps, plan.budget_tokens, plan.flops, 60.0)
+        paths = RunPaths(ladder.path.parent).stage(plan.index, plan.name)
+        history = extended(history, "train", {}, num_parameters=plan.num_parameters, cost=cost)
+        lineage = Lineage(operation="train", history=history, training=TrainingRecord(validation_loss=2.3))
+        facts: dict[str, Any] = {"kind": "parameters", "model": plan.model, "step": plan.num_steps, "lineage": lineage}
+        facts |= {"group_steps": {}, "samples_seen": 0, "seed": 3, "dataset_fingerprint": "f00d", "files": {}}
+        manifest = Manifest(**facts, tokenizer_sha256=None)
+        write_file(paths.final / MANIFEST_NAME, sealed_manifest(manifest).model_dump_json().encode())
+        paths.metrics.touch()
+    [whole] = [run for run in find_runs(runs) if run.name == "quick"]
+    assert all(stage.cost_is_whole for stage in whole.stages)
+    with closing(sqlite3.connect(ladder.path)) as ledger:
+        (trigger,) = ledger.execute("SELECT sql FROM sqlite_master WHERE name = 'keeps_on_delete'").fetchone()
+        ledger.execute("DROP TRIGGER keeps_on_delete")
+        ledger.execute("DELETE FROM record WHERE entry = (SELECT max(entry) FROM work)")
+        ledger.execute(trigger)
+        ledger.commit()
+    found = verdict_of(runs)
+    assert found.outcome == "unknown"
+    assert "ledger" in said_of(found)
+
+
+@pytest.mark.parametrize("evaluates", [{"precision": "bf16"}, {"num_tokens": 2500}], ids=str)
+def test_losses_in_another_precision_or_on_other_tokens_are_not_compared(runs: Path, evaluates: Any) -> None:
+    seeds(runs, FINALS, CURVE, evaluates=dict(evaluates))
+    assert verdict_of(runs).outcome == "unknown"
+    assert compared(runs, "quick-seed-0", f"quick-seed-0-control-{SCRATCH}")[0] is None
+
+
+def test_a_start_checkpoint_of_unknown_cost_is_a_caveat_of_its_control(runs: Path) -> None:
+    changes: dict[str, Any] = {"start": start_block(None), "controls": [{"kind": SCRATCH}]}
+    scheduled(runs, "quick", [3.1, 2.3], always(2.2), changes)
+    assert "without its start checkpoint" in said_of(verdict_of(runs))
+
+
+def test_a_ledger_of_another_version_is_one_message(runs: Path) -> None:
+    [control] = against(grown(runs), {1.0: 1.33})
+    with closing(sqlite3.connect(control.path)) as ledger:
+        ledger.execute("CREATE TABLE something_new (x)")
+    out, err = run_here("report", "--runs-dir", runs, expect=2)
+    assert out == ""
+    assert f"{control.path}: the ledger is broken: its tables are not those of a ledger of this version" in err
+    assert err.count("\n") == 1
+
+
+def test_controls_without_their_ladder_name_it_on_the_first_screen(runs: Path) -> None:
+    ladder = grown(runs)
+    against(ladder, CURVE)
+    shutil.rmtree(ladder.path.parent)
+    out, _ = run_here("report", "--runs-dir", runs)
+    assert "ladder quick" in out.partition("Stages")[0]
 
 
 def test_every_evaluation_of_a_long_run_is_read(runs: Path) -> None:
     """With 100,000 rows too, which take too long to write here."""
-    twelve.many_rows(runs, 2000)
-    assert verdict_of(runs).ratio == pytest.approx(1.6, abs=0.1)
+    steps = 1000
+    stages = [replace(stage, num_steps=steps) for stage in (SMALL, LAST)]
+    work = steps * (SMALL.num_parameters + LAST.num_parameters)
+    against(grown(runs, stages=stages, num_evaluations=steps), CURVE, work=work)
+    assert ratio_of(verdict_of(runs)) == pytest.approx(1.6, abs=0.1)
