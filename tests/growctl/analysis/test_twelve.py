@@ -69,7 +69,7 @@ def verdict_of(runs: Path, name: str = "quick") -> Verdict:
 
 def ratio_of(verdict: Verdict) -> float | None:
     """What the opponent needs for the ladder's loss / what the ladder has cost."""
-    return verdict.multiplier and verdict.multiplier.estimate
+    return verdict.multiplier.estimate if verdict.multiplier else None
 
 
 def said_of(verdict: Verdict) -> str:
@@ -251,9 +251,8 @@ def test_two_ladders_at_equal_loss_have_an_interval(runs: Path) -> None:
         seed_of(runs, seed, 1.34 + noise(seed, 1), "other", **rate)
     [pair] = results(find_runs(runs)).pairs
     assert (pair.first, pair.second) == ("other", "one")
-    assert pair.verdict
-    assert pair.verdict.multiplier
-    assert pair.verdict.multiplier.low < pair.verdict.multiplier.estimate < pair.verdict.multiplier.high
+    multiplier: Any = pair.verdict and pair.verdict.multiplier
+    assert multiplier.low < multiplier.estimate < multiplier.high
 
 
 @pytest.mark.parametrize("start_flops", [None, START_FLOPS])

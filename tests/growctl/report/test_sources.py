@@ -15,7 +15,7 @@ from growctl.runs.find import find_runs
 from growctl.text.documents import plain
 from growctl.text.section import Table
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
-from tests.growctl.report.test_validation import printed
+from tests.growctl.report.rendered import lines_of
 
 MIXTURE: dict[str, Any] = {"data.mixture": {"books": 6.0, "code": 2.0}}
 
@@ -45,7 +45,9 @@ def test_a_mixture_has_the_tokens_epochs_and_losses_of_each_source_by_stage_and_
         ["0-2m", "books", "1.5M", "15", "1.2850", "1.8899"],
         ["0-2m", "code", "500k", "5", "1.3850", "1.8899"],
     ]
-    assert "The loss elsewhere is their mean, weighted by data.mixture at every stage" in printed(mixed)
+    assert "The loss elsewhere is their mean, weighted by data.mixture at every stage" in " ".join(
+        lines_of(report_sections(find_runs(mixed)))
+    )
 
 
 def test_an_unfinished_stage_has_the_figures_of_its_last_evaluation(tmp_path: Path) -> None:

@@ -23,12 +23,6 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_the_terminal_fits_80_columns(runs: Path) -> None:
-    """Commands stay on one line, to be copied."""
-    lines = lines_of(report_sections(find_runs(runs)), width=80)
-    assert max(len(line) for line in lines if "growctl run" not in line) <= 80
-
-
 def test_a_missing_strongest_opponent_comes_first_with_the_command_that_trains_it(runs: Path) -> None:
     lines = lines_of(report_sections(find_runs(runs)), width=80)
     assert lines[:3] == ["Result", "The strongest opponent is missing: the best size from scratch.", "to train it:"]
