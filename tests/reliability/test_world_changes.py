@@ -4,7 +4,6 @@ import json
 import signal
 import sqlite3
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from model.config import parameter_shapes
 from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.checkpoint.parameters import read_parameter
 from stages.metrics import read_metrics
-from stages.spec import GenerationRule, LearningRate
-from stages.train.worker import Worker
 from tests.growctl.runs import (
     as_killed_at,
     growctl,
@@ -28,8 +25,6 @@ from tests.growctl.runs import (
     write_schedule,
 )
 from tests.reliability.faults.sitecustomize import VARIABLE
-from tests.stages.checkpoints import small_config
-from tests.stages.specs import small_spec
 
 # The world changes during freezing and the ramp, with two learning rates and separate Adam steps.
 COURSE = (
@@ -87,27 +82,6 @@ def test_losses_and_samples_agree_to_rounding_at_every_step(changed):
     # The losses of different sequences differ far more, so another order would show.
     training = [loss for (stage, _, event), loss in expected.items() if (stage, event) == ("1-large", "train")]
     assert max(abs(a - b) for a, b in pairwise(training[50:])) > 1e-2
-
-
-def test_each_groups_learning_rate_follows_from_the_step_and_its_generation_alone():
-    """The learning rates that a worker sets in a new engine in the middle of the stage, before a step."""
-    rules = (GenerationRule(lr_scale=0.5, frozen_steps=25), GenerationRule(warmup_steps=50))
-    rate = LearningRate(
-        shape="wsd", peak=1e-2, final=0.0, warmup_steps=40, decay_steps=50, total_steps=100, first_step=10
-    )
-    spec = small_spec(small_config(), generations=rules, ramp_steps=40, learning_rate=rate)
-    worker = Worker.__new__(Worker)
-    worker.spec, worker.device, worker.world_size, worker.progress = spec, torch.device("cpu"), 1, None
-    groups = [{"generation": number, "lr": 1.0, "use_muon": False} for number in (0, 1)]
-    module = SimpleNamespace(set_scales=lambda config: None)
-    engine = SimpleNamespace(optimizer=SimpleNamespace(param_groups=groups), module=module)
-    rates = {}
-    for step in (40, 20):  # in any order
-        worker.train_step(engine, step, iter([]))
-        rates[step] = [group["lr"] for group in groups]
-    # Steps 30 and 50 of the ladder: during the warm-up, and at the peak.
-    assert rates[20] == [0.0, pytest.approx(1e-2 * 31 / 40 * 21 / 50)]
-    assert rates[40] == [pytest.approx(1e-2 * 0.5), pytest.approx(1e-2 * 41 / 50)]
 
 
 def test_learning_rates_steps_and_data_position_are_kept(changed):

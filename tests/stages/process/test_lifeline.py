@@ -53,23 +53,17 @@ def test_a_worker_with_a_file_ends_when_the_file_is_removed_and_needs_no_standar
     assert process.wait(HANG_SECONDS) == 1
 
 
-def test_a_worker_without_a_lifeline_runs_on():
-    process = worker()
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.communicate(timeout=0.3)
-    process.kill()
-    process.communicate()
-
-
-def test_in_a_slurm_job_a_worker_leaves_signals_to_the_runner(tmp_path):
+def test_a_worker_without_a_lifeline_runs_on_and_in_a_slurm_job_it_leaves_signals_to_the_runner(tmp_path):
     (tmp_path / "alive").touch()
-    process = worker(**{VARIABLE: str(tmp_path / "alive"), "SLURM_STEP_ID": "0"})
+    alone, in_job = worker(), worker(**{VARIABLE: str(tmp_path / "alive"), "SLURM_STEP_ID": "0"})
     for number in (signal.SIGTERM, signal.SIGUSR2):
-        process.send_signal(number)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.3)
-    process.kill()
-    process.communicate()
+        in_job.send_signal(number)
+    for process in (in_job, alone):
+        process.stdin.close()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        process.kill()
+        process.wait()
 
 
 class Time:
