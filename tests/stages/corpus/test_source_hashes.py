@@ -9,15 +9,7 @@ from stages.checkpoint.files import hash_file, hash_files
 from stages.corpus import corpus as corpus_module
 from stages.corpus import files
 from stages.corpus.prepare import prepare
-from stages.data.spec import DataSpec
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    (tmp_path / "source").mkdir()
-    for number in range(30):
-        (tmp_path / f"source/{number}.txt").write_text(f"text {number}")
-    return tmp_path / "source"
+from tests.stages.corpus.small_source import spec_of
 
 
 @pytest.fixture
@@ -34,46 +26,39 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def spec_of(source: Path, **values: object) -> DataSpec:
-    return DataSpec.model_validate({"source": str(source), "vocab_size": 300, "validation_fraction": 0.2} | values)
-
-
 def test_a_large_source_is_hashed_once_and_later_only_its_changed_files(
-    source: Path, tmp_path: Path, hashed: list[str]
+    folder: Path, tmp_path: Path, hashed: list[str]
 ) -> None:
-    first = prepare(spec_of(source), tmp_path / "datasets")
-    assert len(hashed) == 30
+    first = prepare(spec_of(folder), tmp_path / "datasets")
+    assert len(hashed) == 60
     hashed.clear()
-    assert prepare(spec_of(source), tmp_path / "datasets") == first
+    assert prepare(spec_of(folder), tmp_path / "datasets") == first
     assert hashed == []
-    os.utime(source / "3.txt", (0, 0))
-    assert prepare(spec_of(source), tmp_path / "datasets") == first
-    assert hashed == ["3.txt"]
+    os.utime(folder / "03.txt", (0, 0))
+    assert prepare(spec_of(folder), tmp_path / "datasets") == first
+    assert hashed == ["03.txt"]
     hashed.clear()
-    (source / "4.txt").write_text("other 4")
-    second = prepare(spec_of(source), tmp_path / "datasets")
-    assert (second != first, hashed) == (True, ["4.txt"])
+    (folder / "04.txt").write_text("other 4")
+    second = prepare(spec_of(folder), tmp_path / "datasets")
+    assert (second != first, hashed) == (True, ["04.txt"])
 
 
-@pytest.mark.parametrize("damage", [b"", b"[1]", b"{", b'{"x": 1}'])
-def test_a_damaged_cache_of_hashes_is_written_again(
-    source: Path, tmp_path: Path, hashed: list[str], damage: bytes
+def test_the_cache_holds_the_hash_of_each_file_and_is_written_again_when_it_is_damaged(
+    folder: Path, tmp_path: Path, hashed: list[str]
 ) -> None:
-    first = prepare(spec_of(source), tmp_path / "datasets")
+    first = prepare(spec_of(folder), tmp_path / "datasets")
     [memory] = (tmp_path / "datasets").glob(".*.hashes.json")
-    good = memory.read_bytes()
-    memory.write_bytes(damage)
-    assert prepare(spec_of(source), tmp_path / "datasets") == first
-    assert memory.read_bytes() == good
-
-
-def test_the_cache_holds_the_hash_of_each_file(source: Path, tmp_path: Path) -> None:
-    sources = [files.SourceFile(str(path), path.name, path.stat().st_size, "") for path in sorted(source.iterdir())]
+    sources = [files.SourceFile(str(path), path.name, path.stat().st_size, "") for path in sorted(folder.iterdir())]
     for _ in range(2):
-        hashed = files.with_hashes(sources, tmp_path / "memory.json")
-        assert [file.version for file in hashed] == [hash_file(Path(file.path)) for file in sources]
+        found = files.with_hashes(sources, tmp_path / "memory.json")
+        assert [file.version for file in found] == [hash_file(Path(file.path)) for file in sources]
+    good = memory.read_bytes()
+    for damage in (b"", b"[1]", b"{", b'{"x": 1}'):
+        memory.write_bytes(damage)
+        assert prepare(spec_of(folder), tmp_path / "datasets") == first
+        assert memory.read_bytes() == good
 
 
-def test_a_small_source_writes_no_cache_of_hashes(source: Path, tmp_path: Path) -> None:
-    dataset = prepare(spec_of(source), tmp_path / "datasets")
+def test_a_small_source_writes_no_cache_of_hashes(folder: Path, tmp_path: Path) -> None:
+    dataset = prepare(spec_of(folder), tmp_path / "datasets")
     assert not list(dataset.parent.glob("*.hashes.json"))
