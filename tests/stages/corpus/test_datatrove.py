@@ -30,6 +30,7 @@ def test_documents_are_read_exactly(tmp_path: Path, kind: str) -> None:
         (".index", b"\x05" + bytes(7) + b"\x04" + bytes(7), r"a\.ds has 8 bytes, .* or its index is damaged"),
         (".index", b"\xff" * 8, r"a\.ds has 8 bytes, but its documents end after -1 tokens"),
         (".index", b"\x03" + bytes(7), r"a\.ds has 8 bytes, but its documents end after 3 tokens"),
+        ("", bytes(24), r"a\.ds has 24 bytes, but its documents end after 4 tokens"),
     ],
 )
 def test_damage_is_one_error_that_names_the_file(tmp_path: Path, ending: str, content: bytes, message: str) -> None:
@@ -39,11 +40,8 @@ def test_damage_is_one_error_that_names_the_file(tmp_path: Path, ending: str, co
         open_token_files(tmp_path / "a.ds")
 
 
-def test_files_that_do_not_belong_together_are_rejected(tmp_path: Path) -> None:
+def test_a_missing_index_and_a_folder_without_files_are_errors(tmp_path: Path) -> None:
     write_datatrove_files(tmp_path / "a.ds", TEXTS)
-    (tmp_path / "a.ds").write_bytes(bytes(24))
-    with pytest.raises(DataError, match=r"a\.ds has 24 bytes, but its documents end after 4 tokens"):
-        open_token_files(tmp_path / "a.ds")
     (tmp_path / "a.ds.index").unlink()
     with pytest.raises(DataError, match=r"a\.ds\.index does not exist"):
         open_token_files(tmp_path / "a.ds")

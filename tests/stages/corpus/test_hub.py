@@ -2,9 +2,7 @@
 
 import json
 import random
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
 from urllib.parse import unquote, urlsplit
 
 import fsspec.config
@@ -16,19 +14,17 @@ from pyarrow import parquet
 from stages.corpus.corpus import open_corpus
 from stages.data.errors import DataError
 from stages.data.spec import DataSpec
+from tests.web_server import Answer, WebServer
 
 TOKEN = "hf_of_a_test"
 LONG = 24_000_000
 """Characters of each file. growctl reads up to 12 MB for the first document."""
 
 
-class Hub(ThreadingHTTPServer):
+class Hub:
     """A hub with the dataset `owner/texts`. It notes what was asked for."""
 
-    daemon_threads = True
-
     def __init__(self, files: dict[str, bytes]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
         self.files = files
         self.refuses = ""
         """The code of the hub that files are refused with."""
@@ -36,53 +32,33 @@ class Hub(ThreadingHTTPServer):
         """Of files."""
         self.tokens: set[str | None] = set()
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = -1
-    server: Hub
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        kind, _, rest = unquote(urlsplit(self.path).path).removeprefix("/api").removeprefix("/datasets/").partition("/")
-        name, _, rest = rest.partition("/")
-        action, _, rest = rest.partition("/")
-        self.server.tokens.add(self.headers.get("Authorization"))
-        if f"{kind}/{name}" != "owner/texts":
-            self._answer(401, b"", "RepoNotFound")
-        elif action == "resolve":
-            self._file(rest.partition("/")[2])
-        elif action == "tree":
-            self._answer(200, json.dumps(self._listed(rest.partition("/")[2])).encode())
-        else:
-            self._answer(200, json.dumps({"id": "owner/texts", "sha": "0" * 40}).encode())
+    def answer(self, _: str, path: str, headers: Mapping[str, str], __: bytes) -> Answer:
+        headers = {name.lower(): value for name, value in headers.items()}
+        path = unquote(urlsplit(path).path).removeprefix("/api").removeprefix("/datasets/")
+        owner, name, action, *rest = [*path.split("/", 4), "", "", ""]
+        self.tokens.add(headers.get("authorization"))
+        if f"{owner}/{name}" != "owner/texts":
+            return Answer(401, {"X-Error-Code": "RepoNotFound"})
+        if action == "resolve":
+            return self._file(rest[1], headers)
+        listed = self._listed(rest[1]) if action == "tree" else {"id": "owner/texts", "sha": "0" * 40}
+        return Answer(200, {}, json.dumps(listed).encode())
 
     def _listed(self, folder: str) -> list[dict[str, object]]:
-        files = {name: content for name, content in self.server.files.items() if name.startswith(folder)}
+        files = {name: content for name, content in self.files.items() if name.startswith(folder)}
         folders = sorted({name.rpartition("/")[0] for name in files} - {folder, ""})
         return [{"type": "directory", "path": name, "oid": "0", "size": 0} for name in folders] + [
             {"type": "file", "path": name, "oid": "0", "size": len(content)} for name, content in files.items()
         ]
 
-    def _file(self, name: str) -> None:
-        if self.server.refuses:
-            self._answer(403, b"", self.server.refuses)
-            return
-        content = self.server.files[name]
-        start, _, last = self.headers.get("Range", f"bytes=0-{len(content) - 1}").removeprefix("bytes=").partition("-")
+    def _file(self, name: str, headers: Mapping[str, str]) -> Answer:
+        if self.refuses:
+            return Answer(403, {"X-Error-Code": self.refuses})
+        content = self.files[name]
+        start, _, last = headers.get("range", f"bytes=0-{len(content) - 1}").removeprefix("bytes=").partition("-")
         part = content[int(start) : int(last) + 1]
-        self.server.sent_bytes += len(part)
-        self._answer(206, part)
-
-    def _answer(self, status: int, body: bytes, code: str = "") -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        if code:
-            self.send_header("X-Error-Code", code)
-        self.end_headers()
-        self.wfile.write(body)
+        self.sent_bytes += len(part)
+        return Answer(206, {}, part)
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +75,11 @@ def files() -> dict[str, bytes]:
 
 @pytest.fixture
 def hub(files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    server = Hub(files)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": endpoint})
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    hub = Hub(files)
+    with WebServer(hub.answer).running() as server:
+        monkeypatch.setitem(fsspec.config.conf, "hf", {"endpoint": server.url})
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield hub
 
 
 def first_text(source: str) -> str:
