@@ -4,8 +4,8 @@ Importing lm_eval takes seconds, so everything that needs it is in this file.
 """
 
 import json
-import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,48 +26,30 @@ from stages.generate.settings import GREEDY, GenerationSettings, Sampling
 from tests.growctl.runs import run_here
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 
-CHOICES = """
-task: hen_choice
-dataset_path: json
-dataset_kwargs: {data_files: FOLDER/choices.jsonl}
-test_split: train
+TASKS = {
+    "hen_choice": """
 output_type: multiple_choice
 doc_to_text: "{{question}}"
 doc_to_choice: "{{choices}}"
 doc_to_target: "{{answer}}"
-metric_list: [{metric: acc}, {metric: acc_norm}]
-"""
-LAST_WORD = """
-task: hen_lambada
-dataset_path: json
-dataset_kwargs: {data_files: FOLDER/words.jsonl}
-test_split: train
+metric_list: [{metric: acc}, {metric: acc_norm}]""",
+    "hen_lambada": """
 output_type: loglikelihood
 doc_to_text: "{{text.split(' ')[:-1]|join(' ')}}"
 doc_to_target: "{{' '+text.split(' ')[-1]}}"
-metric_list: [{metric: perplexity}, {metric: acc}]
-"""
-WHOLE_TEXT = """
-task: hen_text
-dataset_path: json
-dataset_kwargs: {data_files: FOLDER/words.jsonl}
-test_split: train
+metric_list: [{metric: perplexity}, {metric: acc}]""",
+    "hen_text": """
 output_type: loglikelihood_rolling
 doc_to_text: ""
 doc_to_target: "{{text}}"
-metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
-"""
-CONTINUATION = """
-task: hen_generation
-dataset_path: json
-dataset_kwargs: {data_files: FOLDER/words.jsonl}
-test_split: train
+metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]""",
+    "hen_generation": """
 output_type: generate_until
 doc_to_text: "{{text}}"
 doc_to_target: "{{text}}"
 generation_kwargs: {until: ["."], max_gen_toks: 5}
-metric_list: [{metric: exact_match}]
-"""
+metric_list: [{metric: exact_match}]""",
+}
 TEXTS = [
     "the hen in the barn",
     "in the fen, the hen",
@@ -92,10 +74,11 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     choices = [
         {"question": text, "choices": [" hen", " in the inn", "."], "answer": i % 3} for i, text in enumerate(TEXTS)
     ]
-    (folder / "choices.jsonl").write_text("".join(json.dumps(row) + "\n" for row in choices))
-    (folder / "words.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    for number, text in enumerate((CHOICES, LAST_WORD, WHOLE_TEXT, CONTINUATION)):
-        (folder / f"{number}.yaml").write_text(text.replace("FOLDER", str(folder)))
+    rows = [row | {"text": text} for row, text in zip(choices, TEXTS, strict=True)]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = f"dataset_path: json\ndataset_kwargs: {{data_files: {folder}/texts.jsonl}}\ntest_split: train"
+    for name, definition in TASKS.items():
+        (folder / f"{name}.yaml").write_text(f"task: {name}\n{data}{definition}\n")
     return folder
 
 
@@ -173,19 +156,13 @@ def test_generated_text_is_that_of_generate_whatever_the_batch(checkpoint: Pretr
 SAMPLED = {"until": ["."], "max_gen_toks": 6, "do_sample": True, "temperature": 1.0}
 
 
-def test_repeats_of_a_prompt_draw_texts_of_their_own(checkpoint: Pretrained):
-    (request,) = requests("generate_until", (TEXTS[0], SAMPLED))
-    texts = adapter(checkpoint, batch_size=1).generate_until([request] * 4)  # as lm_eval repeats requests
-    assert len(set(texts)) > 1
-    assert adapter(checkpoint).generate_until([request] * 2) == texts[:2]
-
-
-def test_sampled_text_depends_neither_on_the_batch_nor_on_other_requests(checkpoint: Pretrained):
+def test_sampled_text_depends_on_its_prompt_and_on_how_often_it_came_before_alone(checkpoint: Pretrained):
     prompts = requests("generate_until", *((text, SAMPLED) for text in TEXTS))
+    prompts += [prompts[0]] * 3  # as lm_eval repeats requests
     expected = adapter(checkpoint, batch_size=1).generate_until(prompts)
-    for batches in ({"batch_size": 3},):
-        assert adapter(checkpoint, **batches).generate_until(prompts) == expected
-    assert adapter(checkpoint).generate_until(prompts[1:]) == expected[1:]
+    assert len({expected[0], *expected[3:]}) > 1
+    assert adapter(checkpoint, batch_size=3).generate_until(prompts) == expected
+    assert adapter(checkpoint).generate_until(prompts[1:3]) == expected[1:3]
 
 
 @pytest.mark.parametrize(
@@ -206,68 +183,27 @@ def test_what_a_task_asks_of_generation_is_translated(asked: dict[str, Any], sam
     assert generation_settings("poems", asked).sampling == sampling
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ({"num_beams": 4}, "--tasks poems: growctl cannot generate with num_beams: 4, as its YAML file asks"),
-        ({"temperature": 0.7, "top_p": 7}, "--tasks poems: generation_kwargs.top_p: Input should be less than"),
-    ],
-)
-def test_what_growctl_cannot_do_for_a_task_is_refused(asked: dict[str, Any], said: str):
-    with pytest.raises(UserError, match=re.escape(said)):
-        generation_settings("poems", asked)
-
-
-def test_a_task_that_wants_more_tokens_than_the_context_gets_half_of_it(checkpoint: Pretrained):
-    (text,) = adapter(checkpoint).generate_until(requests("generate_until", (TEXTS[2], {"until": []})))
-    assert len(text) > 0
-
-
-def test_a_continuation_longer_than_the_context_is_refused(checkpoint: Pretrained):
-    with pytest.raises(UserError, match="a continuation of 40 tokens does not fit into the context of 32"):
-        adapter(checkpoint).loglikelihood(requests("loglikelihood", ("the", "x" * 40)), disable_tqdm=True)
-
-
-def test_a_tokenizer_without_an_end_of_text_is_refused(checkpoint: Pretrained):
+def test_what_growctl_cannot_do_for_a_task_is_refused(checkpoint: Pretrained):
     text = checkpoint.text.model_copy(update={"end_of_text_id": None})
     without = checkpoint._replace(manifest=checkpoint.manifest.model_copy(update={"text": text}))
-    with pytest.raises(UserError, match="its tokenizer has no end of text"):
-        adapter(without)
-
-
-def test_local_tasks_get_the_scores_that_their_definitions_imply(checkpoint: Pretrained, tasks: Path):
-    names = ["hen_choice", "hen_lambada", "hen_text", "hen_generation"]
-    manager, found = find_tasks(names, tasks)
-    results = list(task_scores(adapter(checkpoint), manager, found, limit=None))
-    scores = {(score.task, score.metric): score for score in results}
-    encode = byte_tokenizer().encode
-    logs = [
-        [plain(checkpoint, encode(text).ids, encode(end).ids)[0] for end in (" hen", " in the inn", ".")]
-        for text in TEXTS
+    too_long = requests("loglikelihood", ("the", "x" * 33))
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: generation_settings("poems", {"num_beams": 4}), "--tasks poems: growctl cannot .* num_beams: 4, as"),
+        (lambda: generation_settings("poems", {"temperature": 0.7, "top_p": 7}), "poems: generation_kwargs.top_p: "),
+        (lambda: adapter(checkpoint).loglikelihood(too_long, disable_tqdm=True), "33 tokens does not .* context of 32"),
+        (lambda: adapter(without), "its tokenizer has no end of text"),
     ]
-    best = [max(range(3), key=row.__getitem__) for row in logs]
-    assert scores["hen_choice", "acc"].value == pytest.approx(sum(b == i % 3 for i, b in enumerate(best)) / 3)
-    last = [
-        plain(checkpoint, encode(text.rsplit(" ", 1)[0]).ids, encode(" " + text.rsplit(" ", 1)[1]).ids)[0]
-        for text in TEXTS
-    ]
-    assert scores["hen_lambada", "perplexity"].value == pytest.approx(math.exp(-sum(last) / 3), rel=1e-5)
-    words = sum(len(re.split(r"\s+", text)) for text in TEXTS)
-    rolled = adapter(checkpoint).loglikelihood_rolling(requests("loglikelihood_rolling", *((text,) for text in TEXTS)))
-    assert scores["hen_text", "word_perplexity"].value == pytest.approx(math.exp(-sum(rolled) / words), rel=1e-5)
-    assert scores["hen_generation", "exact_match"].value == 0.0
-    assert {score.num_samples for score in results} == {3}
-    assert {score.num_shots for score in results} == {0}
-    assert scores["hen_choice", "acc"].standard_error is not None
+    for call, said in cases:
+        with pytest.raises(UserError, match=said):
+            call()
+    (written,) = adapter(checkpoint).generate_until(requests("generate_until", (TEXTS[2], {"until": []})))
+    assert 0 < len(written) <= 16 * len(" the"), "half of the context, where a task wants more than all of it"
 
 
-def test_a_limit_takes_the_first_examples(checkpoint: Pretrained, tasks: Path):
-    results = task_scores(adapter(checkpoint), *find_tasks(["hen_choice"], tasks), limit=2)
-    assert {score.num_samples for score in results} == {2}
-
-
-def test_a_pattern_stands_for_the_tasks_that_it_matches(tasks: Path):
-    assert find_tasks(["hen_l*"], tasks)[1] == ["hen_lambada"]
+def test_the_first_examples_of_the_tasks_that_a_pattern_matches_are_scored(checkpoint: Pretrained, tasks: Path):
+    results = list(task_scores(adapter(checkpoint), *find_tasks(["hen_c*"], tasks), limit=2))
+    assert [(score.task, score.metric) for score in results] == [("hen_choice", "acc"), ("hen_choice", "acc_norm")]
+    assert {(score.num_samples, score.num_shots, score.standard_error is None) for score in results} == {(2, 0, False)}
 
 
 def test_an_unknown_task_gets_the_nearest_names(tasks: Path, monkeypatch: pytest.MonkeyPatch):

@@ -25,7 +25,6 @@ from stages.evaluate.windows import batches, sliding_windows
 from stages.train import rank_data as trainer
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 
-CPU = torch.device("cpu")
 TEXT = "the hen is in the barn, and the\nbarn is in the fen. " * 20
 
 
@@ -78,14 +77,20 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare(spec, folder / ".datasets")
 
 
+def trained_on(checkpoint: Pretrained, windows: EvaluationWindows) -> dict[str, Any]:
+    """The trainer's evaluation, in one process."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"get_rank": 0, "get_world_size": 1, "all_reduce": None}.items():
+            patch.setattr(trainer.dist, name, lambda *_, value=value: value)
+        return dict(trainer.evaluate(checkpoint.model, windows, 5, torch.device("cpu")))
+
+
 @pytest.mark.parametrize("max_sequences", [None, 7])
 def test_the_loss_on_a_dataset_is_the_trainers_validation_loss(
-    checkpoint: Pretrained, dataset: Path, max_sequences: int | None, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Pretrained, dataset: Path, max_sequences: int | None
 ):
-    for name, value in {"get_rank": 0, "get_world_size": 1, "all_reduce": None}.items():
-        monkeypatch.setattr(trainer.dist, name, lambda *_, value=value: value)
     windows = EvaluationWindows(dataset, "validation", 32, max_sequences)
-    expected = trainer.evaluate(checkpoint.model, windows, 5, CPU)
+    expected = trained_on(checkpoint, windows)
     size: dict[str, Any] = {"context": 32, "max_sequences": max_sequences, "batch_size": 3}
     found = figures(dataset_loss(checkpoint, dataset, "validation", **size))
     assert found.num_tokens == expected["num_tokens"]
@@ -96,15 +101,13 @@ def test_the_loss_on_a_dataset_is_the_trainers_validation_loss(
 
 
 def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
-    checkpoint: Pretrained, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Pretrained, dataset: Path, tmp_path: Path
 ):
     (tmp_path / "chant.txt").write_text("barn fen hen " * 3000)
     spec = DataSpec(source=str(tmp_path / "chant.txt"), tokenizer=str(dataset / "tokenizer.json"))
     chant = prepare(spec.model_copy(update={"validation_fraction": 0.5}), tmp_path)
     mixture = write_mixture([Ingredient("farm", dataset, 3.0), Ingredient("chant", chant, 1.0)], tmp_path)
-    for name, value in {"get_rank": 0, "get_world_size": 1, "all_reduce": None}.items():
-        monkeypatch.setattr(trainer.dist, name, lambda *_, value=value: value)
-    expected = trainer.evaluate(checkpoint.model, EvaluationWindows(mixture, "validation", 32, 9), 5, CPU)
+    expected = trained_on(checkpoint, EvaluationWindows(mixture, "validation", 32, 9))
 
     def scores_on_split(directory: Path, sequences: int) -> list[Score]:
         size: dict[str, Any] = {"context": 32, "max_sequences": sequences, "batch_size": 2}
@@ -166,6 +169,18 @@ def test_word_perplexity_and_bits_per_byte_spread_the_loss_over_words_and_bytes(
     assert found.perplexity == pytest.approx(math.exp(found.loss))
 
 
+def test_the_loss_by_position_adds_up_to_the_loss_and_progress_rises(checkpoint: Pretrained, text: Path):
+    seen: list[float] = []
+    found = loss_on(checkpoint, text, stride=8, on_progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] > 0.9
+    windows = batches(sliding_windows(TokenStream([text], checkpoint.tokenizer, 0), 32, 8), 4)
+    sums_T, counts_T = position_losses(checkpoint, windows, 32)
+    assert counts_T.sum() == found.num_tokens
+    assert sums_T.sum() == pytest.approx(found.loss * found.num_tokens)
+    assert counts_T[0] == 1, "only the first window scores its first position"
+
+
 def test_padding_rows_of_the_embedding_are_left_out_of_the_softmax(tmp_path: Path, text: Path):
     write_pretrained(tmp_path / "padded", text_config(vocab_size=300))
     padded = load_pretrained(tmp_path / "padded")
@@ -176,30 +191,10 @@ def test_padding_rows_of_the_embedding_are_left_out_of_the_softmax(tmp_path: Pat
     assert found < with_padding - 0.01
 
 
-def test_the_loss_by_position_adds_up_to_the_loss(checkpoint: Pretrained, text: Path):
-    found = loss_on(checkpoint, text, stride=8)
-    stream = TokenStream([text], checkpoint.tokenizer, 0)
-    windows = batches(sliding_windows(stream, 32, 8), 4)
-    sums_T, counts_T = position_losses(checkpoint, windows, 32)
-    assert counts_T.sum() == found.num_tokens
-    assert sums_T.sum() == pytest.approx(found.loss * found.num_tokens)
-    assert counts_T[0] == 1, "only the first window scores its first position"
-
-
-def test_progress_rises_to_the_whole_text(checkpoint: Pretrained, text: Path):
-    seen: list[float] = []
-    loss_on(checkpoint, text, on_progress=seen.append)
-    assert seen == sorted(seen)
-    assert seen[-1] > 0.9
-
-
-def test_text_of_one_token_is_too_short_for_a_loss(checkpoint: Pretrained, tmp_path: Path):
+def test_too_little_text_and_a_loss_that_is_not_finite_are_reported(checkpoint: Pretrained, tmp_path: Path, text: Path):
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(UserError, match=r"empty\.txt: the text has 0 tokens; a loss needs at least 2"):
         loss_on(checkpoint, tmp_path / "empty.txt")
-
-
-def test_a_loss_that_is_not_finite_is_a_failure(tmp_path: Path, text: Path):
     write_pretrained(tmp_path / "broken")
     broken = load_pretrained(tmp_path / "broken")
     with torch.no_grad():
