@@ -1,5 +1,7 @@
 """The KV cache: the logits of a sequence read in pieces, in rows of unequal length, are those of the sequence alone."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,24 +11,33 @@ from model.config import TransformerConfig
 from model.initialization import build_model
 from tests.model.growths import SCORE_FUNCTIONS, built, histories, small_config
 
-VOCAB_SIZE = 29
+VOCAB_SIZE, END = 29, 3
 
 
 @st.composite
-def models(draw):
-    """A random float64 model of either family; a Tokenformer may have any score function, a growth, or no layers."""
-    seed = draw(st.integers(0, 100))
+def models(draw, document_end_ids: tuple[int | None, ...] = (None, END)):
+    """A random float64 model of either family; a Tokenformer may have any score function, a growth, or no layers.
+
+    It may attend within documents.
+    """
+    seed, end = draw(st.integers(0, 100)), {"document_end_id": draw(st.sampled_from(document_end_ids))}
     if draw(st.integers(0, 9)) == 9:
-        return build_model(small_config(num_layers=0), seed=seed).double()
+        return build_model(small_config(num_layers=0, **end), seed=seed).double()
     if draw(st.booleans()):
-        score_function = draw(st.sampled_from(SCORE_FUNCTIONS))
-        return built(draw(histories(score_function, max_growths=1)), seed).model()
-    config = TransformerConfig(num_layers=2, ffn_size=16, vocab_size=VOCAB_SIZE, hidden_size=16, num_heads=2)
-    return build_model(config, seed=seed).double()
+        grown = built(draw(histories(draw(st.sampled_from(SCORE_FUNCTIONS)), max_growths=1)), seed)
+        return grown._replace(config=grown.config.model_copy(update=end)).model()
+    return build_model(transformer(**end), seed=seed).double()
+
+
+def transformer(document_end_id: int | None = END) -> TransformerConfig:
+    shape: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_heads": 2}
+    return TransformerConfig(num_layers=2, ffn_size=16, document_end_id=document_end_id, **shape)
 
 
 def random_ids(rows: int, length: int, seed: int = 0) -> torch.Tensor:
-    return torch.randint(0, VOCAB_SIZE, (rows, length), generator=torch.Generator().manual_seed(seed))
+    """Random tokens; every third or so ends a document."""
+    ids = torch.randint(0, VOCAB_SIZE, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return ids.where(ids % 3 > 0, END)
 
 
 def assert_close(found, expected):
@@ -43,11 +54,12 @@ def test_a_sequence_read_in_pieces_has_the_logits_of_the_sequence_read_at_once(m
 
 
 @settings(deadline=None, max_examples=40)
-@given(models(), st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 3))
-def test_a_row_padded_on_the_left_has_the_logits_of_the_row_alone(model, lengths, num_later):
+@given(models(), st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 3), st.data())
+def test_a_row_padded_on_the_left_has_the_logits_of_the_row_alone(model, lengths, num_later, data):
     rows = [random_ids(1, length + num_later, seed)[0] for seed, length in enumerate(lengths)]
     starts = [max(lengths) - length for length in lengths]
-    padded = torch.stack([torch.cat((torch.full((start,), 7), row)) for start, row in zip(starts, rows, strict=True)])
+    padding = data.draw(st.sampled_from([END, 7]))
+    padded = torch.stack([torch.cat((torch.full((n,), padding), row)) for n, row in zip(starts, rows, strict=True)])
     cache = model.new_cache(len(rows), padded.shape[1], torch.tensor(starts))
     read, later = padded.split([max(lengths), num_later], dim=1)
     logits = torch.cat([model(piece, cache=cache) for piece in (read, *later.split(1, dim=1)) if piece.numel()], dim=1)

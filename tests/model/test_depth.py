@@ -130,14 +130,6 @@ def test_new_blocks_change_no_bit_of_the_logits(score_function, depth, num_layer
         assert torch.equal(logits(new), logits(old))
 
 
-@pytest.mark.parametrize("depth", IDENTITY)
-def test_tokens_and_layers_of_one_growth_keep_the_function(depth):
-    model = trained(build_model(small_config(), seed=0)).double()
-    grown = grow_model(model, attention_tokens=4, new_layers=3, policy=GrowthPolicy(depth=depth))
-    assert torch.allclose(logits(grown), logits(model), rtol=0, atol=1e-12)
-    assert grown.config.newest_generation == 1
-
-
 @pytest.mark.parametrize(("score_function", "num_layers"), product(SCORE_FUNCTIONS, (0, 2)))
 def test_new_blocks_learn_by_their_zeros_first_and_wholly_from_the_second_step_on(score_function, num_layers):
     model = build_model(small_config(num_layers=num_layers, score_function=score_function), seed=0)

@@ -7,31 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import TransformerConfig
 from model.documents import document_starts
 from model.initialization import build_model
 from model.policy import grow_config
-from tests.model.growths import SCORE_FUNCTIONS, built, histories, small_config
-
-VOCAB_SIZE, END = 29, 3
-
-
-@st.composite
-def models(draw):
-    """A random float64 model of either family that attends within documents; a Tokenformer may have grown."""
-    seed = draw(st.integers(0, 100))
-    if draw(st.booleans()):
-        history = built(draw(histories(draw(st.sampled_from(SCORE_FUNCTIONS)), max_growths=1)), seed)
-        model = history.model()
-        model.set_scales(model.config.model_copy(update={"document_end_id": END}))
-        return model
-    return build_model(transformer(), seed=seed).double()
-
-
-def transformer() -> TransformerConfig:
-    return TransformerConfig(
-        num_layers=2, ffn_size=16, vocab_size=VOCAB_SIZE, hidden_size=16, num_heads=2, document_end_id=END
-    )
+from tests.model.growths import small_config
+from tests.model.test_cache import END, VOCAB_SIZE, models, transformer
 
 
 def text(lengths: list[int], seed: int = 0) -> torch.Tensor:
@@ -45,7 +25,7 @@ lengths_of_documents = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 
 
 @settings(deadline=None, max_examples=20)
-@given(models(), st.lists(lengths_of_documents, min_size=1, max_size=3), st.integers(1, 12))
+@given(models((END,)), st.lists(lengths_of_documents, min_size=1, max_size=3), st.integers(1, 12))
 def test_in_a_batch_of_documents_each_has_the_logits_that_it_has_alone(model, rows, length):
     rows = [[*lengths, 20] for lengths in rows]
     ids_BT = torch.stack([text(lengths, seed)[:length] for seed, lengths in enumerate(rows)])
@@ -54,21 +34,6 @@ def test_in_a_batch_of_documents_each_has_the_logits_that_it_has_alone(model, ro
         bounds = [0, *torch.tensor(lengths).cumsum(0).clamp_max(length).unique().tolist()]
         alone = torch.cat([model(ids_T[None, start:stop])[0] for start, stop in pairwise(bounds)])
         torch.testing.assert_close(logits_TV, alone, rtol=0, atol=1e-12)
-
-
-@settings(deadline=None, max_examples=20)
-@given(models(), lengths_of_documents, lengths_of_documents, st.data())
-def test_with_a_cache_and_padding_documents_have_the_same_logits_as_without(model, first, second, data):
-    rows = [text(first, 1), text(second, 2)]
-    longest = max(map(len, rows))
-    starts = [longest - len(row) for row in rows]
-    padding = data.draw(st.sampled_from([END, 7]))
-    padded = torch.stack([torch.cat((torch.full((n,), padding), row)) for n, row in zip(starts, rows, strict=True)])
-    cache = model.new_cache(2, longest, torch.tensor(starts))
-    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, longest - 1)), max_size=3)) - {longest})
-    logits = torch.cat([model(part, cache=cache) for part in padded.tensor_split(cuts, dim=1)], dim=1)
-    for row, start, found in zip(rows, starts, logits, strict=True):
-        torch.testing.assert_close(found[start:], model(row[None])[0].detach(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["in-a-document", "after-a-document"])
@@ -85,7 +50,7 @@ def test_rows_that_begin_with_the_cache_of_one_prompt_go_on_in_its_document(ende
 
 
 @settings(deadline=None, max_examples=20)
-@given(models())
+@given(models((END,)))
 def test_no_gradient_flows_from_one_document_to_another(model):
     ids = text([4, 5, 3])
     vectors = []
