@@ -50,8 +50,8 @@ def documents_in(dataset: Path, split: SplitName) -> list[list[int]]:
     return [part.tolist() for part in np.split(tokens.read(0, len(tokens)), ends[:-1])]
 
 
-def pile(prefix: Path, kind: str = "H", texts: list[str] = TEXTS) -> Path:
-    return write_megatron_files(prefix, [[tokens] for tokens in encoded(texts)], kind)
+def pile(prefix: Path) -> Path:
+    return write_megatron_files(prefix, [[tokens] for tokens in encoded(TEXTS)])
 
 
 def test_an_import_of_a_prepared_text_has_the_fingerprint_of_its_preparation(
@@ -75,13 +75,8 @@ def test_an_import_of_a_prepared_text_has_the_fingerprint_of_its_preparation(
 def test_the_last_documents_of_a_prefix_become_validation_whatever_its_type(
     tmp_path: Path, tokenizer: Path, kind: str
 ) -> None:
-    texts = ["in the thing"] * 9 + ["at last"] if kind == "B" else TEXTS
-    if kind == "B":  # ids up to 255 only
-        documents = [[[5, 6, 7, 0]]] * 9 + [[[8, 0]]]
-        prefix = write_megatron_files(tmp_path / "pile", documents, kind)
-        expected = [sequence for [sequence] in documents]
-    else:
-        prefix, expected = pile(tmp_path / "pile", kind, texts), encoded(texts)
+    expected = [[5, 6, 7, 0]] * 39 + [[8, 0]] if kind == "B" else encoded(TEXTS)  # B: ids up to 255
+    prefix = write_megatron_files(tmp_path / "pile", [[tokens] for tokens in expected], kind)
     out, _ = run_here(
         *("data", "import", prefix, "--tokenizer", tokenizer, "--validation-fraction", "0.1"),
         *("--output", tmp_path / "new", "--json"),
@@ -96,7 +91,7 @@ def test_the_last_documents_of_a_prefix_become_validation_whatever_its_type(
         tokens = [token for document in part for token in document]
         assert stream.read(0, len(stream)).tolist() == tokens
         if kind != "B":
-            text = "".join(texts[:cut] if split == "train" else texts[cut:])
+            text = "".join(TEXTS[:cut] if split == "train" else TEXTS[cut:])
             assert manifest.splits[split].num_bytes == len(text.encode())
     assert manifest.token_bytes == (4 if kind == "i" else 2)
     EvaluationWindows(tmp_path / "new", "validation", 1)

@@ -1,6 +1,5 @@
 """stages/data/document_ends.py: where documents end, on hand-made index files."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,18 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.data import documents
-from stages.data.dataset import DatasetFile, DatasetManifest, DatasetSplit, dataset_fingerprint, dataset_manifest_bytes
+from stages.data.dataset import DatasetFile, DatasetSplit
 from stages.data.documents import document_lengths
 from stages.data.errors import DataError
-from stages.data.spec import DataSpec
+from tests.stages.data.test_dataset import write_manifest
 
 
 def write_dataset(directory: Path, shards: Sequence[Sequence[int]]) -> Path:
     """A dataset whose train shards have documents of these lengths; the tokens are all 0."""
     files = []
     (directory / "train").mkdir(parents=True, exist_ok=True)
-    (directory / "tokenizer.json").touch()
-    tokenizer_sha256 = hashlib.sha256(b"").hexdigest()
     for number, lengths in enumerate(shards):
         ends = np.cumsum(lengths).astype("<u8").tobytes()
         for ending, content in (("ds", bytes(2 * sum(lengths))), ("ds.index", ends)):
@@ -31,21 +28,7 @@ def write_dataset(directory: Path, shards: Sequence[Sequence[int]]) -> Path:
     num_tokens, num_documents = sum(map(sum, shards)), sum(map(len, shards))
     train = DatasetSplit(num_tokens=num_tokens, num_bytes=0, num_documents=num_documents, files=tuple(files))
     validation = DatasetSplit(num_tokens=0, num_bytes=0, num_documents=0, files=())
-    manifest = DatasetManifest(
-        spec=DataSpec(source="numbers"),
-        vocab_size=300,
-        token_bytes=2,
-        tokenizer_sha256=tokenizer_sha256,
-        end_of_text_id=0,
-        splits={"train": train, "validation": validation},
-        fingerprint=dataset_fingerprint(tokenizer_sha256, {"train": train, "validation": validation}),
-    )
-    (directory / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
-    return directory
-
-
-def write_ends(dataset: Path, *ends: int) -> None:
-    (dataset / "train/00000.ds.index").write_bytes(np.array(ends, "<u8").tobytes())
+    return write_manifest(directory, {"train": train, "validation": validation})
 
 
 @settings(max_examples=40)
@@ -67,20 +50,18 @@ def test_lengths_of_documents_are_those_written(
 @pytest.mark.parametrize(
     ("ends", "message"),
     [
-        ((3, 4, 2**63 + 9), "the index files of train do not fit its manifest"),
-        ((3, 9), "train/00000.ds.index has 16 bytes, not 24 as in the manifest"),
+        ((3, 4, 2**63 + 9), "is damaged: the index files of train do not fit its manifest"),
+        ((3, 9), r"is damaged: train/00000\.ds\.index has 16 bytes, not 24 as in the manifest"),
+        (None, r"00000\.ds\.index is missing"),
     ],
 )
-def test_a_damaged_index_is_one_error_that_names_it(tmp_path: Path, ends: tuple[int, ...], message: str) -> None:
+def test_a_damaged_or_missing_index_is_one_error_that_names_it(
+    tmp_path: Path, ends: tuple[int, ...] | None, message: str
+) -> None:
     dataset = write_dataset(tmp_path, [[3, 1, 5]])
-    write_ends(dataset, *ends)
-    with pytest.raises(DataError, match="is damaged: ") as caught:
-        list(document_lengths(dataset, "train"))
-    assert str(caught.value).endswith(message)
-
-
-def test_a_shard_without_an_index_is_an_error(tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path, [[3, 1, 5]])
-    (dataset / "train/00000.ds.index").unlink()
-    with pytest.raises(DataError, match=r"00000\.ds\.index is missing"):
+    index = dataset / "train/00000.ds.index"
+    index.unlink()
+    if ends:
+        index.write_bytes(np.array(ends, "<u8").tobytes())
+    with pytest.raises(DataError, match=message):
         list(document_lengths(dataset, "train"))

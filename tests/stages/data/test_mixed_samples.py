@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
 from stages.data.errors import DataError
 from stages.data.order import BLOCK_SAMPLES
 from stages.data.samples import TrainingSamples
@@ -49,16 +48,6 @@ def test_each_source_is_read_in_the_order_that_it_has_alone(
         assert np.array_equal(batch[places == i], alone)
 
 
-def test_every_epoch_of_a_source_uses_each_of_its_windows_once(samples: TrainingSamples) -> None:
-    sources, starts = samples.places(0, 2000).T
-    assert samples.mixture
-    for i, source in enumerate(samples.mixture.sources):
-        of_source = starts[sources == i]
-        for first in range(0, len(of_source) - source.num_windows + 1, source.num_windows):
-            epoch = of_source[first : first + source.num_windows]
-            assert len(set(epoch.tolist())) == source.num_windows
-
-
 def test_a_mixture_of_one_source_is_that_source(datasets: dict[str, Path]) -> None:
     mixed = mixed_samples({"code": datasets["code"]}, spans_of((0, {"code": 0.7})), LENGTH, seed=9)
     assert np.array_equal(mixed.batch(10**11, 20), TrainingSamples(datasets["code"], LENGTH, seed=9).batch(10**11, 20))
@@ -96,26 +85,6 @@ def test_tokens_and_epochs_by_source_count_what_was_read(samples: TrainingSample
     assert samples.tokens_by_source(50, 400) == {n: LENGTH * int(np.sum(sources == i)) for n, i in expected.items()}
     epochs = samples.epochs_by_source(100)
     assert epochs["code"] == pytest.approx(30 / (1700 // LENGTH), abs=2 / (1700 // LENGTH))
-
-
-def test_a_source_with_another_tokenizer_or_too_little_text_is_named(datasets: dict[str, Path], tmp_path: Path) -> None:
-    other = write_dataset(tmp_path / "other", [500], [100])
-    manifest = read_dataset_manifest(other).model_copy(update={"tokenizer_sha256": "0"})
-    (other / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
-    with pytest.raises(DataError, match=r"data\.mixture: 'odd' .*other\) has another tokenizer than 'books'"):
-        mixed_samples(datasets | {"odd": other}, STAGES, LENGTH, seed=3)
-    short = write_dataset(tmp_path / "short", [9], [100])
-    with pytest.raises(DataError, match=r"data\.mixture: 'short', .*short has 9 tokens"):
-        mixed_samples(datasets | {"short": short}, STAGES, LENGTH, seed=3)
-
-
-def test_a_source_that_is_used_up_stops_the_samples_with_an_error(datasets: dict[str, Path]) -> None:
-    samples = mixed_samples(datasets, STAGES, LENGTH, seed=3, epochs_at_most={"wiki": 1})
-    samples.batch(0, 100)
-    with pytest.raises(DataError, match=r"'wiki' has 500 tokens"):
-        samples.batch(200, 4)
-    others = mixed_samples(datasets, STAGES, LENGTH, seed=3, epochs_at_most={"wiki": 1}, when_exhausted="others")
-    assert others.epochs_by_source(250)["wiki"] == 1
 
 
 def test_a_mixture_is_read_in_order_up_to_its_last_sample(datasets: dict[str, Path]) -> None:

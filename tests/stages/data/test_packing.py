@@ -66,13 +66,13 @@ def test_pieces_are_placed_as_by_best_fit_one_at_a_time(lengths, capacity):
     assert np.bincount(windows, lengths).astype(int).tolist() == used.tolist()
 
 
-def test_documents_that_fit_together_are_not_cut():
-    assert sorted(map(sorted, windows_of([5, 3, 6, 2, 8], 8))) == [[(0, 5), (5, 3)], [(8, 6), (14, 2)], [(16, 8)]]
-
-
-def test_a_gap_is_filled_with_the_beginning_of_a_document_from_the_emptiest_window():
-    assert windows_of([7, 7, 7], 8) == [[(0, 7), (14, 1)], [(7, 7), (15, 1)]]
-
-
-def test_a_document_longer_than_a_window_is_cut_into_windows_and_a_rest():
-    assert windows_of([19, 5], 8) == [[(0, 8)], [(8, 8)], [(16, 3), (19, 5)]]
+@pytest.mark.parametrize(
+    ("lengths", "windows"),
+    [
+        ([5, 3, 6, 2, 8], [[(0, 5), (5, 3)], [(8, 6), (14, 2)], [(16, 8)]]),  # fit together without a cut
+        ([7, 7, 7], [[(0, 7), (14, 1)], [(7, 7), (15, 1)]]),  # the emptiest window fills the gaps of the others
+        ([19, 5], [[(0, 8)], [(8, 8)], [(16, 3), (19, 5)]]),  # longer than a window
+    ],
+)
+def test_documents_are_cut_only_to_fill_gaps_and_where_they_are_longer_than_a_window(lengths, windows):
+    assert sorted(windows_of(lengths, 8)) == windows

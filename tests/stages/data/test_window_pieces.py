@@ -41,11 +41,6 @@ def test_the_pieces_of_a_window_in_order_are_the_window(dataset: Path, context: 
     assert np.array_equal(pieces[:, 1:].ravel(), windows[:, 1:].ravel()), "each target is the next token"
 
 
-def test_with_one_context_the_order_is_that_of_windows(dataset: Path) -> None:
-    alone, in_windows = TrainingSamples(dataset, 12, 5), TrainingSamples(dataset, 12, 5, window_length=12)
-    assert np.array_equal(alone.batch(0, 500), in_windows.batch(0, 500))
-
-
 @settings(max_examples=30)
 @given(st.sampled_from([2, 3, 4, 8, 16, 48]), st.integers(0, 3000), st.integers(0, 400))
 def test_a_mixture_takes_whole_windows_from_its_sources_and_counts_their_tokens(
