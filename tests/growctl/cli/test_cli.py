@@ -95,36 +95,22 @@ def test_expand_grows_a_checkpoint_and_prints_its_sizes(tmp_path):
     write_checkpoint(tmp_path / "final")
     out, _ = run_here("expand", tmp_path / "final", "--add-tokens", 8, "--output", tmp_path / "grown")
     assert "+8 tokens in Q, K, V and O, +16 in the FFN" in " ".join(out.split())
-    out, err = run_here(
-        *("expand", tmp_path / "final", "--add-tokens", 8, "--add-ffn-tokens", 3),
-        *("--output", tmp_path / "two", "--json"),
-    )
-    assert err == ""
-    told = json.loads(out)
-    assert told["lineage"]["growth"]["ffn_tokens"] == 3
+    sizes = ("--add-tokens", 8, "--add-ffn-tokens", 3)
+    out, _ = run_here("expand", tmp_path / "final", *sizes, "--output", tmp_path / "two", "--json")
+    assert json.loads(out)["lineage"]["growth"]["ffn_tokens"] == 3
     assert read_manifest(tmp_path / "two").model.blocks[0].ffn.num_tokens == 13
 
 
 @pytest.mark.parametrize(
-    ("layers", "message"),
-    [
-        ("0,9", "--layers '0,9': must be numbers and ranges below 3, such as 0,2,5-7"),
-        ("9", "--layers '9': must be numbers and ranges below 3, such as 0,2,5-7"),
-        ("1-9", "--layers '1-9': must be numbers and ranges below 3, such as 0,2,5-7"),
-        ("3,1,4-5", "--layers '3,1,4-5': must be numbers and ranges below 3, such as 0,2,5-7"),
-        ("2-1", "--layers '2-1': must be numbers and ranges below 3, such as 0,2,5-7"),
-        ("0,", "--layers '0,': must be numbers and ranges below 3, such as 0,2,5-7"),
-        ("\u0661", "must be numbers and ranges below 3, such as 0,2,5-7"),
-        ("0-" + "9" * 5000, "must be numbers and ranges below 3, such as 0,2,5-7"),
-    ],
-    ids=lambda value: value[:20],
+    "layers", ["0,3", "1-3", "2-1", "0,", "\u0661", "0-" + "9" * 5000], ids=lambda value: value[:20]
 )
-def test_expand_rejects_layers_that_the_model_does_not_have(tmp_path, layers, message):
+def test_expand_rejects_layers_that_the_model_does_not_have(tmp_path, layers):
     write_checkpoint(tmp_path / "final", small_config(num_layers=3))
     arguments = ("expand", tmp_path / "final", "--add-tokens", 8, "--layers", layers, "--output", tmp_path / "grown")
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert isinstance(result.exception, ValueError)
-    assert message in str(result.exception)
+    assert f"--layers '{layers}'"[:200] in str(result.exception)
+    assert "must be numbers and ranges below 3, such as 0,2,5-7" in str(result.exception)
     assert not (tmp_path / "grown").exists()
 
 
@@ -142,14 +128,7 @@ def test_expand_grows_only_the_chosen_layers(tmp_path):
         (["expand", "nowhere", "--add-tokens", "4", "--output", "x"], "nowhere does not exist"),
         (["expand", "final", "--add-tokens", "0", "--output", "x"], "nothing to add; set --add-tokens"),
         (["expand", "final", "--add-tokens", "4", "--output", "final"], "final already exists"),
-        (
-            ["expand", "final", "--add-tokens", "4", "--layers", "0,9", "--output", "x"],
-            "must be numbers and ranges below 2",
-        ),
-        (["expand", "final", "--output", "x"], "nothing to add; set --add-tokens"),
         (["report", "--runs-dir", "empty"], "there are no runs in"),
-        (["report", "finall", "--runs-dir", "empty"], "there are no runs in"),
-        (["expand", "final", "--add-tokens", "99999999999", "--output", "x"], "less than or equal to"),
         (["run", "quickstart", "--runs-dir", "file"], "file"),
         (["run", "quikstart"], "did you mean 'quickstart'?"),
         (["run", "quickstart", "--name", "../escape"], "--name '../escape'"),

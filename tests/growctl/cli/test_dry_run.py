@@ -5,8 +5,6 @@ import shlex
 import sys
 from pathlib import Path
 
-import pytest
-
 from growctl.cli.dry_run import dry_run_text
 from growctl.ladder.load import load_schedule
 from growctl.launch.hostfile import hostfile_machines
@@ -93,40 +91,16 @@ def test_with_slurm_it_prints_the_exact_scripts_and_commands(tmp_path, monkeypat
     assert "# The run cannot start on this machine. launch.cluster = 'slurm': needs sbatch" in text
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "#SBATCH --account=lab",
-        "#SBATCH --cpus-per-task=8",
-        "#SBATCH --dependency=afterok:ID-OF-tiny",
-        "#SBATCH --exclusive",
-        "#SBATCH --gpus-per-node=4",
-        "#SBATCH --job-name=tiny",
-        "#SBATCH --kill-on-invalid-dep=yes",
-        "#SBATCH --mem=40960M",
-        "#SBATCH --nodes=2",
-        "#SBATCH --ntasks-per-node=4",
-        "#SBATCH --open-mode=append",
-        "#SBATCH --partition=gpu",
-        "#SBATCH --requeue",
-        "#SBATCH --reservation=mine",
-        "#SBATCH --signal=B:USR2@300",  # only the batch shell, which Python has replaced: the signal would kill workers
-        "#SBATCH --time=90",
-        "module load cuda",
-    ],
-)
-def test_a_job_requests_the_resources_in_the_schedule(slurm_text, line):
-    assert line in slurm_text
-
-
-def test_a_job_replaces_its_shell_with_python_and_requests_nothing_else(slurm_text):
-    commands = [line for line in slurm_text if "submitit.core._submit" in line]
+def test_a_job_requests_the_resources_in_the_schedule_and_replaces_its_shell_with_python(tmp_path):
+    lines = dry_run(tmp_path, *SLURM)[0].splitlines()
+    requests = {
+        *("--account=lab", "--cpus-per-task=8", "--dependency=afterok:ID-OF-tiny", "--exclusive", "--gpus-per-node=4"),
+        *("--job-name=tiny", "--kill-on-invalid-dep=yes", "--mem=40960M", "--nodes=2", "--ntasks-per-node=4"),
+        *("--open-mode=append", "--partition=gpu", "--requeue", "--reservation=mine", "--time=90"),
+        "--signal=B:USR2@300",  # only the batch shell, which Python has replaced: the signal would kill workers
+    }
+    assert {f"#SBATCH {request}" for request in requests} | {"module load cuda"} <= set(lines)
+    assert not [line for line in lines if "contiguous" in line or "wckey" in line or "qos" in line]
+    commands = [line for line in lines if "submitit.core._submit" in line]
     assert len(commands) == 3
     assert all(line.startswith(f"exec {sys.executable} -u -m submitit.core._submit /") for line in commands)
-    assert not [line for line in slurm_text if "contiguous" in line or "wckey" in line or "qos" in line]
-
-
-@pytest.fixture(scope="module")
-def slurm_text(tmp_path_factory):
-    """The output of a dry run on SLURM, with one job per run."""
-    return dry_run(tmp_path_factory.mktemp("slurm"), *SLURM)[0].splitlines()

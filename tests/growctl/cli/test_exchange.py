@@ -24,27 +24,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "imported"
 
 
-def test_an_import_prints_one_json_document_with_text(tmp_path):
-    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    weights, settings = write_official(tmp_path, gpt_j_residual=True)
-    out, err = run_here(
-        *("import", "official", weights, "--config", settings, "--tokenizer", tmp_path / "tokenizer.json"),
-        *("--output", tmp_path / "imported", "--json"),
-    )
-    assert err == ""
-    told = json.loads(out)
-    assert told["path"] == str(tmp_path / "imported")
-    assert told["text"]["tokenizer_vocab_size"] == 261
-
-
-def test_an_import_names_padding(tmp_path):
+def test_an_import_names_padding_and_prints_one_json_document_with_text(tmp_path):
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     weights, settings = write_official(tmp_path)
-    out, _ = run_here(
-        *("import", "official", weights, "--config", settings, "--tokenizer", tmp_path / "tokenizer.json"),
-        *("--output", tmp_path / "imported"),
-    )
+    given = ("import", "official", weights, "--config", settings, "--tokenizer", tmp_path / "tokenizer.json")
+    out, _ = run_here(*given, "--output", tmp_path / "imported")
     assert "vocabulary 264 (3 rows of padding), context 16" in out
+    told = json.loads(run_here(*given, "--output", tmp_path / "again", "--json")[0])
+    assert (told["path"], told["text"]["tokenizer_vocab_size"]) == (str(tmp_path / "again"), 261)
 
 
 def test_an_import_can_be_shown_verified_and_expanded(checkpoint, tmp_path):
@@ -62,10 +49,8 @@ def test_a_run_can_start_from_an_import_and_grow_it(checkpoint, tmp_path):
     assert second.model.newest_generation == 1
 
 
-def test_an_existing_output_is_refused_before_any_work(checkpoint, tmp_path):
+def test_an_existing_output_is_refused_before_any_work(tmp_path):
     (tmp_path / "there").mkdir()
-    _, err = run_here("export", checkpoint, tmp_path / "there", "--to", "huggingface", expect=2)
-    assert err == f"growctl: {tmp_path}/there already exists; choose another directory: growctl never overwrites one\n"
     arguments = ("nowhere.bin", "--config", "nowhere.yml", "--output", tmp_path / "there")
     _, err = run_here("import", "official", *arguments, expect=2)
     assert "there already exists; choose another directory with --output" in err

@@ -10,7 +10,6 @@ from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_run, plan_stages, total_flops
 from growctl.text.formatting import scientific, short_count
 from model.errors import UserError
-from tests.growctl.runs import run
 
 
 @pytest.fixture(autouse=True)
@@ -101,12 +100,6 @@ def test_unusable_wishes_give_one_message_and_write_nothing(arguments: str, mess
     assert message in said
     assert "\n" not in said
     assert list(tmp_path.iterdir()) == []
-
-
-def test_unusable_input_ends_with_exit_code_2() -> None:
-    out, err = run("init", "--params", "200M", "--device", "h10", expect=2)
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.endswith("or 'rtx-4090'\n")
 
 
 def test_a_wish_that_plan_will_warn_of_says_so_at_once() -> None:

@@ -159,6 +159,7 @@ def test_an_unusable_picture_is_reported_before_anything_is_measured(place, call
     ("arguments", "message"),
     [
         (["l2_norm_gelu"], "there is no dataset"),
+        (["l2_norm_gelu", "--text", "nowhere.txt"], r"--text nowhere\.txt: there is no such file"),
         (["l2_norm_gelu", "--text", "text.txt", "--data", "d"], "give one of them"),
         (
             ["l2_norm_gelu", "--text", "short.txt"],
@@ -194,11 +195,6 @@ def test_a_model_whose_loss_is_not_finite_fails_with_its_name(place, call, tmp_p
     alter(tmp_path / "diverged", "embedding.weight", lambda value: value * torch.nan)
     with pytest.raises(Failure, match="diverged: the loss is nan"):
         call("diverged", "--text", place / "text.txt")
-
-
-def test_a_missing_text_file_is_named(place, call):
-    with pytest.raises(UserError, match=r"--text nowhere\.txt: there is no such file"):
-        call(place / "softmax", "--text", "nowhere.txt")
 
 
 def test_several_texts_and_folders_of_them_are_one_text(place, call, tmp_path):

@@ -126,12 +126,6 @@ def test_a_choice_for_a_block_is_told_what_it_is() -> None:
     assert len(err.splitlines()) == 2
 
 
-@pytest.mark.parametrize("command", ["validate", "schema"])
-def test_both_commands_on_files_have_help_with_an_example(command: str) -> None:
-    out, _ = run_here(command, "--help")
-    assert f"Example: growctl {command}" in " ".join(out.split())
-
-
 def test_overrides_behind_the_files_change_each_of_them(tmp_path: Path) -> None:
     paths = [file_of(tmp_path, TEXT, "a.yaml"), file_of(tmp_path, f"name: b\n{TEXT}", "b=c.yaml")]
     out, err = run_here("validate", *paths, "name=both", "++seed=4")

@@ -176,7 +176,3 @@ def test_a_damaged_dataset_is_skipped(tmp_path, call):
         call("verify", checkpoint, checkpoint)
     whole = prepare_text(tmp_path / ".datasets")
     assert document(call("verify", checkpoint, checkpoint, *FEW, "--json"))["comparison"]["dataset"] == str(whole)
-
-
-def test_help_has_an_example(call):
-    assert "Example: growctl verify" in " ".join(call("verify", "--help").split())

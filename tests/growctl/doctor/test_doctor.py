@@ -106,22 +106,16 @@ def test_the_doctor_reports_even_if_growctl_itself_would_import_another_model(tm
     assert ended.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["plan", "quickstart"], 1, "'model' is not a package; growctl doctor shows where it is imported from"),
-    ],
-)
-def test_with_another_model_on_pythonpath_errors_are_still_one_line(tmp_path, arguments, code, message):
+def test_with_another_model_on_pythonpath_errors_are_still_one_line(tmp_path):
     (tmp_path / "model.py").write_text("")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-m", "growctl.cli.app", *arguments]
+    command = [sys.executable, "-m", "growctl.cli.app", "plan", "quickstart"]
     with TrainingGuard.rejection():
         ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (code, "")
+    assert (ended.returncode, ended.stdout) == (1, "")
     [line] = ended.stderr.splitlines()
     assert line.startswith("growctl: ")
-    assert line.endswith(message)
+    assert line.endswith("'model' is not a package; growctl doctor shows where it is imported from")
 
 
 def test_a_clone_in_or_below_the_working_directory_is_no_stranger(tmp_path):
