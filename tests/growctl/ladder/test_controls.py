@@ -85,13 +85,18 @@ def test_a_control_that_cannot_be_run_is_to_be_left_out_and_that_is_said_once(mo
     )
 
 
-def test_every_control_has_the_ladders_data_seed_batch_and_rate() -> None:
-    schedule = ladder(*EVERY_KIND)
+def test_every_control_differs_from_its_ladder_only_in_model_stages_and_growth() -> None:
+    schedule = ladder(*EVERY_KIND, budgets=(1.0, 2.0))
+    size = plan_stages(schedule)[-1].num_parameters
     for control in plan_controls(schedule):
-        for block in ("data", "seed", "training", "learning_rate", "optimizer", "evaluation"):
-            assert getattr(control.schedule, block) == getattr(schedule, block)
+        for field in Schedule.model_fields.keys() - {"name", "model", "stages", "controls", "growth"}:
+            assert getattr(control.schedule, field) == getattr(schedule, field)
         assert control.schedule.controls == []
         assert control.schedule.name == control.name
+        if control.kind.endswith("former-scratch"):
+            [plan] = plan_stages(control.schedule)
+            assert (plan.name, plan.model.family) == ("s2", control.kind.removesuffix("-scratch"))
+            assert plan.num_parameters == pytest.approx(size, rel=0.05 * (plan.model.family == "transformer"))
 
 
 def test_best_scratch_is_every_size_of_the_ladder_alone() -> None:

@@ -24,7 +24,6 @@ from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.launch.resolve import planned_devices
 from growctl.runs_dir import RunsPaths
 from growctl.schedule.blocks import Schedule
-from growctl.schedule.launch_block import DEVICES
 from stages.checkpoint.directory import outdated
 from stages.data.spec import DataSpec
 from stages.probe.records import MeasuredSteps
@@ -174,26 +173,23 @@ def test_huge_batches_are_planned_quickly() -> None:
 # Disk and data
 
 
-@pytest.mark.parametrize(("every", "keep", "kept"), [(5, 2, 2), (5, 100, 3), (19, 2, 1), (20, 2, 0), (500, 2, 0)])
-def test_disk_space_counts_the_final_checkpoint_and_those_that_are_kept(every: int, keep: int, kept: int) -> None:
-    checkpoint = {"every": every, "keep": keep, "keep_trunk": False}
-    schedule = ladder((20,), checkpoint=checkpoint, launch={"devices": 1})
-    [cost] = costs_of(schedule)
-    size = cost.num_parameters
-    precision_bytes = {"bf16": 2, "fp32": 4}[planned_devices(schedule).precision("auto")]
-    assert cost.checkpoint_bytes == 12 * size + kept * (12 + precision_bytes) * size
-
-
-@pytest.mark.parametrize(("keep", "keep_every"), [(1, 1), (1, 2), (2, 3), (3, 2), (100, 2), (2, 50)])
-def test_the_plan_counts_the_checkpoints_that_pruning_leaves(keep: int, keep_every: int) -> None:
-    checkpoint = {"every": 5, "keep": keep, "keep_every": keep_every, "keep_trunk": False}
+@pytest.mark.parametrize(
+    ("every", "keep", "keep_every"),
+    [
+        *((5, keep, None) for keep in (2, 100)),
+        *((every, 2, None) for every in (60, 61, 500)),
+        *((5, *kept) for kept in ((1, 1), (1, 2), (2, 3), (3, 2), (100, 2), (2, 50))),
+    ],
+)
+def test_disk_space_counts_the_final_checkpoint_and_those_that_pruning_leaves(
+    every: int, keep: int, keep_every: int | None
+) -> None:
+    checkpoint = {"every": every, "keep": keep, "keep_every": keep_every, "keep_trunk": False}
     schedule = ladder((61,), checkpoint=checkpoint, launch={"devices": 1})
     [cost] = costs_of(schedule)
-    spec = worker_spec(
-        schedule, cost.plan, attempt=1, directory="", dataset="", initial=None, resume=None, samples_seen=0,
-        micro_batch_size=1, launched_at=0.0,
-    )  # fmt: skip
-    saved = range(spec.checkpoint_every, spec.num_steps, spec.checkpoint_every)
+    unused = {"directory": "", "dataset": "", "initial": None, "resume": None, "launched_at": 0.0}
+    spec = worker_spec(schedule, cost.plan, attempt=1, samples_seen=0, micro_batch_size=1, **unused)
+    saved = range(every, 61, every)
     kept = len(saved) - len(outdated(saved, spec.keep_checkpoints, spec.keep_every_steps))
     precision_bytes = {"bf16": 2, "fp32": 4}[planned_devices(schedule).precision("auto")]
     assert cost.checkpoint_bytes == (12 + kept * (12 + precision_bytes)) * cost.num_parameters
@@ -249,44 +245,39 @@ def test_measured_micro_batches_add_up_to_the_time_of_a_step() -> None:
     assert two.plan == second
 
 
-def test_planning_imports_nothing_heavy(tmp_path: Path) -> None:
-    arguments = ["plan", "pile_1.4b", "launch=slurm", "launch.offload=optimizer", "--runs-dir", str(tmp_path)]
-    code = (
-        f"import sys\nsys.argv = ['growctl', *{arguments!r}]\nfrom growctl.cli.app import app\n"
-        "try: app()\nexcept SystemExit as end: assert not end.code, end\n"
-        "heavy = {'torch', 'deepspeed', 'numpy', 'datatrove', 'matplotlib', 'tokenizers'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
+def test_training_in_fp32_is_priced_at_the_devices_fp32_peak() -> None:
+    hardware = {"device": "h100", "mfu": 0.4}
+    fast, slow = (
+        costs_of(launched(TRAINING | {"precision": precision}, hardware=hardware))[0] for precision in ("bf16", "fp32")
     )
+    assert slow.wall_seconds == pytest.approx((fast.wall_seconds or 0.0) * 989 / 67)
+    assert [fast.mfu, slow.mfu] == pytest.approx([0.4, 0.4])
+
+
+def test_importing_plans_imports_no_composition_and_planning_nothing_heavy(tmp_path: Path) -> None:
+    arguments = ["plan", "pile_1.4b", "launch=slurm", "launch.offload=optimizer", "--runs-dir", str(tmp_path)]
+    code = f"""
+import sys
+import growctl.ladder.load, growctl.ladder.stage_plans
+heavy = {{"torch", "deepspeed", "numpy", "datatrove", "matplotlib", "tokenizers", "jsonschema"}}
+assert not (heavy | {{"hydra", "omegaconf"}}) & set(sys.modules)
+sys.argv = ["growctl", *{arguments!r}]
+from growctl.cli.app import app
+try:
+    app()
+except SystemExit as end:
+    assert not end.code
+assert not heavy & set(sys.modules)
+"""
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert " host" in result.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("device", DEVICES)
-def test_training_in_fp32_is_priced_at_the_devices_fp32_peak(device: str) -> None:
-    on = ["launch=slurm", f"launch.hardware.device={device}", "launch.hardware.mfu=0.4"]
-    in_bf16, in_fp32 = (
-        costs_of(load_schedule("pile_1.4b", [*on, f"training.precision={precision}"])) for precision in ("bf16", "fp32")
-    )
-    for fast, slow in zip(in_bf16, in_fp32, strict=True):
-        assert fast.wall_seconds is not None
-        slower = DEVICES[device].bf16_flops / DEVICES[device].fp32_flops
-        assert slow.wall_seconds == pytest.approx(slower * fast.wall_seconds)
-        assert [fast.mfu, slow.mfu] == pytest.approx([0.4, 0.4])
-
-
-def test_the_papers_ladder_on_sixteen_h100s_has_these_costs() -> None:
-    """The docs quote these figures, and readers check them by hand."""
-    schedule = load_schedule("pile_1.4b", ["launch=slurm", "launch.hardware.price_per_device_hour=2.5"])
-    stages = costs_of(schedule)
-    assert [cost.num_devices for cost in stages] == [16] * 4
-    total = total_cost(stages)
-    assert total.wall_seconds == pytest.approx(total.flops / (16 * 989e12 * 0.4))
-    assert total.wall_seconds
-    assert total.money == pytest.approx(total.wall_seconds * 16 / 3600 * 2.5)
-    for cost in stages:
-        assert cost.memory_bytes is not None
+def test_the_papers_ladder_fits_sixteen_h100s() -> None:
+    for cost in costs_of(load_schedule("pile_1.4b", ["launch=slurm"])):
+        assert cost.num_devices == 16
+        assert cost.memory_bytes
         assert cost.memory_bytes.total < 0.9 * 80e9
 
 

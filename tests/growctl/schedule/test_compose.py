@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 
 from growctl.ladder.load import load_schedule
 from growctl.schedule.compose import composed
-from growctl.schedule.files import GROUPS, shipped_schedules
 from tests.growctl.schedules import TEXT, changed, file_of, message_of, parse
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
@@ -75,22 +74,6 @@ def test_a_list_replaces_an_earlier_list_as_a_whole(folder: Path) -> None:
     assert [stage.name for stage in load_schedule(path).stages] == ["one"]
 
 
-@pytest.mark.slow
-def test_every_shipped_schedule_can_be_extended(folder: Path) -> None:
-    for name in shipped_schedules():
-        path = file_of(folder, f"defaults: [{name}]\nseed: 9\n", "mine.yaml")
-        update = {"name": "mine", "seed": 9}
-        assert load_schedule(path) == load_schedule(name).model_copy(update=update)
-
-
-def test_composing_imports_nothing_heavy() -> None:
-    heavy = "{'torch', 'deepspeed', 'datatrove', 'matplotlib', 'tokenizers', 'jsonschema'}"
-    load = "from growctl.ladder.load import load_schedule; load_schedule('pile/tokenformer_450m', ['launch=slurm'])"
-    code = f"import sys; {load}; sys.exit(str({heavy} & set(sys.modules)))"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert ended.stderr.strip() == "set()"
-
-
 HYDRA_APP = """
 import hydra
 from hydra import version
@@ -120,13 +103,6 @@ def test_a_hydra_application_of_the_users_own_can_load_schedules(tmp_path: Path)
 
 
 # Choices for blocks
-
-
-def test_every_block_can_be_chosen_by_name() -> None:
-    assert set(GROUPS) == {
-        *("data", "model", "training", "learning_rate", "optimizer"),
-        *("growth", "evaluation", "samples", "checkpoint", "anomalies", "launch"),
-    }
 
 
 @pytest.mark.parametrize("prefix", ["", "+", "++"])
@@ -266,11 +242,6 @@ def test_a_wrong_defaults_list_gives_one_line(folder: Path, content: str, proble
     assert message.startswith("mine.yaml: ")
     assert problem in message
     assert "\n" not in message
-
-
-def test_a_wrong_choice_lists_the_choices_and_suggests_the_nearest(folder: Path) -> None:
-    problem = f"s.yaml: defaults: no file 'launch/slrum'; {CLUSTERS}; did you mean 'slurm'?"
-    assert message_of(load_schedule, "s.yaml", ["launch=slrum"]) == problem
 
 
 def test_a_choice_in_place_of_a_schedule_is_rejected(folder: Path) -> None:

@@ -133,7 +133,10 @@ def test_the_papers_ladder_has_its_sizes_budgets_and_recipe(name: str, billions:
     assert (training.sequence_length, training.batch_size) == (1024, 512)
     assert (rate.peak, rate.final, rate.shape, rate.span, rate.warmup_steps) == (6e-4, 0.0, "cosine", "stage", 2000)
     assert (loaded.optimizer.betas, loaded.optimizer.weight_decay) == ([0.9, 0.95], 0.1)
-    sizes = [plan.num_parameters / 1e6 for plan in plan_stages(loaded)]
+    plans = plan_stages(loaded)
+    assert plans[-1].num_embedding_parameters == 50304 * 768
+    assert all(0 < plan.ramp_steps < rate.warmup_steps for plan in plans[1:])
+    sizes = [plan.num_parameters / 1e6 for plan in plans]
     assert sizes == pytest.approx([123.6, 354.2, 753.8, 1310], rel=5e-4)
 
 
