@@ -11,53 +11,15 @@ from growctl.run.requests import schedule_yaml
 from growctl.schedule.errors import ScheduleError
 from growctl.schedule.training_blocks import GrowthBlock
 from model.policy import PRESETS, GrowthPolicy
-from tests.growctl.schedule.test_growth_block import ANY_GROWTH, DEFAULTS
+from tests.growctl.schedule.test_growth_block import ANY_GROWTH
 from tests.growctl.schedules import TEXT, changed, file_of, message_of, parse
 
-OTHER_VALUES: dict[str, list[Any]] = {
-    "init": ["random", "matched", "zero-key", "zero-value", "copy"],
-    "tau": ["ramp", "anneal", "frozen", "recompute", "per-generation"],
-    "ramp": [0.5],
-    "anneal": [0.5],
-    "depth": ["append", "interleave", "copy-stack"],
-    "copy_noise": [0.0, 0.5],
-    "moments": ["keep", "reset"],
-    "allow_jump": [False, True],
-    "old_tokens": ["freeze", {"freeze_for": 3}],
-    "lr_scale": [[1.0, 0.5]],
-    "weight_decay": [[0.1, 0.0]],
-    "rewarmup": [{"steps": 3}],
-    "when": ["fixed", "slope"],
-    "slope": [None, 1e-9],
-    "slope_window": [3],
-}
-"""Values for every key of the growth block except the preset."""
 DECIDES = ("init", "tau", "copy_noise", "moments")
 """The keys that determine what a growth computes; `allow_jump` is only a permission."""
 
 
 def computed(growth: GrowthBlock | GrowthPolicy) -> dict[str, Any]:
     return {key: getattr(growth, key) for key in DECIDES}
-
-
-def test_these_tests_try_every_key_of_the_growth_block() -> None:
-    assert OTHER_VALUES.keys() | {"preset"} == GrowthBlock.model_fields.keys() == DEFAULTS.keys()
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("key", OTHER_VALUES)
-def test_a_run_filed_under_a_preset_computes_its_policy_whatever_key_is_set(preset: Any, key: str) -> None:
-    policy = GrowthPolicy.of(preset).model_dump()
-    for value in OTHER_VALUES[key]:
-        try:
-            growth = parse(changed({"growth": {"preset": preset, key: value}})).growth
-        except ScheduleError:
-            if key in policy:
-                assert value != policy[key]
-            continue
-        assert growth.preset == preset
-        assert computed(growth) == computed(GrowthPolicy.of(preset))
-        assert key not in DECIDES or value == policy[key]
 
 
 @given(ANY_GROWTH)
