@@ -200,22 +200,13 @@ def test_the_longest_context_may_be_that_of_any_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"stages.0.batch_size": 10},
-            "stages.0.batch_size: makes 10 sequences of a step, which must be a multiple of 4, for 4 devices of stage "
-            "small",
-        ),
-        (
-            {"stages.1.sequence_length": 64},
-            "stages.1.sequence_length: makes 2 sequences of a step, which must be a multiple of 4, for 4 devices of "
-            "stage large",
-        ),
-    ],
+    ("key", "value", "size", "name"),
+    [("stages.0.batch_size", 10, 10, "small"), ("stages.1.sequence_length", 64, 2, "large")],
 )
-def test_a_batch_that_the_ranks_cannot_share_names_its_stage(changes: dict[str, Any], message: str) -> None:
-    assert uneven_batch(parse(changed({"launch.micro_batch_size": "auto"} | changes)), 4) == message
+def test_a_batch_that_the_ranks_cannot_share_names_its_stage(key: str, value: int, size: int, name: str) -> None:
+    schedule = parse(changed({"launch.micro_batch_size": "auto", key: value}))
+    said = f"makes {size} sequences of a step, which must be a multiple of 4, for 4 devices of stage {name}"
+    assert uneven_batch(schedule, 4) == f"{key}: {said}"
 
 
 def test_a_batch_of_training_that_no_stage_has_needs_no_ranks() -> None:

@@ -105,7 +105,3 @@ def test_a_single_micro_batch_is_timed_alone_and_a_clusters_plan_uses_local_devi
     assert (spec.batch_size, spec.micro_batch_size, num_devices) == (2, 1, 2)
     few = ladder((20,), launch={"cluster": "slurm", "devices": 1})
     assert specs_of(few, monkeypatch)[0][0][1] == 1
-
-
-def test_results_are_read_from_the_workers_file() -> None:
-    assert measure.RESULT == RESULT

@@ -19,7 +19,7 @@ from growctl.schedule.errors import ScheduleError
 from model.config import TransformerConfig
 from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.lineage import TrainingCost
-from stages.data.dataset import read_dataset_manifest
+from stages.data.dataset import DatasetManifest, read_dataset_manifest
 from stages.data.spec import DataSpec
 from stages.grow.expand import expand
 from tests.growctl.bases import COST, base_config, load_started, write_base
@@ -309,6 +309,17 @@ def test_a_run_may_start_from_what_a_resolved_schedule_names_under_another_name(
     assert json.loads(again.model_dump_json())["start"]["base"]["path"] == str(base)
 
 
+def at_sample_40(schedule: Schedule, folder: Path) -> tuple[Start, DatasetManifest]:
+    """The start of a run whose checkpoint has read 40 samples of the dataset."""
+    start = Start.of(schedule, folder)
+    assert start
+    write_dataset(folder / "dataset", DataSpec(source="text"))
+    dataset = read_dataset_manifest(folder / "dataset")
+    known = {"dataset_fingerprint": dataset.fingerprint, "seed": schedule.seed, "samples_seen": 40}
+    start.base = start.base.model_copy(update=known)
+    return start, dataset
+
+
 @pytest.mark.parametrize(
     ("windows", "context", "position", "said"),
     [
@@ -321,13 +332,8 @@ def test_a_run_may_start_from_what_a_resolved_schedule_names_under_another_name(
 def test_the_data_goes_on_after_a_checkpoint_of_the_same_windows(
     tmp_path: Path, windows: int, context: int, position: int, said: str
 ) -> None:
-    schedule = started(write_base(tmp_path / "base", base_config()))
-    start = Start.of(schedule, tmp_path)
-    assert start
-    write_dataset(tmp_path / "dataset", DataSpec(source="text"))
-    dataset = read_dataset_manifest(tmp_path / "dataset")
-    known = {"dataset_fingerprint": dataset.fingerprint, "seed": schedule.seed, "samples_seen": 40}
-    start.base = start.base.model_copy(update=known | {"window_length": windows, "sequence_length": context})
+    start, dataset = at_sample_40(started(write_base(tmp_path / "base", base_config())), tmp_path)
+    start.base = start.base.model_copy(update={"window_length": windows, "sequence_length": context})
     assert start.position(dataset) == (position, said)
 
 
@@ -338,12 +344,7 @@ def test_a_start_that_reads_documents_in_another_way_says_so_and_begins_the_data
     config = base_config().model_copy(update={"document_end_id": 0 if masked else None})
     base, said = write_base(tmp_path / "base", config), list[str]()
     schedule = started(base, f"data.document_mask={not masked}".lower(), "data.packing=best_fit")
-    start = Start.of(schedule, tmp_path)
-    assert start
-    write_dataset(tmp_path / "dataset", DataSpec(source="text"))
-    dataset = read_dataset_manifest(tmp_path / "dataset")
-    fingerprint = {"dataset_fingerprint": dataset.fingerprint, "seed": schedule.seed, "samples_seen": 40}
-    start.base = start.base.model_copy(update=fingerprint)
+    start, dataset = at_sample_40(schedule, tmp_path)
     start.tell(dataset, said.append)
     text = " ".join(said)
     assert "data from sample 0, because the start checkpoint was trained with another data.packing" in text

@@ -225,20 +225,6 @@ def test_rules_follow_the_age_of_a_generation_newest_first(
         )
 
 
-def test_rules_have_these_values_in_an_example() -> None:
-    block = GrowthBlock(lr_scale=[1.0, 0.5, 0.25], weight_decay=[0.2, 0.0], old_tokens=FreezeForBlock(freeze_for=2))
-    rules = block.rules(3, 10)
-    assert [rule.lr_scale for rule in rules] == [0.25, 0.25, 0.5, 1.0]
-    assert [rule.weight_decay for rule in rules] == [0.0, 0.0, 0.0, 0.2]
-    assert [rule.factor(1) for rule in rules] == [0, 0, 0, 1]
-    assert [rule.factor(2) for rule in rules] == [0.25, 0.25, 0.5, 1.0]
-    frozen = GrowthBlock(old_tokens="freeze").rules(1, 10)
-    assert [frozen[0].factor(step) for step in (0, 9)] == [0, 0]
-    assert frozen[1].factor(0) == 1
-    new = GrowthBlock(rewarmup=RewarmupBlock(steps=2, of="new")).rules(1, 10)
-    assert [rule.factor(0) for rule in new] == [1, 0.5]
-
-
 # Stage plans and worker specs
 
 
