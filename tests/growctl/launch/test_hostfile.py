@@ -20,7 +20,7 @@ from tests.growctl.runs import (
     losses,
     paused_rank,
     reached,
-    run,
+    run_here,
     wait_until,
     workers_of,
     write_schedule,
@@ -148,20 +148,20 @@ def test_every_machine_gets_the_variables_that_change_rounding(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(("runner", "missing"), [("pdsh", "pdsh"), ("openmpi", "mpirun and ompi_info")])
-def test_a_missing_program_is_reported_before_anything_is_written(two_ranks, tmp_path, monkeypatch, runner, missing):
+def test_a_missing_program_is_reported_before_anything_is_written(tmp_path, monkeypatch, runner, missing):
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "ssh").touch(stat.S_IRWXU)
     hostfile = ["launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}"]
     options = [*hostfile, "launch.nodes=2", f"launch.hostfile.runner={runner}", "--runs-dir", tmp_path / "runs"]
-    _, err = run("run", two_ranks[0], *options, expect=2)
+    _, err = run_here("run", write_schedule(tmp_path), *options, expect=2)
     assert f"with runner '{runner}': needs {missing} on PATH: install" in err
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_runs_directory_with_shell_characters_is_refused(two_ranks, tmp_path, pdsh):
+def test_a_runs_directory_with_shell_characters_is_refused(tmp_path, pdsh):
     hostfile = ["launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}", "launch.nodes=2"]
     for name in ("with blank", "a;b", "100%n"):
-        _, err = run("run", two_ranks[0], *hostfile, "--runs-dir", tmp_path / name, expect=2)
+        _, err = run_here("run", write_schedule(tmp_path), *hostfile, "--runs-dir", tmp_path / name, expect=2)
         assert f"{name}': goes through shells on other machines" in err
         assert not (tmp_path / name).exists()
 

@@ -29,13 +29,13 @@ from tests.growctl.runs import (
     paused_rank,
     reached,
     run,
+    run_here,
     stop,
     wait_for,
     wait_until,
     workers_of,
     write_schedule,
 )
-from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.workers import HANG_SECONDS
 
 pytestmark = pytest.mark.trains
@@ -66,7 +66,7 @@ def assert_same_end(runs, undisturbed):
 
 def totals(runs, name="tiny"):
     """(tokens kept, FLOPs replayed, FLOPs kept) by stage, from the report."""
-    report = json.loads(run("report", name, "--runs-dir", runs, "--json")[0])["runs"][0]
+    report = json.loads(run_here("report", name, "--runs-dir", runs, "--json")[0])["runs"][0]
     return {s["name"]: (s["train_tokens"], s["replayed_flops"], s["flops"]) for s in report["stages"]}
 
 
@@ -87,11 +87,11 @@ def booked(ledger):
     return rows, sums
 
 
-def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs, tmp_path, monkeypatch):
+def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs, tmp_path):
     schedule, _ = undisturbed
     twice = "checkpoint.every=25"
-    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "1-large", steps=31))  # so there is work to replay
-    process = growctl("run", schedule, twice, "--runs-dir", runs)
+    faults = paused_rank(tmp_path / ".marks", "1-large", steps=31)  # so there is work to replay
+    process = growctl("run", schedule, twice, "--runs-dir", runs, faults=faults)
     large = runs / "tiny/stages/1-large"
     wait_until(reached(large / "metrics.jsonl", "train", 30), process)
     kill(process, runs)
@@ -112,11 +112,11 @@ def test_a_run_killed_mid_stage_ends_in_the_same_bits(undisturbed, runs, tmp_pat
     books, data = booked(path), path.read_bytes()
     path.write_bytes(data.replace(b"interruption", b"interruptiom"))
     for command in (["report", "tiny"], ["report"], ["report", "--json"]):
-        _, err = run(*command, "--runs-dir", runs, expect=2)
+        _, err = run_here(*command, "--runs-dir", runs, expect=2)
         assert " is broken: row" in err
         assert "`growctl run` sets it aside and rebuilds it" in err
         assert len(err.splitlines()) == 1
-    assert "`growctl run` sets it aside" in run("status", "--runs-dir", runs)[0]
+    assert "`growctl run` sets it aside" in run_here("status", "--runs-dir", runs)[0]
     with (large / "metrics.jsonl").open("ab") as metrics:
         metrics.write(b"\x00\xff\n")
     out, _ = run("run", schedule, twice, "--runs-dir", runs)
@@ -136,12 +136,9 @@ def test_workers_whose_runner_is_killed_while_they_start_do_not_train_on(undistu
     assert read_metrics(runs / "tiny/stages/0-small/metrics.jsonl") == []
 
 
-def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started_again(
-    undisturbed, runs, tmp_path, monkeypatch
-):
+def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started_again(undisturbed, runs, tmp_path):
     schedule, _ = undisturbed
-    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-small"))
-    process = growctl("run", schedule, "--runs-dir", runs)
+    process = growctl("run", schedule, "--runs-dir", runs, faults=paused_rank(tmp_path / ".marks", "0-small"))
     wait_until(reached(runs / "tiny/stages/0-small/metrics.jsonl", "train", 5), process)
     wait_until(lambda: is_paused(runs), process)
     kill_workers(runs)
@@ -151,12 +148,12 @@ def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started
     assert_same_end(runs, undisturbed)
 
 
-def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undisturbed, runs, tmp_path, monkeypatch):
+def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undisturbed, runs, tmp_path):
     schedule, _ = undisturbed
     rarely = "checkpoint.every=1000"
     for stage, number, code in (("0-small", signal.SIGUSR1, 143), ("1-large", signal.SIGINT, 130)):
-        monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", stage))
-        process = growctl("run", schedule, rarely, "--name", "told", "--runs-dir", runs)
+        faults = paused_rank(tmp_path / ".marks", stage)
+        process = growctl("run", schedule, rarely, "--name", "told", "--runs-dir", runs, faults=faults)
         directory = runs / "told/stages" / stage
         wait_until(reached(directory / "metrics.jsonl", "train", 5), process)
         with held(workers_of(runs), directory):
@@ -177,27 +174,24 @@ def test_a_run_that_is_told_to_stop_saves_first_and_ends_in_the_same_bits(undist
     assert losses(runs / "told") == losses(done)
 
 
-@pytest.mark.parametrize("opened", [pty.openpty, os.pipe])
-def test_a_run_whose_terminal_closes_saves_first_and_ends_in_the_same_bits(
-    undisturbed, runs, tmp_path, monkeypatch, opened
-):
+def test_a_run_whose_terminal_or_pipe_closes_saves_first_and_ends_in_the_same_bits(undisturbed, runs, tmp_path):
     schedule, _ = undisturbed
     command = ("run", schedule, "checkpoint.every=1000", "--name", "tiny", "--runs-dir", runs)
-    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-small"))
-    ours, its = opened()
-    process = growctl(*command, output=its)
-    os.close(its)
-    directory = runs / "tiny/stages/0-small"
-    wait_until(reached(directory / "metrics.jsonl", "train", 5), process)
-    with held(workers_of(runs), directory):
-        os.close(ours)
-        process.send_signal(signal.SIGHUP)  # by the kernel
-        time.sleep(0.5)
-        process.send_signal(signal.SIGHUP)  # by the shell
-    assert process.wait(HANG_SECONDS) == 143
-    [saved] = [r for r in read_metrics(directory / "metrics.jsonl") if r["event"] == "saved"]
+    for stage, opened in (("0-small", pty.openpty), ("1-large", os.pipe)):
+        ours, its = opened()
+        process = growctl(*command, output=its, faults=paused_rank(tmp_path / ".marks", stage))
+        os.close(its)
+        directory = runs / "tiny/stages" / stage
+        wait_until(reached(directory / "metrics.jsonl", "train", 5), process)
+        with held(workers_of(runs), directory):
+            os.close(ours)
+            process.send_signal(signal.SIGHUP)  # by the kernel
+            time.sleep(0.5)
+            process.send_signal(signal.SIGHUP)  # by the shell
+        assert process.wait(HANG_SECONDS) == 143
+        [saved] = [r for r in read_metrics(directory / "metrics.jsonl") if r["event"] == "saved"]
     out, _ = run(*command)
-    assert f"stage small: resuming from {saved['path']}" in out
+    assert f"stage large: resuming from {saved['path']}" in out
     assert_same_end(runs, undisturbed)
 
 
@@ -222,21 +216,21 @@ def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_used(undisturbed
 
 def test_a_second_growctl_on_the_same_run_is_told_who_holds_it(undisturbed, runs):
     schedule, _ = undisturbed
-    process = growctl("run", schedule, "--runs-dir", runs)
+    process = growctl("run", schedule, "--runs-dir", runs, fork=True)
     wait_until((runs / "tiny/ledger.db").exists, process)
-    _, err = run("run", schedule, "--runs-dir", runs, expect=2)
+    _, err = run_here("run", schedule, "--runs-dir", runs, expect=2)
     assert f"in use by another growctl (process {process.pid} on " in err
     stop(process, signal.SIGTERM)
     assert process.returncode == 143
 
 
-def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits(undisturbed, runs, tmp_path, monkeypatch):
+def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits(undisturbed, runs, tmp_path):
     one_stage = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
     schedule = write_schedule(runs, one_stage)
     launch = ["launch.devices=2", "launch.zero_stage=3", "training.precision=bf16"]
     run("run", schedule, *launch, "--name", "whole", "--no-reuse", "--runs-dir", runs)
-    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-large", steps=26))
-    process = growctl("run", schedule, *launch, "--no-reuse", "--runs-dir", runs)
+    faults = paused_rank(tmp_path / ".marks", "0-large", steps=26)
+    process = growctl("run", schedule, *launch, "--no-reuse", "--runs-dir", runs, faults=faults)
     wait_until(reached(runs / "tiny/stages/0-large/metrics.jsonl", "train", 25), process)
     kill(process, runs)
     run("run", schedule, *launch, "--no-reuse", "--runs-dir", runs)

@@ -9,8 +9,7 @@ import pytest
 from growctl.ledger.ledger import Ledger
 from stages.checkpoint.manifest import read_manifest
 from stages.metrics import read_metrics
-from tests.growctl.runs import final_hashes, growctl, losses, run
-from tests.reliability.faults.sitecustomize import VARIABLE
+from tests.growctl.runs import final_hashes, growctl, losses, run, run_here
 from tests.workers import HANG_SECONDS
 
 pytestmark = pytest.mark.trains
@@ -91,8 +90,8 @@ def test_histories_and_costs_of_reused_training_are_those_of_training_anew(famil
 
 def test_the_report_counts_reused_flops_in_the_models_cost_and_says_who_paid(family):
     _, runs = family
-    out, _ = run("report", "extended", "anew", "--runs-dir", runs)
-    extended, anew = json.loads(run("report", "extended", "anew", "--runs-dir", runs, "--json")[0])["runs"]
+    out, _ = run_here("report", "extended", "anew", "--runs-dir", runs)
+    extended, anew = json.loads(run_here("report", "extended", "anew", "--runs-dir", runs, "--json")[0])["runs"]
     assert [s["cumulative_flops"] for s in extended["stages"]] == [s["cumulative_flops"] for s in anew["stages"]]
     assert [s["reused_from"] for s in extended["stages"]] == [["tiny"], ["tiny"], []]
     assert extended["stages"][0]["reused_flops"] == extended["stages"][0]["flops"]
@@ -103,7 +102,7 @@ def test_the_report_counts_reused_flops_in_the_models_cost_and_says_who_paid(fam
 def test_manifests_and_ledgers_agree_on_the_cost_of_a_model(family):
     _, runs = family
     for name in ("tiny", "extended"):
-        [report] = json.loads(run("report", name, "--runs-dir", runs, "--json")[0])["runs"]
+        [report] = json.loads(run_here("report", name, "--runs-dir", runs, "--json")[0])["runs"]
         for index, stage in enumerate(report["stages"]):
             cost = read_manifest(runs / name / "stages" / f"{index}-{stage['name']}" / "final").lineage.cost
             assert cost is not None
@@ -122,7 +121,7 @@ def test_a_run_that_is_equal_to_another_trains_nothing_and_shares_its_files(fami
 
 def test_a_changed_schedule_under_the_same_name_is_told_how_to_extend_the_run(family):
     schedule, runs = family
-    _, err = run("run", schedule, "stages.1.train_steps=70", *LAUNCH, "--runs-dir", runs, expect=2)
+    _, err = run_here("run", schedule, "stages.1.train_steps=70", *LAUNCH, "--runs-dir", runs, expect=2)
     said = " ".join(err.split())
     assert "it has the stages small, large, and this schedule has small, large, huge" in said
     assert "takes over what other runs have trained in the same way" in said
@@ -139,13 +138,12 @@ POINTS = {
 
 
 @pytest.mark.parametrize("point", POINTS.values(), ids=POINTS)
-def test_a_run_killed_while_it_takes_over_a_checkpoint_ends_as_if_it_had_not_been(point, two_ranks, runs, monkeypatch):
+def test_a_run_killed_while_it_takes_over_a_checkpoint_ends_as_if_it_had_not_been(point, two_ranks, runs):
     marks = runs.parent / "marks"
     marks.mkdir()
     fault = {"name": "killed", "process": "runner", "do": "SIGKILL"} | point
-    monkeypatch.setenv(VARIABLE, json.dumps({"folder": str(marks), "faults": [fault]}))
     command = ("run", two_ranks[0], *LAUNCH, "--name", "twin", "--runs-dir", runs)
-    process = growctl(*command)
+    process = growctl(*command, faults=json.dumps({"folder": str(marks), "faults": [fault]}))
     process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == -9
     run(*command)

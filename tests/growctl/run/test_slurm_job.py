@@ -32,6 +32,7 @@ from tests.growctl.runs import (
     paused_rank,
     reached,
     run,
+    run_here,
     wait_for,
     workers_of,
     write_schedule,
@@ -77,7 +78,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     assert "growctl status tiny" in out
     wait_for(reached(small / "metrics.jsonl", "train", 1))
     with held(tasks(slurm, 101), small):
-        _, err = run("run", schedule, *chain, expect=2)
+        _, err = run_here("run", schedule, *chain, expect=2)
         assert "this run already has jobs: 101 (tiny.small, RUNNING), 102 (tiny.large, PENDING)" in err
         assert "scancel 101 102" in err
         for batch in ([], ["--batch"]):
@@ -111,7 +112,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     assert final_hashes(runs_dir / "tiny") == final_hashes(done / "tiny")
     assert losses(runs_dir / "tiny") == losses(done / "tiny")
 
-    out, _ = run("run", schedule, *LAUNCH, "--runs-dir", runs_dir)
+    out, _ = run_here("run", schedule, *LAUNCH, "--runs-dir", runs_dir)
     assert "tiny: done; there is nothing to submit" in out
 
 
@@ -130,11 +131,11 @@ def test_a_failed_job_reports_why_and_the_jobs_behind_it_do_not_start(two_ranks,
     run("run", two_ranks[0], *launch, "seed=5")  # nothing was trained, so the schedule may change
 
 
-def test_if_slurm_rejects_a_job_the_jobs_before_it_are_cancelled(two_ranks, tmp_path, slurm, monkeypatch):
+def test_if_slurm_rejects_a_job_the_jobs_before_it_are_cancelled(tmp_path, slurm, monkeypatch):
     monkeypatch.setenv("FAKE_SLURM_REFUSE", "large")
     (slurm / "hold").touch()
     launch = [*LAUNCH, "launch.slurm.job=stage", "--runs-dir", tmp_path / "runs"]
-    _, err = run("run", two_ranks[0], *launch, expect=1)
+    _, err = run_here("run", write_schedule(tmp_path), *launch, expect=1)
     assert "sbatch rejected the job tiny.large: sbatch: error: Batch job submission failed: Invalid account" in err
     assert err.count("Invalid account") == 1
     assert err.endswith("; `sinfo` shows whether SLURM answers here, and its partitions\n")
@@ -149,8 +150,8 @@ def test_if_slurm_rejects_a_job_the_jobs_before_it_are_cancelled(two_ranks, tmp_
         ("launch.nodes=3", "must be a multiple of 3, for 3 devices of stage small (3 machines x 1)"),
     ],
 )
-def test_invalid_job_settings_are_rejected_before_anything_is_written(two_ranks, tmp_path, slurm, setting, message):
-    _, err = run("run", two_ranks[0], *LAUNCH, setting, "--runs-dir", tmp_path / "runs", expect=2)
+def test_invalid_job_settings_are_rejected_before_anything_is_written(tmp_path, slurm, setting, message):
+    _, err = run_here("run", write_schedule(tmp_path), *LAUNCH, setting, "--runs-dir", tmp_path / "runs", expect=2)
     assert message in err
     assert not (tmp_path / "runs").exists()
 
@@ -170,9 +171,9 @@ def test_invalid_job_options_are_named(keys, message):
     assert str(error.value).startswith(message)
 
 
-def test_a_machine_without_slurm_gives_an_error_before_anything_is_written(two_ranks, tmp_path, monkeypatch):
+def test_a_machine_without_slurm_gives_an_error_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    _, err = run("run", two_ranks[0], *LAUNCH, "--runs-dir", tmp_path / "runs", expect=2)
+    _, err = run_here("run", write_schedule(tmp_path), *LAUNCH, "--runs-dir", tmp_path / "runs", expect=2)
     assert "launch.cluster = 'slurm': needs sbatch and squeue and srun and scontrol and scancel on PATH" in err
     assert not (tmp_path / "runs").exists()
 

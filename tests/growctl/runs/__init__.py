@@ -70,21 +70,29 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 
 def growctl(
-    *arguments: object, cwd: Path = REPOSITORY.parent, output: int = subprocess.PIPE, fork: bool = False
+    *arguments: object,
+    cwd: Path = REPOSITORY.parent,
+    output: int = subprocess.PIPE,
+    fork: bool = False,
+    faults: str | None = None,
 ) -> subprocess.Popen:
-    """growctl as a user starts it in `cwd`, output captured or written to `output`; with `fork`, by a warm start."""
-    path = f"{FAULTS}:{REPOSITORY}" if VARIABLE in os.environ else str(REPOSITORY)
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    """growctl as a user starts it in `cwd`, output captured or written to `output`; with `fork`, by a warm start.
+
+    `faults` are those of this process and all that it starts, in place of those in the test's environment.
+    """
+    environment = os.environ | ({VARIABLE: faults} if faults else {})
+    path = f"{FAULTS}:{REPOSITORY}" if VARIABLE in environment else str(REPOSITORY)
+    environment |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     environment |= PRINT_TRACEBACKS
     environment.pop("GROWCTL_RUNS_DIR", None)
-    if fork and VARIABLE not in os.environ:
+    if fork and VARIABLE not in environment:
         environment[warm_start.VARIABLE] = "1"
     command = [sys.executable, "-m", "growctl.cli.app", *map(str, arguments)]
     return subprocess.Popen(command, stdout=output, stderr=output, text=True, env=environment, cwd=cwd)
 
 
 def paused_rank(folder: Path, stage: str, steps: int = 6) -> str:
-    """The value of VARIABLE that makes rank 0 of a stage stop itself, once, after some steps of an attempt.
+    """The faults that make rank 0 of a stage stop itself, once, after some steps of an attempt.
 
     Other ranks then wait for it, so the test has time to act, however busy the machine is. Then `held` lets the rank
     continue, or `kill` ends it. Choose a step between two log lines: the pause lowers the speed of the next line, and
