@@ -7,6 +7,7 @@ import pytest
 from growctl.launch.worker_logs import ending_signal, failure_reason, unreached_machine
 
 STARTED = "[runner.py:618:main] cmd = pdsh -S -w node-1,node-2\nnode-1: starting\n"
+NO_ROUTE = "ssh: connect to host node-2 port 22: No route to host"
 SSH_FIX = "`ssh node-2 true` must work without a password or a question"
 MPIRUN_BANNER = (
     "--------------------------------------------------------------------------\n"
@@ -25,7 +26,7 @@ def log(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("said", "code", "fix"),
     [
-        ("ssh: connect to host node-2 port 22: No route to host", 255, SSH_FIX),
+        (NO_ROUTE, 255, SSH_FIX),
         ("root@node-2: Permission denied (publickey).", 255, SSH_FIX),
         ("Host key verification failed.", 255, SSH_FIX),
         ("Timeout, server node-2 not responding.", 255, SSH_FIX),
@@ -43,27 +44,14 @@ def test_a_machine_that_pdsh_does_not_reach_is_named_with_what_ssh_said(tmp_path
     assert failure_reason(log(tmp_path, text), 0) == reason
 
 
-def test_a_machine_that_was_unreachable_in_an_earlier_attempt_is_not_named(tmp_path):
-    earlier = (
-        "node-2: ssh: connect to host node-2 port 22: No route to host\npdsh@a: node-2: ssh exited with exit code 255\n"
-    )
-    assert unreached_machine(log(tmp_path, earlier + STARTED), len(earlier)) is None
+def test_neither_an_earlier_attempt_nor_a_worker_that_fails_by_itself_names_an_unreached_machine(tmp_path):
+    earlier = f"node-2: {NO_ROUTE}\npdsh@a: node-2: ssh exited with exit code 255\n"
+    failed = "node-2: ZeroDivisionError: division by zero\npdsh@node-1: node-2: ssh exited with exit code 1\n"
+    assert unreached_machine(log(tmp_path, earlier + STARTED + failed), len(earlier)) is None
 
 
-def test_a_worker_that_fails_by_itself_is_no_unreachable_machine(tmp_path):
-    text = f"{STARTED}node-2: ZeroDivisionError: division by zero\npdsh@node-1: node-2: ssh exited with exit code 1\n"
-    assert unreached_machine(log(tmp_path, text), 0) is None
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "ssh: connect to host node-2 port 22: No route to host",
-        "root@node-2: Permission denied (publickey).",
-        "Host key verification failed.",
-    ],
-)
-def test_what_ssh_said_is_found_above_mpiruns_long_advice(tmp_path, said):
+def test_what_ssh_said_is_found_above_mpiruns_long_advice(tmp_path):
+    said = "root@node-2: Permission denied (publickey)."
     text = f"[runner.py:618:main] cmd = mpirun -n 2\n{said}\n{MPIRUN_BANNER}"
     reason = f"ssh from mpirun failed ({said.removesuffix('.')}); ssh to every machine must work"
     assert failure_reason(log(tmp_path, text), 0) == f"{reason} without a password or a question"

@@ -78,14 +78,19 @@ def test_an_older_copy_does_not_replace_a_newer_one(machines: tuple[Path, Path],
     assert find_runs(here, ["growing"])[0].final_loss == 1.3
 
 
-def test_a_name_that_another_run_has_is_refused_before_anything_is_copied(machines: tuple[Path, Path]) -> None:
+def test_a_name_that_another_run_has_is_refused_before_anything_is_copied(
+    machines: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Another run here, the run itself, or one of another source."""
     here, there = machines
-    ladder(here, name="quick")
+    ladder(tmp_path / "third", name="mine")
+    ladder(tmp_path / "fourth", name="quick")
     before = files_of(here)
-    with pytest.raises(UserError, match=r"is another run named 'quick', .*; give a --prefix") as refused:
-        import_ledgers([there], here)
-    assert str(there / "quick/ledger.db") in str(refused.value)
-    assert files_of(here) == before
+    for sources, name in (([tmp_path / "third"], "mine"), ([here], "mine"), ([there, tmp_path / "fourth"], "quick")):
+        with pytest.raises(UserError, match=rf"is another run named '{name}', .*; give a --prefix") as refused:
+            import_ledgers(sources, here)
+        assert str(sources[-1] / name / "ledger.db") in str(refused.value)
+        assert files_of(here) == before
 
 
 def test_a_prefix_makes_room_and_controls_stay_with_their_own_ladder(machines: tuple[Path, Path]) -> None:
@@ -97,13 +102,6 @@ def test_a_prefix_makes_room_and_controls_stay_with_their_own_ladder(machines: t
     assert {"mine", "quick", "cluster-quick"} < set(runs)
 
 
-def test_two_sources_with_runs_of_one_name_are_refused(machines: tuple[Path, Path], tmp_path: Path) -> None:
-    here, there = machines
-    ladder(tmp_path / "third", name="quick")
-    with pytest.raises(UserError, match="is another run named 'quick'"):
-        import_ledgers([there, tmp_path / "third"], here)
-
-
 def test_a_changed_row_is_refused(machines: tuple[Path, Path]) -> None:
     here, there = machines
     with sqlite3.connect(there / "quick/ledger.db") as connection:
@@ -112,14 +110,6 @@ def test_a_changed_row_is_refused(machines: tuple[Path, Path]) -> None:
     before = files_of(here)
     with pytest.raises(LedgerError, match="the ledger is broken"):
         import_ledgers([there], here)
-    assert files_of(here) == before
-
-
-def test_a_run_is_not_imported_into_its_own_runs_directory(machines: tuple[Path, Path]) -> None:
-    here = machines[0]
-    before = files_of(here)
-    with pytest.raises(UserError, match="is another run named 'mine'"):
-        import_ledgers([here], here)
     assert files_of(here) == before
 
 

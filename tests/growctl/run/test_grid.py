@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from growctl.run import sets
 from growctl.run.sets import SweepError, grid, run_names, short_keys
 from growctl.runs_dir import RUN_NAME
 
@@ -72,13 +73,21 @@ def test_seeds_may_be_one_or_a_range(seeds, expected):
         (["data=glob(*)"], "the values cannot be listed"),
         (["name=a,b"], "name=...: the runs are named after the swept keys; name them all with --name"),
         (["seed=range(5,5)"], "must give one or more values"),
-        (["seed=range(0,100000000)"], "more than 10,000 runs; give fewer values"),
     ],
 )
 def test_what_is_no_grid_gets_one_message(overrides, message):
     with pytest.raises(SweepError) as error:
         grid(overrides)
     assert message in str(error.value)
+
+
+def test_a_set_has_at_most_so_many_runs(monkeypatch):
+    monkeypatch.setattr(sets, "MOST_RUNS", 4)
+    for allowed in (["seed=range(0,4)"], ["seed=0,1", "training.batch_size=4,8"]):
+        assert len(grid(allowed)) == 4
+    for refused in (["seed=range(0,5)"], ["seed=0,1", "training.batch_size=4,8,16"], ["seed=range(0,100000000)"]):
+        with pytest.raises(SweepError, match="this would train more than 4 runs; give fewer values"):
+            grid(refused)
 
 
 @pytest.mark.parametrize(

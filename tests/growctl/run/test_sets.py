@@ -185,17 +185,11 @@ def test_json_lists_every_run_and_control_with_state_loss_and_reason_and_progres
 
 
 def test_json_of_a_dry_run_lists_what_would_be_trained_and_writes_nothing(schedule, runner):
-    out, _ = sweep(schedule, *SWEPT, "--dry-run", "--json")
+    out, _ = sweep(schedule, SWEPT[0], "--seeds", "range(0,2)", "--dry-run", "--json")
     runs = json.loads(out)["runs"]
     assert [(run["name"], run["state"]) for run in runs] == [(name, "not started") for name in NAMES]
     assert all(run["flops"] == run["flops_left"] > 0 and run["tokens"] > 0 for run in runs)
     assert (runner.started, list(schedule.parent.iterdir())) == ([], [schedule])
-
-
-@pytest.mark.parametrize("seeds", ["0,1", "range(0,2)"])
-def test_a_sweep_takes_seeds_as_run_does(schedule, runner, seeds):
-    out, _ = sweep(schedule, SWEPT[0], "--seeds", seeds, "--dry-run", "--json")
-    assert [run["name"] for run in json.loads(out)["runs"]] == NAMES
 
 
 def test_a_dry_run_lists_names_sizes_and_flops_and_writes_nothing(tmp_path, runner):
@@ -219,20 +213,12 @@ def test_a_dry_run_lists_names_sizes_and_flops_and_writes_nothing(tmp_path, runn
         (["sweep", "quickstart", "seeed=1,2"], "seeed = 1: no such key; did you mean 'seed'?"),
         (["sweep", "quickstart", "learning_rate.peek=1,2"], "did you mean 'peak'?"),
         (["sweep", "quickstart", "seed=-1,2"], "seed = -1: must be greater than or equal to 0"),
-        (["sweep", "quickstart", "seed=0,1", "learning_rate.peak=interval(0,1)"], "the values cannot be listed"),
-        (["sweep", "quickstart", "seed=range(0,10001)"], "more than 10,000 runs"),
         (["sweep", "quickstart", "seed=0,1", "--name", "../up"], "--name '../up': must be letters, digits"),
         (["sweep", "quickstart", "seed=0,1", "--until", "x"], "--until 'x': the schedule has no such stage"),
-        (
-            ["run", "quickstart", "--seeds", "0,0"],
-            "override 'seed=0,0': must give one or more values, each of them once",
-        ),
         (["run", "quickstart", "--seeds=-1"], "seed = -1: must be greater than or equal to 0"),
         (["run", "quickstart", "--seeds=1.5"], "seed = 1.5: "),
-        (["run", "quickstart", "--seeds=true,1"], "seed = true: "),
         (["run", "quickstart", "--seeds=[0,1]"], "seed = [0, 1]: "),
         (["run", "quickstart", "--seeds="], "seed = "),
-        (["run", "quickstart", "seed=3", "--seeds", "0,1"], "seed is given twice; give all its values at once"),
     ],
 )
 def test_bad_input_gets_one_message_before_anything_is_written(tmp_path, arguments, message):
