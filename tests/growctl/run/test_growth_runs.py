@@ -18,7 +18,6 @@ from tests.growctl.runs import (
     SCHEDULE,
     as_killed_at,
     final_hashes,
-    finish,
     growctl,
     kill,
     losses,
@@ -28,7 +27,6 @@ from tests.growctl.runs import (
     wait_until,
     write_schedule,
 )
-from tests.reliability.faults.sitecustomize import VARIABLE
 
 pytestmark = pytest.mark.trains
 
@@ -103,7 +101,7 @@ def test_muon_grows_freezes_and_after_a_crash_ends_in_the_same_bits(tmp_path):
     assert set(norms) == {None}  # DeepSpeed reports that of the updates
 
 
-def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same_on_packed_documents(tmp_path, monkeypatch):
+def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same_on_packed_documents(tmp_path):
     slope = ("growth.when=slope", "growth.slope=1", "growth.slope_window=4", "evaluation.every=5", "checkpoint.every=5")
     steps = ("stages.0.train_steps=200", "stages.1.train_steps=60")
     folders = tmp_path / "whole", tmp_path / "killed"
@@ -114,11 +112,10 @@ def test_a_slope_ends_a_stage_early_and_a_killed_run_decides_the_same_on_packed_
         ("run", write_schedule(folder), *slope, *steps, *documents, "--runs-dir", folder) for folder in folders
     ]
     out, _ = run(*arguments[0])
-    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-small", steps=11))
-    killed = growctl(*arguments[1])
+    killed = growctl(*arguments[1], faults=paused_rank(tmp_path / ".marks", "0-small", steps=11))
     wait_until(reached(folders[1] / "tiny/stages/0-small/metrics.jsonl", "checkpoint", 10), killed)
     kill(killed, folders[1])
-    again, _ = finish(growctl(*arguments[1]))
+    again, _ = run(*arguments[1])
 
     assert "resuming from step_000000" in again
     assert "stage small ends at step 20: its loss falls by " in out

@@ -128,7 +128,7 @@ def test_the_screen_shows_plain_lines_without_library_output(finished_ladder):
 
 def test_the_report_adds_up(finished_ladder):
     runs, schedule, _, _ = finished_ladder
-    out, err = run("report", "tiny", "--runs-dir", runs, "--json")
+    out, err = run_here("report", "tiny", "--runs-dir", runs, "--json")
     assert err == ""
     ladder_report, control, transformer = json.loads(out)["runs"]
     assert (ladder_report["name"], ladder_report["schedule"], ladder_report["control"]) == ("tiny", str(schedule), None)
@@ -150,7 +150,7 @@ def test_the_report_adds_up(finished_ladder):
 
 def test_the_report_has_a_table_a_picture_and_a_page(finished_ladder):
     runs, _, _, _ = finished_ladder
-    out, _ = run("report", "tiny", "--runs-dir", runs)
+    out, _ = run_here("report", "tiny", "--runs-dir", runs)
     assert out.startswith("Result\n  The strongest opponent is missing: the best size from scratch.\n")
     assert "\n  One run of each is a look, not a result: " in out
     assert "…" not in out
@@ -171,7 +171,9 @@ def test_running_again_repeats_no_work(finished_ladder):
 def test_a_changed_schedule_stops_with_the_first_difference_and_changes_nothing(finished_ladder):
     runs, schedule, _, _ = finished_ladder
     before = (runs / "tiny/schedule.yaml").read_bytes()
-    out, err = run("run", schedule, "training.precision=bf16", "stages.1.train_steps=61", "--runs-dir", runs, expect=2)
+    out, err = run_here(
+        "run", schedule, "training.precision=bf16", "stages.1.train_steps=61", "--runs-dir", runs, expect=2
+    )
     assert "stages.1.train_steps = 61" in err
     assert "was started with 60" in err
     assert "--name" in err

@@ -9,18 +9,15 @@ import sys
 
 import pytest
 
-from tests.growctl.runs import finish, held, losses, paused_rank, reached, run, wait_until, workers_of
+from tests.growctl.runs import finish, held, losses, paused_rank, reached, run, run_here, wait_until, workers_of
 from tests.growctl.runs import growctl as start_growctl
 from tests.growctl.runs.hand_made import only, printed, stages_of
-from tests.reliability.faults.sitecustomize import VARIABLE
 
 
-def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finishes_it(
-    two_ranks, runs_dir, tmp_path, monkeypatch
-):
-    schedule = two_ranks[0]
-    monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "1-large", steps=16))
-    process = start_growctl("run", schedule, "stages.1.train_steps=150", "--runs-dir", runs_dir)
+def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finishes_it(two_ranks, runs_dir, tmp_path):
+    faults = paused_rank(tmp_path / ".marks", "1-large", steps=16)
+    command = ("run", two_ranks[0], "stages.1.train_steps=150", "--runs-dir", runs_dir)
+    process = start_growctl(*command, faults=faults)
     wait_until(reached(runs_dir / "tiny/stages/1-large/metrics.jsonl", "train", 15), process)
     status = only(runs_dir)
     assert (status.state, status.process, status.host) == ("running", process.pid, socket.gethostname())
@@ -42,7 +39,7 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     assert status.stages[1].checkpoint.startswith("step_")
     assert status.resume_command == f"growctl run {runs_dir}/tiny/schedule.yaml --runs-dir {runs_dir}"
 
-    finish(start_growctl(*shlex.split(status.resume_command)[1:]))
+    run(*shlex.split(status.resume_command)[1:])
     status = only(runs_dir)
     assert status.state == "finished"
     assert stages_of(status) == ["small done 30/30", "large done 150/150"]
@@ -63,7 +60,7 @@ def test_a_real_failure_is_shown_with_the_runs_own_message(two_ranks, runs_dir):
 
 
 def test_a_finished_run_as_json_for_scripts(two_ranks):
-    out, err = run("status", "tiny", "--runs-dir", two_ranks[1], "--json")
+    out, err = run_here("status", "tiny", "--runs-dir", two_ranks[1], "--json")
     assert err == ""
     document = json.loads(out)
     assert (document["runs_dir"], document["preparing"]) == (str(two_ranks[1]), [])
