@@ -32,7 +32,7 @@ from model.strict import Strict, first_reason
 from stages.checkpoint.disk_full import NO_SPACE, DiskFull
 from stages.checkpoint.files import write_file
 from stages.data.dataset import REMOTE_NAME, DatasetFile
-from stages.data.errors import REFUSED, DataError, http_status, is_missing, reason
+from stages.data.errors import DataError, http_status, is_missing, reason
 
 CACHE_NAME = ".shards"
 """The folder of the cache in a datasets directory."""
@@ -258,6 +258,4 @@ def _may_pass(error: BaseException) -> bool:
     if isinstance(error, FileNotFoundError | PermissionError | ImportError | ValueError | TypeError):
         return False
     status = http_status(error)
-    if status in REFUSED or status == HTTPStatus.NOT_FOUND:
-        return False
     return status is None or status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _PASSING
