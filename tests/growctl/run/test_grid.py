@@ -81,6 +81,11 @@ def test_what_is_no_grid_gets_one_message(overrides, message):
     assert message in str(error.value)
 
 
+def test_a_seed_beside_the_seeds_of_the_option_is_one_too_many():
+    with pytest.raises(SweepError, match="seed is given twice"):
+        grid(["seed=3"], "0,1")
+
+
 def test_a_set_has_at_most_so_many_runs(monkeypatch):
     monkeypatch.setattr(sets, "MOST_RUNS", 4)
     for allowed in (["seed=range(0,4)"], ["seed=0,1", "training.batch_size=4,8"]):
