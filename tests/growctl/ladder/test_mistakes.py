@@ -296,7 +296,7 @@ def test_a_wrong_value_is_reported_at_its_key(base: str, path: str) -> None:
         assert paths_of(parse, changed(BASES[base] | {path: value})) == path, value
 
 
-@pytest.mark.parametrize(("base", "changes", "paths"), read(WRONG_TOGETHER), ids=str)
+@pytest.mark.parametrize(("base", "changes", "paths"), read(WRONG_TOGETHER))
 def test_values_that_do_not_go_together_are_one_mistake(base: str, changes: dict[str, Any], paths: str) -> None:
     assert paths_of(parse, changed(BASES[base] | changes)) == paths
 
