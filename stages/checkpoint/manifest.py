@@ -21,7 +21,7 @@ from stages.checkpoint.sealed import PlainPath, Sealed, check_files, read_sealed
 from stages.spec import Offload
 from stages.stage_dir import MANIFEST_NAME, TOKENIZER_NAME
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class CheckpointError(UserError):

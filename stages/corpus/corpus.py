@@ -231,7 +231,9 @@ def measure_text(spec: DataSpec) -> TextSize:
     num_bytes, skipped = 0, Skipped(corpus.spec)
     for files in places:
         left = MEASURED_CHARACTERS // len(places)
-        for file in files if left > 0 else ():
+        for file in files:
+            if left <= 0:
+                break
             for document in corpus.documents((file,), None, skipped=skipped):
                 if is_validation(document.content[::-1], kept) or not sample:
                     sample.append(document.text[:SAMPLE_BYTES])

@@ -12,6 +12,9 @@ MOST_SAID = 300
 
 REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
+PACKAGES = {"libarchive": "libarchive-c", "smbclient": "smbprotocol"}
+"""Modules whose package has another name."""
+
 
 class DataError(UserError):
     """Data that cannot be used as configured. The message names the key, the value and a way to fix it."""
@@ -40,7 +43,8 @@ def reading(what: str, way_out: str = "") -> Iterator[None]:
         raise DataError(f"{what} is not UTF-8 text ({error})") from error
     except Exception as error:  # every library has its own error classes
         names = (cause.name for cause in _causes(error) if isinstance(cause, ModuleNotFoundError) and cause.name)
-        install = next((f"to read it, `pip install {name.partition('.')[0]}`" for name in names), "")
+        modules = (name.partition(".")[0] for name in names)
+        install = next((f"to read it, `pip install {PACKAGES.get(module, module)}`" for module in modules), "")
         ways = ", or ".join(way for way in (install, way_out) if way)
         advice = f". {ways[0].upper()}{ways[1:]}" if ways else ""
         raise Unreadable(f"{what} cannot be read ({reason(error)}){advice}") from error

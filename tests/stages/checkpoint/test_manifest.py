@@ -57,8 +57,8 @@ def test_what_is_no_checkpoint_is_named(checkpoint, tmp_path):
         ({"new": 1}, "cannot be read: new"),
         ({"model": {"hidden_size": 10**400}}, "cannot be read: a number in it is out of range"),
         ({"seal": None}, "seal is missing"),
-        ({"seal": None, "format_version": 1}, "format version 1; this growctl reads 2"),
-        ({"format_version": 3}, "format version 3; this growctl reads 2"),
+        ({"seal": None, "format_version": 1}, "format version 1; this growctl reads 3"),
+        ({"format_version": 4}, "format version 4; this growctl reads 3"),
     ],
     ids=str,
 )

@@ -17,7 +17,7 @@ from pyarrow import parquet
 from pydantic import ValidationError
 
 from stages.corpus import corpus, records
-from stages.corpus.corpus import content_hash, is_validation, open_corpus
+from stages.corpus.corpus import content_hash, is_validation, measure_text, open_corpus
 from stages.corpus.files import NOT_STDLIB
 from stages.data.errors import DataError
 from stages.data.spec import SPLITS, DataSpec
@@ -316,3 +316,12 @@ def test_a_size_for_an_existing_tokenizer_and_values_out_of_range_are_rejected()
     ):
         with pytest.raises(ValidationError, match=next(iter(values))):
             DataSpec.model_validate({"source": "x", **values})
+
+
+def test_a_measure_reads_so_much_of_many_files_and_says_what_share_that_is(tmp_path: Path, monkeypatch) -> None:
+    for number in range(50):
+        (tmp_path / f"{number}.txt").write_text(f"{number} " * 100)
+    monkeypatch.setattr(corpus, "MEASURED_CHARACTERS", 5000)
+    size = measure_text(DataSpec(source=str(tmp_path), validation_fraction=0.2))
+    assert len(size.documents) < 20
+    assert size.share == pytest.approx(len(size.documents) / 50, rel=0.3)

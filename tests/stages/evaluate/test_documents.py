@@ -33,7 +33,7 @@ def test_each_file_is_a_document_with_the_end_of_text_after_it(tmp_path: Path):
     ("name", "content"),
     [
         ("two.jsonl", b'{"text": "the"}\n{"text": "hen"}\n'),
-        ("two.jsonl.gz", gzip.compress(b'{"text": "the"}\n{"text": "hen"}\n')),
+        ("two.jsonl.gz", gzip.compress(b'{"text": "the"}\n{"text": "hen"}\n', mtime=0)),
         ("marked.jsonl", '\ufeff{"text": "\ufeffthe"}\n{"text": "hen"}\n'.encode()),
         ("nan.jsonl", b'{"text": "the", "score": NaN}\n{"score": -Infinity, "text": "hen"}\n'),
     ],
