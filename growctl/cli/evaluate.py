@@ -207,8 +207,8 @@ def inspect(
 
     if text and data is not None:
         raise unusable(f"--text {text[0]} and --data {data}: give one of them")
-    if picture is not None and picture.exists():
-        raise unusable(f"--picture {picture}: exists already; give another name")
+    if picture is not None and (picture.exists() or not picture.absolute().parent.is_dir()):
+        raise unusable(f"--picture {picture}: must be a new file in a folder that exists")
     named = [(reference, find_checkpoint(reference, runs_dir, tell)) for reference in checkpoints]
     dataset = None if text else dataset_of(named[0][1], data, runs_dir)
     document = inspect_checkpoints(

@@ -5,7 +5,7 @@ docs/schedules.md has each rule with its source.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import mul
 from typing import Annotated
@@ -154,9 +154,10 @@ class Draft:
 def make_draft(wish: Wish, devices: int = 1) -> Draft:
     """Follows the rules from a wish to a draft whose batch `devices` can share. Raises UserError."""
     total = round(OPTIMAL_TOKENS * wish.params) if wish.tokens is None else wish.tokens
-    names = [wish.data] if wish.data is not None else BY_SIZE
-    sources = (source for source in map(text_source, names) if BUDGETS[-1] * total <= source.lasts)
-    drafts = (_sized(wish, source, total, devices) for source in sources)
+    # A text that the user names is taken however often it is read: `plan` warns of it.
+    named = wish.data is not None and [replace(text_source(wish.data), lasts=math.inf)]
+    sources = named or map(text_source, BY_SIZE)
+    drafts = (_sized(wish, source, total, devices) for source in sources if BUDGETS[-1] * total <= source.lasts)
     draft = next(draft for draft in drafts if draft.most_tokens <= draft.source.lasts)
     if draft.num_steps < FEWEST_STEPS or min(draft.train_tokens) < draft.batch_tokens:
         optimal = short_count(OPTIMAL_TOKENS * wish.params)

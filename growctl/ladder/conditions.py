@@ -144,7 +144,7 @@ def _shared_steps(*two: tuple["Schedule", "StagePlan"]) -> int:
 
 def _updates(schedule: "Schedule", plan: "StagePlan") -> list[Any]:
     """What determines the updates of a stage, except the model that it starts from and how long it lasts."""
-    from growctl.ladder.stage_plans import stage_weights
+    from growctl.ladder.stage_plans import slope_trigger, stage_weights
     from growctl.schedule.blocks import longest_context
 
     rate, start = plan.learning_rate, None if plan.index else schedule.base and schedule.base.manifest
@@ -154,7 +154,10 @@ def _updates(schedule: "Schedule", plan: "StagePlan") -> list[Any]:
         (rate.shape, rate.peak, rate.warmup_steps, rate.first_step, rate.scale),
         (plan.generations, plan.ramp_steps, plan.anneal_steps, schedule.optimizer, schedule.training.precision),
         (schedule.data.in_one_spelling().model_dump(exclude=SAME_SAMPLES), stage_weights(schedule, plan.index)),
-        schedule.anomalies.model_dump(exclude={"most"}),
+        (schedule.anomalies.model_dump(exclude={"most"}), slope_trigger(schedule, plan)),
+        (schedule.training.log_every, schedule.checkpoint.every, schedule.evaluation.every)
+        if schedule.anomalies.spikes != "ignore"
+        else None,  # where they decide what is a spike
     ]
 
 

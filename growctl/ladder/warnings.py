@@ -115,9 +115,11 @@ def _speeds(plan: Plan, runs_dir: Path) -> Iterator[tuple[str, int, float]]:
     from growctl.ledger.entries import Cost
     from growctl.ledger.ledger import Ledger
 
-    gpus = {gpu.name for gpu in gpus_here(plan.schedule.launch.environment)} if plan.devices.type == "cuda" else set()
-    names, numbers = gpus or {cpu_name()}, {stage.num_devices for stage in plan.stages}
-    for run in RunsPaths(runs_dir).runs_with_ledgers():
+    gpus = gpus_here(plan.schedule.launch.environment) if plan.devices.type == "cuda" else ()
+    names = {cpu_name()} if plan.devices.type == "cpu" else {gpu.name for gpu in gpus}
+    numbers = {stage.num_devices for stage in plan.stages}
+    here = (run for run in RunsPaths(runs_dir).runs_with_ledgers() if not run.imported.exists())
+    for run in here:
         with suppress(UserError, OSError), Ledger(run.ledger, read_only=True) as ledger:
             for stage in ledger.stages():
                 rows = [row for row in ledger.work(stage.name) if row.paid_by is None and row.device in names]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from growctl.ladder.conditions import SAME_SAMPLES
+from growctl.ladder.conditions import SAME_SAMPLES, earlier_runs, reused_steps
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import stage_checkpoint_bytes
 from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run
@@ -228,12 +228,26 @@ def schedule_yaml(schedule: Schedule) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(schedule.model_dump(mode="json")))
 
 
-def check_time(requests: Sequence[RunRequest], runs_dir: Path, devices: Devices, last: int | None = None) -> None:
-    """Raises RunError if `requests`, up to their stage with the index `last`, would train for decades on CPUs."""
-    left = [plan for request in requests for plan in left_to_train(request.schedule, runs_dir / request.name)]
-    flops = sum(plan.flops.total for plan in left if last is None or plan.index <= last)
-    if requests and (slow := too_slow(requests[0].name, flops, requests[0].schedule, devices)):
-        raise RunError(slow)
+def check_time(
+    requests: Sequence[RunRequest],
+    runs_dir: Path,
+    devices: Devices,
+    sources: Sequence[Path] = (),
+    last: int | None = None,
+) -> None:
+    """Raises RunError if one of `requests`, up to its stage with the index `last`, would train for decades on CPUs.
+
+    What it can take over from runs in the directories `sources` takes no time.
+    """
+    for request in requests:
+        left = left_to_train(request.schedule, runs_dir / request.name)
+        flops = [0.0 if last is not None and plan.index > last else plan.flops.total for plan in left]
+        if too_slow(request.name, sum(flops), request.schedule, devices):
+            earlier = [run for source in sources for run in earlier_runs(source)]
+            taken = reused_steps(request.schedule, left, earlier)
+            new = (each * (1 - steps / plan.num_steps) for each, steps, plan in zip(flops, taken, left, strict=True))
+            if slow := too_slow(request.name, sum(new), request.schedule, devices):
+                raise RunError(slow)
 
 
 def check_space(

@@ -39,7 +39,7 @@ def run(request: LadderRequest, screen: Screen, only: str | None = None, last_st
     machines = machines_of(request.ladder.schedule)
     asked = [part for part in request.checked(machines) if only in (None, part.name)]
     last_stage = last_stage if only else request.last_stage
-    check_time(asked, request.runs_dir, machines.on_each, last_stage)
+    check_time(asked, request.runs_dir, machines.on_each, request.sources, last_stage)
     check_space(asked, request.runs_dir, machines.on_each, last_stage)
     machines.check(request.runs_dir)
     request = _documents_counted(request, screen)

@@ -35,6 +35,11 @@ def test_the_default_is_the_smallest_shipped_text_that_no_run_reads_more_than_fo
     assert make_draft(Wish(params=params, tokens=round(tokens))).source == text_source(choice)
 
 
+def test_a_text_that_is_named_is_taken_however_often_it_is_read() -> None:
+    draft = make_draft(Wish(params=124_000_000, tokens=10**9, data="python-stdlib"))
+    assert draft.source.source == "python-stdlib"
+
+
 def test_a_shipped_text_keeps_its_comments_and_its_tokenizer_at_published_widths() -> None:
     block = text_source("pile").block(PUBLISHED)
     assert block.startswith("# The Pile without its copyrighted parts")

@@ -62,6 +62,7 @@ def test_controls_that_grow_take_over_the_ladders_first_stage() -> None:
         {"learning_rate": {"peak": 1e-3, "warmup_steps": 6}},
         {"learning_rate": {"peak": 1e-3, "warmup_steps": 5, "shape": "cosine"}},
         {"optimizer": {"epsilon": 1e-6}},
+        {"growth": {"when": "slope", "slope": 1e-12}},
     ],
 )
 def test_other_training_shares_nothing(
@@ -136,3 +137,11 @@ def test_a_ladder_for_gpus_on_cpus_is_told_the_years_first(tmp_path: Path) -> No
     assert "free" not in err, "the disk comes after"
     with pytest.raises(RunError, match="train it on GPUs"):
         check_time([RunRequest("pile_1.4b", schedule, "pile_1.4b")], tmp_path, cpu)
+
+
+def test_what_a_run_takes_over_takes_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule, cpu = load_schedule("pile_1.4b"), Devices(2, "cpu", fast_bf16=False)
+    plans = plan_run(schedule)
+    copy = Trained(schedule, plans, [[plan.num_steps] for plan in plans])
+    monkeypatch.setattr("growctl.run.requests.earlier_runs", lambda _: [copy])
+    check_time([RunRequest("copy", schedule, "pile_1.4b")], tmp_path, cpu, [tmp_path])
