@@ -110,8 +110,8 @@ def test_a_preparation_killed_ten_times_ends_in_the_same_dataset(folder: Path, t
 def test_two_processes_at_once_prepare_one_dataset(folder: Path, tmp_path: Path) -> None:
     body = """
         def together(message, fraction):
-            logs = log.with_name("first"), log.with_name("second")
-            while message == "tokenising" and not all(path.exists() for path in logs):
+            other = log.with_name("second" if log.name == "first" else "first")
+            while message == "tokenising" and not (other.exists() and "waiting for" in other.read_text()):
                 time.sleep(0.01)
         print(prepare(spec, datasets, progress=Progress(log, together)))
     """
