@@ -27,40 +27,27 @@ main()
 SAID = "growctl: this is a bug in growctl: ValueError: zip() argument 2 is longer than argument 1. The traceback is in "
 
 
-def run_broken_command(runs_dir: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", BROKEN_COMMAND, str(runs_dir)],
-        env={name: value for name, value in os.environ.items() if name != "GROWCTL_DEBUG"}
-        | {"GROWCTL_RUNS_DIR": str(runs_dir)}
-        | environment,
+def test_an_internal_error_is_one_line_and_a_file_with_the_traceback_in_the_runs_directory(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-c", BROKEN_COMMAND, str(tmp_path)],
+        env=os.environ | {"GROWCTL_RUNS_DIR": str(tmp_path), "GROWCTL_DEBUG": ""},
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def test_an_internal_error_is_one_line_and_a_file_with_the_traceback_in_the_runs_directory(tmp_path):
-    result = run_broken_command(tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     [line] = result.stderr.splitlines()
-    assert line.startswith(SAID)
     [file] = (tmp_path / ".bugs").iterdir()
-    assert f"The traceback is in {file};" in line
+    assert line.startswith(f"{SAID}{file};")
     report = file.read_text()
-    assert "Traceback (most recent call last)" in report
-    assert "find_status" in report
-    assert f"command: growctl status --runs-dir {tmp_path}" in report
-    assert "python: 3." in report
-
-
-def test_with_growctl_debug_the_traceback_of_an_internal_error_is_printed_too(tmp_path):
-    result = run_broken_command(tmp_path, GROWCTL_DEBUG="1")
-    assert result.returncode == 1
-    *trace, line = result.stderr.splitlines()
-    assert trace[0] == "Traceback (most recent call last):"
-    assert line.startswith(SAID)
-    assert list((tmp_path / ".bugs").iterdir())
+    for part in (
+        "Traceback (most recent call last)",
+        "find_status",
+        f"command: growctl status --runs-dir {tmp_path}",
+        "python: 3.",
+    ):
+        assert part in report
 
 
 @pytest.fixture
@@ -96,9 +83,12 @@ def test_an_unwritable_runs_directory_moves_the_traceback_to_the_temporary_direc
 
 def test_a_bug_is_reported_even_if_another_package_shadows_stages(tmp_path, temporary, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "growctl.runs_dir", None)
+    monkeypatch.setenv("GROWCTL_DEBUG", "1")
     report_bug(raised(KeyError("what")), tmp_path)
     [report] = temporary.iterdir()
-    assert f"The traceback is in {report};" in capsys.readouterr().err
+    *trace, line = capsys.readouterr().err.splitlines()
+    assert f"The traceback is in {report};" in line
+    assert trace[0] == "Traceback (most recent call last):"
 
 
 def test_a_bug_is_reported_even_if_no_file_can_be_written(tmp_path, monkeypatch, capsys):
@@ -107,16 +97,19 @@ def test_a_bug_is_reported_even_if_no_file_can_be_written(tmp_path, monkeypatch,
     assert "KeyError: 'what'. The traceback could not be written" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("message", ["exit status 1.", "exit status 1"])
-def test_the_line_for_the_user_has_one_full_stop_after_the_error(tmp_path, capsys, message):
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("exit status 1", "exit status 1. The traceback is in"),
+        ("exit status 1.", "exit status 1. The traceback is in"),
+        ("first\nsecond \x1b[31m" + "x" * 5000 + "\ud800", "first second "),
+    ],
+    ids=["sentence", "full stop", "long"],
+)
+def test_the_line_for_the_user_is_one_short_line_whatever_the_error_says(tmp_path, capsys, message, shown):
     report_bug(raised(RuntimeError(message)), tmp_path)
-    assert "this is a bug in growctl: RuntimeError: exit status 1. The traceback is in" in capsys.readouterr().err
-
-
-def test_the_line_for_the_user_is_one_short_line_whatever_the_error_says(tmp_path, capsys):
-    report_bug(raised(ValueError("first\nsecond \x1b[31m" + "x" * 5000 + "\ud800")), tmp_path)
     [line] = capsys.readouterr().err.splitlines()
-    assert "ValueError: first second" in line
+    assert f"this is a bug in growctl: RuntimeError: {shown}" in line
     assert len(line) < 600
     assert "\x1b" not in line
 

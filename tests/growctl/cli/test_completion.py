@@ -1,63 +1,45 @@
 """What a shell completes, as bash asks for it, and the version."""
 
-import os
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from tests.workers import REPOSITORY
+from growctl.cli.app import app
 
-AS_INSTALLED = "import sys; sys.argv[0] = 'growctl'; from growctl.cli.app import main; main()"
-
-
-def growctl(folder: Path, *arguments: str, **variables: str) -> str:
-    """The output of growctl, started in `folder` as the console script starts it."""
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)} | variables
-    if "GROWCTL_RUNS_DIR" not in variables:
-        environment.pop("GROWCTL_RUNS_DIR", None)
-    command = [sys.executable, "-c", AS_INSTALLED, *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
+RUNS = ("runs/tiny", "runs/tiny-control-best-scratch", "runs/other", "elsewhere/tiger")
 
 
-def completed(folder: Path, line: str, **variables: str) -> list[str]:
-    """What bash offers for the last word of a command line."""
-    words = line.split(" ")
-    position = str(len(words) - 1)
-    return growctl(folder, _GROWCTL_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=position, **variables).split()
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    for runs, names in (("runs", ("tiny", "tiny-control-best-scratch", "other")), ("elsewhere", ("tiger",))):
-        for name in names:
-            (tmp_path / runs / name / "stages/0-small").mkdir(parents=True)
-            (tmp_path / runs / name / "schedule.yaml").touch()
+@pytest.fixture(autouse=True)
+def in_a_folder_with_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GROWCTL_RUNS_DIR", raising=False)
+    for run in RUNS:
+        (tmp_path / run).mkdir(parents=True)
+        (tmp_path / run / "schedule.yaml").touch()
     (tmp_path / "runs/.datasets").mkdir()
-    return tmp_path
 
 
-def test_the_version_is_printed(tmp_path):
-    assert growctl(tmp_path, "--version") == f"growctl {version('growctl')}\n"
+def growctl(*arguments: str, **variables: str) -> str:
+    return CliRunner().invoke(app, arguments, env=variables, prog_name="growctl").stdout
 
 
-@pytest.mark.parametrize("command", ["status", "report", "show", "expand", "verify"])
-def test_the_names_of_runs_are_completed(folder, command):
-    assert completed(folder, f"growctl {command} ti") == ["tiny", "tiny-control-best-scratch"]
+def test_the_version_is_printed() -> None:
+    assert growctl("--version") == f"growctl {version('growctl')}\n"
 
 
-def test_runs_come_from_the_runs_directory_that_the_command_line_or_the_environment_names(folder):
-    assert completed(folder, "growctl show --runs-dir elsewhere ti") == ["tiger"]
-    assert completed(folder, "growctl show ti", GROWCTL_RUNS_DIR="elsewhere") == ["tiger"]
-    assert completed(folder, "growctl show --runs-dir nowhere ti") == []
-
-
-def test_shipped_schedules_are_completed(folder):
-    assert completed(folder, "growctl run quick") == ["quickstart"]
-
-
-def test_a_script_for_the_shell_is_printed(tmp_path):
-    script = growctl(tmp_path, "--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
-    assert "_GROWCTL_COMPLETE=complete_bash" in script
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        *((f"{command} ti", "tiny tiny-control-best-scratch") for command in ("status", "report", "show", "verify")),
+        ("show --runs-dir elsewhere ti", "tiger"),
+        ("show --runs-dir nowhere ti", ""),
+        ("run quick", "quickstart"),
+    ],
+)
+def test_names_of_runs_and_of_shipped_schedules_are_completed(line: str, offered: str) -> None:
+    asked = {"COMP_WORDS": f"growctl {line}", "COMP_CWORD": str(line.count(" ") + 1)}
+    assert growctl(_GROWCTL_COMPLETE="complete_bash", **asked).split() == offered.split()
+    if "--runs-dir" not in line and offered.startswith("tiny"):
+        assert growctl(_GROWCTL_COMPLETE="complete_bash", GROWCTL_RUNS_DIR="elsewhere", **asked).split() == ["tiger"]

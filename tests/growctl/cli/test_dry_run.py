@@ -11,7 +11,7 @@ from growctl.launch.hostfile import hostfile_machines
 from growctl.launch.resolve import machines_of
 from growctl.run.requests import LadderRequest
 from growctl.run.slurm_jobs import plan_jobs
-from tests.growctl.runs import CONTROL, SCHEDULE, run, write_schedule
+from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
 
 SLURM = (
     *("launch.cluster=slurm", "launch.nodes=[1,2]", "launch.devices=4", "training.batch_size=64"),
@@ -37,25 +37,20 @@ def dry_run(folder: Path, *overrides: str, controls: bool = True) -> tuple[str, 
 
 def test_the_command_prints_and_writes_nothing(tmp_path):
     schedule = write_schedule(tmp_path)
-    out, err = run("run", schedule, "--dry-run", "--runs-dir", tmp_path / "runs")
+    out, err = run_here("run", schedule, "--dry-run", "--runs-dir", tmp_path / "runs")
     assert err == ""
     assert f"stages.train.worker {tmp_path}/runs/tiny/stages/1-large/spec.json" in out
     assert files(tmp_path) == {schedule}
 
 
-def test_controls_are_shown_unless_they_are_left_out(tmp_path):
-    text, _ = dry_run(tmp_path)
-    assert text.count("growctl.launch.start_ranks") == 4
-    assert "# tiny-control-transformer-scratch-0.5x: control (transformer-scratch)" in text
-    text, _ = dry_run(tmp_path, controls=False)
-    assert text.count("growctl.launch.start_ranks") == 2
-
-
-def test_the_dry_run_shows_what_auto_devices_resolve_to(tmp_path, monkeypatch):
+def test_controls_are_shown_unless_they_are_left_out_with_the_ranks_that_auto_devices_give(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     text, _ = dry_run(tmp_path, "launch.devices=auto")
+    assert text.count("growctl.launch.start_ranks") == 4
     assert "## stage small: 2 ranks" in text
+    assert "# tiny-control-transformer-scratch-0.5x: control (transformer-scratch)" in text
+    assert dry_run(tmp_path, controls=False)[0].count("growctl.launch.start_ranks") == 2
 
 
 def test_with_a_hostfile_it_prints_the_exact_launch_and_what_this_machine_lacks(tmp_path, monkeypatch):

@@ -34,26 +34,14 @@ def test_an_import_names_padding_and_prints_one_json_document_with_text(tmp_path
     assert (told["path"], told["text"]["tokenizer_vocab_size"]) == (str(tmp_path / "again"), 261)
 
 
-def test_an_import_can_be_shown_verified_and_expanded(checkpoint, tmp_path):
-    out, _ = run_here("show", checkpoint)
-    assert "import 12.7k parameters" in " ".join(out.split())
-    out, _ = run_here("verify", "--integrity", checkpoint)
-    assert "imported: OK" in out
+def test_an_import_can_be_shown_verified_expanded_and_trained_by_a_run_that_grows_it(checkpoint, tmp_path):
+    assert "import 12.7k parameters" in " ".join(run_here("show", checkpoint)[0].split())
+    assert "imported: OK" in run_here("verify", "--integrity", checkpoint)[0]
     out, _ = run_here("expand", checkpoint, "--add-tokens", 2, "--output", tmp_path / "grown")
     assert "the function is unchanged" in out
-
-
-def test_a_run_can_start_from_an_import_and_grow_it(checkpoint, tmp_path):
     first, second = plan_stages(load_started(tmp_path, f"start.checkpoint={checkpoint}"))
     assert first.model == published(300)
     assert second.model.newest_generation == 1
-
-
-def test_an_existing_output_is_refused_before_any_work(tmp_path):
-    (tmp_path / "there").mkdir()
-    arguments = ("nowhere.bin", "--config", "nowhere.yml", "--output", tmp_path / "there")
-    _, err = run_here("import", "official", *arguments, expect=2)
-    assert "there already exists; choose another directory with --output" in err
 
 
 def test_what_cannot_be_imported_is_one_line_and_exit_code_2(tmp_path):
@@ -63,20 +51,24 @@ def test_what_cannot_be_imported_is_one_line_and_exit_code_2(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("command", ["import", "export", "expand"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["import", "official", "nowhere.bin", "--config", "nowhere.yml", "--output"],
+        ["export", "CHECKPOINT", "--to", "huggingface"],
+        ["expand", "CHECKPOINT", "--add-tokens", 2, "--output"],
+    ],
+    ids=lambda command: command[0],
+)
 def test_an_output_that_cannot_be_created_is_refused_before_any_work(checkpoint, tmp_path, command):
+    (tmp_path / "there").mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
-    arguments = {
-        "import": ("import", "official", "nowhere.bin", "--config", "nowhere.yml", "--output"),
-        "export": ("export", checkpoint, "--to", "huggingface"),
-        "expand": ("expand", checkpoint, "--add-tokens", 2, "--output"),
-    }[command]
     for output, message in (
+        ("there", "there already exists; choose another directory"),
         ("file/new/one", f"file/new/one cannot be created, because {tmp_path}/file is not a directory; choose another"),
         ("link", "link already exists; choose another directory"),
         ("link/new", f"link/new cannot be created, because {tmp_path}/link is not a directory; choose another"),
     ):
-        _, err = run_here(*arguments, tmp_path / output, expect=2)
-        assert message in err
-        assert ".incomplete" not in err
+        words = [checkpoint if word == "CHECKPOINT" else word for word in command]
+        assert message in run_here(*words, tmp_path / output, expect=2)[1]

@@ -1,4 +1,4 @@
-"""Where `growctl expand` writes if nobody says, and that nothing mistakes it for a checkpoint of the stage."""
+"""`growctl expand` and `shrink`: which layers grow, where the growth goes, and that no run takes it for its own."""
 
 import json
 import os
@@ -17,15 +17,14 @@ from growctl.run.requests import RunRequest, remaining_bytes
 from growctl.runs.directory import steps_done
 from growctl.runs.stages import read_stage
 from growctl.runs.verify import find_targets
-from model.config import TokenformerConfig, tokenformer_config
 from model.errors import UserError
 from stages.checkpoint.directory import clear_stage, newest_checkpoint, prune
 from stages.checkpoint.disk_full import DiskFull
-from stages.checkpoint.manifest import manifest_hash, read_manifest
+from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
 from stages.stage_dir import StagePaths
 from tests.growctl.runs import wait_for
 from tests.growctl.schedules import BASE, parse
-from tests.stages.checkpoints import write_checkpoint
+from tests.stages.checkpoints import small_config, write_checkpoint
 from tests.workers import REPOSITORY
 
 RUN = Path("runs/quick")
@@ -40,26 +39,29 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_checkpoint(STAGE.final)
 
 
-def expand(*arguments: object, expect: int = 0) -> str:
-    result = CliRunner().invoke(app, ["expand", *map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == expect, result.output
-    return result.output
+def call(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return " ".join(result.output.split())
+
+
+def expand(*arguments: object) -> str:
+    return call("expand", *arguments)
+
+
+def grown(name: str) -> Manifest:
+    return read_manifest(STAGE.directory / name)
 
 
 @pytest.mark.parametrize("reference", ["quick", "quick/small", RUN, STAGE.directory, STAGE.final])
-def test_without_an_output_the_growth_is_beside_its_source_and_the_message_says_so(reference):
-    assert "runs/quick/stages/0-small/final+3: 2.45k -> 3.6k parameters" in expand(reference, "--add-tokens", 3)
-    grown = read_manifest(STAGE.directory / "final+3")
-    assert grown.lineage.parent == manifest_hash(STAGE.final)
-
-
-def test_a_second_growth_is_refused_before_anything_is_written():
-    expand("quick", "--add-tokens", 3)
+def test_without_an_output_the_growth_is_beside_its_source_and_is_never_replaced(reference):
+    said = expand(reference, "--add-tokens", 3)
+    assert "runs/quick/stages/0-small/final+3: 2.45k -> 3.6k parameters (+3 tokens in Q, K, V and O, +6 in" in said
+    assert grown("final+3").lineage.parent == manifest_hash(STAGE.final)
     before = manifest_hash(STAGE.directory / "final+3")
     with pytest.raises(ValueError, match=r"final\+3 already exists; choose another directory with --output"):
         expand("quick", "--add-tokens", 3, "--seed", 5)
     assert manifest_hash(STAGE.directory / "final+3") == before
-    expand("quick", "--add-tokens", 4)
 
 
 def test_missing_parents_of_the_output_are_created_and_removed_again_if_the_growth_fails(tmp_path, monkeypatch):
@@ -88,9 +90,9 @@ def test_the_growth_never_has_the_name_of_a_checkpoint_of_the_stage(name):
     source = STAGE.final.rename(STAGE.directory / name)
     expand(source, "--add-tokens", 3)
     known = {*STAGE.named_as_checkpoints(), *STAGE.conversions(), *STAGE.leftovers(), STAGE.initial, STAGE.final}
-    grown = [path for path in STAGE.directory.iterdir() if path != source]
-    assert [path.name.removeprefix("from_") for path in grown] == [f"{name}+3"]
-    assert not known & set(grown)
+    [growth] = [path for path in STAGE.directory.iterdir() if path != source]
+    assert growth.name.removeprefix("from_") == f"{name}+3"
+    assert growth not in known
 
 
 def test_the_run_neither_resumes_from_growths_nor_removes_or_counts_them():
@@ -145,66 +147,66 @@ def test_an_expand_that_was_killed_leaves_nothing_once_the_next_one_has_run():
     assert sorted(path.name for path in STAGE.directory.iterdir()) == ["final", "final+3", "final+4"]
 
 
+def test_tokens_are_added_to_the_layers_that_are_chosen():
+    expand("quick", "--add-tokens", 8, "--add-ffn-tokens", 3, "--layers", "1, 1-1", "--output", "grown")
+    before, after = (
+        [(block.query.num_tokens, block.ffn.num_tokens) for block in read_manifest(path).model.blocks]
+        for path in (STAGE.final, Path("grown"))
+    )
+    assert after == [before[0], (before[1][0] + 8, before[1][1] + 3)]
+
+
 def test_layers_are_added_between_the_others_and_taken_off_again():
     said = expand("quick", "--add-layers", 2, "--depth", "interleave", "--add-tokens", 3, "--seed", 5)
     assert "final+3+2-layers: 2.45k -> " in said
     assert "(2 new layers; +3 tokens in Q, K, V and O, " in said
     assert " in the FFN of every old layer); the function is unchanged" in said
-    grown = read_manifest(STAGE.directory / "final+3+2-layers")
-    before = read_manifest(STAGE.final)
-    assert grown.model.num_layers == before.model.num_layers + 2
-    assert grown.lineage.growth.policy.depth == "interleave"
-    smaller = ["shrink", str(STAGE.directory / "final+3+2-layers"), "--output", "smaller"]
-    assert not CliRunner().invoke(app, smaller, catch_exceptions=False).exit_code
-    assert read_manifest(Path("smaller")).model == before.model
+    growth = grown("final+3+2-layers")
+    assert growth.model.num_layers == grown("final").model.num_layers + 2
+    assert growth.lineage.growth.policy.depth == "interleave"
+    call("shrink", STAGE.directory / "final+3+2-layers", "--output", "smaller")
+    assert read_manifest(Path("smaller")).model == grown("final").model
 
 
 def test_new_layers_have_the_size_that_is_asked_for_and_the_document_says_where_they_are():
-    size = ["--layer-tokens", "5", "--layer-ffn-tokens", "7"]
-    document = json.loads(CliRunner().invoke(app, ["expand", "quick", "--add-layers", "1", *size, "--json"]).stdout)
-    grown = read_manifest(Path(document["path"])).model
-    assert isinstance(grown, TokenformerConfig)
+    size = ("--layer-tokens", 5, "--layer-ffn-tokens", 7)
+    document = json.loads(expand(STAGE.final, "--add-layers", 1, *size, "--json"))
     assert document["path"] == "runs/quick/stages/0-small/final+1-layers"
-    growth = document["lineage"]["growth"]
-    assert (growth["new_layers"], growth["new_layer_positions"]) == (1, [grown.num_layers - 1])
-    assert (grown.blocks[-1].query.num_tokens, grown.blocks[-1].ffn.num_tokens) == (5, 7)
+    model, growth = grown("final+1-layers").model, document["lineage"]["growth"]
+    assert (growth["new_layers"], growth["new_layer_positions"]) == (1, [model.num_layers - 1])
+    assert (model.blocks[-1].query.num_tokens, model.blocks[-1].ffn.num_tokens) == (5, 7)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers to 1 or more"),
-        (["--add-layers", 1, "--layer-tokens", 5], "are the size of new layers; give both, with --add-layers"),
-        (
-            ["--add-tokens", 1, "--layer-tokens", 5, "--layer-ffn-tokens", 5],
-            "are the size of new layers; give both, with --add-layers",
-        ),
-        (
-            ["--add-layers", 2, "--depth", "copy-stack"],
-            "depth 'copy-stack' changes the function; that needs allow_jump",
-        ),
-        (
-            ["--add-layers", 3, "--depth", "copy-stack", "--allow-jump"],
-            "needs as many new layers, or a multiple, as the model has: 2",
+        ("", "nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers to 1 or more"),
+        ("--add-layers 1 --layer-tokens 5", "are the size of new layers; give both, with --add-layers"),
+        ("--add-tokens 1 --layer-tokens 5 --layer-ffn-tokens 5", "are the size of new layers; give both"),
+        ("--add-layers 2 --depth copy-stack", "depth 'copy-stack' changes the function; that needs allow_jump"),
+        ("--add-layers 3 --depth copy-stack --allow-jump", "as many new layers, or a multiple, as the model has: 2"),
+        *(
+            (f"--add-tokens 8 --layers {layers}", f"--layers '{layers}'"[:200])
+            for layers in ("0,2", "1-2", "1-0", "0,", "\u0661", "0-" + "9" * 5000)
         ),
     ],
+    ids=lambda value: ascii(value[:40]),
 )
-def test_layers_that_cannot_be_added_give_one_message_and_nothing_is_written(arguments, problem):
-    with pytest.raises(UserError, match=problem):
-        expand("quick", *arguments)
+def test_what_cannot_be_added_gives_one_message_and_nothing_is_written(arguments, problem):
+    with pytest.raises(UserError) as raised:
+        expand("quick", *arguments.split())
+    assert problem in str(raised.value)
+    assert "--layers" not in arguments or "must be numbers and ranges below 2" in str(raised.value)
     assert sorted(path.name for path in STAGE.directory.iterdir()) == ["final"]
 
 
 def test_a_model_without_layers_gains_layers_but_no_tokens():
-    model = tokenformer_config(
-        num_layers=0, attention_tokens=1, ffn_tokens=1, vocab_size=31, hidden_size=16, num_heads=1
-    )
-    write_checkpoint(Path("empty"), model)
-    with pytest.raises(
-        UserError, match="the model has no layers that tokens could be added to; give --add-layers alone"
+    write_checkpoint(Path("empty"), small_config(num_layers=0))
+    for arguments, message in (
+        (("--add-tokens", 3), "has no layers that tokens could be added to; give --add-layers alone"),
+        (("--add-layers", 1), "--layer-tokens and --layer-ffn-tokens are missing"),
     ):
-        expand("empty", "--add-tokens", 3)
-    with pytest.raises(UserError, match="--layer-tokens and --layer-ffn-tokens are missing"):
-        expand("empty", "--add-layers", 1)
+        with pytest.raises(UserError, match=message):
+            expand("empty", *arguments)
     said = expand("empty", "--add-layers", 1, "--layer-tokens", 4, "--layer-ffn-tokens", 8)
     assert "(1 new layer with 4 tokens in Q, K, V and O, 8 in the FFN)" in said

@@ -1,7 +1,6 @@
 """`growctl export`: what it prints, what the model card takes from the run, and bad options."""
 
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 
@@ -44,15 +43,8 @@ def test_an_export_says_what_it_wrote_and_how_to_load_it(checkpoint, tmp_path):
 
 def test_an_export_as_json_lists_files_and_the_check(checkpoint, tmp_path):
     options = ("--dtype", "bfloat16", "--no-check", "--json")
-    out, _ = run_here("export", checkpoint, tmp_path / "out", "--to", "huggingface", *options)
-    told = json.loads(out)
-    assert (told["dtype"], told["context_length"]) == ("bfloat16", 32)
-    assert told["check"] == {
-        "transformers": None,
-        "largest_difference": None,
-        "allowed": None,
-        "not_checked": "--no-check",
-    }
+    told = json.loads(run_here("export", checkpoint, tmp_path / "out", "--to", "huggingface", *options)[0])
+    assert (told["dtype"], told["context_length"], told["check"]["not_checked"]) == ("bfloat16", 32, "--no-check")
     assert {"README.md", "config.json", "model.safetensors"} < told["files"].keys()
     assert all(path.stat().st_size == told["files"][path.name]["bytes"] for path in (tmp_path / "out").iterdir())
 
@@ -80,41 +72,26 @@ def test_the_model_card_tells_the_lineage_the_loss_and_the_verdict_of_the_run(tm
         assert f"\n{line}" in card
 
 
-def test_the_model_card_leaves_out_where_local_data_lies(tmp_path):
-    text = TextFacts(context_length=32, tokenizer_vocab_size=261, source="/home/me/clients/acme")
-    write_checkpoint(tmp_path / "checkpoint", text_config(), text=text)
+def test_a_tokenizer_and_a_context_length_can_be_given_and_the_card_does_not_say_where_local_data_lies(tmp_path):
+    source, out = "/home/me/clients/acme", tmp_path / "out"
+    write_checkpoint(tmp_path / "checkpoint", text_config(), text=TextFacts(source=source))
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    given = ("--tokenizer", tmp_path / "tokenizer.json")
-    run_here("export", tmp_path / "checkpoint", tmp_path / "out", "--to", "huggingface", *given)
-    card = (tmp_path / "out/README.md").read_text()
+    tokenizer = ("--tokenizer", tmp_path / "tokenizer.json")
+    export = partial(run_here, "export", tmp_path / "checkpoint", out, "--to", "huggingface")
+    assert "has no tokenizer; give one with --tokenizer FILE" in export(expect=UNUSABLE_INPUT)[1]
+    assert "give it with --context-length N" in export(*tokenizer, expect=UNUSABLE_INPUT)[1]
+    export(*tokenizer, "--context-length", 16)
+    settings = json.loads((out / "config.json").read_text())
+    assert (settings["max_position_embeddings"], settings["eos_token_id"]) == (16, 0)
+    card = (out / "README.md").read_text()
     assert "| source | acme |" in card
     assert "clients" not in card
 
 
-def test_a_checkpoint_without_a_tokenizer_that_fits_is_refused(tmp_path):
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
     write_checkpoint(tmp_path / "checkpoint")
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    refused = partial(
-        run_here, "export", tmp_path / "checkpoint", tmp_path / "out", "--to", "huggingface", expect=UNUSABLE_INPUT
-    )
-    assert "has no tokenizer; give one with --tokenizer FILE" in refused()[1]
-    assert "has 261 token ids, but the model of" in refused("--tokenizer", tmp_path / "tokenizer.json")[1]
+    words = (tmp_path / "checkpoint", tmp_path / "out", "--to", "huggingface")
+    _, said = run_here("export", *words, "--tokenizer", tmp_path / "tokenizer.json", expect=UNUSABLE_INPUT)
+    assert "has 261 token ids, but the model of" in said
     assert not (tmp_path / "out").exists()
-
-
-def test_a_tokenizer_and_a_context_length_can_be_given(tmp_path):
-    write_checkpoint(tmp_path / "checkpoint", text_config())
-    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    given = ("--tokenizer", tmp_path / "tokenizer.json")
-    arguments = ("export", tmp_path / "checkpoint", tmp_path / "out", "--to", "huggingface", *given)
-    assert "give it with --context-length N" in run_here(*arguments, expect=UNUSABLE_INPUT)[1]
-    run_here(*arguments, "--context-length", 16)
-    settings = json.loads((tmp_path / "out/config.json").read_text())
-    assert (settings["max_position_embeddings"], settings["eos_token_id"]) == (16, 0)
-
-
-def test_an_existing_directory_is_refused_before_the_checkpoint_is_read(checkpoint, tmp_path):
-    shutil.rmtree(checkpoint / "parameters")
-    (tmp_path / "out").mkdir()
-    _, err = run_here("export", checkpoint, tmp_path / "out", "--to", "huggingface", expect=UNUSABLE_INPUT)
-    assert "out already exists" in err

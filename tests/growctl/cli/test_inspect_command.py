@@ -2,19 +2,14 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import typer
-from typer.testing import CliRunner
 
-from growctl.cli.app import app
 from growctl.evaluate import inspection
 from model.config import PATTENTIONS, TransformerConfig
-from model.errors import Failure, UserError
 from tests.growctl.runs import run_here
 from tests.pretrained import text_config, write_pretrained
 from tests.stages.grow.test_compare import alter, prepare_text, rewrite, write_trained
@@ -22,191 +17,134 @@ from tests.stages.grow.test_compare import alter, prepare_text, rewrite, write_t
 WORDS = "the <b>cat</b> in the $hat$ ate the rest of it \x1b[31m then & there "
 FEW = ("--sequences", "4", "--context", "12", "--batch-size", "2")
 TRANSFORMER = TransformerConfig(vocab_size=261, hidden_size=16, num_heads=1, num_layers=2, ffn_size=32)
+FUNCTIONS = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
+TRANSFORMER_LAYERS = ("attention_input", "projection", "ffn_input", "ffn_output")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with checkpoints of every kind and a text."""
+    """A folder with checkpoints of every kind, some that do not fit together, and texts."""
     folder = tmp_path_factory.mktemp("inspect")
-    for function in ("l2_norm_gelu", "gelu_l2_norm", "softmax"):
+    for function in FUNCTIONS:
         write_pretrained(folder / function, text_config(score_function=function))
     write_pretrained(folder / "transformer", TRANSFORMER)
+    write_pretrained(folder / "wider", text_config(300))
+    for name, sha256 in (("other", "f" * 64), ("unknown", None)):
+        write_pretrained(folder / name)
+        rewrite(folder / name, tokenizer_sha256=sha256)
+    for name, change in (
+        ("dead", lambda value: value.index_fill(0, torch.tensor([3, 4]), 0)),
+        ("diverged", lambda value: value * torch.nan),
+    ):
+        shutil.copytree(folder / "l2_norm_gelu", folder / name)
+        alter(folder / name, "blocks.1.ffn.value_tokens.0", change)
+    (folder / "short.txt").write_text("abc")
     (folder / "text.txt").write_text(WORDS * 20)
+    (folder / "texts").mkdir()
+    for name in ("a", "b"):
+        (folder / f"texts/{name}.jsonl").write_text(json.dumps({"text": WORDS}) + "\n")
     return folder
 
 
-@pytest.fixture(scope="module")
-def document(place: Path) -> dict[str, Any]:
-    """What --json prints for all of them."""
-    names = ("l2_norm_gelu", "gelu_l2_norm", "softmax", "transformer")
-    out, err = run_here("inspect", *(place / name for name in names), "--text", place / "text.txt", *FEW, "--json")
+def inspect(folder: Path, *arguments: object, expect: int = 0) -> tuple[str, str]:
+    return run_here("inspect", *FEW, *arguments, expect=expect, columns=80, cwd=folder)
+
+
+def document(folder: Path, *arguments: object) -> Any:
+    """What --json prints, as strict JSON."""
+    out, err = inspect(folder, *arguments, "--json")
     assert err == ""
     return json.loads(out, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))
 
 
-def test_every_checkpoint_is_measured(place, document):
-    functions = ["l2_norm_gelu", "gelu_l2_norm", "softmax", None]
-    assert [model["score_function"] for model in document["models"]] == functions
-    assert document["text"] == {
-        "source": str(place / "text.txt"),
-        "num_sequences": 4,
-        "context": 12,
-        "batch_size": 2,
-    }
-    for model in document["models"]:
+def test_every_checkpoint_is_measured_on_all_texts_as_if_they_were_one(place):
+    told = document(place, *FUNCTIONS, "transformer", "--text", "texts", "--text", "text.txt")
+    assert [model["score_function"] for model in told["models"]] == [*FUNCTIONS, None]
+    assert told["text"] == {"source": "texts, text.txt", "num_sequences": 4, "context": 12, "batch_size": 2}
+    for model in told["models"]:
         layers = [(layer["block"], layer["name"]) for layer in model["layers"]]
-        names = PATTENTIONS if model["score_function"] else ("attention_input", "projection", "ffn_input", "ffn_output")
-        assert layers == [(b, name) for b in (0, 1) for name in names]
+        names = PATTENTIONS if model["score_function"] else TRANSFORMER_LAYERS
+        assert layers == [(block, name) for block in (0, 1) for name in names]
         assert model["gradient"]["mean"] > 0
         assert all((layer["scores"] is None) == (model["score_function"] is None) for layer in model["layers"])
 
 
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: Path) -> Callable[..., str]:
-    """Runs `growctl inspect` in an empty folder on 80 columns; returns what it printed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("GROWCTL_RUNS_DIR", raising=False)
-
-    def invoke(*arguments: object) -> str:
-        result = CliRunner().invoke(app, [str(argument) for argument in ("inspect", *FEW, *arguments)])
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    return invoke
-
-
-def test_the_table_fits_80_columns_and_states_what_may_be_compared(place, call):
-    out = call(place / "softmax", place / "transformer", "--text", place / "text.txt")
-    lines = [line for line in out.splitlines() if str(place) not in line]
-    assert max(map(len, lines)) <= 80
-    words = " ".join(out.split())
-    assert words.index("has the lowest of 2 losses") < words.index("4 windows of 12 tokens")
-    for sentence in (
-        "4 windows of 12 tokens, in 2 batches of 2",
-        "Compare checkpoints that ran the same schedule but for the score function.",
-        "Use by generation",
-    ):
-        assert sentence in words
-
-
-def test_dead_tokens_are_counted(place, call, tmp_path):
-    shutil.copytree(place / "l2_norm_gelu", tmp_path / "dead")
-    alter(tmp_path / "dead", "blocks.1.ffn.value_tokens.0", lambda value: value.index_fill(0, torch.tensor([3, 4]), 0))
-    words = " ".join(call("dead", "--text", place / "text.txt").split())
-    assert "2 dead parameter tokens" in words
-    assert "no dead parameter tokens" in call(place / "l2_norm_gelu", "--text", place / "text.txt")
-
-
-def test_a_transformer_is_measured_without_scores_and_tokens(place, call):
-    words = " ".join(call(place / "transformer", "--text", place / "text.txt").split())
-    assert "transformer, every layer" in words
-    for absent in ("dead", "effective", "generation tokens"):
-        assert absent not in words
-
-
-def test_the_text_is_the_validation_data_with_its_tokenizer_unless_a_file_is_given(call, tmp_path):
-    dataset = prepare_text(tmp_path / "runs/.datasets")
-    checkpoint = write_trained(tmp_path / "runs/final", dataset)
-    told = json.loads(call(checkpoint, "--json"))
-    assert told["text"]["source"] == f"the validation split of {dataset.name}"
-    assert json.loads(call(checkpoint, "--data", dataset, "--json")) == told
-
-
-def test_the_loss_is_that_of_eval_without_padding_rows_of_the_embedding(call, tmp_path):
-    dataset = prepare_text(tmp_path / "runs/.datasets")
-    padded = write_trained(tmp_path / "runs/final", dataset, text_config(320))
-    tokenizer = ("--tokenizer", dataset / "tokenizer.json")
-    inspected = json.loads(call(padded, *tokenizer, "--json"))
-    settings = ("--split", "validation", "--sequences", 4, "--context", 12)
-    out, _ = run_here("eval", padded, *settings, *tokenizer, "--json")
-    evaluated = json.loads(out)
-    assert evaluated["padding_rows"] == 20
-    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["scores"][0]["value"], abs=1e-5)
-
-
-def test_a_changed_tokenizer_of_the_dataset_is_rejected(place, call, tmp_path):
-    dataset = prepare_text(tmp_path / "runs/.datasets")
-    checkpoint = write_trained(tmp_path / "runs/final", dataset)
-    shutil.copy(place / "softmax/tokenizer.json", dataset / "tokenizer.json")
-    with pytest.raises(UserError, match=r"is damaged: its tokenizer\.json is missing or changed"):
-        call(checkpoint, "--data", dataset)
-
-
-@pytest.mark.parametrize("command", [("inspect",), ("eval", "--split", "validation")], ids=lambda command: command[0])
-def test_a_tokenizer_with_fewer_ids_than_the_dataset_is_rejected(place, tmp_path, command):
-    dataset = prepare_text(tmp_path / ".datasets")
-    checkpoint = write_trained(tmp_path / "final", dataset)
-    arguments = [*command, checkpoint, "--context", 12, "--tokenizer", place / "softmax/tokenizer.json"]
-    with pytest.raises(UserError, match=rf"{dataset.name} has 300 token ids, but the tokenizer .* has only 261; give"):
-        typer.main.get_command(app).main([str(argument) for argument in arguments], standalone_mode=False)
-
-
-def test_the_picture_is_a_png(place, call, tmp_path):
-    call(place / "softmax", place / "transformer", "--text", place / "text.txt", "--picture", "seen.png")
+def test_the_table_fits_80_columns_states_what_may_be_compared_and_has_a_picture(place, tmp_path):
+    out, _ = inspect(place, "softmax", "transformer", "--text", "text.txt", "--picture", tmp_path / "seen.png")
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_an_unusable_picture_is_reported_before_anything_is_measured(place, call, monkeypatch):
-    monkeypatch.setattr(inspection, "inspect_checkpoints", lambda *_: pytest.fail("it measured"))
-    with pytest.raises(UserError, match="--picture"):
-        call(place / "softmax", "--text", place / "text.txt", "--picture", place / "text.txt")
+    assert max(map(len, out.splitlines())) <= 80
+    words = " ".join(out.split())
+    assert words.index("has the lowest of 2 losses") < words.index("4 windows of 12 tokens, in 2 batches of 2")
+    assert "Compare checkpoints that ran the same schedule but for the score function." in words
+    assert "Use by generation" in words
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("checkpoint", "said", "unsaid"),
     [
-        (["l2_norm_gelu"], "there is no dataset"),
-        (["l2_norm_gelu", "--text", "nowhere.txt"], r"--text nowhere\.txt: there is no such file"),
-        (["l2_norm_gelu", "--text", "text.txt", "--data", "d"], "give one of them"),
-        (
-            ["l2_norm_gelu", "--text", "short.txt"],
-            "short.txt: the text has 4 tokens, but one window of --context 12 needs 13",
-        ),
-        (["l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
-        (["unknown", "l2_norm_gelu", "other", "--text", "text.txt"], "other has another tokenizer than l2_norm_gelu"),
-        (["l2_norm_gelu", "wider", "--text", "text.txt"], "wider has another vocabulary than l2_norm_gelu"),
-        (["nowhere", "--text", "text.txt"], "nowhere is neither a path nor a run"),
-        (["l2_norm_gelu", "--text", "text.txt", "--device", "tpu"], "--device 'tpu'"),
+        ("dead", ["2 dead parameter tokens"], ["no dead"]),
+        ("l2_norm_gelu", ["no dead parameter tokens"], []),
+        ("transformer", ["transformer, every layer"], ["dead", "effective", "generation tokens"]),
     ],
 )
-def test_unusable_input_gives_one_message_and_writes_nothing(place, monkeypatch, call, arguments, message):
-    monkeypatch.chdir(place)
-    (place / "short.txt").write_text("abc")
-    if "other" in arguments and not (place / "other").exists():
-        write_pretrained(place / "other")
-        rewrite(place / "other", tokenizer_sha256="f" * 64)
-    if "unknown" in arguments and not (place / "unknown").exists():
-        write_pretrained(place / "unknown")
-        rewrite(place / "unknown", tokenizer_sha256=None)
-    if "wider" in arguments and not (place / "wider").exists():
-        write_pretrained(place / "wider", text_config(300))
+def test_dead_tokens_are_counted_where_there_are_tokens(place, checkpoint, said, unsaid):
+    words = " ".join(inspect(place, checkpoint, "--text", "text.txt")[0].split())
+    assert [text in words for text in (*said, *unsaid)] == [True] * len(said) + [False] * len(unsaid)
+
+
+def test_the_loss_on_the_validation_data_or_a_text_is_that_of_eval(place, tmp_path):
+    dataset = prepare_text(tmp_path / "runs/.datasets")
+    padded = write_trained(tmp_path / "runs/final", dataset, text_config(320))
+    tokenizer = ("--tokenizer", dataset / "tokenizer.json")
+    whole, settings = document(tmp_path, padded), ("--split", "validation", "--sequences", 4, "--context", 12)
+    assert whole["text"]["source"] == f"the validation split of {dataset.name}"
+    assert document(tmp_path, padded, "--data", dataset) == whole
+    of_a_text = (place / "softmax", "--text", place / "text.txt")
+    num_tokens = json.loads(run_here("eval", *of_a_text, "--context", 2000, "--json")[0])["scores"][0]["num_samples"]
+    for told, evaluation in (
+        (whole, ("eval", padded, *settings, *tokenizer)),
+        (document(tmp_path, *of_a_text, "--context", num_tokens), ("eval", *of_a_text, "--context", 2000)),
+    ):
+        evaluated = json.loads(run_here(*evaluation, "--json")[0])
+        assert told["models"][0]["loss"] == pytest.approx(evaluated["scores"][0]["value"], abs=1e-5)
+
+
+def test_a_tokenizer_that_does_not_fit_the_dataset_is_rejected(place, tmp_path):
+    dataset = prepare_text(tmp_path / ".datasets")
+    checkpoint, other = write_trained(tmp_path / "final", dataset), place / "softmax/tokenizer.json"
+    for command in (("inspect",), ("eval", "--split", "validation")):
+        _, err = run_here(*command, checkpoint, "--context", 12, "--tokenizer", other, expect=2)
+        assert f"{dataset.name} has 300 token ids, but the tokenizer " in err
+    shutil.copy(other, dataset / "tokenizer.json")
+    _, err = inspect(tmp_path, checkpoint, "--data", dataset, expect=2)
+    assert "is damaged: its tokenizer.json is missing or changed" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("l2_norm_gelu", "there is no dataset"),
+        ("l2_norm_gelu --text nowhere.txt", "--text nowhere.txt: there is no such file"),
+        ("l2_norm_gelu --text text.txt --data d", "give one of them"),
+        ("l2_norm_gelu --text short.txt", "the text has 4 tokens, but one window of --context 12 needs 13"),
+        ("l2_norm_gelu other --text text.txt", "other has another tokenizer than l2_norm_gelu"),
+        ("unknown l2_norm_gelu other --text text.txt", "other has another tokenizer than l2_norm_gelu"),
+        ("l2_norm_gelu wider --text text.txt", "wider has another vocabulary than l2_norm_gelu"),
+        ("nowhere --text text.txt", "nowhere is neither a path nor a run"),
+        ("l2_norm_gelu --text text.txt --device tpu", "--device 'tpu'"),
+        ("l2_norm_gelu --text text.txt --picture text.txt", "--picture text.txt: must be a new file"),
+        ("l2_norm_gelu --text text.txt --picture nowhere/new.png", "--picture nowhere/new.png: must be a new file"),
+    ],
+)
+def test_unusable_input_gives_one_message_before_anything_is_measured(place, monkeypatch, words, message):
+    if "picture" in words:
+        monkeypatch.setattr(inspection, "inspect_checkpoints", lambda *_, **__: pytest.fail("it measured"))
     before = sorted(path.name for path in place.iterdir())
-    with pytest.raises(UserError, match=message) as raised:
-        call(*arguments)
-    assert "\n" not in str(raised.value)
+    _, err = inspect(place, *words.split(), expect=2)
+    assert message in err
+    assert err.count("growctl: ") == err.count("\n") == 1
     assert sorted(path.name for path in place.iterdir()) == before
 
 
-def test_a_model_whose_loss_is_not_finite_fails_with_its_name(place, call, tmp_path):
-    shutil.copytree(place / "l2_norm_gelu", tmp_path / "diverged")
-    alter(tmp_path / "diverged", "embedding.weight", lambda value: value * torch.nan)
-    with pytest.raises(Failure, match="diverged: the loss is nan"):
-        call("diverged", "--text", place / "text.txt")
-
-
-def test_several_texts_and_folders_of_them_are_one_text(place, call, tmp_path):
-    (tmp_path / "texts").mkdir()
-    for name in ("a", "b"):
-        (tmp_path / f"texts/{name}.jsonl").write_text(json.dumps({"text": WORDS}) + "\n")
-    told = json.loads(call(place / "softmax", "--text", "texts", "--text", place / "text.txt", "--json"))
-    assert told["text"]["source"] == f"texts, {place / 'text.txt'}"
-
-
-def test_the_loss_on_a_text_is_that_of_eval(place, call):
-    settings = (place / "softmax", "--text", place / "text.txt", "--json")
-    evaluated = json.loads(run_here("eval", *settings, "--context", 2000)[0])
-    inspected = json.loads(call(*settings, "--context", evaluated["scores"][0]["num_samples"]))
-    assert inspected["models"][0]["loss"] == pytest.approx(evaluated["scores"][0]["value"], abs=1e-5)
+def test_a_model_whose_loss_is_not_finite_fails_with_its_name(place):
+    assert "diverged: the loss is nan" in inspect(place, "diverged", "--text", "text.txt", expect=1)[1]

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from growctl.cli.app import app
 from stages.checkpoint.manifest import read_manifest
 from stages.grow.expand import expand, expand_transformer
-from tests.growctl.runs import run_here
 from tests.growctl.text.schemas import assert_printed_as_documented
 from tests.stages.grow.test_compare import TRANSFORMER, alter, prepare_text, rewrite, write_trained
 
@@ -55,58 +54,47 @@ def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
     return invoke
 
 
-def document(text: str) -> dict[str, Any]:
-    """Parses `text` as one strict JSON document."""
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
+def compared(text: str) -> dict[str, Any]:
+    """The comparison of a strict JSON document."""
+    return json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is not JSON"))["comparison"]
 
 
 def test_a_kept_promise_exits_with_0_and_a_broken_one_with_1(old, new, call):
-    assert "preserved: the largest difference is" in " ".join(call("verify", old, new, *FEW).split())
+    lines = call("verify", old, new, *FEW).splitlines()
+    assert max(len(line) for line in lines if str(old.parent) not in line) <= 80
+    words = " ".join(" ".join(lines).split())
+    assert "NEW was made from OLD by expand (init matched, tau ramp); 23 of OLD's" in words
+    assert f"OLD {old} (6.75k parameters) NEW {new} (9.06k parameters)" in words
+    assert "preserved: the largest difference is" in words
     alter(new, "embedding.weight", lambda value: value * 1.01)
-    out, err = run_here("verify", old, new, *FEW, "--json", expect=1)
-    assert err == ""
-    told = document(out)["comparison"]
-    assert (
-        told["verdict"],
-        told["breaks_promise"],
-        told["lineage"]["growth"]["preserves"],
-    ) == ("changed", True, True)
+    told = compared(call("verify", old, new, *FEW, "--json", expect=1))
+    assert (told["verdict"], told["breaks_promise"], told["lineage"]["growth"]["preserves"]) == ("changed", True, True)
 
 
-def test_a_broken_file_is_named_and_exits_with_1(old, new):
-    out, _ = run_here("verify", "--integrity", old)
+def test_a_broken_file_is_named_and_exits_with_1(old, new, call):
+    whole = json.loads(call("verify", "--integrity", old, new, *FEW, "--json"))
+    assert [entry["whole"] for entry in whole["integrity"]] == [True, True]
+    told = whole["comparison"]
+    assert (told["verdict"], told["num_sequences"], told["context"]) == ("preserved", 2, 16)
+    assert (told["old"]["path"], told["lineage"]["growth"]["policy"]["init"]) == (str(old), "matched")
     files = read_manifest(old).files
     num_bytes = sum((old / name).stat().st_size for name in files)
-    assert out == f"{old}: OK, {len(files)} files, {num_bytes:,} bytes\n"
     victim = new / "parameters/blocks.0.ffn.key_tokens.1.safetensors"
     data = bytearray(victim.read_bytes())
     data[-9] ^= 4
     victim.write_bytes(data)
-    out, err = run_here("verify", "--integrity", old, new, expect=1)
-    assert out.splitlines()[1:] == [
-        f"{new} is broken: parameters/blocks.0.ffn.key_tokens.1.safetensors does not have the hash in the manifest"
+    assert call("verify", "--integrity", old, new, expect=1).splitlines() == [
+        f"{old}: OK, {len(files)} files, {num_bytes:,} bytes",
+        f"{new} is broken: parameters/blocks.0.ffn.key_tokens.1.safetensors does not have the hash in the manifest",
     ]
-    assert err == ""
     victim.unlink()
-    out, _ = run_here("verify", "--integrity", new, "--json", expect=1)
-    (told,) = document(out)["integrity"]
+    [told] = json.loads(call("verify", "--integrity", new, "--json", expect=1))["integrity"]
     assert (told["whole"], "ffn.key_tokens.1.safetensors is missing" in told["problem"]) == (False, True)
 
 
-def test_a_missing_dataset_gives_one_message_that_explains_how_to_get_one(tmp_path, dataset):
-    write_trained(tmp_path / "final", dataset)
-    out, err = run_here("verify", tmp_path / "final", tmp_path / "final", expect=2)
-    assert out == ""
-    assert len(err.splitlines()) == 1
-    for words in ("there is no dataset with the fingerprint", "--data DIR", "growctl prepare", "runs/.datasets"):
-        assert words in err
-
-
 def test_integrity_covers_engine_checkpoints_and_damaged_manifests(old, call):
+    with pytest.raises(ValueError, match="give NEW too, or --integrity"):
+        call("verify", old)
     rewrite(old, kind="engine")
     assert ": OK, " in call("verify", "--integrity", old)
     with pytest.raises(ValueError, match=r"Its files are pickles"):
@@ -115,32 +103,6 @@ def test_integrity_covers_engine_checkpoints_and_damaged_manifests(old, call):
     assert "manifest.json cannot be read" in call("verify", "--integrity", old, expect=1)
     with pytest.raises(ValueError, match="nowhere does not exist"):
         call("verify", "--integrity", old.with_name("nowhere"))
-
-
-def test_integrity_and_comparison_make_one_document(old, new, call):
-    whole = document(call("verify", "--integrity", old, new, *FEW, "--json"))
-    assert [entry["whole"] for entry in whole["integrity"]] == [True, True]
-    told = whole["comparison"]
-    assert (told["verdict"], told["num_sequences"], told["context"]) == (
-        "preserved",
-        2,
-        16,
-    )
-    assert told["old"]["path"] == str(old)
-    assert told["lineage"]["growth"]["policy"]["init"] == "matched"
-
-
-def test_a_single_checkpoint_is_rejected_without_integrity(old, call):
-    with pytest.raises(ValueError, match="give NEW too, or --integrity"):
-        call("verify", old)
-
-
-def test_the_screen_fits_80_columns_and_shows_every_measurement(old, new, call):
-    lines = call("verify", old, new, *FEW).splitlines()
-    assert max(len(line) for line in lines if str(old.parent) not in line) <= 80
-    words = " ".join(" ".join(lines).split())
-    assert "NEW was made from OLD by expand (init matched, tau ramp); 23 of OLD's" in words
-    assert f"OLD {old} (6.75k parameters) NEW {new} (9.06k parameters)" in words
 
 
 def test_the_screen_says_how_a_transformer_grew(old, dataset, call):
@@ -152,12 +114,12 @@ def test_the_screen_says_how_a_transformer_grew(old, dataset, call):
 
 
 def test_the_text_comes_from_the_checkpoints_dataset_or_from_data(old, dataset, tmp_path, call, monkeypatch):
-    assert document(call("verify", old, old, *FEW, "--json"))["comparison"]["dataset"] == str(dataset)
+    assert compared(call("verify", old, old, *FEW, "--json"))["dataset"] == str(dataset)
     away = write_trained(tmp_path / "away", dataset)
     assert call("verify", away, away, *FEW, "--data", dataset)
     with pytest.raises(ValueError, match="is not a dataset"):
         call("verify", old, old, "--data", tmp_path)
-    with pytest.raises(ValueError, match="there is no dataset"):
+    with pytest.raises(ValueError, match=r"there is no dataset with the fingerprint .*--data DIR"):
         call("verify", away, away)
     monkeypatch.setenv("GROWCTL_RUNS_DIR", str(dataset.parent.parent))
     assert call("verify", away, away, *FEW)
@@ -175,4 +137,4 @@ def test_a_damaged_dataset_is_skipped(tmp_path, call):
     with pytest.raises(ValueError, match="there is no dataset"):
         call("verify", checkpoint, checkpoint)
     whole = prepare_text(tmp_path / ".datasets")
-    assert document(call("verify", checkpoint, checkpoint, *FEW, "--json"))["comparison"]["dataset"] == str(whole)
+    assert compared(call("verify", checkpoint, checkpoint, *FEW, "--json"))["dataset"] == str(whole)
