@@ -1,5 +1,10 @@
-"""The KV cache: the logits of a sequence read in pieces, in rows of unequal length, are those of the sequence alone."""
+"""The KV cache and attention within documents.
 
+The logits of a sequence read in pieces, in rows of unequal length, are those of the sequence alone, and so are those of
+a document wherever it lies.
+"""
+
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,10 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import TransformerConfig
+from model.documents import document_starts
 from model.initialization import build_model
 from tests.model.growths import SCORE_FUNCTIONS, built, histories, small_config
 
 VOCAB_SIZE, END = 29, 3
+
+lengths_of_documents = st.lists(st.integers(1, 6), min_size=1, max_size=4)
+in_both_precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 
 @st.composite
@@ -40,11 +49,18 @@ def random_ids(rows: int, length: int, seed: int = 0) -> torch.Tensor:
     return ids.where(ids % 3 > 0, END)
 
 
-def assert_close(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+def documents(lengths: list[int], seed: int = 0) -> torch.Tensor:
+    """Documents of these lengths, each with its end of text, one after the other."""
+    ids = torch.randint(END + 1, VOCAB_SIZE, (sum(lengths),), generator=torch.Generator().manual_seed(seed))
+    ids[torch.tensor(lengths).cumsum(0) - 1] = END
+    return ids
 
 
-@settings(deadline=None, max_examples=40)
+def assert_close(found, expected, tolerance=1e-12):
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+
+
+@settings(max_examples=40)
 @given(models(), st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_a_sequence_read_in_pieces_has_the_logits_of_the_sequence_read_at_once(model, pieces):
     ids = random_ids(2, sum(pieces))
@@ -53,21 +69,20 @@ def test_a_sequence_read_in_pieces_has_the_logits_of_the_sequence_read_at_once(m
     assert_close(logits, model(ids).detach())
 
 
-@settings(deadline=None, max_examples=40)
-@given(models(), st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 3), st.data())
-def test_a_row_padded_on_the_left_has_the_logits_of_the_row_alone(model, lengths, num_later, data):
+@settings(max_examples=40)
+@given(models(), st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 3), st.sampled_from([END, 7]))
+def test_a_row_padded_on_the_left_has_the_logits_of_the_row_alone(model, lengths, num_later, padding):
     rows = [random_ids(1, length + num_later, seed)[0] for seed, length in enumerate(lengths)]
     starts = [max(lengths) - length for length in lengths]
-    padding = data.draw(st.sampled_from([END, 7]))
     padded = torch.stack([torch.cat((torch.full((n,), padding), row)) for n, row in zip(starts, rows, strict=True)])
     cache = model.new_cache(len(rows), padded.shape[1], torch.tensor(starts))
-    read, later = padded.split([max(lengths), num_later], dim=1)
-    logits = torch.cat([model(piece, cache=cache) for piece in (read, *later.split(1, dim=1)) if piece.numel()], dim=1)
+    pieces = padded.split([max(lengths), *[1] * num_later], dim=1)
+    logits = torch.cat([model(piece, cache=cache) for piece in pieces], dim=1)
     for row, start, found in zip(rows, starts, logits, strict=True):
         assert_close(found[start:], model(row[None])[0].detach())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@in_both_precisions
 def test_the_first_forward_pass_with_a_cache_computes_the_bits_of_one_without(dtype):
     model = build_model(small_config(num_heads=2, rotary_fraction=0.5), seed=0).to(dtype)
     ids = random_ids(2, 9)
@@ -82,21 +97,65 @@ def test_the_last_logits_alone_are_those_of_the_last_positions():
     assert_close(model(ids, cache=model.new_cache(2, 6), logits_to_keep=1), model(ids)[:, -1:].detach())
 
 
-def test_a_full_cache_rejects_more_positions_and_stays_as_it_was():
-    model = build_model(small_config(), seed=0)
-    cache = model.new_cache(1, 4)
-    model(random_ids(1, 3), cache=cache)
-    with pytest.raises(ValueError, match="the cache holds 4 positions; 3 \\+ 2 do not fit"):
-        model(random_ids(1, 2), cache=cache)
-    assert cache.length == 3
-
-
-def test_the_cache_never_changes_its_shape_and_needs_no_gradients():
+def test_a_cache_never_changes_its_shape_needs_no_gradients_and_rejects_more_positions_than_it_holds():
     model = build_model(small_config(), seed=0)
     cache = model.new_cache(2, 5)
-    shape, address = cache.keys_LBHCE.shape, cache.keys_LBHCE.data_ptr()
-    logits = model(random_ids(2, 3), cache=cache)
-    logits = model(random_ids(2, 1), cache=cache)
-    assert (cache.keys_LBHCE.shape, cache.keys_LBHCE.data_ptr()) == (shape, address)
-    assert shape == (2, 2, 1, 5, 8)
-    assert not logits.requires_grad
+    address = cache.keys_LBHCE.data_ptr()
+    assert not model(random_ids(2, 3), cache=cache).requires_grad
+    model(random_ids(2, 1), cache=cache)
+    with pytest.raises(ValueError, match="the cache holds 5 positions; 4 \\+ 2 do not fit"):
+        model(random_ids(2, 2), cache=cache)
+    assert cache.length == 4
+    assert (cache.keys_LBHCE.shape, cache.keys_LBHCE.data_ptr()) == ((2, 2, 1, 5, 8), address)
+
+
+@settings(max_examples=20)
+@given(models((END,)), st.lists(lengths_of_documents, min_size=1, max_size=3), st.integers(1, 12))
+def test_in_a_batch_of_documents_each_has_the_logits_that_it_has_alone(model, rows, length):
+    rows = [[*lengths, 20] for lengths in rows]
+    ids_BT = torch.stack([documents(lengths, seed)[:length] for seed, lengths in enumerate(rows)])
+    for lengths, ids_T, logits_TV in zip(rows, ids_BT, model(ids_BT), strict=True):
+        bounds = [0, *torch.tensor(lengths).cumsum(0).clamp_max(length).unique().tolist()]
+        alone = torch.cat([model(ids_T[None, start:stop])[0] for start, stop in pairwise(bounds)])
+        assert_close(logits_TV, alone)
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["in-a-document", "after-a-document"])
+def test_rows_that_begin_with_the_cache_of_one_prompt_go_on_in_its_document(ended):
+    model = build_model(transformer(), seed=1).double()
+    prompt, later = documents([3, 4])[: None if ended else -1], documents([2, 3], seed=5)
+    row = model.new_cache(1, len(prompt))
+    model(prompt[None], cache=row)
+    cache = model.new_cache(2, len(prompt) + len(later))
+    cache.begin_with(row)
+    found = torch.cat([model(ids.expand(2, 1), cache=cache) for ids in later.split(1)], dim=1)
+    assert_close(found, model(torch.cat((prompt, later))[None])[:, len(prompt) :].detach().expand(2, -1, -1))
+
+
+@in_both_precisions
+@pytest.mark.parametrize("family", ["tokenformer", "transformer"])
+def test_in_training_precisions_a_batch_of_documents_has_their_loss_and_gradients_alone(family, dtype):
+    config = transformer() if family == "transformer" else small_config(document_end_id=END)
+    model = build_model(config, seed=1).to(dtype)
+    ids = torch.stack([documents([3, 5]), documents([8], seed=1)])
+    targets = ids.roll(-1, dims=1)
+    together = model(ids, targets)
+    places = [(0, slice(0, 3)), (0, slice(3, 8)), (1, slice(0, 8))]
+    sums = [model(ids[row, part][None], targets[row, part][None]) * ids[row, part].numel() for row, part in places]
+    alone = torch.stack(sums).sum() / 16
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(together, alone, rtol=tolerance, atol=0)
+    gradients = (torch.autograd.grad(loss, list(model.parameters())) for loss in (together, alone))
+    for found, expected in zip(*gradients, strict=True):
+        assert_close(found, expected, 5 * tolerance * max(expected.abs().max().item(), 1e-3))
+
+
+def test_a_window_that_begins_inside_a_document_belongs_to_it_until_its_end():
+    ids = torch.tensor([[5, 6, END, 7, END, END, 8], [END, 5, 6, 7, 8, 9, END]])
+    assert document_starts(ids, END).tolist() == [[0, 0, 0, 3, 3, 5, 6], [0, 1, 1, 1, 1, 1, 1]]
+
+
+def test_without_an_end_of_text_in_it_a_text_has_the_logits_of_a_model_without_a_mask():
+    ids = documents([9])
+    masked, plain = (build_model(small_config(document_end_id=end), seed=4).double()(ids[None]) for end in (END, None))
+    assert_close(masked, plain)

@@ -1,8 +1,10 @@
-"""Model configurations: sizes, names, JSON, and rejected values."""
+"""Model configurations and the names of their parameters: sizes, JSON, and rejected values."""
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from model.config import (
@@ -17,55 +19,38 @@ from model.config import (
     tokenformer_config,
 )
 from model.initialization import build_model
+from model.parameter_names import TOKEN_KINDS, TokensName, generation_of, in_block, split_block
 from model.policy import grow_config, ramp_config
 
 MODEL_CONFIG: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
-
 SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
-
-# Sizes of the growth ladder in arXiv 2410.23168, with the counts that follow from them
-PAPER_SIZES = [(576, 2304, 123.6e6), (2140, 8560, 354.2e6), (4850, 19400, 753.8e6), (8620, 34480, 1.310e9)]
+TRANSFORMER = TransformerConfig(num_layers=3, ffn_size=128, **SHAPE)
+NUMBERS = st.integers(0, 10**6)
 
 
 def small_config(**changes):
     return tokenformer_config(**({"num_layers": 2, "attention_tokens": 6, "ffn_tokens": 10} | SHAPE | changes))
 
 
-@pytest.mark.parametrize(("attention_tokens", "ffn_tokens", "expected"), PAPER_SIZES)
-def test_the_papers_sizes_have_the_published_parameter_counts(attention_tokens, ffn_tokens, expected):
-    config = tokenformer_config(
-        num_layers=12,
-        attention_tokens=attention_tokens,
-        ffn_tokens=ffn_tokens,
-        vocab_size=50304,
-        hidden_size=768,
-        num_heads=12,
-    )
-    assert num_parameters(config) == pytest.approx(expected, rel=5e-4)
+@pytest.mark.parametrize(("attention_tokens", "ffn_tokens", "millions"), [(576, 2304, 123.6), (8620, 34480, 1310)])
+def test_the_papers_sizes_have_the_published_parameter_counts(attention_tokens, ffn_tokens, millions):
+    """The first and the last size of the growth ladder in arXiv 2410.23168."""
+    shape: dict[str, Any] = {"num_layers": 12, "vocab_size": 50304, "hidden_size": 768, "num_heads": 12}
+    config = tokenformer_config(attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, **shape)
+    assert num_parameters(config) == pytest.approx(millions * 1e6, rel=5e-4)
+
+
+@pytest.mark.parametrize("config", [small_config(projection_tokens=7), TRANSFORMER], ids=["tokenformer", "transformer"])
+def test_parameter_shapes_are_those_of_the_built_model_in_its_order(config):
+    built = {name: tuple(p.shape) for name, p in build_model(config, device="meta").named_parameters()}
+    assert list(parameter_shapes(config).items()) == list(built.items())
     assert num_parameters(config) == sum(p.numel() for p in build_model(config, device="meta").parameters())
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        small_config(projection_tokens=7),
-        grow_config(small_config(), attention_tokens=3, ffn_tokens=0),
-        TransformerConfig(num_layers=3, ffn_size=128, **SHAPE),
-    ],
-    ids=["tokenformer", "grown", "transformer"],
-)
-def test_parameter_shapes_are_those_of_the_built_model_in_its_order(config):
-    built = {name: tuple(p.shape) for name, p in build_model(config, device="meta").named_parameters()}
-    assert parameter_shapes(config) == built
-    assert list(parameter_shapes(config)) == list(built)
-
-
 def test_a_configuration_survives_a_json_round_trip_with_taus_and_ramps():
-    config = ramp_config(grow_config(small_config(), attention_tokens=4, ffn_tokens=8), 0.3)
-    assert MODEL_CONFIG.validate_json(config.model_dump_json()) == config
-    assert hash(MODEL_CONFIG.validate_json(config.model_dump_json())) == hash(config)
-    transformer = TransformerConfig(num_layers=3, ffn_size=128, **SHAPE)
-    assert MODEL_CONFIG.validate_json(transformer.model_dump_json()) == transformer
+    for config in (ramp_config(grow_config(small_config(), attention_tokens=4), 0.3), TRANSFORMER):
+        read = MODEL_CONFIG.validate_json(config.model_dump_json())
+        assert (read, hash(read)) == (config, hash(config))
 
 
 def pattention(*numbers: int) -> PattentionConfig:
@@ -77,12 +62,33 @@ def pattention(*numbers: int) -> PattentionConfig:
     [
         (lambda: small_config(num_heads=3), "must be a multiple of num_heads"),
         (lambda: small_config(rotary_fraction=0.2), "must be an even number"),
+        (lambda: small_config(rotary_fraction=0.05), "rotates 0 dimensions; it must be an even number, 2 or more"),
         (lambda: small_config(rotary_base=float("inf")), "finite"),
-        (lambda: small_config(norm_epsilon=float("inf")), "finite"),
+        (lambda: small_config(block_ids=(0, 0)), r"\[0, 0\]; each of the 2 blocks needs its own"),
+        (lambda: small_config(block_ids=(0,)), r"\[0\]; each of the 2 blocks needs its own"),
         (lambda: pattention(0, 0), r"numbered \[0, 0\]"),
+        (lambda: pattention(1, 0), r"numbered \[1, 0\]"),
         (lambda: BlockConfig(**dict.fromkeys(PATTENTIONS, pattention(0)) | {"query": pattention(1)}), "a whole block"),
     ],
 )
 def test_impossible_configurations_are_rejected(build, message):
     with pytest.raises(ValidationError, match=message):
         build()
+
+
+@given(st.builds(TokensName, NUMBERS, st.sampled_from(PATTENTIONS), st.sampled_from(TOKEN_KINDS), NUMBERS))
+def test_a_name_of_parameter_tokens_says_what_it_was_built_from(tokens):
+    assert TokensName.parse(str(tokens)) == tokens
+    assert generation_of(str(tokens)) == tokens.generation
+    assert split_block(str(tokens)) == (tokens.block, str(tokens).removeprefix(in_block(tokens.block, "")))
+
+
+def test_other_parameters_are_no_parameter_tokens_and_of_generation_0():
+    for name in (
+        "embedding.weight",
+        "blocks.3.ffn_input.weight",
+        "query.key_tokens.1",
+        "blocks.0.query.key_tokens.1.a",
+    ):
+        assert TokensName.parse(name) is None
+        assert generation_of(name) == 0

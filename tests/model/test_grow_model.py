@@ -16,22 +16,17 @@ from stages.grow.expand import expand
 from tests.model.growths import IDS, small_config
 from tests.stages.checkpoints import write_checkpoint
 
-COPIES = GrowthPolicy(init="copy", tau="recompute")
 
-
-def trained(model: LanguageModel, optimizer: torch.optim.Optimizer, steps: int = 2) -> LanguageModel:
-    """`model` after some steps."""
-    for _ in range(steps):
+def trained(model: LanguageModel, optimizer: torch.optim.Optimizer) -> None:
+    for _ in range(2):
         model(IDS[:, :-1], IDS[:, 1:]).backward()
         optimizer.step()
         optimizer.zero_grad()
-    return model
 
 
-@pytest.mark.parametrize(
-    "policy", [GrowthPolicy(), GrowthPolicy(init="copy", tau="recompute")], ids=["matched", "copy"]
-)
-def test_a_model_grows_in_memory_to_the_bits_that_expand_writes(tmp_path, policy):
+@pytest.mark.parametrize("init", ["matched", "copy"])
+def test_a_model_grows_in_memory_to_the_bits_that_expand_writes(tmp_path, init):
+    policy = GrowthPolicy(init=init, tau="recompute" if init == "copy" else "ramp")
     write_checkpoint(tmp_path / "old")
     expand(tmp_path / "old", tmp_path / "new", attention_tokens=5, policy=policy, seed=7)
     grown = grow_model(load_model(tmp_path / "old"), attention_tokens=5, policy=policy, seed=7)
@@ -68,7 +63,6 @@ def test_a_grown_model_keeps_dtype_mode_and_what_is_frozen():
     assert not grown.training
     assert {parameter.dtype for parameter in grown.parameters()} == {torch.bfloat16}
     assert [name for name, p in grown.named_parameters() if not p.requires_grad] == ["embedding.weight"]
-    assert model.embedding.weight is grown.embedding.weight
 
 
 @pytest.mark.slow  # torch.compile imports the compiler

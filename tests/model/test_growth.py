@@ -1,6 +1,7 @@
 """Growth of whole models: new parameters, function-preserving policies, and how new tokens learn."""
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -9,11 +10,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import ScoreFunction, TokenformerConfig, parameter_shapes, tokenformer_config
+from model.config import PATTENTIONS, ScoreFunction, TokenformerConfig, parameter_shapes, tokenformer_config
 from model.growth import added_parameters, draw_added
 from model.initialization import build_model, initial_parameter
-from model.parameter_names import generation_of
-from model.policy import GrowthPolicy, grow_config, is_published, preserves, ramp_config, shrink_config
+from model.parameter_names import TokensName, generation_of
+from model.policy import GrowthPolicy, grow_config, is_published, preserves, ramp_config
 from tests.model.growths import (
     EXACT,
     IDS,
@@ -63,9 +64,6 @@ def difference(one: Tensor, other: Tensor) -> float:
 
 def base(score_function: str) -> History:
     return BASES[SCORE_FUNCTIONS.index(score_function)]
-
-
-# The function right after a growth
 
 
 @pytest.mark.slow
@@ -121,7 +119,15 @@ def test_the_full_ramp_changes_the_function_and_a_small_one_little():
     assert 0 < changed[0] < 1e-3 < 0.05 < changed[1]
 
 
-# The function of a grown model, against the formula written out
+def acting(model: Grown, layer: int, name: str, kind: str) -> list[Tensor]:
+    """A Pattention's keys or values by generation, without ramps; later copies take their share of older values."""
+    generations = getattr(model.config.blocks[layer], name).generations
+    found = []
+    for i, generation in enumerate(generations):
+        value = model.values[f"blocks.{layer}.{name}.{kind}_tokens.{generation.number}"]
+        copies = [1 + later.copies for later in generations[i + 1 :]] if kind == "value" else []
+        found.append(value / math.prod(copies))
+    return found
 
 
 @settings(max_examples=60)
@@ -135,24 +141,20 @@ def test_a_grown_pattention_computes_the_written_out_formula_of_its_generations(
     model = built(history)
     x = torch.randn(1, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     module = model.model()
-    for layer, block in enumerate(model.config.model_dump()["blocks"]):
-        for name, pattention in block.items():
-            prefix = f"blocks.{layer}.{name}"
-            together: list[tuple[Tensor, Tensor]] = []
-            expected = torch.zeros_like(x)
-            for i, generation in enumerate(pattention["generations"]):
-                key, value = (
-                    model.values[f"{prefix}.{kind}_tokens.{generation['number']}"] for kind in ("key", "value")
-                )
-                for later in pattention["generations"][i + 1 :]:
-                    value = value / (1 + later["copies"])
-                if generation["tau"] is None:
-                    together.append((key * generation["key_ramp"], value))
-                else:
-                    expected += formula(x, key, value, generation["tau"], score_function)
-            keys, values = (torch.cat(tensors) for tensors in zip(*together, strict=True))
-            expected += formula(x, keys, values, pattention["tau"], score_function)
-            torch.testing.assert_close(module.get_submodule(prefix)(x), expected, rtol=1e-9, atol=1e-10)
+    for layer, name in product(range(2), PATTENTIONS):
+        pattention = getattr(model.config.blocks[layer], name)
+        together: list[tuple[Tensor, Tensor]] = []
+        expected = torch.zeros_like(x)
+        tensors = (acting(model, layer, name, kind) for kind in ("key", "value"))
+        for generation, key, value in zip(pattention.generations, *tensors, strict=True):
+            if generation.tau is None:
+                together.append((key * generation.key_ramp, value))
+            else:
+                expected += formula(x, key, value, generation.tau, score_function)
+        keys, values = map(torch.cat, zip(*together, strict=True))
+        expected += formula(x, keys, values, pattention.tau, score_function)
+        found = module.get_submodule(f"blocks.{layer}.{name}")(x)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
 
 
 def test_a_model_follows_its_scales_while_they_move():
@@ -169,73 +171,35 @@ def test_a_model_follows_its_scales_while_they_move():
         module.set_scales(old.config)
 
 
-# What is added
-
-
-@given(histories_and_growths(), st.integers(0, 3))
-def test_every_init_draws_what_its_name_says_and_changes_no_old_parameter(drawn, seed):
+@settings(max_examples=150)
+@given(histories_and_growths(), st.integers(0, 3), st.sampled_from([0.0, 0.5]))
+def test_every_init_draws_what_its_name_says_and_changes_no_old_parameter(drawn, seed, noise):
+    """Copies have the older keys and share the older values equally; noise on values sums to zero over the copies."""
     history, growth = drawn
+    init, noise = growth.policy.init, noise if growth.policy.init == "copy" else 0.0
     old = built(history)
     before = {name: value.clone() for name, value in old.values.items()}
-    new = grow(old, growth, seed)
+    new = grow(old, growth._replace(policy=allowed(init, growth.policy.tau, copy_noise=noise)), seed)
     added = added_parameters(old.config, new.config)
     assert list(new.values) == [*before, *added]
     assert all(torch.equal(new.values[name], value) for name, value in before.items())
     assert {name: tuple(v.shape) for name, v in new.values.items()} == parameter_shapes(new.config)
     assert {generation_of(name) for name in added} == {new.config.newest_generation}
-    for name in added:
-        value, init = new.values[name], growth.policy.init
-        is_key = ".key_tokens." in name
-        fresh = initial_parameter(name, new.config, seed).double()
-        if init == ("zero-key" if is_key else "zero-value"):
-            assert not value.any()
+    for tokens in filter(None, map(TokensName.parse, added)):
+        older = torch.cat(acting(old, tokens.block, tokens.pattention, tokens.kind))
+        expected = fresh = initial_parameter(str(tokens), new.config, seed).double()
+        if init == f"zero-{tokens.kind}":
+            expected = torch.zeros_like(fresh)
         elif init == "matched":
-            torch.testing.assert_close(value / value.norm(), fresh / fresh.norm(), rtol=0, atol=1e-6)
-        else:
-            assert torch.equal(value, fresh) is (init != "copy")
-
-
-def test_copies_have_the_older_keys_and_share_the_older_values_equally():
-    old = built(base("l2_norm_gelu").then(Growth(allowed("copy", "recompute"), [4, 4], [12, 12])))  # shares 1/2 and 1/3
-    new = grow(old, Growth(allowed("copy", "recompute"), [16, 8], [18, 0]))  # 2 copies, 1 copy; 1 copy, none
-    assert "blocks.1.ffn.key_tokens.2" not in new.values
-    for stem, copies, share in [
-        ("blocks.0.query", 2, 1 / 2),
-        ("blocks.1.projection", 1, 1 / 2),
-        ("blocks.0.ffn", 1, 1 / 3),
-    ]:
-        keys, values = ([new.values[f"{stem}.{kind}_tokens.{i}"] for i in range(3)] for kind in ("key", "value"))
-        assert torch.equal(keys[2], torch.cat(keys[:2]).repeat(copies, 1))
-        acting = torch.cat([values[0] * share, values[1]])
-        torch.testing.assert_close(values[2], (acting / (1 + copies)).repeat(copies, 1), rtol=1e-14, atol=0)
-
-
-def test_matched_tokens_have_the_root_mean_square_of_the_old_ones():
-    """They are drawn as for a new model, then scaled to the root mean square of the old tokens."""
-    old = built(base("l2_norm_gelu").then(Growth(allowed("copy", "recompute"), [4, 4], [12, 12])))  # shares 1/2 and 1/3
-    new = grow(old, Growth(GrowthPolicy(init="matched"), [3, 0], [5, 7]), seed=7)
-    for stem, share in [("blocks.0.query", 1 / 2), ("blocks.0.ffn", 1 / 3), ("blocks.1.ffn", 1 / 3)]:
-        for kind, factor, std in [("key", 1, 0.02), ("value", share, 2 / 2 / math.sqrt(8))]:
-            name = f"{stem}.{kind}_tokens."
-            there = torch.cat([new.values[f"{name}0"] * factor, new.values[f"{name}1"]])
-            fresh = initial_parameter(f"{name}2", new.config, 7).double()
-            expected = fresh / std * there.square().mean().sqrt()
-            torch.testing.assert_close(new.values[f"{name}2"], expected, rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize("copies", [1, 3])
-def test_noise_on_copies_has_the_scale_of_new_tokens_and_sums_to_zero_on_values(copies):
-    old = built(base("l2_norm_gelu"))
-    tokens = [copies * 4] * 2, [copies * 6] * 2
-    plain, noisy = (grow(old, Growth(allowed("copy", "recompute", copy_noise=n), *tokens), seed=7) for n in (0.0, 0.5))
-    for name in added_parameters(old.config, noisy.config):
-        noise = (noisy.values[name] - plain.values[name]) / 0.5
-        fresh = initial_parameter(name, noisy.config, 7).double()
-        by_copy = noise.view(copies, -1, 8)
-        if ".value_tokens." in name:
-            torch.testing.assert_close(by_copy.sum(0), torch.zeros_like(by_copy[0]), rtol=0, atol=1e-7)
-            fresh = fresh - fresh.view(copies, -1, 8).mean(0).repeat(copies, 1)
-        torch.testing.assert_close(noise, fresh, rtol=0, atol=1e-6)
+            std = 0.02 if tokens.kind == "key" else 2 / 2 / math.sqrt(8)
+            expected = fresh / std * older.square().mean().sqrt()
+        elif init == "copy":
+            copies, noises = len(fresh) // len(older), noise * fresh
+            if tokens.kind == "value":
+                older = older / (1 + copies)
+                noises = noises - noises.view(copies, -1, 8).mean(0).repeat(copies, 1)
+            expected = older.repeat(copies, 1) + noises
+        torch.testing.assert_close(new.values[str(tokens)], expected, rtol=1e-6, atol=1e-7)
 
 
 def test_the_seed_determines_the_new_values_and_no_two_generations_are_equal():
@@ -246,9 +210,6 @@ def test_the_seed_determines_the_new_values_and_no_two_generations_are_equal():
     assert not torch.equal(once, other)
     twice = grow(grow(model, growth, 1), growth, 1)
     assert not torch.equal(twice.values["blocks.0.query.key_tokens.2"], once)
-
-
-# Twice and once, there and back
 
 
 @settings(max_examples=30)
@@ -270,20 +231,6 @@ def test_two_growths_and_one_growth_by_their_sum_give_the_same_function(score_fu
     assert difference(Grown(once.config, values).logits(), twice.logits()) < 1e-11
     for a, b in zip(once.config.blocks, twice.config.blocks, strict=True):
         assert a.query.tau == pytest.approx(b.query.tau)
-
-
-@settings(max_examples=30)
-@given(histories_and_growths())
-def test_undoing_a_growth_restores_the_old_model_bit_for_bit(drawn):
-    history, growth = drawn
-    old = built(history)
-    new = grow(old, growth)
-    config = shrink_config(new.config)
-    values = {name: new.values[name] for name in parameter_shapes(config)}
-    assert torch.equal(Grown(config, values).logits(), old.logits())
-
-
-# How new tokens learn
 
 
 def scales_at(model: Grown, growth: Growth, step: int) -> Grown:

@@ -22,58 +22,42 @@ CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
 }
 
 
-def token_ids(length: int = 12) -> torch.Tensor:
-    return torch.randint(0, 61, (2, length), generator=torch.Generator().manual_seed(3))
+IDS = torch.randint(0, 61, (2, 12), generator=torch.Generator().manual_seed(3))
+TARGETS = IDS.roll(-1, 1)
 
 
-@pytest.fixture(params=list(CONFIGS.values()), ids=list(CONFIGS))
+@pytest.fixture(params=CONFIGS)
 def model(request):
-    return build_model(request.param, seed=0).double()
+    return build_model(CONFIGS[request.param], seed=0).double()
 
 
-def test_the_loss_is_the_mean_cross_entropy_of_the_logits(model):
-    ids, targets = token_ids(), token_ids().roll(-1, 1)
-    logits = model(ids)
+def test_the_loss_is_the_mean_cross_entropy_of_the_logits_that_of_a_uniform_guess_at_first(model):
+    logits, loss = model(IDS), model(IDS, TARGETS)
     assert logits.shape == (2, 12, 61)
-    torch.testing.assert_close(model(ids, targets), F.cross_entropy(logits.flatten(0, 1), targets.flatten()))
+    torch.testing.assert_close(loss, F.cross_entropy(logits.flatten(0, 1), TARGETS.flatten()))
+    assert loss.item() == pytest.approx(math.log(61), abs=0.3)
+    model.bfloat16()
+    assert model(IDS).dtype == torch.bfloat16
+    assert model(IDS, TARGETS).dtype == torch.float32
+    assert model(IDS, TARGETS).item() == pytest.approx(loss.item(), rel=0.01)
 
 
-def test_a_fresh_model_has_the_loss_of_a_uniform_guess(model):
-    assert model(token_ids(), token_ids().roll(-1, 1)).item() == pytest.approx(math.log(61), abs=0.3)
-
-
-def test_no_position_depends_on_later_tokens(model):
-    ids = token_ids()
-    changed = ids.clone()
+def test_a_position_depends_on_earlier_tokens_and_their_order_and_on_no_later_ones(model):
+    changed, swapped = IDS.clone(), IDS.clone()
     changed[:, 7:] = (changed[:, 7:] + 1) % 61
-    before, after = model(ids), model(changed)
+    swapped[:, [2, 5]] = IDS[:, [5, 2]]
+    before, after = model(IDS), model(changed)
     torch.testing.assert_close(before[:, :7], after[:, :7], rtol=0, atol=1e-12)
     assert (before[:, 7:] - after[:, 7:]).abs().max() > 1e-4
-
-
-def test_the_order_of_earlier_tokens_matters(model):
-    ids = token_ids()
-    swapped = ids.clone()
-    swapped[:, [2, 5]] = ids[:, [5, 2]]
-    assert (model(ids)[:, -1] - model(swapped)[:, -1]).abs().max() > 1e-6
-
-
-def test_bf16_weights_give_bf16_logits_and_a_float32_loss(model):
-    exact = model(token_ids(), token_ids().roll(-1, 1))
-    model.bfloat16()
-    assert model(token_ids()).dtype == torch.bfloat16
-    loss = model(token_ids(), token_ids().roll(-1, 1))
-    assert loss.dtype == torch.float32
-    assert loss.item() == pytest.approx(exact.item(), rel=0.01)
+    assert (before[:, -1] - model(swapped)[:, -1]).abs().max() > 1e-6
 
 
 def test_initial_values_depend_only_on_seed_and_name():
-    config = CONFIGS["tokenformer"]
-    name = "blocks.1.ffn.key_tokens.0"
-    assert torch.equal(initial_parameter(name, config, 5), dict(build_model(config, seed=5).named_parameters())[name])
-    assert not torch.equal(initial_parameter(name, config, 5), initial_parameter(name, config, 6))
-    other = initial_parameter("blocks.0.ffn.key_tokens.0", config, 5)
-    assert not torch.equal(initial_parameter(name, config, 5), other)
+    config, name = CONFIGS["tokenformer"], "blocks.1.ffn.key_tokens.0"
+    value = initial_parameter(name, config, 5)
+    assert torch.equal(value, build_model(config, seed=5).get_parameter(name))
+    for other in (initial_parameter(name, config, 6), initial_parameter("blocks.0.ffn.key_tokens.0", config, 5)):
+        assert not torch.equal(value, other)
 
 
 def test_rotation_multiplies_pairs_of_dimensions_by_complex_units_and_leaves_the_others():
@@ -100,7 +84,6 @@ def test_a_compiled_model_follows_a_ramp_and_recomputes_blocks_without_compiling
 
     monkeypatch.setattr(TokenformerBlock, "compile", lambda block: nn.Module.compile(block, backend="aot_eager"))
     ramped = grow_config(CONFIGS["tokenformer"], attention_tokens=3, ffn_tokens=5, policy=GrowthPolicy())
-    ids = token_ids()
     models: list[Any] = [build_model(ramp_config(ramped, 0.1), seed=0) for _ in range(2)]
     eager, compiled = models
     compiled.use_kernels("compiled")
@@ -109,7 +92,7 @@ def test_a_compiled_model_follows_a_ramp_and_recomputes_blocks_without_compiling
         for model in models:
             model.set_scales(ramp_config(ramped, progress))
             model.zero_grad()
-            model(ids, ids).backward()
+            model(IDS, IDS).backward()
         graphs.append(counters["stats"]["unique_graphs"])
         for one, other in zip(eager.parameters(), compiled.parameters(), strict=True):
             torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)

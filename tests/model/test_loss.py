@@ -30,26 +30,32 @@ def written_out(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 
 @pytest.fixture(params=[1, 4, M, 100], ids=lambda count: f"{count}-at-once")
-def at_once(request, monkeypatch) -> int:
-    """The number of data tokens whose logits exist at a time."""
+def shapes(request, monkeypatch) -> list[tuple[int, ...]]:
+    """Limits the data tokens whose logits exist at a time, and collects the shapes of the logits."""
     monkeypatch.setattr(memory, "LOGITS_AT_ONCE", request.param * V)
-    return request.param
+    seen, log_softmax = list[tuple[int, ...]](), torch.log_softmax
+    monkeypatch.setattr(torch, "log_softmax", lambda x, dim: seen.append(tuple(x.shape)) or log_softmax(x, dim))
+    return seen
 
 
 @pytest.mark.parametrize("ignored", [0, 2])
-def test_loss_and_gradients_match_the_written_out_form(at_once, ignored):
+def test_loss_and_gradients_are_the_written_out_ones_also_a_second_time(shapes, ignored):
     x, weight, targets = inputs(torch.float64, ignored)
     loss, wanted = linear_cross_entropy(x, weight, targets), written_out(x, weight, targets)
     torch.testing.assert_close(loss, wanted, rtol=1e-13, atol=0)
-    torch.testing.assert_close(
-        torch.autograd.grad(3 * loss, (x, weight)), torch.autograd.grad(3 * wanted, (x, weight)), rtol=1e-12, atol=1e-15
-    )
+    first, again = (torch.autograd.grad(3 * loss, (x, weight), retain_graph=True) for _ in range(2))
+    expected = torch.autograd.grad(3 * wanted, (x, weight))
+    torch.testing.assert_close(first, expected, rtol=1e-12, atol=1e-15)
+    assert all(map(torch.equal, first, again))
+    with torch.no_grad():
+        assert torch.equal(linear_cross_entropy(x, weight, targets), loss)
+    at_once = memory.LOGITS_AT_ONCE // V
+    assert shapes == 2 * [(min(at_once, M - start), V) for start in range(0, M, at_once)]
 
 
-def test_half_precision_is_as_accurate_as_the_written_out_form(at_once):
+def test_half_precision_is_as_accurate_as_the_written_out_form(shapes):
     x, weight, targets = inputs(torch.bfloat16)
-    exact = written_out(x.double(), weight.double(), targets)
-    wanted = torch.autograd.grad(exact, (x, weight))
+    wanted = torch.autograd.grad(written_out(x.double(), weight.double(), targets), (x, weight))
     errors = []
     for form in (linear_cross_entropy, written_out):
         loss = form(x, weight, targets)
@@ -57,30 +63,6 @@ def test_half_precision_is_as_accurate_as_the_written_out_form(at_once):
         found = torch.autograd.grad(loss, (x, weight))
         errors.append(sum(float((a.double() - b.double()).norm()) for a, b in zip(found, wanted, strict=True)))
     assert errors[0] < 2 * errors[1] + 1e-3
-
-
-def test_evaluation_and_training_give_the_same_loss(at_once):
-    x, weight, targets = inputs(torch.float32)
-    with torch.no_grad():
-        alone = linear_cross_entropy(x, weight, targets)
-    assert torch.equal(alone, linear_cross_entropy(x, weight, targets))
-
-
-def test_logits_of_the_whole_batch_never_exist(monkeypatch):
-    monkeypatch.setattr(memory, "LOGITS_AT_ONCE", 2 * V)
-    shapes = []
-    log_softmax = torch.log_softmax
-    monkeypatch.setattr(torch, "log_softmax", lambda x, dim: shapes.append(tuple(x.shape)) or log_softmax(x, dim))
-    x, weight, targets = inputs(torch.float32)
-    linear_cross_entropy(x, weight, targets).backward()
-    assert shapes == [(2, V)] * 5 + [(1, V)]
-
-
-def test_a_retained_graph_gives_the_same_gradients_twice():
-    x, weight, targets = inputs(torch.float32)
-    loss = linear_cross_entropy(x, weight, targets)
-    first = torch.autograd.grad(loss, (x, weight), retain_graph=True)
-    assert all(map(torch.equal, first, torch.autograd.grad(loss, (x, weight))))
 
 
 def test_a_batch_of_ignored_targets_gives_no_loss_and_no_gradient():

@@ -3,6 +3,8 @@
 Shapes: B batch, T sequence, D model width, N parameter tokens.
 """
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,16 +13,6 @@ from torch import Tensor
 from model import scores
 from model.config import Generation, PattentionConfig, ScoreFunction
 from model.pattention import Pattention, TokenGroup, pattend
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_of_zero_scores_gives_zeros_and_contributes_no_gradient(dtype):
-    x = torch.zeros(1, 2, 4, dtype=dtype, requires_grad=True)
-    key, value = (torch.ones(3, 4, dtype=dtype, requires_grad=True) for _ in range(2))
-    out = pattend(x, TokenGroup.of(key, value, 1.7), "l2_norm_gelu")
-    out.sum().backward()
-    assert not any(tensor.any() for tensor in (out, x.grad, key.grad, value.grad))  # NaN is something
-
 
 ALL_KINDS = PattentionConfig(
     generations=(
@@ -31,13 +23,7 @@ ALL_KINDS = PattentionConfig(
     ),
     tau=3.0,
 )
-
-
-def test_scales_are_on_the_cpu_for_a_layer_on_any_device():
-    with torch.device("meta"):
-        group = Pattention(ALL_KINDS, 8, "l2_norm_gelu").token_groups()[0]
-    assert group.keys[0].device.type == "meta"
-    assert {scale.device.type for scale in (group.tau, *group.key_ramps) if scale is not None} == {"cpu"}
+for_each_score_function = pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
 
 
 def all_kinds(score_function: ScoreFunction, dtype: torch.dtype) -> tuple[Pattention, Tensor]:
@@ -68,17 +54,51 @@ def written_out(layer: Pattention, x_BTD: Tensor) -> Tensor:
     return total
 
 
-@pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
-def test_every_kind_of_generation_gets_the_gradient_that_autograd_gives(score_function):
+def gradients(layer: Pattention, x: Tensor, out: Tensor) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(out.sin().sum(), (x, *layer.parameters()), retain_graph=True)
+
+
+def exact_copy(layer: Pattention, x: Tensor) -> tuple[Pattention, Tensor]:
+    """The same numbers in float64."""
+    exact = Pattention(layer.config, x.shape[-1], layer.score_function).double()
+    exact.load_state_dict(layer.state_dict())
+    return exact, x.detach().double().requires_grad_()
+
+
+def error(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    return sum(float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_of_zero_scores_gives_zeros_and_contributes_no_gradient(dtype):
+    x = torch.zeros(1, 2, 4, dtype=dtype, requires_grad=True)
+    key, value = (torch.ones(3, 4, dtype=dtype, requires_grad=True) for _ in range(2))
+    out = pattend(x, TokenGroup.of(key, value, 1.7), "l2_norm_gelu")
+    out.sum().backward()
+    assert not any(tensor.any() for tensor in (out, x.grad, key.grad, value.grad))  # NaN is something
+
+
+def test_scales_are_on_the_cpu_for_a_layer_on_any_device():
+    with torch.device("meta"):
+        group = Pattention(ALL_KINDS, 8, "l2_norm_gelu").token_groups()[0]
+    assert group.keys[0].device.type == "meta"
+    assert {scale.device.type for scale in (group.tau, *group.key_ramps) if scale is not None} == {"cpu"}
+
+
+@for_each_score_function
+def test_output_and_gradients_are_those_of_autograd_also_a_second_time_and_row_by_row(score_function, monkeypatch):
     layer, x = all_kinds(score_function, torch.float64)
-    wanted, found = (
-        torch.autograd.grad(out.sin().sum(), (x, *layer.parameters())) for out in (written_out(layer, x), layer(x))
-    )
-    torch.testing.assert_close(layer(x), written_out(layer, x), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    out, wanted = layer(x), written_out(layer, x)
+    torch.testing.assert_close(out, wanted, rtol=1e-12, atol=1e-12)
+    first = gradients(layer, x, out)
+    torch.testing.assert_close(first, gradients(layer, x, wanted), rtol=1e-10, atol=1e-12)
+    assert all(map(torch.equal, first, gradients(layer, x, out)))
+    monkeypatch.setattr(scores, "ELEMENTS_AT_ONCE", 60)  # two rows of 27, or of 30
+    out = layer(x)
+    torch.testing.assert_close([out, *gradients(layer, x, out)], [wanted, *first], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
+@for_each_score_function
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_pass_without_gradients_gives_the_same_bits(score_function, dtype):
     layer, x = all_kinds(score_function, dtype)
@@ -87,19 +107,35 @@ def test_a_pass_without_gradients_gives_the_same_bits(score_function, dtype):
     assert torch.equal(layer(x), alone)
 
 
-def test_half_precision_is_as_accurate_as_plain_autograd():
+@for_each_score_function
+def test_half_precision_is_as_accurate_as_plain_autograd(score_function):
     """Against float64, over every gradient: recomputing in the backward pass must not cost accuracy."""
-    exact_layer, exact_x = all_kinds("l2_norm_gelu", torch.float64)
-    layer, x = all_kinds("l2_norm_gelu", torch.bfloat16)
-    exact_x = x.detach().double().requires_grad_()
-    for exact, rounded in zip(exact_layer.parameters(), layer.parameters(), strict=True):
-        exact.data = rounded.data.double()
-    wanted = torch.autograd.grad(exact_layer(exact_x).sum(), (exact_x, *exact_layer.parameters()))
-    errors = []
-    for out in (layer(x), written_out(layer, x)):
-        found = torch.autograd.grad(out.sum(), (x, *layer.parameters()))
-        errors.append(sum(float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True)))
-    assert errors[0] < 2 * errors[1]
+    layer, x = all_kinds(score_function, torch.bfloat16)
+    exact, exact_x = exact_copy(layer, x)
+    wanted = gradients(exact, exact_x, exact(exact_x))
+    found, plain = (error(gradients(layer, x, out), wanted) for out in (layer(x), written_out(layer, x)))
+    assert found < 2 * plain
+
+
+@for_each_score_function
+def test_half_precision_is_as_accurate_as_autograd_for_gradients_along_the_scores(score_function):
+    """Most of the gradient cancels there, and only the rounding of the row sums remains."""
+    generator = torch.Generator().manual_seed(5)
+
+    def alike(rows: int) -> Tensor:
+        shared = torch.randn(1, 64, generator=generator)
+        return (shared + 0.3 * torch.randn(rows, 64, generator=generator)).bfloat16().requires_grad_()
+
+    x, key, value = alike(32), alike(512), alike(512)
+    config = PattentionConfig(generations=(Generation(num_tokens=512),), tau=8.0)
+    layer = Pattention(config, 64, score_function).bfloat16()
+    layer.key_tokens["0"].data, layer.value_tokens["0"].data = key.data, value.data
+    exact, exact_x = exact_copy(layer, x)
+    out = exact(exact_x)
+    wanted = torch.autograd.grad(out, exact_x, out.detach())
+    rounded = out.detach().bfloat16()
+    found, plain = (error(torch.autograd.grad(form, x, rounded), wanted) for form in (layer(x), written_out(layer, x)))
+    assert found < 2 * plain
 
 
 def test_the_layer_saves_its_scores_and_one_norm_per_data_token_but_no_copy_of_parameters():
@@ -114,18 +150,9 @@ def test_the_layer_saves_its_scores_and_one_norm_per_data_token_but_no_copy_of_p
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         layer(x)
-    shared, own = 5 + 7 + 15, 3
-    norm = ((6, 1), torch.float32)
-    assert sorted(kept.values(), key=str) == sorted(
-        [((6, shared), torch.bfloat16), norm, ((6, own), torch.bfloat16), norm], key=str
-    )
-
-
-def test_a_retained_graph_gives_the_same_gradients_twice():
-    layer, x = all_kinds("l2_norm_gelu", torch.float32)
-    loss = layer(x).sum()
-    first = torch.autograd.grad(loss, (x, *layer.parameters()), retain_graph=True)
-    assert all(map(torch.equal, first, torch.autograd.grad(loss, (x, *layer.parameters()))))
+    norm = ((6, 1), torch.float32)  # of the 5 + 7 + 15 tokens that share one, and of the 3 with their own
+    expected = [((6, 27), torch.bfloat16), norm, ((6, 3), torch.bfloat16), norm]
+    assert sorted(kept.values(), key=str) == sorted(expected, key=str)
 
 
 def test_only_parameters_that_require_gradients_get_one():
@@ -133,48 +160,8 @@ def test_only_parameters_that_require_gradients_get_one():
     layer.key_tokens["0"].requires_grad_(False)
     layer.value_tokens.requires_grad_(False)
     layer(x.detach()).sum().backward()
-    assert {name for name, parameter in layer.named_parameters() if parameter.grad is not None} == {
-        "key_tokens.1",
-        "key_tokens.3",
-        "key_tokens.4",
-    }
-
-
-@pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
-def test_slices_of_rows_give_the_same_as_all_rows_at_once(score_function, monkeypatch):
-    def results() -> list[Tensor]:
-        layer, x = all_kinds(score_function, torch.float32)
-        out = layer(x)
-        return [out, *torch.autograd.grad(out.sum(), (x, *layer.parameters()))]
-
-    together = results()
-    monkeypatch.setattr(scores, "ELEMENTS_AT_ONCE", 60)  # two rows of 27, or of 30
-    torch.testing.assert_close(results(), together)
-
-
-@pytest.mark.parametrize("score_function", ["l2_norm_gelu", "gelu_l2_norm", "softmax"])
-def test_half_precision_is_as_accurate_as_autograd_for_gradients_along_the_scores(score_function):
-    """Most of the gradient cancels there, and only the rounding of the row sums remains."""
-    generator = torch.Generator().manual_seed(5)
-
-    def alike(rows: int) -> Tensor:
-        shared = torch.randn(1, 64, generator=generator)
-        return (shared + 0.3 * torch.randn(rows, 64, generator=generator)).bfloat16().requires_grad_()
-
-    x, key, value = alike(32), alike(512), alike(512)
-    layer = Pattention(PattentionConfig(generations=(Generation(num_tokens=512),), tau=8.0), 64, score_function)
-    layer.bfloat16()
-    layer.key_tokens["0"].data, layer.value_tokens["0"].data = key.data, value.data
-    exact = Pattention(layer.config, 64, score_function).double()
-    exact.key_tokens["0"].data, exact.value_tokens["0"].data = key.data.double(), value.data.double()
-    exact_x = x.detach().double().requires_grad_()
-    out = exact(exact_x)
-    wanted = torch.autograd.grad(out, exact_x, out.detach())[0]
-    errors = []
-    for form in (layer(x), written_out(layer, x)):
-        found = torch.autograd.grad(form, x, out.detach().bfloat16())[0]
-        errors.append(float((found.double() - wanted).norm() / wanted.norm()))
-    assert errors[0] < 2 * errors[1]
+    learning = {name for name, parameter in layer.named_parameters() if parameter.grad is not None}
+    assert learning == {"key_tokens.1", "key_tokens.3", "key_tokens.4"}
 
 
 def test_the_layer_computes_and_learns_in_half_precision_under_autocast():

@@ -5,11 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
-from model.flops import recomputed_flops_per_token
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import grow_config, ramp_config
@@ -32,24 +29,8 @@ def trained(model: LanguageModel, every: int | None) -> list[torch.Tensor]:
     losses = [model(ids, ids.roll(-1, 1)) for ids in (IDS, IDS.flip(0, 1))]
     for loss in losses:
         loss.backward()
-    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    assert len(grads) == len(list(model.parameters()))
-    return [*(loss.detach() for loss in losses), *grads]
-
-
-def calls(model: LanguageModel, run: Callable[[], Any]) -> int:
-    """How many passes through a block `run` makes."""
-    count = 0
-
-    def counted(*_: Any) -> None:
-        nonlocal count
-        count += 1
-
-    hooks = [block.register_forward_hook(counted) for block in model.blocks.values()]
-    run()
-    for hook in hooks:
-        hook.remove()
-    return count
+    gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
+    return [*(loss.detach() for loss in losses), *gradients]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -62,28 +43,20 @@ def test_the_loss_and_every_gradient_have_the_same_bits_as_without(name, dtype):
         assert all(map(torch.equal, trained(model, every), plain)), every
 
 
-@pytest.mark.parametrize("name", ["tokenformer", "transformer"])
-def test_only_a_backward_pass_of_training_computes_blocks_again(name):
-    model = build_model(CONFIGS[name], seed=0)
+def test_only_a_backward_pass_of_training_computes_blocks_again():
+    model, calls = build_model(BASE, seed=0), list[None]()
     model.recompute_every = 2
-    assert calls(model, lambda: model(IDS, IDS).backward()) == 6
-    model.eval()
-    assert calls(model, lambda: model(IDS, IDS).backward()) == 3
-    model.train()
+    for block in model.blocks.values():
+        block.register_forward_hook(lambda *_: calls.append(None))
+
+    def passes(run: Callable[[], Any]) -> int:
+        calls.clear()
+        run()
+        return len(calls)
+
+    assert passes(lambda: model(IDS, IDS).backward()) == 6
     with torch.no_grad():
-        assert calls(model, lambda: model(IDS)) == 3
-        whole = model(IDS)
-    assert torch.allclose(model(IDS, cache=model.new_cache(2, 24)), whole, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["grown", "transformer"])
-@pytest.mark.parametrize("every", [1, 2])
-def test_the_recomputed_flops_are_those_of_the_blocks_once_more(name, every):
-    config = CONFIGS[name]
-    model, counted = build_model(config, seed=0), []
-    for model.recompute_every in (None, every):
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-            model(IDS, IDS).backward()
-        counted.append(counter.get_total_flops())
-    recomputed = recomputed_flops_per_token(config, attended_tokens=24)
-    assert recomputed * IDS.numel() == pytest.approx(counted[1] - counted[0], rel=0.01)
+        assert passes(lambda: model(IDS)) == 3
+    assert passes(lambda: model(IDS, cache=model.new_cache(2, 24))) == 3
+    model.eval()
+    assert passes(lambda: model(IDS, IDS).backward()) == 3

@@ -10,13 +10,7 @@ from model.initialization import build_model
 from model.rotary_scaling import RotaryScaling, ScalingKind, rotary_frequencies
 from tests.pretrained import text_config
 
-KINDS: tuple[ScalingKind, ...] = ("linear", "ntk", "yarn")
-SIZES = [(16, 10000.0, 1024, 16.0), (64, 10000.0, 2048, 2.0), (4, 500.0, 128, 8.0), (32, 1e6, 4096, 1.5)]
-
-
-def frequencies(width: int, base: float, scaling: RotaryScaling | None) -> list[float]:
-    found = rotary_frequencies(width, base, scaling, dtype=torch.float64, device=torch.device("cpu"))
-    return found.tolist()
+for_each_kind = pytest.mark.parametrize("kind", ["linear", "ntk", "yarn"])
 
 
 def by_definition(kind: ScalingKind, width: int, base: float, trained: int, factor: float) -> list[float]:
@@ -37,20 +31,15 @@ def by_definition(kind: ScalingKind, width: int, base: float, trained: int, fact
     return [f * (1 - part) + f / factor * part for f, part in zip(plain, slowed, strict=True)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("width", "base", "trained", "factor"), SIZES)
+@for_each_kind
+@pytest.mark.parametrize(
+    ("width", "base", "trained", "factor"),
+    [(16, 10000.0, 1024, 16.0), (64, 10000.0, 2048, 2.0), (4, 500.0, 128, 8.0), (32, 1e6, 4096, 1.5)],
+)
 def test_the_frequencies_are_those_of_the_papers(kind, width, base, trained, factor):
     scaling = RotaryScaling(kind, factor, trained)
-    expected = by_definition(kind, width, base, trained, factor)
-    assert frequencies(width, base, scaling) == pytest.approx(expected, rel=1e-12)
-
-
-def test_linear_scaling_gives_position_n_the_angle_of_position_n_over_the_factor():
-    like = torch.zeros((), dtype=torch.float64)
-    scaled = rotary_table(torch.arange(40), 8, 10000.0, like, RotaryScaling("linear", 4.0, 10))
-    plain = rotary_table(torch.arange(10), 8, 10000.0, like)
-    assert torch.allclose(scaled.cos_PR[::4], plain.cos_PR, atol=1e-12)
-    assert torch.allclose(scaled.sin_PR[::4], plain.sin_PR, atol=1e-12)
+    found = rotary_frequencies(width, base, scaling, dtype=torch.float64, device=torch.device("cpu"))
+    assert found.tolist() == pytest.approx(by_definition(kind, width, base, trained, factor), rel=1e-12)
 
 
 def test_yarn_sharpens_all_attention_logits_by_its_temperature():
@@ -65,8 +54,8 @@ def test_yarn_sharpens_all_attention_logits_by_its_temperature():
     assert not torch.allclose(found, causal_attention(q_BTD, k_BTD, v_BTD, 2, plain), atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_scaling_belongs_to_the_call_and_leaves_the_model_as_it_is(kind: ScalingKind):
+@for_each_kind
+def test_scaling_belongs_to_the_call_and_leaves_the_model_as_it_is(kind):
     model = build_model(text_config(width=32, num_heads=2), seed=0)
     with torch.no_grad():
         for parameter in model.parameters():
