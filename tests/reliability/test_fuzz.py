@@ -57,8 +57,7 @@ from tests.growctl.ledger.records import GROWN, RUN, killed_once
 from tests.growctl.schedules import BASE, TEXT
 from tests.growctl.text.schemas import assert_follows_schema
 from tests.stages.checkpoints import small_config
-from tests.stages.corpus.test_megatron import texts_of
-from tests.stages.corpus.token_file_definition import write_datatrove_files, write_megatron_files
+from tests.stages.corpus.token_file_definition import texts_of, write_datatrove_files, write_megatron_files
 from tests.stages.test_metrics import EVENTS, with_crc
 
 CASES = 10_000 if os.environ.get("GROWCTL_SOAK") else 300

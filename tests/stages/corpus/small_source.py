@@ -10,7 +10,7 @@ from stages.data.dataset import DatasetManifest, read_dataset_manifest, verify_d
 from stages.data.spec import SPLITS, DataSpec
 
 
-def spec_of(folder: Path, **values: object) -> DataSpec:
+def spec_of(folder: Path | str, **values: object) -> DataSpec:
     settings = {"source": str(folder), "vocab_size": 300, "validation_fraction": 0.2, "workers": 1} | values
     return DataSpec.model_validate(settings)
 
@@ -21,9 +21,9 @@ def texts(spec: DataSpec) -> list[str]:
     return [document.text for document in found.documents(found.files, None)]
 
 
-def is_held_out(text: str) -> bool:
-    """Whether a document with that text is in the validation split of `spec_of`."""
-    return is_validation(content_hash(text.encode()), 0.2)
+def is_held_out(text: str, fraction: float = 0.2) -> bool:
+    """Whether a document with that text is in the validation split."""
+    return is_validation(content_hash(text.encode()), fraction)
 
 
 def decoded(dataset: Path, split: str) -> list[str]:
@@ -54,7 +54,5 @@ def assert_holds_the_source(dataset: Path) -> DatasetManifest:
         described = manifest.splits[split]
         assert described.num_documents == len(expected)
         assert described.num_bytes == sum(len(text.encode()) for text in expected)
-        assert described.num_tokens * manifest.token_bytes == sum(
-            file.bytes for file in described.files if file.name.endswith(".ds")
-        )
+        assert described.num_tokens * manifest.token_bytes == sum(shard.bytes for shard in described.shards)
     return manifest

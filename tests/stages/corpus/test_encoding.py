@@ -1,14 +1,10 @@
-"""stages/data/safe_cuts.py and encoding.py: pieces of a document give the tokens of the whole."""
-
-from collections.abc import Callable
-from pathlib import Path
+"""stages/corpus/encoding.py: pieces of a document give the tokens of the whole."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from tokenizers.pre_tokenizers import PreTokenizer
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from stages.corpus import encoding as encoding_module
 from stages.corpus.encoding import encode_documents, is_cuttable, pieces
@@ -18,84 +14,84 @@ PARTS = [*"abé7 \n", "ab", ".\n", "。\n", ",\r\n", ". ", "中\n", "  ", "\n\n"
 TEXTS = st.lists(st.sampled_from(PARTS), max_size=60).map("".join) | st.text()
 
 
-def trained(pre_tokenizer: PreTokenizer) -> Tokenizer:
-    """A byte-level BPE of few entries, NeoX's normaliser, and added tokens like its runs of spaces."""
+@pytest.fixture(scope="module")
+def content() -> str:
+    """A byte-level BPE of few entries, with NeoX's normaliser, and added tokens like its runs of spaces."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizer
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=330, special_tokens=[END], initial_alphabet=alphabet, show_progress=False, min_frequency=1
     )
-    tokenizer.train_from_iterator(
-        ["a b é\n\nb  a.\n aa'll 77 7.\n\n é中。\n中\nab a,\nb\n a\n"] * 3 + [".\n,\n。\n"] * 9, trainer
-    )
+    text = "a b é\n\nb  a.\n aa'll 77 7.\n\n é中。\n中\nab a,\nb\n a\n"
+    tokenizer.train_from_iterator([text] * 3 + [".\n,\n。\n"] * 9, trainer)
     tokenizer.add_tokens([AddedToken("  ", normalized=True), AddedToken("ba", normalized=False)])
-    return tokenizer
+    return tokenizer.to_str()
 
 
-def split_then_bytes(pattern: str) -> PreTokenizer:
-    """As Llama 3 and Qwen have it."""
-    steps = [
-        pre_tokenizers.Split(Regex(pattern), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ]
-    return pre_tokenizers.Sequence(steps)
-
-
-def bytes_then_white_space() -> PreTokenizer:
-    """Looks for white space where none is left: ByteLevel has turned a space into a letter."""
-    steps = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), pre_tokenizers.WhitespaceSplit()]
-    return pre_tokenizers.Sequence(steps)
-
-
-TOKENIZER = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
+@pytest.fixture(scope="module")
+def tokenizer(content: str) -> Tokenizer:
+    return Tokenizer.from_str(content)
 
 
 @given(TEXTS, st.integers(1, 6))
-def test_pieces_of_a_text_give_the_tokens_of_the_whole_text(text: str, longest: int) -> None:
+def test_pieces_of_a_text_give_the_tokens_of_the_whole_text(tokenizer, text, longest):
     cut = list(pieces(text, longest))
     assert "".join(cut) == text
-    assert is_cuttable(TOKENIZER)
-    TOKENIZER.encode_special_tokens = True
-    whole = TOKENIZER.encode(text, add_special_tokens=False).ids
-    assert [id for piece in cut for id in TOKENIZER.encode(piece, add_special_tokens=False).ids] == whole
-
-
-def test_a_text_is_cut_wherever_it_is_long_and_stays_whole_where_no_place_is_safe() -> None:
-    assert list(pieces("ab cd ef gh", 4)) == ["ab cd", " ef gh"]
-    assert list(pieces("。\n" * 50 + "ab c", 6)) == ["。\n" * 50 + "ab", " c"]
-    assert list(pieces("x" * 50, 6)) == ["x" * 50]
-    assert list(pieces("", 6)) == [""]
+    assert is_cuttable(tokenizer)
+    tokenizer.encode_special_tokens = True
+    whole = tokenizer.encode(text, add_special_tokens=False).ids
+    assert [id for piece in cut for id in tokenizer.encode(piece, add_special_tokens=False).ids] == whole
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("text", "shortest", "expected"),
     [
-        lambda tokenizer: setattr(tokenizer, "normalizer", normalizers.NFKC()),
-        lambda tokenizer: setattr(tokenizer, "pre_tokenizer", None),
-        lambda tokenizer: setattr(tokenizer, "pre_tokenizer", pre_tokenizers.Metaspace()),
-        lambda tokenizer: setattr(tokenizer, "pre_tokenizer", split_then_bytes(r"\w+ \w+")),
-        lambda tokenizer: setattr(tokenizer, "pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True)),
-        lambda tokenizer: tokenizer.add_tokens(["new york"]),
-        lambda tokenizer: tokenizer.add_tokens([AddedToken("x", rstrip=True)]),
-        lambda tokenizer: tokenizer.add_special_tokens(["<end of>"]),
-        lambda tokenizer: setattr(tokenizer, "pre_tokenizer", bytes_then_white_space()),
+        ("ab cd ef gh", 4, ["ab cd", " ef gh"]),
+        ("。\n" * 50 + "ab c", 6, ["。\n" * 50 + "ab", " c"]),
+        ("x" * 50, 6, ["x" * 50]),
+        ("", 6, [""]),
     ],
 )
-@pytest.mark.slow
-def test_a_tokenizer_that_might_not_cut_encodes_documents_whole(change: Callable[[Tokenizer], object]) -> None:
-    tokenizer = trained(pre_tokenizers.ByteLevel(add_prefix_space=False))
-    change(tokenizer)
+def test_a_text_is_cut_wherever_it_is_long_and_stays_whole_where_no_place_is_safe(text, shortest, expected):
+    assert list(pieces(text, shortest)) == expected
+
+
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("normalizer", normalizers.NFKC()),
+        ("pre_tokenizer", None),
+        ("pre_tokenizer", pre_tokenizers.Metaspace()),
+        ("pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True)),
+        # as Llama 3 and Qwen have it
+        ("pre_tokenizer", pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\w+ \w+"), "isolated"), BYTES])),
+        # looks for white space where none is left
+        ("pre_tokenizer", pre_tokenizers.Sequence([BYTES, pre_tokenizers.WhitespaceSplit()])),
+        ("add_tokens", ["new york"]),
+        ("add_tokens", [AddedToken("x", rstrip=True)]),
+        ("add_tokens", [AddedToken("x", single_word=True)]),
+        ("add_special_tokens", ["<end of>"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_tokenizer_that_might_not_cut_encodes_documents_whole(content, name, change):
+    tokenizer = Tokenizer.from_str(content)
+    if name.startswith("add"):
+        getattr(tokenizer, name)(change)
+    else:
+        setattr(tokenizer, name, change)
     assert not is_cuttable(tokenizer)
-    parts = list(encode_documents(tokenizer, [(0, "ab " * 100_000)], 0, "<u2"))
+    parts = list(encode_documents(tokenizer, [(0, "ab " * 30_000)], 0, "<u2"))
     assert [left for _, _, left in parts] == [0]
 
 
-def test_documents_of_any_length_keep_their_order_and_end_in_the_end_of_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_of_any_length_keep_their_order_and_end_in_the_end_of_text(tokenizer, monkeypatch):
     monkeypatch.setattr(encoding_module, "BATCH_CHARACTERS", 300_000)
-    tokenizer = TOKENIZER
     texts = ["a b", "", "ab aa\n" * 60_000, f"b {END} a", "a" * 1000]
     found: list[list[int]] = [[]]
     for text, tokens, left in encode_documents(tokenizer, zip(texts, texts, strict=True), 0, "<u4"):
@@ -106,10 +102,3 @@ def test_documents_of_any_length_keep_their_order_and_end_in_the_end_of_text(mon
             found.append([])
     assert found.pop() == []
     assert found == [[*tokenizer.encode(text, add_special_tokens=False).ids, 0] for text in texts]
-
-
-def test_the_published_neox_tokenizer_is_cut(tmp_path: Path) -> None:
-    path = Path(__file__).parents[3].parent / "shared" / "data" / "gpt-neox-20b-tokenizer.json"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    assert is_cuttable(Tokenizer.from_file(str(path)))

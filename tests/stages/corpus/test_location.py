@@ -1,11 +1,14 @@
-"""stages/data/location.py: one spelling for every name of the same text, and what is said of a missing one."""
+"""stages/corpus/location.py: one spelling for every name of the same text, and what is said of a missing one."""
 
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
+from huggingface_hub.utils import filter_repo_objects
 
-from stages.corpus.location import local_path, missing_text, one_spelling
+from stages.corpus.location import by_hand, local_path, missing_text, one_spelling
 from stages.corpus.prepare import prepare
 from stages.data.dataset import read_dataset_manifest
 from stages.data.spec import DataSpec
@@ -18,54 +21,46 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     for number in range(20):
         (folder / f"{number}.txt").write_text(f"text {number} " * 20)
-    (folder / "long.txt").write_text("a line of the long text\n" * 4000)
     (tmp_path / "linked").symlink_to(folder)
-    (tmp_path / "linked.txt").symlink_to(folder / "long.txt")
+    (tmp_path / "linked.txt").symlink_to(folder / "1.txt")
     (tmp_path / "blob").write_text('{"text": "one"}\n')
     (folder / "d.jsonl").symlink_to(tmp_path / "blob")
+    (tmp_path / "gone").symlink_to("nowhere")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     return folder
 
 
-SPELLINGS = {
-    "{}": [
-        *("{}", "{}/", "{}//", "file://{}", "local://{}", "texts", "./texts", "texts/", "texts/../texts", "~/texts"),
-        *("linked", "./linked/", "linked/../texts"),
+@pytest.mark.parametrize(
+    ("name", "spellings"),
+    [
+        ("{}", "{} {}/ {}// file://{} local://{} texts ./texts texts/ texts/../texts ~/texts linked ./linked/"),
+        ("{}", "linked/../texts"),
+        ("{}/1.txt", "texts/1.txt linked/1.txt linked.txt file://{}/1.txt"),
+        ("{}/d.jsonl", "linked/d.jsonl"),  # a link to a file whose name ends differently
+        ("{}/*.txt", "texts/*.txt ./linked/*.txt {}/*.txt"),
+        ("python-stdlib", "python-stdlib"),
+        ("hf://datasets/a/b", "hf://datasets/a/b hf://datasets/a/b/"),
+        ("memory://", "memory://"),
+        ("zip://*.txt::texts.zip", "zip://*.txt::texts.zip"),
     ],
-    "{}/long.txt": ["texts/long.txt", "linked/long.txt", "linked.txt", "file://{}/long.txt"],
-    "{}/d.jsonl": ["linked/d.jsonl"],  # a link to a file whose name ends differently
-    "{}/*.txt": ["texts/*.txt", "./linked/*.txt", "{}/*.txt"],
-}
+)
+def test_all_names_of_a_text_have_one_spelling(texts, name, spellings):
+    for spelling in spellings.split():
+        assert one_spelling(spelling.format(texts)) == name.format(texts)
+        assert (local_path(spelling) is None) == (not name.startswith("{}"))
+        assert missing_text(DataSpec(source=spelling.format(texts))) is None
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
-def test_all_names_of_a_folder_file_or_glob_have_one_spelling(
-    texts: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(texts.parent))
-    assert {one_spelling(spelling.format(texts)) for spelling in SPELLINGS[name]} == {name.format(texts)}
-
-
-@pytest.mark.parametrize("name", ["python-stdlib", "hf://datasets/a/b", "memory://", "zip://*.txt::texts.zip"])
-def test_names_and_urls_stay_as_they_are(texts: Path, name: str) -> None:
-    assert (local_path(name), one_spelling(name)) == (None, name)
-    assert one_spelling("s3://bucket/texts/") == "s3://bucket/texts"
-    assert missing_text(DataSpec(source=name)) is None
-
-
-def test_a_text_under_another_spelling_is_not_prepared_again(texts: Path) -> None:
-    datasets = texts.parent / "datasets"
-
+def test_a_text_or_tokenizer_under_another_spelling_is_not_prepared_again(texts):
     def prepared(**values: object) -> Path:
         common = {"source": "texts", "include": "*.txt", "validation_fraction": 0.3}
-        return prepare(DataSpec.model_validate(common | values), datasets)
+        return prepare(DataSpec.model_validate(common | values), texts.parent / "datasets")
 
     first = prepared(vocab_size=300)
     assert read_dataset_manifest(first).spec.source == str(texts)
-    before = {path: path.stat().st_mtime_ns for path in first.rglob("*")}
     for spelling in ("./linked/", f"file://{texts}"):
         assert prepared(source=spelling, vocab_size=300) == first
-    assert {path: path.stat().st_mtime_ns for path in first.rglob("*")} == before
     second = prepared(tokenizer=str(first / "tokenizer.json"))
     (texts.parent / "prepared").symlink_to(first)
     for spelling in ("./prepared", os.path.relpath(first / "tokenizer.json")):
@@ -81,8 +76,41 @@ def test_a_text_under_another_spelling_is_not_prepared_again(texts: Path) -> Non
         ({"source": "texts", "tokenizer": "./tok.json"}, "data.tokenizer: there is no file '{above}/tok.json'"),
     ],
 )
-def test_a_missing_local_source_or_tokenizer_is_named(texts: Path, values: dict[str, str], message: str) -> None:
-    (texts.parent / "gone").symlink_to("nowhere")
+def test_a_missing_local_source_or_tokenizer_is_named(texts, values, message):
     said = missing_text(DataSpec.model_validate(values))
-    assert said
     assert said.startswith(message.format(above=texts.parent))
+
+
+@pytest.mark.parametrize(
+    ("source", "command"),
+    [
+        ("hf://datasets/a/b", r"`hf download a/b --repo-type dataset --include '\*' --local-dir DIR`; then .*=DIR$"),
+        ("hf://datasets/a/b@v1/c/d", r"--include 'c/d/\*' --revision v1 --local-dir DIR`; then .*=DIR/c/d$"),
+        ("hf://datasets/a/b/c/d.jsonl", r"--include c/d\.jsonl --local-dir DIR`; then .*source=DIR/c/d\.jsonl$"),
+        ("hf://datasets/a/b/c/*.jsonl", r"--include 'c/\*\.jsonl' --local-dir DIR`; then .*source=DIR/c/\*\.jsonl$"),
+        ("hf://datasets/a/b/c/**/*.jsonl", r"--include 'c/\*\.jsonl' --local-dir DIR`; then .*=DIR/c/\*\*/\*\.jsonl$"),
+        ("gs://bucket/texts", r"^download its files on a machine that can reach it, and set data\.source to their loc"),
+        ("/local/texts", "^$"),
+        ("file:///local/texts", "^$"),
+    ],
+)
+def test_a_message_gives_a_command_that_downloads_a_remote_source(source, command):
+    assert re.search(command, by_hand(DataSpec(source=source)))
+
+
+@pytest.mark.parametrize(
+    ("include", "files"),
+    [
+        ("**/*.jsonl.zst", ["train/00.jsonl.zst", "train/29.jsonl.zst", "train/nested/deeper/30.jsonl.zst"]),
+        ("**/30.jsonl.zst", ["train/nested/deeper/30.jsonl.zst"]),
+        ("nested/**/*.zst", ["train/nested/deeper/30.jsonl.zst"]),
+        ("**/*", ["train/00.jsonl.zst", "train/29.jsonl.zst", "train/README.md", "train/nested/deeper/30.jsonl.zst"]),
+    ],
+)
+def test_the_command_downloads_the_files_that_the_source_includes(include, files):
+    published = ["README.md", "test.jsonl.zst", "train/00.jsonl.zst", "train/29.jsonl.zst", "train/README.md"]
+    source = "hf://datasets/monology/pile-uncopyrighted/train"
+    words = shlex.split(by_hand(DataSpec(source=source, include=include)).split("`")[1])
+    pattern = words[words.index("--include") + 1]
+    found = filter_repo_objects([*published, "train/nested/deeper/30.jsonl.zst"], allow_patterns=pattern)
+    assert list(found) == files

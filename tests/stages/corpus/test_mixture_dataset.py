@@ -20,10 +20,11 @@ WEIGHTS = {"books": 6.0, "code": 3.0, "wiki": 1.0}
 
 @pytest.fixture
 def ingredients(tmp_path: Path) -> list[Ingredient]:
-    write_dataset(tmp_path / "datasets/books", [3000, 1001], [1700], token_bytes=2)
-    write_dataset(tmp_path / "datasets/code", [1700], [330])
-    write_dataset(tmp_path / "elsewhere/wiki", [500], [50])
-    directories = [tmp_path / "datasets/books", tmp_path / "datasets/code", tmp_path / "elsewhere/wiki"]
+    directories = [
+        write_dataset(tmp_path / "datasets/books", [3000, 1001], [1700], token_bytes=2),
+        write_dataset(tmp_path / "datasets/code", [1700], [330]),
+        write_dataset(tmp_path / "elsewhere/wiki", [500], [50]),
+    ]
     return [Ingredient(*each) for each in zip(WEIGHTS, directories, WEIGHTS.values(), strict=True)]
 
 
@@ -32,118 +33,96 @@ def mixture(ingredients: list[Ingredient], tmp_path: Path) -> Path:
     return write_mixture(ingredients, tmp_path / "datasets")
 
 
-def test_a_mixture_has_the_sums_of_its_sources_and_no_tokens(mixture: Path) -> None:
+def test_a_mixture_has_sums_and_no_tokens_is_written_once_and_moves_with_its_datasets(mixture, ingredients, tmp_path):
     manifest = check_dataset(mixture)
     assert sorted(path.name for path in mixture.iterdir()) == ["manifest.json", "tokenizer.json"]
     assert manifest.splits["train"].num_tokens == 3000 + 1001 + 1700 + 500
     assert manifest.splits["validation"].num_bytes == 3 * (1700 + 330 + 50)
-    assert not manifest.files
     assert {source.name: source.weight for source in manifest.sources} == WEIGHTS
-    assert [Path(source.directory).is_absolute() for source in manifest.sources] == [False, False, True]
-
-
-def test_the_same_mixture_is_written_once_and_moves_along_with_its_datasets(
-    mixture: Path, ingredients: list[Ingredient], tmp_path: Path
-) -> None:
     before = (mixture / "manifest.json").stat().st_mtime_ns
     assert write_mixture(ingredients, tmp_path / "datasets") == mixture
     assert (mixture / "manifest.json").stat().st_mtime_ns == before
+    (mixture / "manifest.json").write_text("{}")
+    assert write_mixture(ingredients, tmp_path / "datasets") == mixture
+    assert (mixture.parent / f"broken-{mixture.name}/manifest.json").read_text() == "{}"
     (tmp_path / "datasets").rename(tmp_path / "moved")
-    assert verify_dataset(tmp_path / "moved" / mixture.name).fingerprint
+    assert verify_dataset(tmp_path / "moved" / mixture.name) == manifest
     assert not list((tmp_path / "moved").glob(".*.incomplete"))
 
 
-def test_the_fingerprint_follows_from_names_datasets_and_base_weights(
-    mixture: Path, ingredients: list[Ingredient], tmp_path: Path
-) -> None:
-    fingerprint, datasets = read_dataset_manifest(mixture).fingerprint, tmp_path / "datasets"
+def test_the_fingerprint_follows_from_names_datasets_and_base_weights(mixture, ingredients, tmp_path):
     books, *others = ingredients
-    for changed in (books._replace(name="novels"), books._replace(dataset=others[0].dataset), books._replace(weight=5)):
-        assert read_dataset_manifest(write_mixture([changed, *others], datasets)).fingerprint != fingerprint
-    limited = write_mixture([books._replace(epochs_at_most=2.5), *others], datasets)
-    assert limited != mixture
-    assert read_dataset_manifest(limited).fingerprint == fingerprint
+
+    def fingerprint(**change: object) -> str:
+        changed = write_mixture([books._replace(**change), *others], tmp_path / "datasets")
+        assert changed != mixture
+        return read_dataset_manifest(changed).fingerprint
+
+    own = read_dataset_manifest(mixture).fingerprint
+    assert fingerprint(epochs_at_most=2.5) == own
+    changes = ({"name": "novels"}, {"dataset": others[0].dataset}, {"weight": 5})
+    assert len({own, *(fingerprint(**change) for change in changes)}) == 4
 
 
-def test_a_damaged_mixture_is_set_aside_and_written_again(
-    mixture: Path, ingredients: list[Ingredient], tmp_path: Path
-) -> None:
-    (mixture / "manifest.json").write_text("{}")
-    assert write_mixture(ingredients, tmp_path / "datasets") == mixture
-    assert verify_dataset(mixture).sources
-    assert (mixture.parent / f"broken-{mixture.name}").is_dir()
-
-
-def test_a_missing_altered_or_exchanged_source_is_one_error_that_names_it(mixture: Path, tmp_path: Path) -> None:
-    shard = tmp_path / "datasets/code/train/00000.ds"
+def test_a_missing_altered_or_exchanged_source_is_one_error_that_names_it(mixture, tmp_path):
+    code = tmp_path / "datasets/code"
+    shard = code / "train/00000.ds"
     content = shard.read_bytes()
     shard.write_bytes(content[:-1] + b"x")
-    with pytest.raises(DataError, match=r"datasets/code is damaged: train/00000\.ds does not have the hash"):
-        verify_dataset(mixture)
     assert verify_dataset(mixture, hashes=False)
-    shard.write_bytes(content[:-4])
-    with pytest.raises(DataError, match=r"datasets/code is damaged: train/00000\.ds has 6796 bytes, not 6800"):
-        verify_dataset(mixture, hashes=False)
-    write_dataset(tmp_path / "datasets/code", [1699], [330])
-    with pytest.raises(DataError, match=r"its source 'code' is another dataset than the mixture was made of: .*/code"):
-        verify_dataset(mixture)
-    shutil.rmtree(tmp_path / "datasets/code")
-    with pytest.raises(DataError, match=r"/code is not a dataset"):
-        verify_dataset(mixture)
+    for change, hashes, message in (
+        (lambda: None, True, r"datasets/code is damaged: train/00000\.ds does not have the hash"),
+        (lambda: shard.write_bytes(content[:-4]), False, r"code is damaged: .*\.ds has 6796 bytes, not 6800"),
+        (lambda: write_dataset(code, [1699], [330]), True, "its source 'code' is another dataset than .*/code"),
+        (lambda: shutil.rmtree(code), True, "/code is not a dataset"),
+    ):
+        change()
+        with pytest.raises(DataError, match=message):
+            verify_dataset(mixture, hashes=hashes)
 
 
-def test_sources_that_make_no_mixture_get_one_clear_error(
-    mixture: Path, ingredients: list[Ingredient], tmp_path: Path
-) -> None:
-    datasets = tmp_path / "datasets"
+def test_sources_that_make_no_mixture_get_one_clear_error(mixture, ingredients, tmp_path):
+    books, code, _ = ingredients
     with pytest.raises(DataError, match=r"data\.mixture: 'all' .* is a mixture itself; name its sources"):
-        write_mixture([ingredients[0], Ingredient("all", mixture, 1.0)], datasets)
-    manifest = read_dataset_manifest(ingredients[1].dataset).model_copy(update={"tokenizer_sha256": "0"})
-    (ingredients[1].dataset / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
+        write_mixture([books, Ingredient("all", mixture, 1.0)], tmp_path / "datasets")
+    manifest = read_dataset_manifest(code.dataset).model_copy(update={"tokenizer_sha256": "0"})
+    (code.dataset / "manifest.json").write_bytes(dataset_manifest_bytes(manifest))
     with pytest.raises(DataError, match=r"data\.mixture: 'code' .*code\) has another tokenizer than 'books'"):
-        write_mixture(ingredients, datasets)
+        write_mixture(ingredients, tmp_path / "datasets")
 
 
-def test_samples_of_a_mixture_follow_its_own_weights_or_those_of_the_spans(
-    mixture: Path,
-) -> None:
+def test_samples_of_a_mixture_follow_its_own_weights_or_those_of_the_spans_and_its_limits(
+    mixture, ingredients, tmp_path
+):
     own = TrainingSamples(mixture, LENGTH, 3, [MixtureSpan(first_window=0, weights=WEIGHTS)])
     assert np.array_equal(TrainingSamples(mixture, LENGTH, 3).batch(0, 500), own.batch(0, 500))
     spans = (MixtureSpan(first_window=0, weights=WEIGHTS), MixtureSpan(first_window=200, weights={"wiki": 1.0}))
     opened = TrainingSamples(mixture, LENGTH, 3, spans)
     assert opened.tokens_by_source(200, 40) == {"books": 0, "code": 0, "wiki": 40 * LENGTH}
-
-
-def test_the_limits_of_epochs_hold_and_the_others_take_over(ingredients: list[Ingredient], tmp_path: Path) -> None:
     *most, wiki = ingredients
-    mixture = write_mixture([*most, wiki._replace(epochs_at_most=1)], tmp_path / "datasets")
+    limited = write_mixture([*most, wiki._replace(epochs_at_most=1)], tmp_path / "datasets")
     with pytest.raises(DataError, match=r"'wiki' has 500 tokens and may be read 1 time "):
-        TrainingSamples(mixture, LENGTH, 3).batch(400, 10)
-    others = TrainingSamples(mixture, LENGTH, 3, when_exhausted="others")
-    assert others.epochs_by_source(1000)["wiki"] == 1
+        TrainingSamples(limited, LENGTH, 3).batch(400, 10)
+    assert TrainingSamples(limited, LENGTH, 3, when_exhausted="others").epochs_by_source(1000)["wiki"] == 1
 
 
 @pytest.mark.parametrize(
     ("asked", "counts"), [(None, [106, 20, 3]), (20, [12, 6, 2]), (1, [1, 1, 1]), (45, [28, 14, 3])]
 )
-def test_evaluation_windows_are_shared_out_by_base_weight(mixture: Path, asked: int | None, counts: list[int]) -> None:
+def test_evaluation_windows_are_shared_out_by_base_weight_and_no_batch_has_two_sources(
+    mixture, ingredients, asked, counts
+):
     windows = EvaluationWindows(mixture, "validation", LENGTH, asked)
     assert [source.num_windows for source in windows.sources] == counts
     assert [source.weight for source in windows.sources] == [0.6, 0.3, 0.1]
     assert len(windows) == sum(counts)
-
-
-def test_every_window_of_a_mixture_is_one_of_its_source_and_no_batch_has_two(
-    mixture: Path, ingredients: list[Ingredient]
-) -> None:
-    windows = EvaluationWindows(mixture, "validation", LENGTH, 20)
     alone = {
-        each.name: EvaluationWindows(each.dataset, "validation", LENGTH, source.num_windows)
-        for each, source in zip(ingredients, windows.sources, strict=True)
+        each.name: EvaluationWindows(each.dataset, "validation", LENGTH, num_windows)
+        for each, num_windows in zip(ingredients, counts, strict=True)
     }
     for place in range(len(windows)):
         source = windows.source(place)
-        assert np.array_equal(windows[place], alone[str(source.name)][place - source.first])
+        assert np.array_equal(windows[place], alone[source.name][place - source.first])
     rows = []
     for number, start, stop in windows.batches(5):
         assert 0 < stop - start <= 5
@@ -152,7 +131,7 @@ def test_every_window_of_a_mixture_is_one_of_its_source_and_no_batch_has_two(
     assert np.array_equal(np.concatenate(rows), windows.batch(0, len(windows)))
 
 
-def test_a_source_that_is_shorter_than_a_sample_is_named(mixture: Path) -> None:
+def test_a_source_that_is_shorter_than_a_sample_is_named(mixture):
     with pytest.raises(DataError, match=r"^data\.mixture: 'wiki', the validation split of .* has 50 tokens, but one"):
         EvaluationWindows(mixture, "validation", 50)
     with pytest.raises(DataError, match=r"^data\.mixture: 'wiki', the train split of .* has 500 tokens, but one"):

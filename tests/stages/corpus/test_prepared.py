@@ -1,4 +1,4 @@
-"""Datasets that are there already: one whose text is gone, and a `data.source` that is a dataset itself."""
+"""Datasets that are there already: one whose text is gone, one that is a source itself, and hashes of large sources."""
 
 import os
 import shutil
@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from stages.checkpoint.files import hash_file, hash_files
+from stages.corpus import corpus as corpus_module
+from stages.corpus import files
 from stages.corpus.prepare import prepare
 from stages.corpus.prepared import prepared_datasets
 from stages.corpus.tasks import Progress
@@ -16,19 +19,22 @@ from tests.stages.corpus.small_source import spec_of
 from tests.stages.data.test_dataset import write_dataset
 
 
-def test_the_newest_dataset_of_the_same_settings_is_enough_without_its_text(folder: Path, tmp_path: Path) -> None:
+def test_the_newest_dataset_of_the_same_settings_is_enough_without_its_text(folder, tmp_path):
     datasets = tmp_path / "datasets"
     lines: list[str] = []
     first = prepare(spec_of(folder), datasets, progress=Progress(tell=lines.append))
+    (folder / "00.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match="is not UTF-8"):
+        prepare(spec_of(folder), datasets)
     (folder / "00.txt").write_text("another text")
     second = prepare(spec_of(folder), datasets, progress=Progress(tell=lines.append))
     os.utime(first / "manifest.json", (1, 1))
     assert lines == []
     shutil.rmtree(folder)
     assert prepare(spec_of(folder, workers=2), datasets, progress=Progress(tell=lines.append)) == second != first
-    [line] = lines
-    assert line.startswith(f"{second}, prepared with these settings, is used without comparing its text: ")
-    assert f"data.source: '{folder}' does not exist" in line
+    assert lines[0].startswith(f"{second}, prepared with these settings, is used without comparing its text: ")
+    assert f"data.source: '{folder}' does not exist" in lines.pop()
+    assert not lines
     with pytest.raises(DataError, match="does not exist"):
         prepare(spec_of(folder, validation_fraction=0.3), datasets)
     for dataset in (first, second):
@@ -37,16 +43,7 @@ def test_the_newest_dataset_of_the_same_settings_is_enough_without_its_text(fold
         prepare(spec_of(folder), datasets)
 
 
-def test_a_text_that_can_be_read_but_not_used_is_an_error_although_a_dataset_exists(
-    folder: Path, tmp_path: Path
-) -> None:
-    prepare(spec_of(folder), tmp_path / "datasets")
-    (folder / "00.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match="is not UTF-8"):
-        prepare(spec_of(folder), tmp_path / "datasets")
-
-
-def test_a_dataset_as_source_is_used_as_it_is_unless_it_is_damaged_or_a_setting_differs(tmp_path: Path) -> None:
+def test_a_dataset_as_source_is_used_as_it_is_unless_it_is_damaged_or_a_setting_differs(tmp_path):
     dataset, datasets = write_dataset(tmp_path / "given", [100], [100]), tmp_path / "datasets"
     spec = DataSpec(source=str(dataset))
     assert prepare(spec, datasets) == dataset
@@ -60,3 +57,40 @@ def test_a_dataset_as_source_is_used_as_it_is_unless_it_is_damaged_or_a_setting_
     with pytest.raises(DataError, match=r"data\.source: .*given is damaged: train/00000\.ds does not have the hash"):
         prepare(spec, datasets)
     assert (dataset / "manifest.json").exists()
+
+
+def test_only_a_large_source_has_a_cache_of_hashes_by_which_only_changed_files_are_hashed(
+    folder, tmp_path, monkeypatch
+):
+    hashed: list[str] = []
+
+    def watched(paths: list[Path]):
+        hashed.extend(path.name for path in paths)
+        return hash_files(paths)
+
+    def prepared(expected: list[str]) -> Path:
+        hashed.clear()
+        dataset = prepare(spec_of(folder), tmp_path / "datasets")
+        assert hashed == expected
+        return dataset
+
+    monkeypatch.setattr(files, "hash_files", watched)
+    names = [path.name for path in sorted(folder.iterdir())]
+    first = prepared(names)
+    assert not list(first.parent.glob("*.hashes.json"))
+    monkeypatch.setattr(corpus_module, "CACHED_BYTES", 0)
+    assert prepared(names) == prepared([]) == first
+    [cache] = first.parent.glob(".*.hashes.json")
+    sources = [files.SourceFile(str(folder / name), name, (folder / name).stat().st_size, "") for name in names]
+    for _ in range(2):
+        found = files.with_hashes(sources, tmp_path / "memory.json")
+        assert [file.version for file in found] == [hash_file(Path(file.path)) for file in sources]
+    good = cache.read_bytes()
+    for damage in (b"", b"[1]", b"{", b'{"x": 1}'):
+        cache.write_bytes(damage)
+        assert prepared(names) == first
+        assert cache.read_bytes() == good
+    os.utime(folder / "03.txt", (0, 0))
+    assert prepared(["03.txt"]) == first
+    (folder / "04.txt").write_text("other 4")
+    assert prepared(["04.txt"]) != first
