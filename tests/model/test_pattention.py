@@ -99,6 +99,18 @@ def test_output_and_gradients_are_those_of_autograd_also_a_second_time_and_row_b
 
 
 @for_each_score_function
+def test_scores_belong_to_their_generation_even_if_generations_share_a_norm(score_function):
+    layer, x = all_kinds(score_function, torch.float64)
+    found = layer.scores(x)
+    assert {number: score.shape for number, score in found.items()} == {
+        g.number: (2, 3, g.num_tokens) for g in ALL_KINDS.generations
+    }
+    shares = zip(ALL_KINDS.generations, ALL_KINDS.value_shares, strict=True)
+    out = sum(found[g.number] @ (layer.value_tokens[str(g.number)] * share) for g, share in shares)
+    torch.testing.assert_close(out, layer(x), rtol=1e-12, atol=1e-14)
+
+
+@for_each_score_function
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_pass_without_gradients_gives_the_same_bits(score_function, dtype):
     layer, x = all_kinds(score_function, dtype)

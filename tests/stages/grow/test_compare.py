@@ -1,7 +1,4 @@
-"""Comparing checkpoints as functions: results match models run by hand, under every growth policy.
-
-Shapes: B batch, T sequence, D model width, N parameter tokens.
-"""
+"""Comparing checkpoints as functions: results match models run by hand, under every growth policy."""
 
 import asyncio
 import weakref
@@ -28,7 +25,6 @@ from stages.data.evaluation_windows import EvaluationWindows
 from stages.data.spec import DataSpec
 from stages.grow import compare as compare_module
 from stages.grow.compare import compare
-from stages.grow.comparison import Comparison
 from stages.grow.expand import expand, expand_transformer, shrink
 from tests.stages.checkpoints import write_checkpoint
 
@@ -36,10 +32,10 @@ CONFIG = tokenformer_config(
     num_layers=2, attention_tokens=5, ffn_tokens=10, vocab_size=300, hidden_size=16, num_heads=2
 )
 TRANSFORMER = TransformerConfig(vocab_size=300, hidden_size=16, num_heads=2, num_layers=2, ffn_size=32)
-DEFAULT, COPY, OFFICIAL = GrowthPolicy(), GrowthPolicy(init="copy", tau="recompute"), GrowthPolicy.of("official")
-ZERO_KEY = GrowthPolicy(init="zero-key", tau="frozen")
+COPY, OFFICIAL = GrowthPolicy(init="copy", tau="recompute"), GrowthPolicy.of("official")
 ZERO_VALUE = GrowthPolicy(init="zero-value", tau="per-generation")
 NOISY = COPY.model_copy(update={"copy_noise": 1e-3, "allow_jump": True})
+STACK = GrowthPolicy(depth="copy-stack", allow_jump=True)
 TEXT: dict[str, Any] = {"num_sequences": 3, "sequence_length": 24}
 
 
@@ -81,15 +77,6 @@ def old(tmp_path: Path, dataset: Path) -> Path:
     return write_trained(tmp_path / "old", dataset)
 
 
-@pytest.fixture
-def grown(old: Path, tmp_path: Path, dataset: Path) -> Callable[..., tuple[Path, Comparison]]:
-    def grow(policy: GrowthPolicy, attention_tokens: int = 5) -> tuple[Path, Comparison]:
-        expand(old, tmp_path / "new", attention_tokens=attention_tokens, policy=policy)
-        return tmp_path / "new", compare(old, tmp_path / "new", dataset, **TEXT)
-
-    return grow
-
-
 def ids_of(dataset: Path) -> tuple[Tensor, Tensor]:
     tokens_BT = torch.from_numpy(EvaluationWindows(dataset, "validation", 24, 3).batch(0, 3))
     return tokens_BT[:, :-1], tokens_BT[:, 1:]
@@ -103,21 +90,22 @@ def test_the_loss_on_a_mixture_is_the_weighted_mean_of_its_sources(old: Path, da
 
 
 @pytest.mark.parametrize(
-    ("policy", "tokens", "dtype", "low", "high"),
+    ("policy", "growth", "dtype", "low", "high"),
     [
-        (DEFAULT, 7, "float64", 0, 1e-12),
-        (ZERO_KEY, 7, "float64", 0, 1e-12),
-        (ZERO_VALUE, 5, "float64", 0, 0),
-        (COPY, 5, "float64", 0, 1e-12),
-        (COPY, 10, "float64", 1e-9, 2e-7),  # quotients rounded to float32
-        (COPY, 10, "float32", 1e-8, 1e-4),
-        (OFFICIAL, 5, "float64", 0.1, 100),
-        (NOISY, 10, "float64", 1e-4, 1),
-        (NOISY, 10, "float32", 1e-4, 1),
+        (GrowthPolicy(), {"attention_tokens": 7}, "float64", 0, 1e-12),
+        (GrowthPolicy.of("paper-appendix"), {"attention_tokens": 7}, "float64", 0, 1e-12),
+        (ZERO_VALUE, {"attention_tokens": 5}, "float64", 0, 0),
+        (COPY, {"attention_tokens": 10}, "float64", 1e-9, 2e-7),  # quotients rounded to float32
+        (COPY, {"attention_tokens": 10}, "float32", 1e-8, 1e-4),
+        (OFFICIAL, {"attention_tokens": 5}, "float64", 0.1, 100),
+        (NOISY, {"attention_tokens": 10}, "float64", 1e-4, 1),
+        (NOISY, {"attention_tokens": 10}, "float32", 1e-4, 1),
+        (GrowthPolicy(depth="interleave"), {"new_layers": 2}, "float64", 0, 0),
+        (STACK, {"new_layers": 2}, "float64", 1e-3, 100),
     ],
 )
-def test_growth_is_reported_as_its_policy_promises(old, tmp_path, dataset, policy, tokens, dtype, low, high):
-    expand(old, tmp_path / "new", attention_tokens=tokens, policy=policy)
+def test_growth_is_reported_as_its_policy_promises(old, tmp_path, dataset, policy, growth, dtype, low, high):
+    expand(old, tmp_path / "new", **growth, policy=policy)
     found = compare(old, tmp_path / "new", dataset, dtype=dtype, **TEXT)
     assert low <= found.relative_difference <= high
     assert found.tolerance == (1e-6 if dtype == "float64" else 1e-4)
@@ -126,9 +114,20 @@ def test_growth_is_reported_as_its_policy_promises(old, tmp_path, dataset, polic
     assert found.verdict == "changed" or abs(found.jump) < found.tolerance
 
 
-def test_logits_and_losses_match_models_run_by_hand(grown, old, dataset):
-    new, found = grown(OFFICIAL)
-    ids_BT, targets_BT = ids_of(dataset)
+def test_logits_and_losses_match_models_run_by_hand_one_at_a_time(old, tmp_path, dataset, monkeypatch):
+    new, ids_BT, targets_BT = tmp_path / "new", *ids_of(dataset)
+    expand(old, new, attention_tokens=5, policy=OFFICIAL)
+    loaded: list[weakref.ref] = []
+
+    def watched(*arguments, **keywords):
+        assert all(model() is None for model in loaded), "two models are in memory"
+        model = load_model(*arguments, **keywords)
+        loaded.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(compare_module, "load_model", watched)
+    found = compare(old, new, dataset, **TEXT)
+    assert len(loaded) == 2
     logits = {}
     for path, measured in ((old, found.old), (new, found.new)):
         model = load_model(path, dtype=torch.float64)
@@ -144,47 +143,37 @@ def test_logits_and_losses_match_models_run_by_hand(grown, old, dataset):
     assert (found.num_sequences, found.context) == (3, 24)
 
 
-def test_scores_belong_to_their_generation_even_if_generations_share_a_norm(old, tmp_path):
-    path = old
-    for i, policy in enumerate((ZERO_VALUE, OFFICIAL, COPY.model_copy(update={"allow_jump": True}))):
-        path, source = tmp_path / str(i), path
-        expand(source, path, attention_tokens=(3, 4, 12)[i], policy=policy)
-    alter(path, "blocks.0.query.value_tokens.1", torch.ones_like)
-    model: Any = load_model(path, dtype=torch.float64)
-    layer = model.blocks["0"].query
-    x_BTD = torch.randn(2, 3, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    scores = layer.scores(x_BTD)
-    assert {number: score.shape[-1] for number, score in scores.items()} == {0: 5, 1: 3, 2: 4, 3: 12}
-    shares = zip(layer.config.generations, layer.config.value_shares, strict=True)
-    out = sum(scores[g.number] @ (layer.value_tokens[str(g.number)] * share) for g, share in shares)
-    torch.testing.assert_close(out, layer(x_BTD), rtol=1e-12, atol=1e-14)
+def test_a_lineage_is_known_between_parent_and_child_only_and_an_altered_child_breaks_its_promise(
+    old, tmp_path, dataset
+):
+    new, shrunk, num_files = tmp_path / "new", tmp_path / "shrunk", len(read_manifest(old).files)
 
+    def facts(first: Path, second: Path) -> tuple[Any, ...]:
+        found = compare(first, second, dataset, **TEXT)
+        descent = found.lineage
+        return (
+            descent.operation,
+            descent.growth is not None,
+            descent.num_shared_files,
+            found.verdict,
+            found.breaks_promise,
+        )
 
-def test_a_child_whose_old_values_were_altered_breaks_its_policys_promise(grown, old, dataset):
-    new, before = grown(DEFAULT)
+    expand(old, new, attention_tokens=5)
+    assert facts(old, new) == ("expand", True, num_files, "preserved", False)
+    shrink(new, shrunk)
+    assert facts(new, shrunk) == ("shrink", False, num_files, "preserved", False)
+    assert compare(new, shrunk, dataset, **TEXT).lineage.num_old_files > num_files
+    alter(shrunk, "final_norm.bias", lambda value: value + 1)
+    assert facts(new, shrunk) == ("shrink", False, num_files - 1, "changed", False), "shrinking promises nothing"
+    assert facts(old, shrunk) == (None, False, num_files - 1, "changed", False), "not a child but a grandchild"
     alter(new, "blocks.1.ffn.value_tokens.0", lambda value: value * 1.001)
-    found = compare(old, new, dataset, **TEXT)
-    assert found.breaks_promise
-    assert found.verdict == "changed"
-    assert found.lineage.num_shared_files == before.lineage.num_shared_files - 1 == found.lineage.num_old_files - 1
-
-
-def test_lineage_is_known_only_between_parent_and_child(grown, old, tmp_path, dataset):
-    new, found = grown(DEFAULT)
-    assert (found.lineage.operation, found.lineage.growth.policy.tau) == ("expand", "ramp")
-    assert found.lineage.num_shared_files == found.lineage.num_old_files == len(read_manifest(old).files)
-    shrink(new, tmp_path / "shrunk")
-    found = compare(new, tmp_path / "shrunk", dataset, **TEXT)
-    assert (found.lineage.operation, found.lineage.growth, found.verdict) == ("shrink", None, "preserved")
-    assert found.lineage.num_shared_files == len(read_manifest(old).files) < found.lineage.num_old_files
-    alter(tmp_path / "shrunk", "final_norm.bias", lambda value: value + 1)
-    found = compare(new, tmp_path / "shrunk", dataset, **TEXT)
-    assert (found.verdict, found.breaks_promise) == ("changed", False), "shrinking promises nothing"
-    found = compare(old, tmp_path / "shrunk", dataset, **TEXT)
-    assert (found.lineage.operation, found.lineage.growth) == (None, None), "not a child but a grandchild"
+    assert facts(old, new) == ("expand", True, num_files - 1, "changed", True)
     rewrite(new, lineage=Lineage(operation="train", parent=manifest_hash(old)))
-    found = compare(old, new, dataset, **TEXT)
-    assert (found.lineage.operation, found.lineage.growth) == ("train", None)
+    assert facts(old, new)[:2] == ("train", False)
+    alter(new, "final_norm.bias", lambda value: value * float("nan"))
+    with pytest.raises(RuntimeError, match="new gives logits that are not finite"):
+        compare(old, new, dataset, **TEXT)
 
 
 @pytest.mark.parametrize(
@@ -199,11 +188,8 @@ def test_transformers_are_compared(tmp_path, dataset, depth, sizes, preserved):
     old = write_trained(tmp_path / "old", dataset, TRANSFORMER)
     expand_transformer(old, tmp_path / "new", TRANSFORMER.model_copy(update=sizes), depth=depth)
     found = compare(old, tmp_path / "new", dataset, **TEXT)
-    assert (found.verdict == "preserved", found.lineage.growth.preserves, found.breaks_promise) == (
-        preserved,
-        preserved,
-        False,
-    )
+    assert (found.verdict == "preserved") is found.lineage.growth.preserves is preserved
+    assert not found.breaks_promise
     alter(tmp_path / "new", "final_norm.weight", lambda value: value * 2)
     assert compare(old, tmp_path / "new", dataset, **TEXT).breaks_promise is preserved
 
@@ -211,25 +197,22 @@ def test_transformers_are_compared(tmp_path, dataset, depth, sizes, preserved):
 def test_the_text_is_256_tokens_long_or_the_whole_split(old, dataset, tmp_path):
     found = compare(old, old, dataset, num_sequences=1)
     assert (found.num_sequences, found.context) == (1, 256)
-    source = tmp_path / "texts"
-    source.mkdir()
     for number in range(40):
-        (source / f"{number}.txt").write_text(f"text {number}")
-    spec = DataSpec(source=str(source), vocab_size=300, validation_fraction=0.2)
-    short = prepare(spec, tmp_path / "datasets")
+        (tmp_path / f"{number}.txt").write_text(f"text {number}")
+    short = prepare(
+        DataSpec(source=str(tmp_path), include="*.txt", vocab_size=300, validation_fraction=0.2), tmp_path / "datasets"
+    )
     rewrite(old, tokenizer_sha256=None)
-    found = compare(old, old, short)
     num_tokens = read_dataset_manifest(short).splits["validation"].num_tokens
-    assert (found.num_sequences, found.context) == (1, num_tokens - 1)
+    assert compare(old, old, short).context == num_tokens - 1
     with pytest.raises(DataError, match=f"one sample of {num_tokens} needs"):
         compare(old, old, short, sequence_length=num_tokens)
 
 
 def test_checkpoints_that_cannot_be_compared_are_refused(old, dataset, tmp_path):
     other = write_trained(tmp_path / "transformer", dataset, TRANSFORMER)
-    for first, second in ((old, other), (other, old)):  # different families can be
-        found = compare(first, second, dataset, **TEXT)
-        assert (found.verdict, found.lineage.operation) == ("changed", None)
+    found = compare(old, other, dataset, **TEXT)  # different families can be
+    assert (found.verdict, found.lineage.operation) == ("changed", None)
     small = write_trained(tmp_path / "small", dataset, CONFIG.model_copy(update={"vocab_size": 299}))
     rewrite(other, tokenizer_sha256="f" * 64)
     engine = write_trained(tmp_path / "engine", dataset)
@@ -243,25 +226,3 @@ def test_checkpoints_that_cannot_be_compared_are_refused(old, dataset, tmp_path)
     ):
         with pytest.raises(error, match=message):
             compare(first, second, text)
-
-
-def test_logits_that_are_not_finite_are_an_error(grown, old, dataset):
-    new, _ = grown(DEFAULT)
-    alter(new, "final_norm.bias", lambda value: value * float("nan"))
-    with pytest.raises(RuntimeError, match="new gives logits that are not finite"):
-        compare(old, new, dataset, **TEXT)
-
-
-def test_one_model_is_in_memory_at_a_time(grown, old, dataset, monkeypatch):
-    new, _ = grown(DEFAULT)
-    models: list[weakref.ref] = []
-
-    def watched(*arguments, **keywords):
-        assert all(model() is None for model in models)
-        model = load_model(*arguments, **keywords)
-        models.append(weakref.ref(model))
-        return model
-
-    monkeypatch.setattr(compare_module, "load_model", watched)
-    compare(old, new, dataset, **TEXT)
-    assert len(models) == 2

@@ -26,20 +26,19 @@ from model.policy import GrowthPolicy, grow_config
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.files import hash_file, write_file
 from stages.checkpoint.lineage import GrowthRecord
-from stages.checkpoint.manifest import (
-    MANIFEST_NAME,
-    CheckpointError,
-    manifest_hash,
-    parameter_file,
-    read_manifest,
-    sealed_manifest,
-    verify_checkpoint,
-)
+from stages.checkpoint.manifest import CheckpointError, manifest_hash, parameter_file, read_manifest, verify_checkpoint
 from stages.checkpoint.parameters import fill_model, load_model, read_parameter, write_parameter
 from stages.grow.expand import expand, shrink
 from tests.stages.checkpoints import small_config, write_checkpoint
+from tests.stages.grow.test_compare import rewrite
 
 IDS = torch.randint(0, 31, (2, 12), generator=torch.Generator().manual_seed(0))
+COPY, INTERLEAVE = GrowthPolicy(init="copy", tau="recompute"), GrowthPolicy(depth="interleave")
+STACK = GrowthPolicy(depth="copy-stack", allow_jump=True)
+POLICIES = [
+    *(GrowthPolicy(), INTERLEAVE, GrowthPolicy(init="zero-value", tau="per-generation", depth="interleave")),
+    GrowthPolicy(init="zero-key", tau="frozen"),
+]
 
 
 def flip_a_bit(path: Path) -> None:
@@ -82,35 +81,42 @@ def final(tmp_path):
 
 
 @settings(max_examples=8)
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=3))
-def test_any_number_of_growths_in_a_row_keeps_the_function(final, tmp_path_factory, growths):
+@given(
+    num_layers=st.integers(0, 2),
+    growths=st.lists(
+        st.tuples(st.sampled_from(POLICIES), st.integers(0, 9), st.integers(0, 9), st.integers(0, 2)), max_size=3
+    ),
+)
+def test_growths_keep_the_function_and_shrink_undoes_them_one_by_one_or_at_once(tmp_path_factory, num_layers, growths):
     folder = tmp_path_factory.mktemp("growths")
-    path = final
-    for i, (attention_tokens, ffn_tokens) in enumerate(growths):
-        path, source = folder / str(i), path
-        expand(source, path, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens)
-    old, new = (load_model(p, dtype=torch.float64)(IDS) for p in (final, path))
-    torch.testing.assert_close(new, old, rtol=0, atol=1e-12)
-    config = read_manifest(path).model
-    assert config.blocks[1].ffn.num_tokens == 10 + sum(ffn for _, ffn in growths)
-
-
-def test_every_old_file_is_a_hard_link_and_keeps_its_entry(final, tmp_path):
-    manifest = expand(final, tmp_path / "grown", attention_tokens=7)
-    assert inodes(final).items() <= inodes(tmp_path / "grown").items()
-    assert read_manifest(final).files.items() <= manifest.files.items()
-    assert verify_checkpoint(tmp_path / "grown") == manifest
+    paths = [folder / "base"]
+    write_checkpoint(paths[0], small_config(num_layers=num_layers))
+    for policy, attention, ffn, new_layers in growths:
+        old = read_manifest(paths[-1])
+        attention, ffn = (attention, ffn) if old.model.num_layers else (0, 0)
+        new_layers = new_layers or int(not (attention or ffn))
+        size = (3, 4) if new_layers else None
+        tokens: dict[str, Any] = {"attention_tokens": attention, "ffn_tokens": ffn}
+        paths.append(folder / str(len(paths)))
+        manifest = expand(paths[-2], paths[-1], new_layers=new_layers, layer_tokens=size, policy=policy, **tokens)
+        assert verify_checkpoint(paths[-1]) == manifest
+        assert inodes(paths[-2]).items() <= inodes(paths[-1]).items()
+        assert old.files.items() <= manifest.files.items()
+        before, after = (load_model(path, dtype=torch.float64)(IDS) for path in paths[-2:])
+        torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
+    for number in range(1, len(paths)):
+        shrink(paths[-1], folder / f"back-{number}", drop_generations=number)
+        back, expected = folder / f"back-{number}", paths[-1 - number]
+        assert inodes(back) == inodes(expected)
+        a, b = read_manifest(back), read_manifest(expected)
+        assert (a.model, a.files, a.group_steps, a.samples_seen) == (b.model, b.files, b.group_steps, b.samples_seen)
 
 
 def test_using_the_child_never_changes_the_parent(final, tmp_path):
     """The two share files, so a write into one would change the other."""
     before, grown = hashes(final), tmp_path / "grown"
     expand(final, grown, attention_tokens=7)
-    assert hashes(final) == before
-    expand(grown, tmp_path / "grown-again", attention_tokens=3)
-    assert hashes(final) == before
     shrink(grown, tmp_path / "shrunk")
-    assert hashes(final) == before
     manifest = read_manifest(grown)
     filled, loaded = build_model(manifest.model), load_model(grown)
     fill_model(filled, grown, manifest)
@@ -148,14 +154,15 @@ def test_expand_and_shrink_do_not_open_the_old_files(final, tmp_path):
 
 
 def test_the_copy_init_reads_only_old_tokens_and_refuses_a_corrupted_one(final, tmp_path):
-    policy = GrowthPolicy(init="copy", tau="recompute")
     with opened(final) as names:
-        expand(final, tmp_path / "grown", attention_tokens=5, ffn_tokens=0, policy=policy)
+        expand(final, tmp_path / "grown", attention_tokens=5, ffn_tokens=0, policy=COPY)
     attention = {n for n in parameter_shapes(small_config()) if "_tokens." in n and ".ffn." not in n}
     assert names == {f"{name}.safetensors" for name in attention}
     flip_a_bit(final / parameter_file("blocks.1.value.key_tokens.0"))
-    with pytest.raises(CheckpointError, match=r"blocks\.1\.value\.key_tokens\.0\.safetensors does not have the hash"):
-        expand(final, tmp_path / "again", attention_tokens=5, policy=policy)
+    message = r"blocks\.1\.value\.key_tokens\.0\.safetensors does not have the hash"
+    for read in (lambda: expand(final, tmp_path / "again", attention_tokens=5, policy=COPY), lambda: load_model(final)):
+        with pytest.raises(CheckpointError, match=message):
+            read()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["final", "grown"]
 
 
@@ -211,62 +218,45 @@ def test_a_failure_waits_for_writes_in_progress_and_leaves_nothing(final, tmp_pa
     assert hashes(final) == before
 
 
-def assert_the_same_checkpoint(one: Path, other: Path) -> None:
-    a, b = read_manifest(one), read_manifest(other)
-    assert (a.model, a.files, a.group_steps, a.samples_seen) == (b.model, b.files, b.group_steps, b.samples_seen)
-    assert inodes(one) == inodes(other)
-
-
-def test_shrink_undoes_several_growths_one_by_one_or_all_at_once(final, tmp_path):
-    policies = [
-        GrowthPolicy(init="copy", tau="recompute"),
-        GrowthPolicy(init="zero-value", tau="per-generation"),
-        GrowthPolicy(init="zero-key", tau="frozen"),
-        GrowthPolicy(),
-    ]
-    grown = [final, *(tmp_path / str(number) for number in range(1, 5))]
-    for before, after, policy in zip(grown, grown[1:], policies, strict=False):
-        expand(before, after, attention_tokens=10, policy=policy)
-    path = grown[-1]
-    for expected in reversed(grown[:-1]):
-        path, source = tmp_path / f"back-to-{expected.name}", path
-        shrink(source, path)
-        assert_the_same_checkpoint(path, expected)
-    shrink(grown[-1], tmp_path / "at-once", drop_generations=4)
-    assert_the_same_checkpoint(tmp_path / "at-once", final)
-
-
 def test_shrink_after_training_drops_only_the_new_groups_steps(final, tmp_path):
-    grown = tmp_path / "grown"
-    manifest = expand(final, grown, attention_tokens=7)
+    manifest = expand(final, tmp_path / "grown", attention_tokens=7)
     steps = {name.replace("-0-", f"-{number}-"): 11 - number for name in manifest.group_steps for number in (0, 1)}
-    trained = manifest.model_copy(update={"group_steps": steps})
-    (grown / MANIFEST_NAME).write_text(sealed_manifest(trained).model_dump_json())
-    assert shrink(grown, tmp_path / "shrunk").group_steps == read_manifest(final).group_steps
+    rewrite(tmp_path / "grown", group_steps=steps)
+    assert shrink(tmp_path / "grown", tmp_path / "shrunk").group_steps == read_manifest(final).group_steps
 
 
-def test_new_tokens_are_random_with_moments_of_zero_and_old_moments_are_kept(final, tmp_path):
-    grown = tmp_path / "grown"
-    manifest = expand(final, grown, attention_tokens=7)
-    old_names = set(parameter_shapes(read_manifest(final).model))
+@pytest.mark.parametrize(
+    ("arguments", "growth"),
+    [
+        ({"attention_tokens": 7}, {"attention_tokens": 7, "ffn_tokens": 14, "policy": GrowthPolicy()}),
+        ({"new_layers": 2, "policy": INTERLEAVE}, {"new_layers": 2, "new_layer_positions": [1, 3]}),
+        ({"new_layers": 2, "policy": STACK}, {"new_layers": 2, "new_layer_positions": [2, 3], "preserves": False}),
+    ],
+)
+def test_lineage_records_the_growth_and_new_parameters_have_moments_of_zero(final, tmp_path, arguments, growth):
+    manifest, old = expand(final, tmp_path / "grown", seed=9, **arguments), read_manifest(final)
+    assert (manifest.lineage.operation, manifest.lineage.parent) == ("expand", manifest_hash(final))
+    no_tokens = {"attention_tokens": 0, "ffn_tokens": 0, "preserves": True, "seed": 9}
+    assert manifest.lineage.growth == GrowthRecord(**(no_tokens | arguments | growth))
+    counts = [entry.num_parameters for entry in manifest.lineage.history]
+    assert counts == [num_parameters(old.model), num_parameters(manifest.model)]
+    assert manifest.group_steps == old.group_steps
     for name in parameter_shapes(manifest.model):
-        state = read_parameter(grown, manifest, name)
-        assert bool(state.exp_avg.any()) is bool(state.exp_avg_sq.any()) is (name in old_names)
-        if name not in old_names:
-            assert generation_of(name) == 1
-            assert (state.fp32 != 0).all()
-    assert manifest.group_steps == read_manifest(final).group_steps
+        state, is_old = read_parameter(tmp_path / "grown", manifest, name), name in parameter_shapes(old.model)
+        assert bool(state.exp_avg.any()) is bool(state.exp_avg_sq.any()) is is_old
+        assert is_old or generation_of(name) == 1
 
 
-def test_lineage_records_the_parent_and_the_operation_and_the_ffn_keeps_its_proportion(final, tmp_path):
-    lineage = expand(final, tmp_path / "grown", attention_tokens=7, seed=9).lineage
-    assert (lineage.operation, lineage.parent) == ("expand", manifest_hash(final))
-    assert lineage.growth == GrowthRecord(
-        attention_tokens=7, ffn_tokens=14, policy=GrowthPolicy(), preserves=True, seed=9
-    )
-    grown = read_manifest(tmp_path / "grown").model
-    assert [block.ffn.num_tokens for block in grown.blocks] == [10 + 14] * 2
-    assert [entry.num_parameters for entry in lineage.history] == [num_parameters(c) for c in (small_config(), grown)]
+def test_the_history_depends_on_the_place_of_new_layers_only_where_there_are_some(final, tmp_path):
+    def entries(**arguments: Any) -> list[dict[str, Any]]:
+        folders = [(tmp_path / f"{policy.depth}-{arguments}", policy) for policy in (GrowthPolicy(), INTERLEAVE)]
+        lineages = [expand(final, folder, policy=policy, **arguments).lineage for folder, policy in folders]
+        return [lineage.history[-1].determined_by for lineage in lineages]
+
+    tokens, layers = entries(attention_tokens=3), entries(new_layers=1)
+    assert tokens[0] == tokens[1]
+    assert layers[0]["model"] == layers[1]["model"]
+    assert layers[0] != layers[1]
 
 
 def test_bad_growth_is_refused_and_leaves_nothing(final, tmp_path):
@@ -285,13 +275,6 @@ def test_bad_growth_is_refused_and_leaves_nothing(final, tmp_path):
         with pytest.raises(error, match=message):
             expand(source, **({"output": tmp_path / "grown", "attention_tokens": 4} | changes))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["final", "short", "transformer"]
-
-
-def test_a_flipped_bit_is_detected_when_the_value_is_read(final):
-    victim = final / parameter_file("embedding.weight")
-    flip_a_bit(victim)
-    with pytest.raises(CheckpointError, match=r"embedding\.weight\.safetensors does not have the hash"):
-        load_model(final)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, safetensors.torch.save({"other": torch.zeros(2)})])
