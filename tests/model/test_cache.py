@@ -155,6 +155,14 @@ def test_a_window_that_begins_inside_a_document_belongs_to_it_until_its_end():
     assert document_starts(ids, END).tolist() == [[0, 0, 0, 3, 3, 5, 6], [0, 1, 1, 1, 1, 1, 1]]
 
 
+def test_positions_begin_anew_after_an_end_of_text_and_after_padding():
+    cache = build_model(transformer(), seed=0).new_cache(2, 8, torch.tensor([2, 0]))
+    first, later = torch.tensor([[END, END, 5, END, 6], [5, 6, 7, END, END]]), torch.tensor([[7, 8], [9, END]])
+    assert cache.positions(first)[:, 0, 2:].tolist() == [[0, 1, 0], [2, 3, 0]]
+    cache.advance(5)
+    assert cache.positions(later)[:, 0].tolist() == [[1, 2], [0, 1]]
+
+
 def test_without_an_end_of_text_in_it_a_text_has_the_logits_of_a_model_without_a_mask():
     ids = documents([9])
     masked, plain = (build_model(small_config(document_end_id=end), seed=4).double()(ids[None]) for end in (END, None))

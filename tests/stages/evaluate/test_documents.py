@@ -11,6 +11,8 @@ from model.errors import UserError
 from stages.evaluate.documents import TokenStream, text_files
 from tests.pretrained import byte_tokenizer
 
+TWO_LINES = b'{"text": "the"}\n{"text": "hen"}\n'
+
 
 def ids(*texts: str) -> list[int]:
     return [token for text in texts for token in (*byte_tokenizer().encode(text).ids, 0)]
@@ -21,27 +23,15 @@ def stream_of(*files: Path) -> tuple[list[int], TokenStream]:
     return np.concatenate([np.empty(0, np.int64), *stream]).tolist(), stream
 
 
-def test_each_file_is_a_document_with_the_end_of_text_after_it(tmp_path: Path):
-    for name, text in {"b.txt": "the hen", "a.txt": "in the\n", ".hidden": "no", "empty.txt": " \n"}.items():
+def test_each_file_and_each_json_line_is_a_document_with_the_end_of_text_after_it(tmp_path: Path):
+    texts = {"b.txt": "the hen", "a.txt": "in the\n", ".hidden": "no", "empty.txt": " \n", "c.txt": "\ufeffthe"}
+    for name, text in texts.items():
         (tmp_path / name).write_text(text)
+    (tmp_path / "d.jsonl").write_bytes(TWO_LINES.replace(b'"hen"', b'"hen", "score": NaN'))
+    (tmp_path / "e.jsonl.gz").write_bytes(gzip.compress(TWO_LINES))
     tokens, stream = stream_of(*text_files([tmp_path]))
-    assert tokens == ids("in the\n", "the hen")
-    assert (stream.num_tokens, stream.num_bytes) == (len(tokens), 14)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("two.jsonl", b'{"text": "the"}\n{"text": "hen"}\n'),
-        ("two.jsonl.gz", gzip.compress(b'{"text": "the"}\n{"text": "hen"}\n', mtime=0)),
-        ("marked.jsonl", '\ufeff{"text": "\ufeffthe"}\n{"text": "hen"}\n'.encode()),
-        ("nan.jsonl", b'{"text": "the", "score": NaN}\n{"score": -Infinity, "text": "hen"}\n'),
-    ],
-)
-def test_json_lines_are_documents(tmp_path: Path, name: str, content: bytes):
-    (tmp_path / name).write_bytes(content)
-    (tmp_path / "marked.txt").write_text("\ufeffthe")
-    assert stream_of(tmp_path / name, tmp_path / "marked.txt")[0] == ids("the", "hen", "the")
+    assert tokens == ids("in the\n", "the hen", "the", "the", "hen", "the", "hen")
+    assert (stream.num_tokens, stream.num_bytes) == (len(tokens), 14 + 5 * 3)
 
 
 @pytest.mark.parametrize(
@@ -69,20 +59,15 @@ def test_an_end_of_text_is_added_if_there_is_one_and_ordinary_text_where_it_is_s
     assert [*tokens.tolist(), 0] == stream_of(tmp_path / "a.txt")[0]
 
 
-def test_the_share_read_is_that_of_the_tokens_also_within_a_long_document(tmp_path: Path):
-    (tmp_path / "long.txt").write_text("the hen\n" * 40_000)
-    stream = TokenStream([tmp_path / "long.txt"], byte_tokenizer(), end_of_text_id=0)
-    shares = [(stream.fraction, stream.num_tokens) for _ in stream]
-    assert len(shares) > 3
-    for fraction, num_tokens in shares:
-        assert fraction == pytest.approx(num_tokens / stream.num_tokens, abs=0.01)
-
-
-def test_a_document_in_pieces_has_the_tokens_and_the_counts_of_the_whole(tmp_path: Path):
+def test_a_long_document_arrives_in_pieces_with_the_tokens_and_counts_of_the_whole_and_its_share_read(tmp_path: Path):
     """Words are counted as lm-evaluation-harness counts them."""
-    text = "the hen  is in\nthe barn, é " * 10_000
+    text = "the hen  is in\nthe barn, " * 15_000 + "é "
     (tmp_path / "a.txt").write_text(text)
-    tokens, stream = stream_of(tmp_path / "a.txt")
-    assert tokens == ids(text)
+    stream = TokenStream([tmp_path / "a.txt"], byte_tokenizer(), end_of_text_id=0)
+    pieces = [(piece, stream.fraction, stream.num_tokens) for piece in stream]
+    assert np.concatenate([piece for piece, *_ in pieces]).tolist() == ids(text)
     counts = (stream.num_words, stream.num_bytes, stream.num_tokens)
-    assert counts == (len(re.split(r"\s+", text)), len(text.encode()), len(tokens))
+    assert counts == (len(re.split(r"\s+", text)), len(text.encode()), len(ids(text)))
+    assert len(pieces) > 3
+    for _, fraction, num_tokens in pieces:
+        assert fraction == pytest.approx(num_tokens / stream.num_tokens, abs=0.01)

@@ -115,29 +115,22 @@ def test_log_probabilities_do_not_depend_on_batches_and_leave_out_padding_rows(c
     pairs = [(text, ending) for text in (*TEXTS, "") for ending in (" hen", " in the inn", "x" * 30)]
     encode = byte_tokenizer().encode
     expected = [plain(checkpoint, encode(text).ids or [0], encode(ending).ids) for text, ending in pairs]
-    for settings in ({"batch_size": 1}, {"batch_size": 5}):
-        found = adapter(checkpoint, **settings).loglikelihood(requests("loglikelihood", *pairs), disable_tqdm=True)
+    for batch_size in (1, 5):
+        found = adapter(checkpoint, batch_size).loglikelihood(requests("loglikelihood", *pairs), disable_tqdm=True)
         assert [score for score, _ in found] == pytest.approx([score for score, _ in expected], rel=1e-5)
         assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
-
-
-def test_the_greedy_continuation_is_recognised(checkpoint: Pretrained):
-    text = generate(checkpoint, "the hen", GenerationSettings(max_new_tokens=4, sampling=GREEDY)).samples[0].tokens
-    found = adapter(checkpoint)._loglikelihood_tokens([(None, byte_tokenizer().encode("the hen").ids, [*text])])
-    assert found[0][1] is True
+    tokens = generate(checkpoint, "the hen", GenerationSettings(max_new_tokens=4, sampling=GREEDY)).samples[0].tokens
+    [(_, is_greedy)] = adapter(checkpoint)._loglikelihood_tokens([(None, encode("the hen").ids, [*tokens])])
+    assert is_greedy is True
 
 
 def test_rolling_log_probabilities_cover_every_token_of_a_text_longer_than_the_context(checkpoint: Pretrained):
     text = " ".join(TEXTS) * 2
     tokens = byte_tokenizer().encode(text).ids
-    expected = sum(
-        plain(
-            checkpoint,
-            [0, *tokens][max(0, min(start + 32, len(tokens)) - 32) : start + 1],
-            tokens[start : start + 32],
-        )[0]
-        for start in range(0, len(tokens), 32)
-    )
+    ends = [min(start + 32, len(tokens)) for start in range(0, len(tokens), 32)]
+    before = [[0, *tokens][max(0, end - 32) : 32 * number + 1] for number, end in enumerate(ends)]
+    parts = [tokens[start : start + 32] for start in range(0, len(tokens), 32)]
+    expected = sum(plain(checkpoint, *window)[0] for window in zip(before, parts, strict=True))
     found = adapter(checkpoint).loglikelihood_rolling(requests("loglikelihood_rolling", (text,), ("",)))
     assert found == pytest.approx([expected, 0.0], rel=1e-5)
 
@@ -149,8 +142,8 @@ def test_generated_text_is_that_of_generate_whatever_the_batch(checkpoint: Pretr
         kept = byte_tokenizer().encode(text).ids[-26:]  # the context without the tokens to generate
         settings = GenerationSettings(max_new_tokens=6, sampling=GREEDY, stop=(".",))
         expected.append(generate(checkpoint, byte_tokenizer().decode(kept), settings).samples[0].text)
-    for batches in ({"batch_size": 1}, {"batch_size": 3}):
-        assert adapter(checkpoint, **batches).generate_until(prompts) == expected
+    for batch_size in (1, 3):
+        assert adapter(checkpoint, batch_size).generate_until(prompts) == expected
 
 
 SAMPLED = {"until": ["."], "max_gen_toks": 6, "do_sample": True, "temperature": 1.0}
@@ -172,10 +165,7 @@ def test_sampled_text_depends_on_its_prompt_and_on_how_often_it_came_before_alon
         ({"do_sample": False, "temperature": 0.7}, GREEDY),
         ({"do_sample": True}, Sampling(temperature=1.0)),
         ({"temperature": 0.7, "top_k": -1}, Sampling(temperature=0.7)),
-        (
-            {"temperature": 0.7, "top_k": 5, "top_p": 0.9},
-            Sampling(temperature=0.7, top_k=5, top_p=0.9),
-        ),
+        ({"temperature": 0.7, "top_k": 5, "top_p": 0.9}, Sampling(temperature=0.7, top_k=5, top_p=0.9)),
         ({"num_beams": 1, "repetition_penalty": 1.0}, GREEDY),
     ],
 )
@@ -202,12 +192,6 @@ def test_what_growctl_cannot_do_for_a_task_is_refused(checkpoint: Pretrained):
     assert written == generate(checkpoint, kept, settings).samples[0].text
 
 
-def test_the_first_examples_of_the_tasks_that_a_pattern_matches_are_scored(checkpoint: Pretrained, tasks: Path):
-    results = list(task_scores(adapter(checkpoint), *find_tasks(["hen_c*"], tasks), limit=2))
-    assert [(score.task, score.metric) for score in results] == [("hen_choice", "acc"), ("hen_choice", "acc_norm")]
-    assert {(score.num_samples, score.num_shots, score.standard_error is None) for score in results} == {(2, 0, False)}
-
-
 def test_an_unknown_task_gets_the_nearest_names(tasks: Path, monkeypatch: pytest.MonkeyPatch):
     own = task_module.TaskManager
     monkeypatch.setattr(task_module, "TaskManager", lambda **settings: own(**settings | {"include_defaults": False}))
@@ -228,20 +212,17 @@ def test_data_that_cannot_be_loaded_is_one_message_with_the_way_out(
         list(task_scores(adapter(checkpoint), *find_tasks(["hen_choice"], tasks), limit=None))
 
 
-def test_the_command_prints_and_tables_the_scores(checkpoint: Pretrained, tasks: Path):
-    arguments = ("eval", checkpoint.directory, "--tasks", "hen_choice,hen_text", "--include-path", tasks)
+def test_the_command_scores_the_first_examples_of_the_tasks_that_a_pattern_matches(checkpoint: Pretrained, tasks: Path):
+    arguments = ("eval", checkpoint.directory, "--tasks", "hen_c*,hen_text", "--include-path", tasks)
     found = json.loads(run_here(*arguments, "--limit", 2, "--json")[0])
-    assert [(score["task"], score["metric"]) for score in found["scores"]] == [
-        ("hen_choice", "acc"),
-        ("hen_choice", "acc_norm"),
-        ("hen_text", "word_perplexity"),
-        ("hen_text", "bits_per_byte"),
+    scores = [(score["task"], score["metric"], score["num_samples"], score["num_shots"]) for score in found["scores"]]
+    assert scores == [
+        *(("hen_choice", metric, 2, 0) for metric in ("acc", "acc_norm")),
+        *(("hen_text", metric, 2, 0) for metric in ("word_perplexity", "bits_per_byte")),
     ]
     settings = found["settings"]
     assert (settings["limit"], settings["context"], found["padding_rows"]) == (2, 32, 39)
-    assert (settings["include_path"], settings["trained_length"]) == (str(tasks.resolve()), 32), (
-        "no published benchmark"
-    )
+    assert (settings["include_path"], settings["trained_length"]) == (str(tasks.resolve()), 32)
     table, _ = run_here(*arguments)
     assert re.search(r"hen_choice +acc +0\.\d{4} +0\.\d{4} +3 +0", table)
 
@@ -260,15 +241,12 @@ def test_the_scores_are_those_of_the_harness_on_the_hugging_face_export(tmp_path
         for parameter in opened.model.parameters():
             parameter.mul_(2)  # so that scores differ clearly between answers
     export_huggingface(opened, tmp_path / "export", card=lambda export: "", check=False)
-    theirs = HFLM(
-        pretrained=str(tmp_path / "export"), trust_remote_code=True, device="cpu", batch_size=2, dtype="float32"
-    )
-    manager, found = find_tasks(["hen_choice", "hen_lambada", "hen_text", "hen_generation"], tasks)
+    settings: dict[str, Any] = {"device": "cpu", "batch_size": 2, "dtype": "float32"}
+    theirs = HFLM(pretrained=str(tmp_path / "export"), trust_remote_code=True, **settings)
+    manager, found = find_tasks(list(TASKS), tasks)
     ours_scores, their_scores = ([*task_scores(lm, manager, found, None)] for lm in (adapter(opened), theirs))
-    assert [replace(score, value=0.0, standard_error=0.0) for score in ours_scores] == [
-        replace(score, value=0.0, standard_error=0.0) for score in their_scores
-    ]
     for own, their in zip(ours_scores, their_scores, strict=True):
         assert own.value == pytest.approx(their.value, rel=1e-5, abs=1e-5), own
+        assert replace(own, value=0.0, standard_error=0.0) == replace(their, value=0.0, standard_error=0.0)
     prompts = requests("generate_until", *((text, {"until": ["."], "max_gen_toks": 6}) for text in TEXTS))
     assert adapter(opened).generate_until(prompts) == theirs.generate_until(prompts, disable_tqdm=True)

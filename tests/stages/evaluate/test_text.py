@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,24 +42,19 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "text.txt"
 
 
-class Figures(NamedTuple):
+def figures(scores: Iterable[Score], task: str = "text") -> SimpleNamespace:
     """The values of one task's scores by metric, and the tokens predicted."""
-
-    num_tokens: int
-    loss: float
-    bits_per_byte: float
-    perplexity: float | None = None
-    word_perplexity: float | None = None
+    own = [score for score in scores if score.task == task]
+    return SimpleNamespace(num_tokens=own[0].num_samples, **{score.metric: score.value for score in own})
 
 
-def figures(scores: Iterable[Score], task: str = "text") -> Figures:
-    own: list[Any] = [score for score in scores if score.task == task]
-    return Figures(own[0].num_samples, **{score.metric: score.value for score in own})
+def loss_on(checkpoint: Pretrained, *files: Path, **changes: Any) -> SimpleNamespace:
+    return figures(text_loss(checkpoint, files, **({"context": 32, "stride": 32, "batch_size": 4} | changes)))
 
 
-def loss_on(checkpoint: Pretrained, *files: Path, **changes: Any) -> Figures:
-    settings = {"context": 32, "stride": 32, "batch_size": 4} | changes
-    return figures(text_loss(checkpoint, files, **settings))
+def loss_on_split(checkpoint: Pretrained, dataset: Path, max_sequences: int | None = None) -> list[Score]:
+    size: dict[str, Any] = {"context": 32, "max_sequences": max_sequences, "batch_size": 3}
+    return list(dataset_loss(checkpoint, dataset, "validation", **size))
 
 
 def plain_losses(checkpoint: Pretrained, tokens: list[int]) -> torch.Tensor:
@@ -89,15 +85,10 @@ def trained_on(checkpoint: Pretrained, windows: EvaluationWindows) -> dict[str, 
 def test_the_loss_on_a_dataset_is_the_trainers_validation_loss(
     checkpoint: Pretrained, dataset: Path, max_sequences: int | None
 ):
-    windows = EvaluationWindows(dataset, "validation", 32, max_sequences)
-    expected = trained_on(checkpoint, windows)
-    size: dict[str, Any] = {"context": 32, "max_sequences": max_sequences, "batch_size": 3}
-    found = figures(dataset_loss(checkpoint, dataset, "validation", **size))
-    assert found.num_tokens == expected["num_tokens"]
-    assert found.loss == pytest.approx(expected["loss"], abs=1e-5)
-    assert found.perplexity == pytest.approx(expected["perplexity"], rel=1e-5)
-    assert found.bits_per_byte == pytest.approx(expected["bits_per_byte"], abs=1e-5)
-    assert found.word_perplexity is None
+    expected = trained_on(checkpoint, EvaluationWindows(dataset, "validation", 32, max_sequences))
+    found = vars(figures(loss_on_split(checkpoint, dataset, max_sequences)))
+    assert found == pytest.approx({name: expected[name] for name in found}, rel=1e-5)
+    assert found.keys() == {"num_tokens", "loss", "perplexity", "bits_per_byte"}
 
 
 def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
@@ -108,18 +99,12 @@ def test_the_loss_on_a_mixture_is_the_trainers_and_each_sources_is_its_own(
     chant = prepare(spec.model_copy(update={"validation_fraction": 0.5}), tmp_path)
     mixture = write_mixture([Ingredient("farm", dataset, 3.0), Ingredient("chant", chant, 1.0)], tmp_path)
     expected = trained_on(checkpoint, EvaluationWindows(mixture, "validation", 32, 9))
-
-    def scores_on_split(directory: Path, sequences: int) -> list[Score]:
-        size: dict[str, Any] = {"context": 32, "max_sequences": sequences, "batch_size": 2}
-        return list(dataset_loss(checkpoint, directory, "validation", **size))
-
-    scores = scores_on_split(mixture, 9)
-    found, farm, chants = (figures(scores, task) for task in ("text", "text farm", "text chant"))
-    for source, directory, sequences in zip((farm, chants), (dataset, chant), (7, 2), strict=True):
-        alone = figures(scores_on_split(directory, sequences))
+    scores = loss_on_split(checkpoint, mixture, 9)
+    for task, directory, sequences in (("text farm", dataset, 7), ("text chant", chant, 2)):
+        source, alone = figures(scores, task), figures(loss_on_split(checkpoint, directory, sequences))
         assert source.loss == pytest.approx(alone.loss, abs=1e-5)
         assert source.bits_per_byte == pytest.approx(alone.bits_per_byte, abs=1e-5)
-    assert farm.loss != chants.loss
+    found = figures(scores)
     assert found.loss == pytest.approx(expected["loss"], abs=1e-5)
     assert found.bits_per_byte == pytest.approx(expected["bits_per_byte"], abs=1e-5)
     assert found.num_tokens == expected["num_tokens"] == 9 * 32
@@ -134,12 +119,9 @@ def test_the_loss_on_text_is_the_trainers_on_the_same_tokens(checkpoint: Pretrai
     found = loss_on(checkpoint, *sorted(tmp_path.iterdir()))
     assert found.num_tokens == len(split) - 1, "all but the first"
     assert found.bits_per_byte == pytest.approx(found.loss / math.log(2) / split.bytes_per_token)
-    windows = EvaluationWindows(dataset, "validation", 32)
     tail = (len(split) - 1) % 32  # the trainer leaves out the tokens after the last whole window
     rest = plain_losses(checkpoint, tokens[-tail - 1 :].tolist()).sum().item()
-    size: dict[str, Any] = {"context": 32, "max_sequences": None, "batch_size": 8}
-    own = figures(dataset_loss(checkpoint, dataset, "validation", **size))
-    assert own.num_tokens == len(windows) * 32
+    own = figures(loss_on_split(checkpoint, dataset))
     assert found.num_tokens == own.num_tokens + tail
     assert found.loss == pytest.approx((own.loss * own.num_tokens + rest) / found.num_tokens, abs=1e-5)
 
@@ -160,20 +142,16 @@ def test_strided_windows_give_every_token_at_least_the_overlap_as_context(
     assert found.loss == pytest.approx(sum(expected) / len(expected), abs=1e-5)
 
 
-def test_word_perplexity_and_bits_per_byte_spread_the_loss_over_words_and_bytes(checkpoint: Pretrained, text: Path):
-    found = loss_on(checkpoint, text)
+def test_the_loss_is_spread_over_words_bytes_and_positions_and_progress_rises(checkpoint: Pretrained, text: Path):
+    seen: list[float] = []
+    found = loss_on(checkpoint, text, stride=8, on_progress=seen.append)
+    assert seen == sorted(seen)
+    assert seen[-1] > 0.9
     nats = found.loss * (found.num_tokens + 1)
     num_words = len(TEXT.strip().split()) + 1  # the white space at the end ends one more, empty word
     assert found.word_perplexity == pytest.approx(math.exp(nats / num_words))
     assert found.bits_per_byte == pytest.approx(nats / math.log(2) / len(TEXT.encode()))
     assert found.perplexity == pytest.approx(math.exp(found.loss))
-
-
-def test_the_loss_by_position_adds_up_to_the_loss_and_progress_rises(checkpoint: Pretrained, text: Path):
-    seen: list[float] = []
-    found = loss_on(checkpoint, text, stride=8, on_progress=seen.append)
-    assert seen == sorted(seen)
-    assert seen[-1] > 0.9
     windows = batches(sliding_windows(TokenStream([text], checkpoint.tokenizer, 0), 32, 8), 4)
     sums_T, counts_T = position_losses(checkpoint, windows, 32)
     assert counts_T.sum() == found.num_tokens

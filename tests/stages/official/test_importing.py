@@ -1,6 +1,5 @@
 """Importing official checkpoints: logits as the reference's, every tensor accounted for, one error for each defect."""
 
-import json
 import os
 import random
 import shutil
@@ -8,7 +7,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 from deepspeed.utils import zero_to_fp32
 
@@ -73,10 +71,8 @@ def test_an_imported_model_gives_the_reference_logits_positions_included(shared,
 def test_an_import_is_a_complete_checkpoint_of_unknown_cost_without_moments(tmp_path):
     model = imported(tmp_path, *write_official(tmp_path))
     assert model.config == published()
-    assert_holds(model, official_state())
     manifest = read_manifest(tmp_path / "imported")
-    assert manifest.group_steps == {}
-    assert manifest.text.context_length == 16
+    assert (manifest.group_steps, manifest.text.context_length) == ({}, 16)
     [entry] = manifest.lineage.history
     assert (entry.operation, entry.cost) == ("import", TrainingCost(complete=False))
 
@@ -96,24 +92,14 @@ def test_half_precision_and_files_without_a_zip_archive_are_imported_exactly(tmp
         ({FFN_KEYS: None}, f"{FFN_KEYS} is missing"),
         ({EMBEDDING: None}, f"is not an official checkpoint: it has no {EMBEDDING}"),
         ({EMBEDDING: torch.tensor(1.0)}, f"it has no {EMBEDDING} with rows"),
+        ({EMBEDDING: torch.zeros(0, 32)}, f"it has no {EMBEDDING} with rows"),
         ({"sequential.9.x": torch.zeros(1)}, "has sequential.9.x, which the model in"),
-        (
-            {"sequential.2.attention.query.bias": torch.zeros(1)},
-            "has sequential.2.attention.query.bias, which the model",
-        ),
         ({"sequential.4.mlp.key_param_tokens": torch.zeros(8, 32)}, "has sequential.4.mlp.key_param_tokens, which"),
         ({FFN_KEYS: torch.zeros(9, 32)}, f"{FFN_KEYS} has shape [9, 32], not [8, 32]"),
-        (
-            {FFN_KEYS: torch.zeros(8, 32, dtype=torch.int64)},
-            f"{FFN_KEYS} must be an ordinary tensor of float32, float16, bfloat16, not of int64",
-        ),
-        ({FFN_KEYS: torch.zeros(8, 32, dtype=torch.float64)}, "bfloat16, not of float64"),
+        ({FFN_KEYS: torch.zeros(8, 32, dtype=torch.float64)}, "tensor of float32, float16, bfloat16, not of float64"),
         ({FFN_KEYS: torch.full((8, 32), torch.nan)}, f"{FFN_KEYS} has 256 values, NaN or infinite"),
         ({FFN_KEYS: torch.eye(8, 32) * torch.inf}, "values, NaN or infinite"),
-        (
-            {FFN_KEYS: torch.zeros(8, 32).to_sparse()},
-            f"{FFN_KEYS} must be an ordinary tensor",
-        ),
+        ({FFN_KEYS: torch.zeros(8, 32).to_sparse()}, f"{FFN_KEYS} must be an ordinary tensor"),
         ({FFN_KEYS: torch.zeros(8, 32, device="meta")}, f"{FFN_KEYS} must be an ordinary tensor"),
     ],
     ids=str,
@@ -123,8 +109,7 @@ def test_a_tensor_that_does_not_belong_is_named_and_nothing_is_left_behind(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("safe_serialization", [False, True])
-@pytest.mark.parametrize("max_shard_size", [20_000, "5GB"])
+@pytest.mark.parametrize(("safe_serialization", "max_shard_size"), [(False, "5GB"), (False, 20_000), (True, 20_000)])
 def test_what_zero_to_fp32_of_deepspeed_writes_is_imported(tmp_path, monkeypatch, safe_serialization, max_shard_size):
     """Also beside DeepSpeed's own shards, as after `zero_to_fp32.py . .`."""
     merged = tmp_path / "merged"
@@ -139,43 +124,28 @@ def test_what_zero_to_fp32_of_deepspeed_writes_is_imported(tmp_path, monkeypatch
     assert_holds(imported(tmp_path, merged, write_settings(tmp_path)), official_state())
 
 
-def write_shards(folder: Path) -> Path:
-    """Two shards with their index."""
-    shards = folder / "shards"
-    first = {EMBEDDING: official_state()[EMBEDDING]}
-    rest = {name: tensor for name, tensor in official_state().items() if name != EMBEDDING}
-    shards.mkdir()
-    for name, part in (("one.safetensors", first), ("two.safetensors", rest)):
-        safetensors.torch.save_file(part, shards / name)
-    listed = dict.fromkeys(rest, "two.safetensors") | {EMBEDDING: "one.safetensors"}
-    (shards / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
-    return shards
-
-
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ({"weight_map": {EMBEDDING: "../three.safetensors"}}, "shards/three.safetensors cannot be opened"),
-        ({"weight_map": {EMBEDDING: "one.safetensors"}}, "is missing"),
+        ('{"weight_map": {"a": "../three.safetensors"}}', "shards/three.safetensors cannot be opened"),
+        ('{"weight_map": {"a": "one.safetensors"}}', f"{FFN_KEYS} is missing"),
         ("{", "it has no weight_map"),
-        ([], "it has no weight_map"),
-        ({}, "it has no weight_map"),
-        ({"weight_map": 3}, "it has no weight_map"),
-        ({"weight_map": ["a"]}, "it has no weight_map"),
+        ("[]", "it has no weight_map"),
+        ('{"weight_map": ["a"]}', "it has no weight_map"),
         pytest.param("[" * 10**5, "it has no weight_map", id="nested"),
     ],
 )
 def test_an_index_that_disagrees_with_its_shards_or_names_none_is_rejected(tmp_path, index, message):
-    shards, settings = write_shards(tmp_path), write_settings(tmp_path)
-    (shards / "model.safetensors.index.json").write_text(index if isinstance(index, str) else json.dumps(index))
-    assert message in refusal(tmp_path, shards, settings)
+    _, settings = write_official(tmp_path, {FFN_KEYS: None}, name="shards/one.safetensors")
+    (tmp_path / "shards/model.safetensors.index.json").write_text(index)
+    assert message in refusal(tmp_path, tmp_path / "shards", tmp_path / settings.name)
 
 
 def test_a_directory_without_one_model_says_what_growctl_reads(tmp_path):
-    shards, settings = write_shards(tmp_path), write_settings(tmp_path)
-    write_official(shards, name="pytorch_model.bin")
-    message = refusal(tmp_path, shards, settings)
-    assert "but has pytorch_model.bin, model.safetensors.index.json" in message
+    _, settings = write_official(tmp_path, name="both/pytorch_model.bin")
+    write_official(tmp_path, name="both/model.safetensors")
+    message = refusal(tmp_path, tmp_path / "both", settings)
+    assert "but has pytorch_model.bin, model.safetensors" in message
     assert "python CHECKPOINTS/zero_to_fp32.py CHECKPOINTS MERGED" in message
     (tmp_path / "empty").mkdir()
     assert "empty must hold one of pytorch_model.bin, " in refusal(tmp_path, tmp_path / "empty", settings)
@@ -237,11 +207,7 @@ def test_a_pickle_that_would_run_code_is_rejected_with_a_one_line_message(tmp_pa
     assert (tmp_path / "exploded").exists()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [[torch.zeros(1)], {"a": 1}, {"a": torch.zeros(1), 5: "b"}, {"module": official_state(), "iteration": 5}],
-    ids=["list", "number", "other-key", "training-state"],
-)
+@pytest.mark.parametrize("content", [[torch.zeros(1)], {"a": 1}, {"a": torch.zeros(1), 5: "b"}], ids=str)
 def test_a_file_without_named_tensors_gets_the_command_that_merges_shards(tmp_path, content):
     weights, settings = write_official(tmp_path)
     torch.save(content, weights)
@@ -265,9 +231,6 @@ def test_opening_a_model_takes_no_memory_for_its_tensors(tmp_path, name):
     assert own_bytes() - before < 2**24  # of 2**25
 
 
-# Text.
-
-
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
     path = tmp_path / "tokenizer.json"
@@ -282,11 +245,8 @@ def test_the_tokenizer_is_stored_and_embedding_rows_beyond_its_ids_are_padding(t
     assert (loaded.num_token_ids, loaded.manifest.model.vocab_size) == (261, 264)
     assert (loaded.text.end_of_text, loaded.text.end_of_text_id) == (END_OF_TEXT, 0)
     assert loaded.manifest.tokenizer_sha256 == loaded.manifest.files["tokenizer.json"].sha256
-
-
-def test_another_end_of_text_is_recorded_with_its_id(tmp_path, tokenizer):
-    manifest = import_official(*write_official(tmp_path), tmp_path / "imported", tokenizer=tokenizer, end_of_text="!")
-    assert (manifest.text.end_of_text, manifest.text.end_of_text_id) == ("!", byte_tokenizer().token_to_id("!"))
+    other = import_official(*write_official(tmp_path), tmp_path / "other", tokenizer=tokenizer, end_of_text="!")
+    assert (other.text.end_of_text, other.text.end_of_text_id) == ("!", byte_tokenizer().token_to_id("!"))
 
 
 def test_a_tokenizer_that_does_not_fit_is_one_clear_error(tmp_path, tokenizer):
@@ -299,9 +259,6 @@ def test_a_tokenizer_that_does_not_fit_is_one_clear_error(tmp_path, tokenizer):
     assert "is not a file" in refusal(tmp_path, *files, tokenizer=tmp_path)
     tokenizer.write_text("{}")
     assert "is not a tokenizer.json" in refusal(tmp_path, *files, tokenizer=tokenizer)
-
-
-# Disk.
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere")], ids=["directory", "link"])
