@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-_EMPTY = {"meta", "br", "hr", "img", "link", "input", "wbr"}
-
 
 @dataclass
 class Element:
@@ -14,10 +12,6 @@ class Element:
     attributes: dict[str, str]
     parents: list["Element"] = field(repr=False)
     text: str = ""
-
-    def is_within(self, tag: str, **attributes: str) -> bool:
-        """Whether an element of that tag, with these attributes, contains this one."""
-        return any(parent.tag == tag and attributes.items() <= parent.attributes.items() for parent in self.parents)
 
 
 class ParsedPage(HTMLParser):
@@ -31,28 +25,23 @@ class ParsedPage(HTMLParser):
         self.close()
         assert not self._open, self._open
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        element = Element(tag, {name: value or "" for name, value in attrs}, list(self._open))
-        self.elements.append(element)
-        if tag not in _EMPTY:
-            self._open.append(element)
+    def handle_starttag(self, tag, attrs):
+        self.elements.append(Element(tag, {name: value or "" for name, value in attrs}, list(self._open)))
+        if tag not in ("meta", "br", "hr", "img", "link", "input", "wbr"):
+            self._open.append(self.elements[-1])
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in _EMPTY:
-            self._open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self._open.pop().tag == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         for element in self._open:
             element.text += data
 
-    def all(self, tag: str, **attributes: str) -> list[Element]:
-        """The elements of a tag, with these attributes (`class_` for `class`)."""
+    def all(self, tag: str, within: str = "html", **attributes: str) -> list[Element]:
+        """The elements of a tag inside those of another, with these attributes (`class_` for `class`)."""
         wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
-        return [e for e in self.elements if e.tag == tag and wanted.items() <= e.attributes.items()]
+        found = [each for each in self.elements if each.tag == tag and wanted.items() <= each.attributes.items()]
+        return [each for each in found if tag == "html" or within in [parent.tag for parent in each.parents]]
 
     @property
     def structure(self) -> list[tuple[str, tuple[str, ...]]]:

@@ -5,7 +5,6 @@ import gc
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,16 +16,11 @@ from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, ladder
 from tests.workers import HANG_SECONDS, REPOSITORY
 
 WRITER = """
-import sys
-from pathlib import Path
-from growctl.ledger.ledger import Ledger
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun
 from tests.growctl.ledger.records import Metrics
 
-name, runs = sys.argv[1], Path(sys.argv[2])
 run = FakeRun(runs, name, [SMALL, LARGE])
-print("ready", flush=True)
-sys.stdin.readline()
+ready()
 with Ledger(run.path) as ledger:
     books = ledger.books(SMALL.name)
     metrics = Metrics()
@@ -42,43 +36,44 @@ with Ledger(run.path) as ledger:
 """
 
 REPORTER = """
-import json, sys
-from pathlib import Path
-from growctl.runs.find import find_runs
 from growctl.report.sections import report_sections
 from growctl.report.documents import write_report
-from growctl.runs_dir import RunPaths
 
-runs = Path(sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
+ready()
 seen = []
 for _ in range(3):
     found = find_runs(runs)
     seen += [(run.name, run.stages[0].num_steps, run.stages[0].finished, len(run.points)) for run in found]
-    write_report(found, report_sections(found), RunPaths(runs / "still").report)
+    write_report(found, report_sections(found), RunPaths(runs / name).report)
 print(json.dumps(seen))
 """
 
+START = """
+import json, sys
+from pathlib import Path
+from growctl.ledger.ledger import Ledger
+from growctl.runs.find import find_runs
+from growctl.runs_dir import RunPaths
 
-def start(code: str, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-    )
+name, runs = sys.argv[1], Path(sys.argv[2])
+
+def ready():
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def start(code, *arguments):
+    command = [sys.executable, "-c", START + code, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, text=True, cwd=REPOSITORY, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 @pytest.mark.slow
-def test_two_runs_that_write_and_two_reports_that_read_do_not_disturb_each_other(tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    ladder(runs, name="still")
-    writers = [start(WRITER, name, runs) for name in ("first", "second")]
-    reporters = [start(REPORTER, runs) for _ in range(2)]
-    processes = [*writers, *reporters]
+def test_two_runs_that_write_and_two_reports_that_read_do_not_disturb_each_other(tmp_path):
+    ladder(tmp_path, name="still")
+    processes = [start(WRITER, name, tmp_path) for name in ("first", "second")]
+    processes += [start(REPORTER, "still", tmp_path) for _ in range(2)]
     try:
         assert [process.stdout.readline() for process in processes] == ["ready\n"] * 4
         for process in processes:  # only now, so that all of them work at the same time
@@ -92,44 +87,34 @@ def test_two_runs_that_write_and_two_reports_that_read_do_not_disturb_each_other
     assert [process.returncode for process in processes] == [0] * 4, [err for _, err in ends]
 
     for name in ("first", "second"):
-        with Ledger(runs / name / "ledger.db") as ledger:  # which checks every hash
-            assert ledger.stage_cost(SMALL.name).kept.steps == SMALL.num_steps
-            assert ledger.stage_cost(SMALL.name).replayed.steps == 0
+        with Ledger(tmp_path / name / "ledger.db") as ledger:  # which checks every hash
+            cost = ledger.stage_cost(SMALL.name)
+            assert (cost.kept.steps, cost.replayed.steps) == (SMALL.num_steps, 0)
     for out, _ in ends[2:]:
         steps = {"first": 0, "second": 0, "still": 0}
         for name, num_steps, finished, num_points in json.loads(out):
             assert num_steps >= steps[name], "a reader never goes back"
-            assert finished == (num_steps == SMALL.num_steps and num_points > 0), (
-                "and never sees half of what is booked"
-            )
+            whole = num_steps == SMALL.num_steps and num_points > 0
+            assert finished == whole, "and never sees half of what is booked"
             steps[name] = num_steps
-    report = RunPaths(runs / "still").report
-    assert {path.name for path in report.directory.iterdir()} == {
-        path.name for path in (report.page, report.chart, report.table)
-    }, "no temporary file stays"
+    report = RunPaths(tmp_path / "still").report
+    assert {*report.directory.iterdir()} == {report.page, report.chart, report.table}, "no temporary file stays"
     assert report.page.read_text().rstrip().endswith("</html>")
     with report.table.open(newline="") as table:
         assert {row["run"] for row in csv.DictReader(table)} == {"first", "second", "still"}
 
 
-def test_a_reader_sees_a_ledger_as_it_was_when_it_was_opened(tmp_path: Path) -> None:
-    run = FakeRun(tmp_path, "quick", [SMALL, LARGE]).train(0, 1.42)
-    with Ledger(run.path, read_only=True) as reader:
-        run.train(1, 1.3, start=1.42)
-        assert not reader.finished(LARGE.name)
-        assert reader.stage_cost(LARGE.name).spent.steps == 0
-    assert find_runs(tmp_path)[0].stages[1].finished
-
-
-def test_a_reader_that_stays_open_does_not_make_the_runner_wait(tmp_path: Path) -> None:
+def test_a_reader_sees_a_ledger_as_it_was_when_it_was_opened_and_does_not_make_the_runner_wait(tmp_path):
     run = FakeRun(tmp_path, "quick", [SMALL, LARGE])
     with Ledger(run.path, read_only=True) as reader:
         run.train(0, 1.42)
         reader.stages()
+        assert not reader.finished(SMALL.name)
+        assert reader.stage_cost(SMALL.name).spent.steps == 0
     assert find_runs(tmp_path)[0].stages[0].finished
 
 
-def test_a_run_that_is_only_just_starting_does_not_stop_the_report_on_the_others(tmp_path: Path) -> None:
+def test_a_run_that_is_only_just_starting_does_not_stop_the_report_on_the_others(tmp_path):
     ladder(tmp_path, name="still")
     for name in ("created", "opened"):
         (tmp_path / name).mkdir()
@@ -144,13 +129,12 @@ def test_a_run_that_is_only_just_starting_does_not_stop_the_report_on_the_others
         find_runs(tmp_path)
 
 
-@pytest.mark.parametrize("was_on", [True, False])
-def test_reading_ledgers_leaves_the_garbage_collector_as_it_was(tmp_path: Path, was_on: bool) -> None:
+@pytest.mark.parametrize("set_to", [gc.enable, gc.disable])
+def test_reading_ledgers_leaves_the_garbage_collector_as_it_was(tmp_path, set_to):
     ladder(tmp_path)
-    set_to = {True: gc.enable, False: gc.disable}
-    set_to[was_on]()
+    set_to()
     try:
         find_runs(tmp_path)
-        assert gc.isenabled() == was_on
+        assert gc.isenabled() == (set_to is gc.enable)
     finally:
         gc.enable()

@@ -4,101 +4,95 @@ import csv
 import io
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from growctl.ledger.entries import BaseEntry
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
-from growctl.report.documents import report_document, stages_csv, write_report
-from growctl.report.sections import remarks, report_sections
-from growctl.runs.find import RunNotFoundError, find_runs, read_run
-from growctl.runs_dir import ReportPaths
+from growctl.report.chart import Chart
+from growctl.report.documents import report_document, stages_csv
+from growctl.report.sections import MOST_RUNS, newest_sections, remarks, report_sections
+from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.text.documents import plain
 from growctl.text.formatting import short_count
 from stages.generate.text_samples import TextRequest, TextSample, TextSamples
+from tests.growctl.analysis.ladders import LADDERS
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
 from tests.growctl.report.invented_reports import run_report
 from tests.growctl.report.rendered import lines_of, page_of
+from tests.growctl.runs import run_here
 from tests.growctl.text.schemas import assert_follows_schema
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
+def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def test_a_stage_report_has_the_cost_and_the_jump(runs: Path) -> None:
+def table_of(runs):
+    return list(csv.DictReader(io.StringIO(stages_csv(runs))))
+
+
+def test_a_stage_report_has_the_cost_and_the_jump_without_replayed_work(runs):
     ladder(runs, killed_at=200)
-    small, large = read_run(runs / "quick" / "ledger.db").stages
-    assert small.flops == small.cumulative_flops == 1000 * SMALL.step_flops.total
-    assert large.flops == pytest.approx(600 * LARGE.step_flops.total)
-    assert large.replayed_flops == pytest.approx(200 * LARGE.step_flops.total)
-    assert large.num_steps == 600
-    assert large.cumulative_flops == small.flops + large.flops
-    assert (large.train_tokens, large.num_parameters) == (600_000, 2_400_000)
+    [run] = find_runs(runs)
+    small, large = run.stages
+    base, step = 1000 * SMALL.step_flops.total, LARGE.step_flops.total
+    assert (small.flops, small.cumulative_flops, large.cumulative_flops) == (base, base, base + large.flops)
+    assert (large.flops, large.replayed_flops) == pytest.approx((600 * step, 200 * step))
+    assert (large.num_steps, large.train_tokens, large.num_parameters) == (600, 600_000, 2_400_000)
     assert (large.validation_loss, large.perplexity) == (1.28, math.exp(1.28))
     assert (small.loss_before_growth, small.loss_after_growth, small.jump) == (None, None, None)
     assert (large.loss_before_growth, large.loss_after_growth, large.jump) == (1.42, 1.42, 0.0)
     assert large.spent.device_seconds == 2 * large.spent.wall_seconds > 0
-
-
-def test_replayed_work_does_not_move_the_points_of_evaluations(runs: Path) -> None:
-    ladder(runs, killed_at=200)
-    run = read_run(runs / "quick" / "ledger.db")
     grown = [point for point in run.points if point.stage == "1-2m"]
-    base = run.stages[0].flops
     assert [point.point for point in grown] == ["after_growth"] + ["interval"] * 10 + ["final"]
-    assert grown[0].cumulative_flops == pytest.approx(base)
-    assert grown[1].cumulative_flops == pytest.approx(base + 60 * LARGE.step_flops.total)
-    assert grown[-1].cumulative_flops == pytest.approx(run.cumulative_flops)
+    costs = [point.cumulative_flops for point in grown]
+    assert [*costs[:2], costs[-1]] == pytest.approx([base, base + 60 * step, run.cumulative_flops])
+    assert "Replayed after interruptions" in page_of([run])
 
 
-def started(runs: Path, flops: float | None, loss_tokens: int = 5000) -> FakeRun:
-    """A trained run that started from a checkpoint of that cost."""
-    base = BaseEntry(
-        "/base", "f" * 64, "first, stage small", 400_000, flops, validation_loss=4.0, validation_tokens=loss_tokens
-    )
-    return FakeRun(runs, "more", [SMALL], base=base).train(0, 1.5)
-
-
-def test_the_cost_of_the_start_checkpoint_is_part_of_cumulative_flops_and_said(runs: Path) -> None:
-    started(runs, 7e12)
+@pytest.mark.parametrize(
+    ("flops", "loss_tokens", "jump", "cell", "remark"),
+    [
+        (7e12, 5000, 0.0, 7e12, "Start checkpoint: 7.00e12 FLOPs, counted in FLOPs so far"),
+        (None, 99, None, "", "Its cost is not known and not counted; start.flops can give it."),
+    ],
+    ids=["known", "unknown"],
+)
+def test_the_cost_of_the_start_checkpoint_counts_or_is_said_not_to(runs, flops, loss_tokens, jump, cell, remark):
+    """Nor has the growth a jump if the start checkpoint's loss was measured on other tokens."""
+    facts = ("/base", "f" * 64, "first, stage small", 400_000, flops)
+    base = BaseEntry(*facts, validation_loss=1.5, validation_tokens=loss_tokens)
+    FakeRun(runs, "more", [SMALL], base=base).train(0, 1.42, start=1.5)
     [run] = find_runs(runs)
-    assert run.stages[0].cumulative_flops == pytest.approx(7e12 + run.stages[0].flops)
-    assert (run.points[0].cumulative_flops, run.stages[0].jump) == (7e12, 0.0)
-    [row] = csv.DictReader(io.StringIO(stages_csv([run])))
-    assert float(row["base_flops"]) == 7e12
-    what = "400k parameters, trained in run first, stage small"
-    assert list(remarks(run)) == [f"Start checkpoint: 7.00e12 FLOPs, counted in FLOPs so far ({what})."]
+    assert (run.points[0].cumulative_flops, run.stages[0].jump) == (flops or 0.0, jump)
+    assert run.cumulative_flops == pytest.approx((flops or 0.0) + run.stages[0].flops)
+    [row] = table_of([run])
+    assert row["base_flops"] == str(cell)
+    [said] = remarks(run)
+    assert remark in said
+    assert "400k parameters, trained in run first, stage small" in said
 
 
-def test_a_start_checkpoint_of_unknown_cost_is_said_to_be_not_counted(runs: Path) -> None:
-    started(runs, None, loss_tokens=99)
-    [run] = find_runs(runs)
-    assert run.cumulative_flops == run.stages[0].flops
-    assert "Its cost is not known and not counted; start.flops can give it." in next(remarks(run))
-    assert run.stages[0].jump is None, "the start checkpoint's loss was measured on other tokens"
-    [row] = csv.DictReader(io.StringIO(stages_csv([run])))
-    assert row["base_flops"] == ""
-
-
-def test_the_json_follows_its_schema_and_says_null_for_what_is_not_finite(runs: Path) -> None:
+def test_the_json_follows_its_schema_and_is_null_where_a_figure_is_not_finite(runs):
     ladder(runs)
     control(runs, 900, 1.30)
-    unfinished = FakeRun(runs, "waits", [SMALL, LARGE]).train(0, float("inf"))
+    FakeRun(runs, "waits", [SMALL, LARGE]).train(0, math.inf)
     document = plain(report_document(find_runs(runs)))
     assert_follows_schema(document, "report")
-    found = document["runs"]
-    assert [run["name"] for run in found] == ["quick", "quick-control-tokenformer-scratch-900", "waits"]
-    assert (found[0]["control"], found[1]["control"]) == (None, SCRATCH)
-    assert unfinished.stages[1].name == found[2]["stages"][1]["name"]
-    assert found[2]["stages"][0]["validation_loss"] is None, "infinity is no JSON"
-    assert found[2]["stages"][1] | {"finished": False, "validation_loss": None} == found[2]["stages"][1]
+    own = f"quick-control-{SCRATCH}-900"
+    assert [(run["name"], run["control"]) for run in document["runs"]] == [
+        ("quick", None),
+        (own, SCRATCH),
+        ("waits", None),
+    ]
+    ends = [(stage["name"], stage["finished"], stage["validation_loss"]) for stage in document["runs"][2]["stages"]]
+    assert ends == [("0-800k", True, None), ("1-2m", False, None)]
 
 
-def test_names_stand_for_ladders_or_sets_with_their_controls_and_an_unknown_one_lists_the_nearest(runs: Path) -> None:
+def test_names_stand_for_ladders_or_sets_with_their_controls_and_an_unknown_one_lists_the_nearest(runs):
     for names in ([], ["quick"]):
         with pytest.raises(RunNotFoundError, match=r"there are no runs in .* yet"):
             find_runs(runs, names)
@@ -115,12 +109,11 @@ def test_names_stand_for_ladders_or_sets_with_their_controls_and_an_unknown_one_
         ([controls[1], "alone"], [controls[1], "alone"]),
     ):
         assert [run.name for run in find_runs(runs, asked)] == found
-    for unknown in ("quack", "quikc"):
-        with pytest.raises(RunNotFoundError, match=rf"no run '{unknown}' in .*; the nearest (is|are) .*\bquick\b"):
-            find_runs(runs, [unknown])
+    with pytest.raises(RunNotFoundError, match=r"no run 'quikc' in .*; the nearest (is|are) .*\bquick\b"):
+        find_runs(runs, ["quikc"])
 
 
-def test_an_unreadable_ledger_stops_only_reports_that_need_it(runs: Path) -> None:
+def test_an_unreadable_ledger_stops_only_reports_that_need_it(runs):
     ladder(runs)
     ladder(runs, name="alone")
     control(runs, 500, 1.30).path.write_bytes(b"torn" * 500)
@@ -130,8 +123,7 @@ def test_an_unreadable_ledger_stops_only_reports_that_need_it(runs: Path) -> Non
             find_runs(runs, names)
 
 
-def large_report(runs: Path) -> Path:
-    """Counts of the paper's size and long names: the widest cells that a table must hold."""
+def test_the_widest_cells_of_the_papers_models_fit_80_columns_uncut(runs):
     name = "openwebtext-four-stages-and-a-rather-long-name"
     sizes = ((123_600_000, 20_000), (354_200_000, 30_000), (753_800_000, 30_000), (1_310_000_000, 60_000))
     stages = [stage_of(f"{i}-{short_count(size).lower()}", size, steps) for i, (size, steps) in enumerate(sizes)]
@@ -139,53 +131,36 @@ def large_report(runs: Path) -> Path:
     for i, loss in enumerate((2.80, 2.63, 2.52, 2.45)):
         run.train(i, loss, start=2.83 if i else 10.8, killed_at=18_000 if i == 2 else 0)
     for budget, loss in ((20_000, 2.62), (40_000, 2.53), (80_000, 2.44)):
-        FakeRun(
-            runs, f"{name}-control-{SCRATCH}-{budget}", [stage_of("0-1.31b", 1_310_000_000, budget)], SCRATCH
-        ).train(0, loss, start=10.8)
-    return runs
-
-
-def test_the_table_fits_its_width_without_cutting_anything(runs: Path) -> None:
-    lines = lines_of(report_sections(find_runs(large_report(runs))), width=80)
+        stage = stage_of("0-1.31b", 1_310_000_000, budget)
+        FakeRun(runs, f"{name}-control-{SCRATCH}-{budget}", [stage], SCRATCH).train(0, loss, start=10.8)
+    lines = lines_of(report_sections(find_runs(runs)), width=80)
     assert max(len(line) for line in lines if "growctl run" not in line) <= 80
     text = " ".join(lines)
     assert "…" not in text
-    for words in ("1.31B", "754M", "60M", "2-754m", "Replayed after interruptions"):
+    for words in ("1.31B", "754M", "60M", "2-754m", "training 1.31B parameters from scratch takes at most "):
         assert words in text
-    assert "training 1.31B parameters from scratch takes at most " in text
 
 
-def test_the_files_are_the_page_the_chart_and_the_table(runs: Path, tmp_path: Path) -> None:
-    ladder(runs, killed_at=200)
-    found = find_runs(runs)
-    write_report(found, report_sections(found), ReportPaths(tmp_path / "report"))
-    page = (tmp_path / "report/report.html").read_text()
-    assert "Replayed after interruptions" in page
-    files = {"report.html", "compute-against-perplexity.png", "stages.csv"}
-    assert {path.name for path in (tmp_path / "report").iterdir()} == files
-
-
-def test_the_csv_has_a_line_for_each_stage(runs: Path) -> None:
+def test_the_csv_has_a_line_for_each_stage(runs):
     ladder(runs, None, name='of "two", stages')
-    rows = list(csv.DictReader(io.StringIO(stages_csv(find_runs(runs)))))
-    assert [(row["run"], row["stage"], row["finished"]) for row in rows] == [
-        ('of "two", stages', "0-800k", "True"),
-        ('of "two", stages', "1-2m", "False"),
+    rows = table_of(find_runs(runs))
+    assert [(row["run"], row["stage"], row["finished"], row["validation_loss"]) for row in rows] == [
+        ('of "two", stages', "0-800k", "True", "1.42"),
+        ('of "two", stages', "1-2m", "False", ""),
     ]
     assert float(rows[0]["flops"]) == 1000 * SMALL.step_flops.total
-    assert rows[1]["validation_loss"] == ""
 
 
-def test_few_or_no_points_still_make_a_chart_and_a_page(runs: Path) -> None:
-    FakeRun(runs, "diverged", [SMALL]).train(0, float("inf"))
-    assert "has no final loss" not in page_of(find_runs(runs))
+def test_runs_of_few_or_no_points_and_odd_names_still_make_a_page_with_charts(runs):
+    FakeRun(runs, "diverged", [SMALL]).train(0, math.inf)
     FakeRun(runs, "new $run_ with $", [SMALL, LARGE])
     FakeRun(runs, "_one", [LARGE]).train(0, 1.4)
     assert "data:image/svg+xml" in page_of(find_runs(runs))
 
 
-def test_the_newest_anomalies_are_listed_and_all_are_in_the_document(runs: Path) -> None:
+def test_the_newest_anomalies_are_listed_and_all_are_in_the_document(runs):
     run = ladder(runs)
+    assert "anomalies" not in [section.key for section in report_sections(find_runs(runs))]
     head = {"event": "anomaly", "attempt": 1, "step": 70}
     spike = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "rollback", "first_step": 60, "num_steps": 20}
     none = {"kind": "non_finite", "value": None, "threshold": None, "action": "stop"}
@@ -193,50 +168,91 @@ def test_the_newest_anomalies_are_listed_and_all_are_in_the_document(runs: Path)
     with Ledger(run.path) as ledger:
         ledger.books("1-2m").sync(records)
     found = find_runs(runs)
-    lines = [line.split() for line in lines_of(report_sections(found))]
-    assert lines.count(["1-2m", "1", "70", "spike", "9.5", "6", "rollback", "20"]) == 9
-    assert ["1-2m", "1", "70", "non-finite", "-", "-", "stop", "-"] in lines
-    assert ["2", "earlier", "anomalies", "are", "in", "the", "JSON", "report."] in lines
+    lines = lines_of(report_sections(found))
+    cells = [line.split() for line in lines]
+    assert cells.count(["1-2m", "1", "70", "spike", "9.5", "6", "rollback", "20"]) == 9
+    assert ["1-2m", "1", "70", "non-finite", "-", "-", "stop", "-"] in cells
+    assert "2 earlier anomalies are in the JSON report." in lines
     anomalies = plain(report_document(found))["runs"][0]["anomalies"]
-    assert len(anomalies) == 12
-    stage, anomaly = anomalies[-1]
-    assert (stage, anomaly["seconds"], anomaly["action"]) == ("1-2m", 90.0, "stop")
-    assert (anomaly["kind"], anomaly["value"]) == ("non_finite", None)
-    ladder(runs, name="well")
-    assert "anomalies" not in [section.key for section in report_sections(find_runs(runs, ["well"]))]
+    stage, last = anomalies[-1]
+    assert (len(anomalies), stage, last["seconds"], last["kind"], last["value"]) == (
+        12,
+        "1-2m",
+        90.0,
+        "non_finite",
+        None,
+    )
 
 
-def test_the_texts_of_all_stages_stand_below_their_prompt(runs: Path) -> None:
+def test_the_texts_of_all_stages_stand_below_their_prompt(runs):
     ladder(runs)
     control(runs, 900, 1.30)
-    for stage, text in (("0-0-800k", "<b>one\x1b[2J"), ("1-1-2m", "two\nlines")):
-        written = TextSamples(
-            checkpoint="f00d",
-            request=TextRequest(prompts=("def ",)),
-            samples=(TextSample(prompt="def ", text=text, finish_reason="length"),),
-        )
-        path = runs / "quick/stages" / stage / "samples.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(written.model_dump_json())
-    damaged = runs / "quick-control-tokenformer-scratch-900/stages/0-0-2m/samples.json"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_text("damaged")
-    said = lines_of(report_sections(find_runs(runs)), details=True)
-    first = said.index("Text after 'def '") + 1
-    assert said[first : first + 5] == ["quick/0-800k", "def <b>one\\x1b[2J", "quick/1-2m", "def two", "lines"]
-    final = runs / "quick/stages/1-1-2m/final"
-    final.mkdir()
-    (final / "manifest.json").write_text("of another training")
-    said = lines_of(report_sections(find_runs(runs)), details=True)
-    assert "quick/1-2m" not in said[said.index("Text after 'def '") :]
+    texts = {"0-0-800k": "<b>one\x1b[2J", "1-1-2m": "two\nlines"}
+    request = TextRequest(prompts=("def ",))
+    for stage, text in texts.items():
+        sample = TextSample(prompt="def ", text=text, finish_reason="length")
+        written = TextSamples(checkpoint="f00d", request=request, samples=(sample,))
+        (runs / "quick/stages" / stage).mkdir(parents=True)
+        (runs / "quick/stages" / stage / "samples.json").write_text(written.model_dump_json())
+    damaged = runs / f"quick-control-{SCRATCH}-900/stages/0-0-2m"
+    damaged.mkdir(parents=True)
+    (damaged / "samples.json").write_text("damaged")
+
+    def shown():
+        lines = lines_of(report_sections(find_runs(runs)), details=True)
+        return lines[lines.index("Text after 'def '") + 1 :]
+
+    assert shown()[:5] == ["quick/0-800k", "def <b>one\\x1b[2J", "quick/1-2m", "def two", "lines"]
+    (runs / "quick/stages/1-1-2m/final").mkdir()
+    (runs / "quick/stages/1-1-2m/final/manifest.json").write_text("of another training")
+    assert "quick/1-2m" not in shown()
 
 
-def test_losses_at_other_contexts_than_the_last_stages_are_shown_beside_the_comparable_ones() -> None:
-    report = run_report("ladder", 2.0)
+def test_losses_at_other_contexts_than_the_last_stages_are_shown_beside_the_comparable_ones():
+    report = run_report("ladder")
     first, last = report.stages
-    stages = (replace(first, sequence_length=256, own_context_loss=3.1), replace(last, sequence_length=1024))
-    assert list(remarks(replace(report, stages=stages))) == [
-        "Losses are measured at the last stage's context, 1,024 tokens. At a stage's own context: 3.1000 for s1000 at "
-        "256 (nats per token)."
-    ]
-    assert list(remarks(replace(report, stages=(replace(first, sequence_length=1024), stages[1])))) == []
+    last = replace(last, sequence_length=1024)
+    shorter, equal = replace(first, sequence_length=256, own_context_loss=3.1), replace(first, sequence_length=1024)
+    [said] = remarks(replace(report, stages=(shorter, last)))
+    assert "at the last stage's context, 1,024 tokens. At a stage's own context: 3.1000 for s1000 at 256" in said
+    assert list(remarks(replace(report, stages=(equal, last)))) == []
+
+
+def test_the_terminal_leads_with_the_missing_opponent_and_leaves_details_to_those_who_ask(runs):
+    ladder(runs)
+    for steps, loss in ((500, 1.40), (1400, 1.20)):
+        control(runs, steps, loss)
+    found = report_sections(find_runs(runs))
+    lines = lines_of(found, width=80)
+    assert lines[:3] == ["Result", "The strongest opponent is missing: the best size from scratch.", "to train it:"]
+    asked = "'controls=[{kind: best-scratch, budgets: [0.5, 1, 2]}]' --controls"
+    assert lines[3] == f"growctl run {runs / 'quick/schedule.yaml'} {asked} --runs-dir {runs}"
+    brief, details = lines_of(found), lines_of(found, details=True)
+    for section in found:
+        has_text = not all(isinstance(part, Chart) for part in section.parts)
+        assert (section.heading in details, section.heading in brief) == (has_text, section.in_terminal)
+    hint = "Every section and run, here: --details"
+    assert run_here("report", "--runs-dir", runs)[0].splitlines()[-1] == hint
+    assert hint not in run_here("report", "--runs-dir", runs, "--details")[0]
+
+
+def test_a_report_on_all_runs_shows_the_newest_result_and_a_line_for_each_other_ladder(tmp_path):
+    LADDERS["never_decays"](tmp_path)
+    newest, others = newest_sections(find_runs(tmp_path))[:2]
+    assert newest.heading == "Newest result: trunk"
+    assert lines_of([others], width=80)[-2].split() == ["quick", SCRATCH, "unknown", "-"]
+
+
+def test_of_many_runs_the_terminal_shows_the_stages_of_the_ladders_alone(runs):
+    ladder(runs)
+    for steps in range(1, MOST_RUNS):
+        control(runs, 100 * steps, 1.40)
+
+    def controls_shown(**how):
+        lines = lines_of(report_sections(find_runs(runs)), **how)
+        return sum("-control-" in line for line in lines[lines.index("Stages") :])
+
+    assert controls_shown() == MOST_RUNS - 1
+    control(runs, 1000, 1.40)
+    assert controls_shown() == 0
+    assert controls_shown(details=True) >= MOST_RUNS
