@@ -1,7 +1,7 @@
 """An open ledger with the plan of a run of two stages."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -10,12 +10,7 @@ from tests.growctl.ledger.records import BASE, GROWN, RUN
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Any:
-    with Ledger(path) as ledger:
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         ledger.record_run(RUN, [BASE, GROWN])
         yield ledger

@@ -6,20 +6,26 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from growctl.ledger.file import TABLES, BrokenLedger, LedgerError, move_aside
 from growctl.ledger.ledger import Ledger
-from tests.growctl.ledger.records import BASE, GROWN, RUN, SCORE, Metrics, killed_once, rows
+from tests.growctl.ledger.records import BASE, GROWN, RUN, SCORE, killed_once, rows
 
 
-def test_work_and_evaluations_are_append_only(ledger: Ledger) -> None:
-    metrics = killed_once(resumed_from=20)
-    metrics.anomaly()
-    ledger.books("0-small").sync(metrics.records)
+@pytest.fixture
+def path(ledger: Ledger) -> Path:
+    """A closed ledger with a stage that was killed once."""
+    ledger.books("0-small").sync(killed_once(resumed_from=20).anomaly().records)
     ledger.record_scores([SCORE])
-    connection = sqlite3.connect(ledger.path)
+    ledger.close()
+    return ledger.path
+
+
+def test_every_table_is_append_only(path: Path) -> None:
+    connection = sqlite3.connect(path)
     assert {table for (table,) in connection.execute("SELECT type FROM record")} == {*TABLES}
     for statement in ("DELETE FROM record WHERE entry > 3", "UPDATE record SET entry = entry + 10"):
         with pytest.raises(sqlite3.IntegrityError, match="append-only"):
@@ -27,20 +33,24 @@ def test_work_and_evaluations_are_append_only(ledger: Ledger) -> None:
     connection.close()
 
 
-def test_recording_again_changes_nothing_and_other_values_are_rejected(ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    ("run", "stages", "message"),
+    [
+        ({"seed": 2}, [BASE, GROWN], "recorded with seed 1, now it is 2"),
+        ({}, [BASE, replace(GROWN, num_steps=41)], "stage 1-large was recorded with num_steps 40"),
+        ({"conditions": {"data.tokenizer": "beef"}}, [BASE, GROWN], r"data\.tokenizer None, now it is 'beef'; use"),
+        ({}, [BASE], "stage 0-small, stage 1-large; now there are run, stage 0-small"),
+    ],
+)
+def test_recording_again_changes_nothing_and_other_values_are_rejected(
+    ledger: Ledger, run: dict[str, Any], stages: list[Any], message: str
+) -> None:
     before = {table: rows(ledger, table) for table in ("run", "stage")}
+    with pytest.raises(LedgerError, match=message):
+        ledger.record_run(replace(RUN, **run), stages)
     ledger.record_run(replace(RUN, schedule="../quickstart.yaml"), [BASE, GROWN])
     assert {table: rows(ledger, table) for table in ("run", "stage")} == before
     assert ledger.stages() == [BASE, GROWN]
-    with pytest.raises(LedgerError, match="recorded with seed 1, now it is 2"):
-        ledger.record_run(replace(RUN, seed=2), [BASE, GROWN])
-    with pytest.raises(LedgerError, match="stage 1-large was recorded with num_steps 40"):
-        ledger.record_run(RUN, [BASE, replace(GROWN, num_steps=41)])
-    with pytest.raises(LedgerError, match=r"with data\.tokenizer None, now it is 'beef'; use"):
-        ledger.record_run(replace(RUN, conditions=RUN.conditions | {"data.tokenizer": "beef"}), [BASE, GROWN])
-    with pytest.raises(LedgerError, match="stage 0-small, stage 1-large; now there are run, stage 0-small"):
-        ledger.record_run(RUN, [BASE])
-    ledger.record_run(RUN, [BASE, GROWN])
 
 
 def test_a_stage_that_was_not_recorded_has_no_books(ledger: Ledger) -> None:
@@ -48,51 +58,36 @@ def test_a_stage_that_was_not_recorded_has_no_books(ledger: Ledger) -> None:
         ledger.books("2-huge")
 
 
-def test_a_nan_loss_is_stored_as_null(ledger: Ledger) -> None:
-    metrics = Metrics()
-    metrics.start(1)
-    metrics.evaluate(loss=float("nan"))
-    ledger.books("0-small").sync(metrics.records)
-    assert ledger.evaluations("0-small")[0].loss is None
-
-
-def test_reading_writes_nothing(ledger: Ledger, path: Path) -> None:
-    ledger.close()
+def test_reading_writes_nothing(path: Path) -> None:
     before = path.read_bytes()
     with Ledger(path, read_only=True) as reader:
         assert reader.run() == RUN
         with pytest.raises(LedgerError, match="readonly"):
-            reader.books("0-small").sync(killed_once(resumed_from=20).records)
+            reader.books("1-large").sync(killed_once(resumed_from=20).records)
     assert path.read_bytes() == before
-    assert [p.name for p in path.parent.iterdir()] == ["ledger.db"]
     with pytest.raises(LedgerError, match="no ledger here"):
         Ledger(path.with_name("other.db"), read_only=True)
-    assert not path.with_name("other.db").exists()
+    assert [p.name for p in path.parent.iterdir()] == ["ledger.db"]
 
 
-def test_a_file_that_is_not_a_ledger_is_rejected(path: Path, tmp_path: Path) -> None:
-    path.write_bytes(b"not a database, not at all" * 100)
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_file_that_is_not_a_whole_ledger_is_rejected_by_name(path: Path, tmp_path: Path, read_only: bool) -> None:
+    whole = path.read_bytes()
     with sqlite3.connect(tmp_path / "other.db") as connection:
         connection.execute("CREATE TABLE work (x)")
+    contents = {"text.db": b"not a database, not at all" * 100, "cut.db": whole[:9000]}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
     (tmp_path / "empty.db").touch()
-    for name, read_only in (("ledger.db", 1), ("ledger.db", 0), ("other.db", 0), ("empty.db", 1), ("no/l.db", 0)):
+    for name in (*contents, "other.db", "no/l.db", *(["empty.db"] if read_only else [])):
         with pytest.raises(LedgerError, match=name):
-            Ledger(tmp_path / name, read_only=bool(read_only))
-    assert path.read_bytes().startswith(b"not a database")
+            Ledger(tmp_path / name, read_only=read_only)
+    assert {name: (tmp_path / name).read_bytes() for name in contents} == contents
 
 
-def test_a_ledger_cut_short_is_an_error_that_names_it(ledger: Ledger, path: Path) -> None:
-    ledger.books("0-small").sync(killed_once(resumed_from=20).records)
-    ledger.close()
-    path.write_bytes(path.read_bytes()[:9000])
-    with pytest.raises(LedgerError, match=r"ledger\.db"), Ledger(path, read_only=True) as reader:
-        reader.stage_cost("0-small")
-
-
-def test_a_writer_killed_while_it_commits_leaves_a_ledger_that_the_next_one_repairs(ledger: Ledger, path: Path) -> None:
-    ledger.books("0-small").sync(killed_once(resumed_from=20).records)
-    before = ledger.stage_cost("0-small")
-    ledger.close()
+def test_a_writer_killed_while_it_commits_leaves_a_ledger_that_the_next_one_repairs(path: Path) -> None:
+    with Ledger(path, read_only=True) as ledger:
+        before = ledger.stage_cost("0-small")
     code = f"""import os, sqlite3
 connection = sqlite3.connect({str(path)!r}, isolation_level=None)
 connection.execute("PRAGMA cache_size = 1")
@@ -110,46 +105,33 @@ os.kill(os.getpid(), 9)"""
         assert len(repaired.evaluations("0-small")) == 1
 
 
-def without_triggers(path: Path, statement: str) -> None:
-    """Changes a ledger as a tamperer would."""
-    connection = sqlite3.connect(path)
-    triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-    for name, _ in triggers:
-        connection.execute(f"DROP TRIGGER {name}")
-    connection.execute(statement)
-    for _, sql in triggers:
-        connection.execute(sql)
-    connection.commit()
-    connection.close()
-
-
 @pytest.mark.parametrize(
     ("statement", "said"),
     [
-        ("UPDATE record SET body = replace(body, 'end', 'ent') WHERE entry = 10", "row 10, of work, does not match"),
-        ("UPDATE record SET stage = '1-large' WHERE entry = 10", "row 10, of work, does not match its hash"),
+        ("UPDATE record SET body = replace(body, 'end', 'ent') WHERE entry = 11", "row 11, of work, does not match"),
+        ("UPDATE record SET stage = '1-large' WHERE entry = 11", "row 11, of work, does not match its hash"),
         ("DELETE FROM record WHERE type = 'work'", "is missing"),
         ("DELETE FROM record WHERE type = 'run'", "row 1 is missing"),
-        ("INSERT INTO record VALUES (11, 'attempt', '0-small', '9', '{}', 'x')", "row 11, of attempt, does not match"),
+        ("INSERT INTO record VALUES (13, 'attempt', '0-small', '9', '{}', 'x')", "row 13, of attempt, does not match"),
         ("DROP TRIGGER keeps_on_update", "its tables are not those"),
         ("CREATE TABLE other (x)", "its tables are not those"),
     ],
 )
-def test_a_change_to_a_written_row_is_detected(ledger: Ledger, path: Path, statement: str, said: str) -> None:
-    ledger.books("0-small").sync(killed_once(resumed_from=20).records)
-    ledger.close()
-    if "TRIGGER" in statement:
-        with sqlite3.connect(path) as connection:
-            connection.execute(statement)
-    else:
-        without_triggers(path, statement)
+def test_a_change_to_a_written_row_is_detected(path: Path, statement: str, said: str) -> None:
+    """Also one by a tamperer, who takes the triggers away for a moment."""
+    with sqlite3.connect(path) as connection:
+        triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers if "record" in statement else ():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute(statement)
+        for _, sql in triggers if "record" in statement else ():
+            connection.execute(sql)
     for read_only in (True, False):
         with pytest.raises(BrokenLedger, match=f"{said}.*; `growctl run` sets it aside and rebuilds it"):
             Ledger(path, read_only=read_only)
 
 
-def test_a_broken_ledger_is_set_aside_with_its_companion_files(ledger: Ledger, path: Path) -> None:
-    ledger.close()
+def test_a_broken_ledger_is_set_aside_with_its_companion_files(path: Path) -> None:
     path.with_name("ledger.db-journal").write_text("j")
     assert move_aside(path).name == "broken-ledger.db"
     path.write_text("again")
@@ -165,8 +147,8 @@ def test_importing_the_ledger_and_the_report_imports_no_heavy_library() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_a_full_disk_is_not_reported_as_a_broken_ledger(path: Path) -> None:
-    with Ledger(path) as ledger:
+def test_a_full_disk_is_not_reported_as_a_broken_ledger(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db") as ledger:
         [(pages,)] = ledger.query("PRAGMA page_count")
         ledger.query(f"PRAGMA max_page_count = {pages}")
         many = [replace(BASE, name=f"{'s' * 200}{number}") for number in range(100)]
