@@ -4,12 +4,13 @@ import json
 import signal
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from growctl.launch.hostfile import hostfile_machines, read_hostfile
 from growctl.launch.local import free_port
-from growctl.launch.machines import LaunchError
+from growctl.launch.machines import Launch, LaunchError
 from growctl.schedule.launch_block import LaunchBlock
 from tests.growctl.runs import (
     FAULTS,
@@ -20,6 +21,7 @@ from tests.growctl.runs import (
     losses,
     paused_rank,
     reached,
+    run,
     run_here,
     wait_until,
     workers_of,
@@ -28,8 +30,6 @@ from tests.growctl.runs import (
 from tests.reliability.faults.sitecustomize import VARIABLE
 from tests.workers import REPOSITORY
 
-OUR_LINE = "write a host's name, which no other line has, and its number of devices"
-
 
 def write_hostfile(folder: Path, text: str = "one slots=1\ntwo slots=1\n") -> Path:
     path = folder / "hostfile"
@@ -37,8 +37,19 @@ def write_hostfile(folder: Path, text: str = "one slots=1\ntwo slots=1\n") -> Pa
     return path
 
 
-def block(path: Path, **keys: object) -> LaunchBlock:
-    return LaunchBlock.model_validate({"cluster": "hostfile", "hostfile": {"path": str(path)}} | keys)
+def block(path: Path, runner: str = "pdsh", **keys: object) -> LaunchBlock:
+    return LaunchBlock.model_validate({"cluster": "hostfile", "hostfile": {"path": str(path), "runner": runner}} | keys)
+
+
+def launched(folder: Path, nodes: int = 2, **keys: Any) -> Launch:
+    """How a stage starts on two machines with eight devices each, or on the first of them."""
+    machines = hostfile_machines(block(write_hostfile(folder, "one slots=8\ntwo slots=8\n"), **keys), 2)
+    return machines.launch(folder / "stage/spec.json", nodes=nodes, attempt=7)
+
+
+def workers_environment(launch: Launch) -> dict[str, str]:
+    [content] = (content for path, content in launch.files.items() if path.name == "environment.json")
+    return dict(json.loads(content))
 
 
 def test_hosts_are_read_in_file_order_without_comments(tmp_path):
@@ -47,123 +58,107 @@ def test_hosts_are_read_in_file_order_without_comments(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "place"),
     [
-        ("one slots=1\ntwo\n", f"line 2: 'two': {OUR_LINE}"),
-        ("one slots=many\n", f"line 1: 'one slots=many': {OUR_LINE}"),
-        ("one slots=1 two slots=2\n", OUR_LINE),
-        ("one slots=0\n", f"line 1: 'one slots=0': {OUR_LINE}"),
-        ("one slots=1\n\none slots=2\n", f"line 3: 'one slots=2': {OUR_LINE}"),
-        ("$(reboot) slots=1\n", f"line 1: '$(reboot) slots=1': {OUR_LINE}"),
-        ("a;reboot slots=1\n", OUR_LINE),
-        ("-oProxyCommand=x slots=1\n", OUR_LINE),
-        ("one,two slots=1\n", OUR_LINE),
-        ("one[1-9] slots=1\n", OUR_LINE),
+        ("one slots=1\ntwo\n", "line 2: 'two'"),
+        ("one slots=many\n", "line 1"),
+        ("one slots=1 two slots=2\n", "line 1"),
+        ("one slots=0\n", "line 1: 'one slots=0'"),
+        ("one slots=1\n\none slots=2\n", "line 3: 'one slots=2'"),
+        ("$(reboot) slots=1\n", "line 1: '$(reboot) slots=1'"),
+        ("a;reboot slots=1\n", "line 1"),
+        ("-oProxyCommand=x slots=1\n", "line 1"),
+        ("one,two slots=1\n", "line 1"),
+        ("one[1-9] slots=1\n", "line 1"),
     ],
 )
-def test_an_invalid_line_is_reported_with_file_and_number(tmp_path, text, message):
+def test_an_invalid_line_is_reported_with_file_and_number(tmp_path, text, place):
     path = write_hostfile(tmp_path, text)
     with pytest.raises(LaunchError) as error:
         read_hostfile(path)
-    assert str(error.value).startswith(str(path))
-    assert message in str(error.value)
-
-
-def test_a_missing_hostfile_is_reported_with_the_key_and_an_example(tmp_path):
-    with pytest.raises(LaunchError) as error:
-        read_hostfile(tmp_path / "none")
-    assert str(error.value).startswith(f"launch.hostfile.path = '{tmp_path}/none': [Errno 2] No such file")
-    assert str(error.value).endswith("as in: worker-1 slots=8, or set launch.hostfile.path to your hostfile")
+    assert str(error.value).startswith(f"{path}, {place}")
+    assert "write a host's name, which no other line has, and its number of devices" in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("path", "reason"), [("a\0b", "embedded null byte"), ("~no-such-user/hosts", "Could not determine home directory")]
+    ("path", "reason"),
+    [
+        ("a\0b", "embedded null byte"),
+        ("~no-such-user/hosts", "Could not determine home directory"),
+        ("none", "No such file .* as in: worker-1 slots=8, or set launch.hostfile.path to your hostfile"),
+    ],
 )
-def test_an_invalid_path_is_refused_with_its_key(path, reason):
-    with pytest.raises(LaunchError, match=f"launch.hostfile.path = .*: {reason}"):
+def test_a_file_that_cannot_be_read_is_refused_with_its_key(path, reason):
+    with pytest.raises(LaunchError, match=f"launch.hostfile.path = .*: .*{reason}"):
         hostfile_machines(block(Path(path)), 1)
 
 
 @pytest.mark.parametrize(
     ("keys", "nodes", "message"),
     [
-        ({}, 3, "launch.nodes = 3: .*hostfile has 2 hosts"),
+        ({}, 4, "launch.nodes = 4: .*hostfile has 3 hosts"),
         ({"devices": 5}, 2, "launch.devices = 5: host two in .*hostfile has slots=4"),
     ],
 )
-def test_more_hosts_or_slots_than_the_file_has_are_refused(tmp_path, keys, nodes, message):
-    path = write_hostfile(tmp_path, "one slots=8\ntwo slots=4\n")
+def test_hosts_and_slots_are_enough_and_auto_takes_the_fewest_slots(tmp_path, keys, nodes, message):
+    path = write_hostfile(tmp_path, "one slots=8\ntwo slots=4\nthree slots=2\n")
     with pytest.raises(LaunchError, match=message):
         hostfile_machines(block(path, **keys), nodes)
-
-
-def test_devices_auto_is_the_smallest_number_of_slots_among_the_used_hosts(tmp_path):
-    path = write_hostfile(tmp_path, "one slots=8\ntwo slots=4\nthree slots=2\n")
     assert [hostfile_machines(block(path), nodes).devices for nodes in (1, 2, 3)] == [8, 4, 2]
-    assert hostfile_machines(block(path, devices=3), 2).devices == 3
+    assert hostfile_machines(block(path, devices=4), 2).devices == 4
 
 
 def test_a_launch_names_only_the_machines_and_devices_of_its_stage(tmp_path):
-    path = write_hostfile(tmp_path, "one slots=8\ntwo slots=8\n")
-    launch = hostfile_machines(block(path, devices=4, environment={"NCCL_IB_HCA": '^"mlx5"; $(x)'}), 2).launch(
-        tmp_path / "stage/spec.json", nodes=1, attempt=7
-    )
-    files = {path.name: content for path, content in launch.files.items()}
-    assert files["hostfile"] == "one slots=4\n"
-    assert json.loads(files["environment.json"])["NCCL_IB_HCA"] == '^"mlx5"; $(x)'
+    launch = launched(tmp_path, nodes=1, devices=4, environment={"NCCL_IB_HCA": '^"mlx5"; $(x)'})
+    assert launch.files[tmp_path / "stage/hostfile"] == "one slots=4\n"
+    assert workers_environment(launch)["NCCL_IB_HCA"] == '^"mlx5"; $(x)'
     assert "mlx5" not in " ".join(launch.command)
-    assert launch.directory == tmp_path / "stage"
-    assert launch.lifeline == tmp_path / "stage/.lifeline.7"
+    assert (launch.directory, launch.lifeline) == (tmp_path / "stage", tmp_path / "stage/.lifeline.7")
     assert launch.command[launch.command.index("--master_addr") + 1] == "one"
+    assert "--launcher_args=--bind-to none" not in launch.command
 
 
 def test_open_mpi_does_not_bind_a_rank_to_one_core(tmp_path):
-    path = write_hostfile(tmp_path)
-    launch = hostfile_machines(block(path, hostfile={"path": str(path), "runner": "openmpi"}), 2).launch(
-        tmp_path / "spec.json", nodes=2, attempt=1
-    )
-    assert launch.command[launch.command.index("--launcher") + 1] == "openmpi"
-    assert "--launcher_args=--bind-to none" in launch.command
+    command = launched(tmp_path, runner="openmpi").command
+    assert command[command.index("--launcher") + 1] == "openmpi"
+    assert "--launcher_args=--bind-to none" in command
 
 
-def test_ssh_notices_a_machine_that_no_longer_answers(tmp_path, monkeypatch):
-    hostfile = block(write_hostfile(tmp_path))
-    launch = hostfile_machines(hostfile, 2).launch(tmp_path / "spec.json", nodes=2, attempt=1)
-    alive = launch.environment["PDSH_SSH_ARGS_APPEND"]
+def test_ssh_notices_a_machine_that_no_longer_answers_after_the_users_own_options(tmp_path, monkeypatch):
+    alive = launched(tmp_path).environment["PDSH_SSH_ARGS_APPEND"]
     assert "-oServerAliveInterval=" in alive
     monkeypatch.setenv("PDSH_SSH_ARGS_APPEND", "-p 2222")
-    launch = hostfile_machines(hostfile, 2).launch(tmp_path / "spec.json", nodes=2, attempt=1)
-    assert launch.environment["PDSH_SSH_ARGS_APPEND"] == f"-p 2222 {alive}", "the user's own options come first"
+    assert launched(tmp_path).environment["PDSH_SSH_ARGS_APPEND"] == f"-p 2222 {alive}"
 
 
 def test_every_machine_gets_the_variables_that_change_rounding(tmp_path, monkeypatch):
     given = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "7"}
     for name, value in {**given, "AWS_SECRET_ACCESS_KEY": "secret"}.items():
         monkeypatch.setenv(name, value)
-    hostfile = block(write_hostfile(tmp_path), environment={"OMP_NUM_THREADS": "3"})
-    launch = hostfile_machines(hostfile, 2).launch(tmp_path / "spec.json", nodes=2, attempt=1)
-    workers = json.loads(launch.files[tmp_path / "environment.json"])
+    workers = workers_environment(launched(tmp_path, environment={"OMP_NUM_THREADS": "3"}))
     assert workers.items() >= (given | {"OMP_NUM_THREADS": "3"}).items(), "launch.environment overrides"
     assert "AWS_SECRET_ACCESS_KEY" not in workers
 
 
-@pytest.mark.parametrize(("runner", "missing"), [("pdsh", "pdsh"), ("openmpi", "mpirun and ompi_info")])
-def test_a_missing_program_is_reported_before_anything_is_written(tmp_path, monkeypatch, runner, missing):
+@pytest.mark.parametrize(
+    ("runner", "place", "programs", "message"),
+    [
+        ("pdsh", "runs", ["ssh"], "with runner 'pdsh': needs pdsh on PATH: install"),
+        ("openmpi", "runs", ["ssh"], "with runner 'openmpi': needs mpirun and ompi_info on PATH: install"),
+        ("pdsh", "100%n", ["ssh", "pdsh"], "100%n': goes through shells on other machines"),
+    ],
+)
+def test_what_cannot_start_there_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch, runner, place, programs, message
+):
     monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "ssh").touch(stat.S_IRWXU)
-    hostfile = ["launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}"]
-    options = [*hostfile, "launch.nodes=2", f"launch.hostfile.runner={runner}", "--runs-dir", tmp_path / "runs"]
-    _, err = run_here("run", write_schedule(tmp_path), *options, expect=2)
-    assert f"with runner '{runner}': needs {missing} on PATH: install" in err
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_runs_directory_with_shell_characters_is_refused(tmp_path, pdsh):
+    for program in programs:
+        (tmp_path / program).touch(stat.S_IRWXU)
     hostfile = ["launch.cluster=hostfile", f"launch.hostfile.path={write_hostfile(tmp_path)}", "launch.nodes=2"]
-    for name in ("with blank", "a;b", "100%n"):
-        _, err = run_here("run", write_schedule(tmp_path), *hostfile, "--runs-dir", tmp_path / name, expect=2)
-        assert f"{name}': goes through shells on other machines" in err
-        assert not (tmp_path / name).exists()
+    options = [*hostfile, f"launch.hostfile.runner={runner}", "--runs-dir", tmp_path / place]
+    _, err = run_here("run", write_schedule(tmp_path), *options, expect=2)
+    assert message in err
+    assert not (tmp_path / place).exists()
 
 
 def test_two_machines_compute_the_same_bits_as_one_and_end_with_their_runner(
@@ -195,8 +190,7 @@ def test_two_machines_compute_the_same_bits_as_one_and_end_with_their_runner(
     assert workers_of(runs_dir) == []
     assert not (small / "final").exists()
 
-    process = growctl("run", schedule, *launch, cwd=tmp_path)
-    out, _ = finish(process)
+    out, _ = run("run", schedule, *launch)
     assert "stage small: resuming from step_" in out
     assert final_hashes(runs_dir / "tiny").items() <= final_hashes(expected).items()
     assert losses(runs_dir / "tiny").items() <= losses(expected).items()

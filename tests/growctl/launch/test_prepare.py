@@ -41,8 +41,11 @@ def prepared(values: list[str], place: Path, executor: str) -> str:
     return read_dataset_manifest(prepare(loaded.data, place, execute=execute)).fingerprint
 
 
-def check_error(values: list[str], tmp_path: Path, executor: str) -> None:
-    """Checks the error for a text that is not UTF-8. Gives a tokenizer: training one would meet that text first."""
+def check(executor: str, values: list[str], tmp_path: Path) -> None:
+    """Checks the dataset, and then the error for a text that is not UTF-8. Gives a tokenizer: training one would meet
+    that text first."""
+    assert prepared(values, tmp_path / "far", executor) == prepared(values, tmp_path / "here", "local")
+    assert not list((tmp_path / "far").glob(f"**/{JOBS}")), "the dataset holds no scripts and logs"
     (tmp_path / "texts/07.txt").write_bytes("café".encode("latin-1"))
     tokenizer = next((tmp_path / "here").glob("*/tokenizer.json"))
     values = [value for value in values if "vocab_size" not in value]
@@ -56,49 +59,9 @@ def check_error(values: list[str], tmp_path: Path, executor: str) -> None:
 def test_slurm_jobs_prepare_the_same_dataset_and_report_the_error_of_a_text(
     values: list[str], slurm: Path, tmp_path: Path
 ) -> None:
-    assert prepared(values, tmp_path / "far", "slurm") == prepared(values, tmp_path / "here", "local")
+    check("slurm", values, tmp_path)
     first = json.loads((slurm / "101_0/options.json").read_text())
-    assert (first["array"], first["nodes"]) == ("0-1%2", "1")
-    assert "gpus-per-node" not in first
-    assert not list((tmp_path / "far").glob(f"**/{JOBS}")), "the dataset holds no scripts and logs"
-    check_error(values, tmp_path, "slurm")
-
-
-def test_the_error_of_a_task_appears_with_its_whole_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command looks for error files all the time, and reports what is in them."""
-
-    def fail(number: int, meter: object) -> None:
-        raise DataError("not UTF-8")
-
-    tasks: Any = SimpleNamespace(directory=tmp_path, record=lambda number: None, run=fail)
-    (tmp_path / JOBS).mkdir()
-
-    def full_disk(*_: object) -> None:
-        assert not error_file(tasks, 3).exists(), "before the message is in it"
-        raise OSError("full")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_text", lambda path, _: full_disk(path.touch()))
-        patched.setattr(os, "replace", full_disk)
-        with pytest.raises(OSError, match="full"):
-            TaskPart(tasks, [3], 1)()
-    with pytest.raises(DataError):
-        TaskPart(tasks, [3], 1)()
-    assert error_file(tasks, 3).read_text() == "not UTF-8"
-
-
-def test_an_executor_that_is_not_there_is_one_error(
-    values: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    command = ("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs", "--executor")
-    _, err = run_here(*command, "slurm", expect=2)
-    assert "--executor slurm" in err.splitlines()[-1]
-    assert "run this on a login node of the cluster" in err
-    if importlib.util.find_spec("ray") is None:
-        _, err = run_here(*command, "ray", expect=2)
-        assert err.splitlines()[-1].endswith("--executor ray: needs Ray: pip install 'growctl[ray]'")
-    assert not (tmp_path / "runs/.datasets").exists()
+    assert (first["array"], first["nodes"], "gpus-per-node" in first) == ("0-1%2", "1", False)
 
 
 def test_ray_runs_as_many_parts_as_there_are_workers_and_the_error_of_a_text_is_reported(
@@ -121,16 +84,51 @@ def test_ray_runs_as_many_parts_as_there_are_workers_and_the_error_of_a_text_is_
         shutdown=lambda: None,
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
-    assert prepared(values, tmp_path / "far", "ray") == prepared(values, tmp_path / "here", "local")
+    check("ray", values, tmp_path)
     assert max(map(len, parts)) > 1, "two workers share the shards"
-    check_error(values, tmp_path, "ray")
 
 
 @pytest.mark.slow
 def test_a_ray_cluster_prepares_the_same_dataset(values: list[str], tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    assert prepared(values, tmp_path / "far", "ray") == prepared(values, tmp_path / "here", "local")
-    check_error(values, tmp_path, "ray")
+    check("ray", values, tmp_path)
+
+
+def test_the_error_of_a_task_appears_with_its_whole_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command looks for error files all the time, and reports what is in them."""
+
+    def fail(number: int, meter: object) -> None:
+        raise DataError("not UTF-8")
+
+    def full_disk(*_: object) -> None:
+        assert not error_file(tasks, 3).exists(), "before the message is in it"
+        raise OSError("full")
+
+    tasks: Any = SimpleNamespace(directory=tmp_path, record=lambda number: None, run=fail)
+    (tmp_path / JOBS).mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", lambda path, _: full_disk(path.touch()))
+        patched.setattr(os, "replace", full_disk)
+        with pytest.raises(OSError, match="full"):
+            TaskPart(tasks, [3], 1)()
+    with pytest.raises(DataError):
+        TaskPart(tasks, [3], 1)()
+    assert error_file(tasks, 3).read_text() == "not UTF-8"
+
+
+def test_an_executor_that_is_not_there_is_one_error(
+    values: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    missing = {"slurm": "run this on a login node of the cluster"}
+    if importlib.util.find_spec("ray") is None:
+        missing["ray"] = "needs Ray: pip install 'growctl[ray]'"
+    for executor, fix in missing.items():
+        command = ("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs", "--executor", executor)
+        last_line = run_here(*command, expect=2)[1].splitlines()[-1]
+        assert f"--executor {executor}" in last_line
+        assert fix in last_line
+    assert not (tmp_path / "runs/.datasets").exists()
 
 
 def test_the_figures_on_the_screen_name_bytes_speed_and_time_left() -> None:
