@@ -185,7 +185,7 @@ def test_a_plans_micro_batch_fits_this_machines_gpus(other_machine):
     everything = make_plan(ladder()).trunk[0].memory_bytes
     other_machine.has("nvidia0", gpus=(gpu(memory=everything.total),))  # no room is left for what must stay free
     fits = make_plan(ladder()).trunk[0]
-    assert 1 <= (fits.micro_batch_size or 0) == fits.largest_micro_batch_size < 8
+    assert fits.micro_batch_size == fits.largest_micro_batch_size in range(1, 8)
     assert make_plan(ladder(launch={"hardware": {"memory": "80GB"}})).trunk[0].micro_batch_size == 8
 
 
