@@ -14,9 +14,11 @@ from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.ledger import Ledger
 from growctl.runs.status import RunStatus, StatusDocument, find_status
 from growctl.runs.status_sections import status_sections
+from growctl.text.section import Section
 from growctl.text.terminal import print_sections
+from model.config import ModelConfig
 from model.flops import Flops
-from stages.checkpoint.files import write_file
+from stages.checkpoint.files import FileEntry, write_file
 from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import Manifest, sealed_manifest
 from stages.metrics import read_metrics
@@ -31,33 +33,41 @@ LAUNCHED = "[2026-01-02 03:04:05,678] [INFO] [launch.py:152:main] WORLD INFO DIC
 KILLED = (
     "[launch.py:259:sigkill_handler] ['python', '-m', 'stages.train.worker', 'spec.json'] exits with return code = "
 )
+ONE_STAGE = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
 LONG_AGO = 1_700_000_000.0
+
+
+def manifest_of(checkpoint: str, step: int, model: ModelConfig | None = None, **files: FileEntry) -> Manifest:
+    """The manifest of a checkpoint of that name."""
+    return Manifest(
+        kind="parameters" if checkpoint in ("final", "initial") else "engine",
+        model=model or small_config(),
+        step=step,
+        group_steps={},
+        samples_seen=0,
+        seed=3,
+        dataset_fingerprint=None,
+        tokenizer_sha256=None,
+        files=files,
+        lineage=Lineage(operation="train"),
+    )
 
 
 class HandMade:
     """A run directory like a runner's, made by hand: quickly, and in any state."""
 
     def __init__(
-        self,
-        runs_dir: Path,
-        name: str = "tiny",
-        text: str = SCHEDULE,
-        control: str | None = None,
-        ladder_id: str | None = None,
+        self, runs_dir: Path, name: str = "tiny", text: str = SCHEDULE, control: str | None = None, ladder_id: str = ""
     ) -> None:
-        self.name = name
-        self.directory = runs_dir / name
+        self.name, self.directory = name, runs_dir / name
         self.directory.mkdir(parents=True)
         (self.directory / "schedule.yaml").write_text(f"name: {name}\n{text}")
         (self.directory / ".lock").write_text(Holder.me().model_dump_json())
         ladder = name.partition("-control-")[0]
-        entry = RunEntry(
-            name, "tiny.yaml", control, ladder if control else None, 3, "data", "f00d", ladder_id=ladder_id
-        )
-        flops = Flops(1.0, 1.0, 1.0)
-        stages = [
-            StageEntry(s["name"], 10, 1, 1, s["train_steps"], 256, flops, 1.0) for s in yaml.safe_load(text)["stages"]
-        ]
+        of_control = (control, ladder if control else None)
+        entry = RunEntry(name, "tiny.yaml", *of_control, 3, "data", "f00d", ladder_id=ladder_id or None)
+        steps = {stage["name"]: stage["train_steps"] for stage in yaml.safe_load(text)["stages"]}
+        stages = [StageEntry(*(key, 10, 1, 1, num, 256, Flops(1.0, 1.0, 1.0), 1.0)) for key, num in steps.items()]
         with Ledger(self.directory / "ledger.db") as ledger:
             ledger.record_run(entry, stages)
 
@@ -83,21 +93,8 @@ class HandMade:
         self.says(stage, start, ("train", step, train), attempt=attempt)
 
     def saves(self, stage: str, checkpoint: str, step: int) -> None:
-        manifest = Manifest(
-            kind="parameters" if checkpoint in ("final", "initial") else "engine",
-            model=small_config(),
-            step=step,
-            group_steps={},
-            samples_seen=0,
-            seed=3,
-            dataset_fingerprint=None,
-            tokenizer_sha256=None,
-            files={},
-            lineage=Lineage(operation="train"),
-        )
-        write_file(
-            self.stage(stage) / checkpoint / "manifest.json", sealed_manifest(manifest).model_dump_json().encode()
-        )
+        manifest = sealed_manifest(manifest_of(checkpoint, step))
+        write_file(self.stage(stage) / checkpoint / "manifest.json", manifest.model_dump_json().encode())
 
     def finishes(self, stage: str, step: int) -> None:
         self.trains(stage, step)
@@ -106,9 +103,9 @@ class HandMade:
 
     def books(self, stage: str) -> None:
         """Books a stage's metrics.jsonl into the ledger."""
+        records = read_metrics(self.stage(stage) / "metrics.jsonl")
         with Ledger(self.directory / "ledger.db") as ledger:
-            books = ledger.books(stage.partition("-")[2])
-            books.sync(read_metrics(self.stage(stage) / "metrics.jsonl"), attempt_over=True)
+            ledger.books(stage.partition("-")[2]).sync(records, attempt_over=True)
 
     def hold(self) -> Any:
         """Holds the run's lock like a runner, until closed."""
@@ -126,9 +123,12 @@ def only(runs_dir: Path) -> RunStatus:
 def printed(runs_dir: Path, *names: str, width: int = 200) -> str:
     """What status prints, with most paragraphs on one line."""
     document = StatusDocument(runs_dir, (), tuple(find_status(runs_dir, names)))
+    return shown(status_sections(document, details=bool(names)), width)
+
+
+def shown(sections: list[Section], width: int) -> str:
     out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False)
-    print_sections(status_sections(document, details=bool(names)), console)
+    print_sections(sections, Console(file=out, width=width, highlight=False))
     return out.getvalue()
 
 

@@ -1,15 +1,15 @@
 """Small runs with real files, and datasets, for tests of what they occupy and what can be removed."""
 
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 from growctl.ladder.stage_plans import plan_stages, worker_spec
 from growctl.runs.directory import own_schedule
 from model.config import ModelConfig
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy, list_files, write_file
-from stages.checkpoint.lineage import History, Lineage
-from stages.checkpoint.manifest import Manifest
 from stages.data.dataset import (
     FORMAT_VERSION,
     DatasetFile,
@@ -20,8 +20,7 @@ from stages.data.dataset import (
 )
 from stages.data.spec import SPLITS, DataSpec, SplitName
 from stages.spec import TrainSpec
-from tests.growctl.runs.hand_made import HandMade
-from tests.stages.checkpoints import small_config
+from tests.growctl.runs.hand_made import HandMade, manifest_of
 
 WEIGHTS = 10_000
 """Bytes of the one large file of a checkpoint."""
@@ -30,33 +29,23 @@ TRUNK_STEP = 43
 """Of the stage `1-large` of HandMade's schedule: 90 steps in all, of which the last 18 decay, after 30 of `0-small`."""
 
 
-def save(
-    made: HandMade,
-    stage: str,
-    name: str,
-    step: int,
-    parent: str | None = None,
-    history: History = (),
-    model: ModelConfig | None = None,
-) -> Path:
+def save(made: HandMade, stage: str, name: str, step: int, model: ModelConfig | None = None) -> Path:
     """A complete checkpoint with files of its own."""
     directory = made.stage(stage) / name
     with whole_directory(directory) as staging:
         write_file(staging / "weights", f"{made.name}/{stage}/{name}|".encode().ljust(WEIGHTS, b"w"))
-        manifest = Manifest(
-            kind="engine" if name.startswith("step_") else "parameters",
-            model=model or small_config(),
-            step=step,
-            group_steps={},
-            samples_seen=0,
-            seed=3,
-            dataset_fingerprint=None,
-            tokenizer_sha256=None,
-            files=list_files(staging),
-            lineage=Lineage(operation="train", parent=parent, history=history),
-        )
-        finish_directory(directory, manifest)
+        finish_directory(directory, manifest_of(name, step, model, **list_files(staging)))
     return directory
+
+
+def change(path: Path, content: str | None) -> None:
+    """Gives a file other content; removes a file or folder without."""
+    if content is not None:
+        path.write_text(content)
+    elif path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def finished_run(runs_dir: Path, name: str = "tiny", control: str | None = None) -> HandMade:
@@ -72,21 +61,12 @@ def finished_run(runs_dir: Path, name: str = "tiny", control: str | None = None)
     return made
 
 
-def spec_of(made: HandMade, index: int, dataset: str = "data") -> TrainSpec:
+def spec_of(made: HandMade, index: int) -> TrainSpec:
     """The spec of a stage's worker, as the runner writes it."""
     schedule = own_schedule(made.directory / "schedule.yaml")
-    return worker_spec(
-        schedule,
-        plan_stages(schedule)[index],
-        attempt=1,
-        directory="",
-        dataset=dataset,
-        initial=None,
-        resume=None,
-        samples_seen=0,
-        micro_batch_size=1,
-        launched_at=0.0,
-    )
+    values: dict[str, Any] = {"directory": "", "dataset": "data", "initial": None, "resume": None, "attempt": 1}
+    values |= {"samples_seen": 0, "micro_batch_size": 1, "launched_at": 0.0}
+    return worker_spec(schedule, plan_stages(schedule)[index], **values)
 
 
 def linked_copy(directory: Path, target: Path) -> Path:

@@ -11,17 +11,17 @@ from growctl.report.sections import remarks
 from growctl.runs.find import find_runs
 from growctl.runs.status import RunStatus, find_status
 from growctl.schedule.errors import ScheduleError
-from tests.growctl.runs import CONTROL, SCHEDULE, run_here
-from tests.growctl.runs.hand_made import HandMade, only, printed
+from tests.growctl.runs import SCHEDULE, run_here
+from tests.growctl.runs.hand_made import ONE_STAGE, HandMade, only, printed
+from tests.growctl.runs.stored import change
 
 SCRATCH = "tiny-control-tokenformer-scratch"
-ONE_CONTROL = "controls: [{kind: tokenformer-scratch}]\n"
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
     """A runs directory with the run `tiny`, which has finished its first stage and stopped in its second."""
-    ladder = HandMade(tmp_path / "runs", text=SCHEDULE + ONE_CONTROL)
+    ladder = HandMade(tmp_path / "runs", text=SCHEDULE + "controls: [{kind: tokenformer-scratch}]\n")
     ladder.finishes("0-small", 30)
     ladder.trains("1-large", 10)
     return tmp_path / "runs"
@@ -29,8 +29,7 @@ def runs(tmp_path: Path) -> Path:
 
 def with_control(runs: Path, ladder: str = "tiny") -> None:
     """Adds a control of `ladder`, which is `tiny` or a copy of it, that has stopped."""
-    one_stage = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
-    one_stage = one_stage.replace("train_steps: 60", "train_steps: 82")  # equal FLOPs
+    one_stage = ONE_STAGE.replace("train_steps: 60", "train_steps: 82")  # equal FLOPs
     ladder_id = find_runs(runs)[0].run_id
     HandMade(runs, SCRATCH.replace("tiny", ladder), one_stage, "tokenformer-scratch", ladder_id).trains("0-large", 10)
 
@@ -41,26 +40,25 @@ def resumed(status: RunStatus) -> str:
     return run_here(*shlex.split(status.resume_command)[1:], "--dry-run")[0]
 
 
-def test_the_command_for_a_renamed_run_resumes_it(runs: Path) -> None:
-    (runs / "tiny").rename(runs / "b")
-    status = find_status(runs)[0]
-    assert (status.name, status.state) == ("b", "stopped")
-    text = resumed(status)
-    assert text.startswith("# b: ladder\n\n## stage small: done\n\n## stage large: 1 rank\n")
-    assert f"{runs}/b/stages/1-large/spec.json" in text
-    assert "tiny" not in text
-
-
-def test_the_command_for_a_copy_resumes_the_copy_here_and_elsewhere(runs: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "tiny", runs / "b")
+def test_the_command_for_a_renamed_or_copied_run_resumes_that_one(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "tiny", tmp_path / "elsewhere/tiny")
-    copy = next(status for status in find_status(runs) if status.name == "b")
-    assert resumed(copy).startswith("# b: ladder\n\n## stage small: done\n")
+    (runs / "tiny").rename(runs / "b")
+    shutil.copytree(runs / "b", runs / "copy")
+    found = {status.name: status for status in find_status(runs)}
+    assert found["b"].state == "stopped"
+    for name in ("b", "copy"):
+        text = resumed(found[name])
+        assert text.startswith(f"# {name}: ladder\n\n## stage small: done\n\n## stage large: 1 rank\n")
+        assert f"{runs}/{name}/stages/1-large/spec.json" in text
+        assert "tiny" not in text
     [moved, *_] = find_status(tmp_path / "elsewhere")
     assert f"{tmp_path}/elsewhere/tiny/stages/1-large/spec.json" in resumed(moved)
 
 
 def test_the_controls_of_a_renamed_run_stay_its_controls(runs: Path) -> None:
+    (runs / "tiny").rename(runs / "b")
+    assert [status.name for status in find_status(runs)] == ["b", "b-control-tokenformer-scratch"], "planned"
+    (runs / "b").rename(runs / "tiny")
     with_control(runs)
     (runs / "tiny").rename(runs / "b")
     ladder, control = find_status(runs)
@@ -71,62 +69,44 @@ def test_the_controls_of_a_renamed_run_stay_its_controls(runs: Path) -> None:
     assert "b-control" not in text + printed(runs)
 
 
-def test_a_copy_beside_its_original_does_not_take_the_controls(runs: Path) -> None:
-    with_control(runs)
-    shutil.copytree(runs / "tiny", runs / "b")
-    assert [(status.name, status.control_of) for status in find_status(runs)] == [
-        *(("b", None), ("b-control-tokenformer-scratch", "b"), ("tiny", None), (SCRATCH, "tiny"))
-    ]
-
-
 @pytest.mark.parametrize("copy", ["a", "z"])
-def test_a_copy_whose_original_is_gone_keeps_its_own_controls(runs: Path, copy: str) -> None:
-    shutil.copytree(runs / "tiny", runs / copy)
+def test_a_copy_has_controls_of_its_own_and_takes_its_originals_only_once_that_is_gone(runs: Path, copy: str) -> None:
+    own = SCRATCH.replace("tiny", copy)
     with_control(runs)
+    shutil.copytree(runs / "tiny", runs / copy)
+    beside = {status.name: status.control_of for status in find_status(runs)}
+    assert beside == {copy: None, own: copy, "tiny": None, SCRATCH: "tiny"}
     with_control(runs, copy)
     shutil.rmtree(runs / "tiny")
-    own = SCRATCH.replace("tiny", copy)
     _, *controls = find_status(runs, [copy])
     assert {control.name: control.control_of for control in controls} == {own: copy, SCRATCH: copy}
     assert f"{runs}/{own}/stages/0-large/spec.json" in resumed(controls[0])
 
 
-def test_a_name_that_is_given_wins_over_the_folder(runs: Path) -> None:
+def test_a_run_is_called_as_its_folder_unless_a_name_is_given(runs: Path, tmp_path: Path) -> None:
     (runs / "tiny").rename(runs / "1e5")
     path = str(runs / "1e5/schedule.yaml")
     assert load_schedule(path, runs_dir=runs).name == "1e5"
     assert load_schedule(path, ["name=other"], runs_dir=runs).name == "other"
     assert run_here("run", path, "--name", "third", "--runs-dir", runs, "--dry-run")[0].startswith("# third: ladder")
-
-
-def test_a_schedule_of_the_users_that_is_called_like_a_runs_keeps_its_name(tmp_path: Path) -> None:
     (tmp_path / "project/stages").mkdir(parents=True)
-    path = tmp_path / "project/schedule.yaml"
-    path.write_text(f"name: mine\n{SCHEDULE}")
-    assert load_schedule(str(path), runs_dir=tmp_path / "runs").name == "mine"
+    (tmp_path / "project/schedule.yaml").write_text(f"name: mine\n{SCHEDULE}")
+    assert load_schedule(str(tmp_path / "project/schedule.yaml"), runs_dir=runs).name == "mine", "no run, but like one"
+
+    (runs / "1e5").rename(runs / "tiny (copy)")
+    with pytest.raises(ScheduleError, match=r"named as its folder, and 'tiny \(copy\)' is not allowed: letters"):
+        load_schedule(str(runs / "tiny (copy)/schedule.yaml"), runs_dir=runs)
+    assert find_status(runs)[0].resume_command is None
 
 
-def test_a_run_given_as_a_schedule_is_answered_with_its_schedule(runs: Path) -> None:
+def test_a_run_given_as_a_schedule_is_answered_with_its_schedule_but_a_shipped_one_wins(runs: Path) -> None:
     for reference in ("tiny", runs / "tiny"):
         _, err = run_here("run", reference, "--runs-dir", runs, expect=2)
         command = f"growctl run {runs}/tiny/schedule.yaml --runs-dir {runs}"
         assert err.endswith(f": is a run, not a schedule; to resume it: {command}\n")
-
-
-def test_a_shipped_schedule_wins_over_a_run_of_its_name(runs: Path) -> None:
     (runs / "tiny").rename(runs / "quickstart")
-    assert (
-        load_schedule("quickstart", runs_dir=runs).data.source
-        != load_schedule(str(runs / "quickstart/schedule.yaml"), runs_dir=runs).data.source
-    )
-
-
-def test_a_folder_that_cannot_name_a_run_is_refused(runs: Path) -> None:
-    (runs / "tiny").rename(runs / "tiny (copy)")
-    with pytest.raises(ScheduleError) as refused:
-        load_schedule(str(runs / "tiny (copy)/schedule.yaml"), runs_dir=runs)
-    assert "a run is named as its folder, and 'tiny (copy)' is not allowed: letters, digits" in str(refused.value)
-    assert find_status(runs)[0].resume_command is None
+    own = load_schedule(str(runs / "quickstart/schedule.yaml"), runs_dir=runs).data.source
+    assert load_schedule("quickstart", runs_dir=runs).data.source != own
 
 
 @pytest.fixture
@@ -142,64 +122,36 @@ def finished(tmp_path: Path) -> HandMade:
 
 
 @pytest.mark.parametrize(
-    ("lost", "state"),
+    ("lost", "state", "is_remarked"),
     [
-        ("stages/1-large/final", "stopped"),
-        ("stages/0-small", "stopped"),
-        ("stages", "stopped"),
-        ("stages/1-large/metrics.jsonl", "damaged"),
-        ("schedule.yaml", "damaged"),
-        ("ledger.db", "damaged"),
+        ("stages/1-large/final", "stopped", True),
+        ("stages/0-small", "stopped", False),
+        ("stages", "stopped", False),
+        ("stages/1-large/metrics.jsonl", "damaged", True),
+        ("schedule.yaml", "damaged", False),
     ],
 )
-def test_a_copy_that_lacks_something_is_never_reported_as_finished(finished: HandMade, lost: str, state: str) -> None:
+def test_a_copy_that_lacks_something_is_never_finished_and_status_and_report_name_it(
+    finished: HandMade, lost: str, state: str, is_remarked: bool
+) -> None:
     path = finished.directory / lost
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    change(path, None)
     status = only(finished.directory.parent)
-    assert status.state == state
+    assert (status.state, status.resume_command is None) == (state, state == "damaged"), "no command repairs records"
     assert str(path) in " ".join(status.notes)
+    remark = f"Incomplete: {path} is missing. If this is a copy, copy the run again. The figures of the stage are from"
+    said = list(remarks(find_runs(finished.directory.parent)[0]))
+    assert said == ([f"{remark} the ledger."] if is_remarked else said)
 
 
-def test_no_command_is_shown_for_lost_records_because_none_repairs_them(finished: HandMade) -> None:
-    (finished.stage("1-large") / "metrics.jsonl").unlink()
-    status = only(finished.directory.parent)
-    assert (status.state, status.resume_command) == ("damaged", None)
-
-
-def test_status_and_report_say_alike_that_a_ledger_is_lost(finished: HandMade) -> None:
-    (finished.directory / "ledger.db").unlink()
-    status = only(finished.directory.parent)
-    why = f"{finished.directory}/ledger.db: there is no ledger here; `growctl run` rebuilds it from metrics.jsonl"
-    assert (status.state, status.notes) == ("damaged", (why,))
-    for names in ([], ["tiny"]):
-        _, err = run_here("report", *names, "--runs-dir", finished.directory.parent, expect=2)
-        assert err == f"growctl: {why}\n"
-
-
-def test_a_truncated_ledger_is_damage(finished: HandMade) -> None:
+@pytest.mark.parametrize("content", [None, "cut"])
+def test_status_and_report_say_alike_that_a_ledger_is_lost_or_damaged(finished: HandMade, content: str | None) -> None:
     ledger = finished.directory / "ledger.db"
-    ledger.write_bytes(ledger.read_bytes()[: ledger.stat().st_size // 2])
+    change(ledger, content)
+    why = f"{ledger}: there is no ledger here; `growctl run` rebuilds it from metrics.jsonl"
     status = only(finished.directory.parent)
     assert status.state == "damaged"
-    assert str(ledger) in status.notes[0]
-    _, err = run_here("report", "tiny", "--runs-dir", finished.directory.parent, expect=2)
-    assert str(ledger) in err
-
-
-@pytest.mark.parametrize("lost", ["final", "metrics.jsonl"])
-def test_the_report_says_which_result_is_missing(finished: HandMade, lost: str) -> None:
-    path = finished.stage("1-large") / lost
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    [run] = find_runs(finished.directory.parent)
-    assert list(remarks(run)) == [
-        f"Incomplete: {path} is missing. If this is a copy, copy the run again. The figures of the stage are from the "
-        "ledger."
-    ]
-
-
-def test_the_planned_controls_of_a_renamed_run_have_its_name(tmp_path: Path) -> None:
-    made = HandMade(tmp_path, text=SCHEDULE + CONTROL)
-    made.directory.rename(tmp_path / "b")
-    assert [status.name for status in find_status(tmp_path)][1:] == [
-        *("b-control-tokenformer-scratch", "b-control-transformer-scratch-0.5x")
-    ]
+    assert status.notes == (why,) if content is None else str(ledger) in status.notes[0]
+    for names in ([], ["tiny"]):
+        _, err = run_here("report", *names, "--runs-dir", finished.directory.parent, expect=2)
+        assert err == f"growctl: {status.notes[0]}\n"
