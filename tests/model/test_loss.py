@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model import memory
-from model.loss import IGNORED, linear_cross_entropy
+from model.loss import IGNORED, linear_cross_entropy, token_scores
 
 M, D, V = 11, 6, 9
 
@@ -49,8 +49,11 @@ def test_loss_and_gradients_are_the_written_out_ones_also_a_second_time(shapes, 
     assert all(map(torch.equal, first, again))
     with torch.no_grad():
         assert torch.equal(linear_cross_entropy(x, weight, targets), loss)
+    scores, logits = token_scores(x, weight, targets), F.linear(x, weight)
+    torch.testing.assert_close(scores.loss_M, F.cross_entropy(logits, targets, reduction="none"))
+    assert torch.equal(scores.is_likeliest_M, logits.argmax(dim=-1) == targets)
     at_once = memory.LOGITS_AT_ONCE // V
-    assert shapes == 2 * [(min(at_once, M - start), V) for start in range(0, M, at_once)]
+    assert shapes == 3 * [(min(at_once, M - start), V) for start in range(0, M, at_once)]
 
 
 def test_half_precision_is_as_accurate_as_the_written_out_form(shapes):

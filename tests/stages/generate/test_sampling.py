@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.generate.decode import choose, draws, filtered
@@ -19,7 +19,6 @@ def kept(probability_BV, **changes) -> list[int]:
     return filtered(probability_BV, Sampling(**changes))[0].nonzero()[:, 0].tolist()
 
 
-@settings(deadline=None)
 @given(probabilities, st.integers(1, 12))
 def test_top_k_keeps_the_k_most_likely_tokens(probability_BV, k):
     found = set(kept(probability_BV, top_k=k))
@@ -28,7 +27,6 @@ def test_top_k_keeps_the_k_most_likely_tokens(probability_BV, k):
     assert all(probability_BV[0, token] == probability_BV[0, ranked[k - 1]] for token in found - set(ranked[:k]))
 
 
-@settings(deadline=None)
 @given(probabilities, st.floats(0.05, 0.99))
 def test_top_p_keeps_the_fewest_most_likely_tokens_that_reach_p(probability_BV, p):
     found = kept(probability_BV, top_p=p)
@@ -48,7 +46,6 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(sampling):
     torch.testing.assert_close(counts / num, (expected / expected.sum()).float(), rtol=0, atol=1e-4)
 
 
-@settings(deadline=None)
 @given(st.floats(0.0, 1.0, exclude_max=True), st.floats(0.1, 5.0), st.sampled_from([1.0, 0.5, 1e-3]))
 def test_a_token_of_probability_0_is_never_drawn(draw, temperature, top_p):
     for draw_B in (torch.tensor([draw], dtype=torch.float64), torch.tensor([1 - 2**-53], dtype=torch.float64)):

@@ -10,9 +10,9 @@ import safetensors.torch
 import torch
 from tokenizers import Tokenizer, processors
 
-from model.config import BlockConfig, PattentionConfig, TokenformerConfig, TransformerConfig
+from model.config import TokenformerConfig, TransformerConfig
 from model.errors import UserError
-from model.policy import GrowthPolicy, grow_config
+from model.policy import GrowthPolicy, grow_config, ramp_config
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.huggingface import code, same_logits
@@ -29,14 +29,7 @@ OWN_NORM = GrowthPolicy(init="zero-value", tau="per-generation")
 
 def half_ramped() -> TokenformerConfig:
     """A model that has grown once; its new keys have reached 0.3 of their weight."""
-
-    def ramped(pattention: PattentionConfig) -> PattentionConfig:
-        old, new = pattention.generations
-        return PattentionConfig(tau=pattention.tau, generations=(old, new.model_copy(update={"key_ramp": 0.3})))
-
-    grown = grow_config(text_config(vocab_size=270), attention_tokens=3, ffn_tokens=4)
-    blocks = (BlockConfig(**{name: ramped(p) for name, p in block.pattentions().items()}) for block in grown.blocks)
-    return grown.model_copy(update={"blocks": tuple(blocks)})
+    return ramp_config(grow_config(text_config(vocab_size=270), attention_tokens=3, ffn_tokens=4), 0.3)
 
 
 def pretrained_of(folder: Path, config: TokenformerConfig | TransformerConfig) -> Pretrained:
@@ -88,18 +81,9 @@ def test_a_norm_of_its_own_is_a_group_of_its_own_and_layers_are_numbered_by_thei
         assert torch.equal(written, pretrained.model.get_parameter(name))
 
 
-def test_weights_in_bfloat16_are_split_into_files_of_limited_size(pretrained, tmp_path):
-    told = export(pretrained, tmp_path / "out", dtype="bfloat16", max_shard_bytes=4000)
-    weights, index = weights_in(tmp_path / "out"), json.loads((tmp_path / "out" / exporting.INDEX_NAME).read_text())
-    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
-    assert index["weight_map"].keys() == weights.keys()
-    assert set(index["weight_map"].values()) < told.files.keys()
-    assert told.num_weight_files == 3
-    assert told.weight_bytes == index["metadata"]["total_size"] == sum(2 * w.numel() for w in weights.values())
-    assert settings_in(tmp_path / "out")["dtype"] == "bfloat16"
-
-
-def test_a_rounded_export_is_checked_before_its_weights_are_rounded(pretrained, tmp_path, monkeypatch):
+def test_weights_in_bfloat16_are_checked_before_they_are_rounded_and_split_into_files_of_limited_size(
+    pretrained, tmp_path, monkeypatch
+):
     exact: dict[str, torch.Tensor] = {}
 
     def check(directory: Path, *_) -> LogitsCheck:
@@ -107,10 +91,15 @@ def test_a_rounded_export_is_checked_before_its_weights_are_rounded(pretrained, 
         return LogitsCheck(transformers="5.19", largest_difference=0.0, allowed=1e-5)
 
     monkeypatch.setattr("stages.huggingface.export.check_logits", check)
-    told = export(pretrained, tmp_path / "out", check=True, dtype="bfloat16")
+    told = export(pretrained, tmp_path / "out", check=True, dtype="bfloat16", max_shard_bytes=4000)
+    weights, index = weights_in(tmp_path / "out"), json.loads((tmp_path / "out" / exporting.INDEX_NAME).read_text())
     assert torch.equal(exact["model.embed_tokens.weight"], pretrained.model.embedding.weight)
-    for name, stored in weights_in(tmp_path / "out").items():
-        assert torch.equal(exact[name].bfloat16(), stored)
+    assert {name: exact[name].bfloat16().tolist() for name in exact} == {n: w.tolist() for n, w in weights.items()}
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+    assert index["weight_map"].keys() == weights.keys()
+    assert told.num_weight_files == len(set(index["weight_map"].values())) == 3
+    assert told.weight_bytes == index["metadata"]["total_size"] == sum(2 * w.numel() for w in weights.values())
+    assert settings_in(tmp_path / "out")["dtype"] == "bfloat16"
     assert sorted(told.files) == sorted(path.name for path in (tmp_path / "out").iterdir())
 
 
@@ -120,11 +109,8 @@ def test_ids_that_no_token_has_are_suppressed_in_generation(pretrained, tmp_path
     assert generation["suppress_tokens"] == list(range(261, 270))
     assert (generation["eos_token_id"], generation["pad_token_id"]) == (0, 0)
     tokenizer = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
-    assert (tokenizer["eos_token"], tokenizer["model_max_length"], tokenizer["padding_side"]) == (
-        "<|endoftext|>",
-        32,
-        "left",
-    )
+    found = tokenizer["eos_token"], tokenizer["model_max_length"], tokenizer["padding_side"]
+    assert found == ("<|endoftext|>", 32, "left")
 
 
 @pytest.mark.parametrize(
