@@ -18,24 +18,20 @@ from tests.growctl.schedules import changed, parse
 
 STEP = 8 * 16
 """Data tokens of a step."""
-
-
-def shared(*shares: float, evaluate_every: int = 5, batch: dict[str, Any] | None = None, **budget: Any) -> Schedule:
-    """A ladder whose stages end at these shares of `budget`, and then at its end; each grows."""
-    stages = [
-        {"name": f"stage-{i}", "attention_tokens": 4 * (i + 1), "ffn_tokens": 8 * (i + 1)}
-        | ({"until": shares[i]} if i < len(shares) else {})
-        for i in range(len(shares) + 1)
-    ]
-    training = {"sequence_length": 16, "batch_size": 8} | (batch or {}) | budget
-    extra: dict[str, Any] = {
-        "evaluation": {"every": evaluate_every},
-        "learning_rate": {"peak": 1e-3, "warmup_steps": 5, "decay": 0.1},
-    }
-    return ladder(stages=stages, training=training, **extra)
-
-
 SHARES = st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True).map(lambda found: sorted(found))
+KINDS = ("best-scratch", "transformer-scratch", "single-jump", "official-growth", "scratch-of-each-size")
+
+
+def shared(*shares: float, blocks: dict[str, Any] | None = None, **budget: Any) -> Schedule:
+    """A ladder whose stages end at these shares of `budget`, and then at its end; each grows."""
+    ends = [{"until": share} for share in shares]
+    stages = [
+        {"name": f"stage-{i}", "attention_tokens": 4 * (i + 1), "ffn_tokens": 8 * (i + 1)} | end
+        for i, end in enumerate([*ends, {}])
+    ]
+    training = {"sequence_length": 16, "batch_size": 8} | budget
+    rate = {"peak": 1e-3, "warmup_steps": 5, "decay": 0.1}
+    return ladder(stages=stages, training=training, learning_rate=rate, **blocks or {})
 
 
 @settings(max_examples=40)
@@ -43,22 +39,23 @@ SHARES = st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True).map(l
 def test_stages_end_at_the_steps_nearest_to_their_shares_of_the_tokens_and_add_up_to_all(
     percent: list[int], tokens: int
 ) -> None:
-    schedule = shared(*(each / 100 for each in percent), ladder_tokens=tokens)
-    steps = stage_steps(schedule)
-    ends = [sum(steps[: index + 1]) * STEP for index in range(len(steps))]
-    for end, share in zip(ends, [*percent, 100], strict=True):
-        assert abs(end - share / 100 * tokens) <= STEP / 2 + 1e-6
+    steps = stage_steps(shared(*(each / 100 for each in percent), ladder_tokens=tokens))
+    for index, share in enumerate([*percent, 100], 1):
+        assert abs(sum(steps[:index]) * STEP - share / 100 * tokens) <= STEP / 2 + 1e-6
     assert sum(steps) == floor(tokens / STEP + 0.5)
 
 
 def test_stages_end_at_their_shares_of_the_flops_although_a_step_of_each_costs_more() -> None:
-    flops = 3e9
-    schedule = shared(0.5, 0.8, ladder_flops=flops)
+    schedule = shared(0.5, 0.8, ladder_flops=3e9)
     plans = plan_stages(schedule)
     assert plans[0].num_steps > plans[1].num_steps > plans[2].num_steps
     for count, share in ((1, 0.5), (2, 0.8), (3, 1.0)):
-        assert abs(total_flops(plans[:count]).total - share * flops) <= plans[count - 1].step_flops.total / 2
-    assert stage_steps(schedule) == [plan.num_steps for plan in plans]
+        assert abs(total_flops(plans[:count]).total - share * 3e9) <= plans[count - 1].step_flops.total / 2
+    steps = stage_steps(schedule)
+    assert steps == [plan.num_steps for plan in plans]
+    resolved = in_steps(schedule, steps)
+    assert check_combinations(resolved) == []
+    assert plan_stages(resolved) == plans
 
 
 @pytest.mark.parametrize("budget", [{"ladder_tokens": 1000 * STEP}, {"ladder_flops": 1e10}])
@@ -74,42 +71,28 @@ def test_a_stage_that_ends_early_leaves_its_tokens_or_flops_to_the_next(budget: 
 
 
 def test_the_ladder_wide_rate_spans_the_resolved_steps() -> None:
-    plans = plan_stages(shared(0.8, ladder_tokens="128k"))
-    assert [plan.num_steps for plan in plans] == [800, 200]
-    assert [(plan.learning_rate.first_step, plan.learning_rate.total_steps) for plan in plans] == [
-        (0, 1000),
-        (800, 1000),
-    ]
-    assert plans[1].learning_rate.decay_steps == 100
-
-
-def test_resolved_steps_plan_the_same_ladder() -> None:
-    schedule = shared(0.3, 0.8, ladder_flops=2e10)
-    same = in_steps(schedule, stage_steps(schedule))
-    assert check_combinations(same) == []
-    assert plan_stages(same) == plan_stages(schedule)
+    first, last = plan_stages(shared(0.8, ladder_tokens="128k"))
+    assert (first.num_steps, last.num_steps) == (800, 200)
+    assert (first.learning_rate.first_step, last.learning_rate.first_step) == (0, 800)
+    assert first.learning_rate.total_steps == last.learning_rate.total_steps == 1000
+    assert last.learning_rate.decay_steps == 100
 
 
 @pytest.mark.parametrize("budget", [{"ladder_tokens": 600 * STEP}, {"ladder_flops": 5e9}])
 def test_controls_have_steps_of_their_own_that_cost_their_multiple_of_the_ladder(budget: dict[str, Any]) -> None:
-    kinds = ("best-scratch", "transformer-scratch", "single-jump", "official-growth", "scratch-of-each-size")
-    schedule = shared(0.4, 0.8, **budget)
-    blocks = [{"kind": kind, "budgets": [1.0, 1.5]} for kind in kinds]
-    with_controls = Schedule.model_validate(
-        schedule.model_dump() | {"name": "ladder", "controls": blocks, "releases": "all"}
-    )
-    assert check_combinations(with_controls) == []
-    total = total_flops(plan_stages(schedule)).total
-    for control in plan_controls(with_controls):
+    controls = [{"kind": kind, "budgets": [1.0, 1.5]} for kind in KINDS]
+    schedule = shared(0.4, 0.8, blocks={"controls": controls, "releases": "all"}, **budget)
+    total, conditions = total_flops(plan_stages(schedule)).total, comparison_conditions(schedule)
+    for control in plan_controls(schedule):
+        training, plans = control.schedule.training, plan_stages(control.schedule)
         assert check_combinations(control.schedule) == []
-        assert (control.schedule.training.ladder_tokens, control.schedule.training.ladder_flops) == (None, None)
+        assert (training.ladder_tokens, training.ladder_flops) == (None, None)
         assert {stage.until for stage in control.schedule.stages} == {None}
         if control.kind != "scratch-of-each-size":
-            plans = plan_stages(control.schedule)
             wanted = total * (1.5 if control.name.endswith("1.5x") else 1)
             assert total_flops(plans).total == pytest.approx(wanted, abs=sum(p.step_flops.total for p in plans))
-        own, ladders = comparison_conditions(control.schedule), comparison_conditions(with_controls)
-        assert {key for key in ladders if key.startswith("training") and own[key] != ladders[key]} == set()
+        own = comparison_conditions(control.schedule)
+        assert not [key for key in conditions if key.startswith("training") and own[key] != conditions[key]]
 
 
 def test_each_stage_but_the_last_ends_at_a_share_of_the_ladders_budget() -> None:

@@ -15,34 +15,26 @@ def datasets(tmp_path: Path) -> dict[str, Path]:
     found = {name: write_dataset(tmp_path / name, [500], [100]) for name in ("books", "code")}
     for number, directory in enumerate(found.values(), 1):
         manifest = read_dataset_manifest(directory)
-        splits = {
-            name: split.model_copy(update={"text_hash": f"{number:032x}"}) for name, split in manifest.splits.items()
-        }
-        content = dataset_manifest_bytes(manifest.model_copy(update={"splits": splits}))
-        (directory / "manifest.json").write_bytes(content)
+        hashed = {"text_hash": f"{number:032x}"}
+        splits = {name: split.model_copy(update=hashed) for name, split in manifest.splits.items()}
+        (directory / "manifest.json").write_bytes(
+            dataset_manifest_bytes(manifest.model_copy(update={"splits": splits}))
+        )
     return found
 
 
 def test_mixtures_have_the_same_validation_text_only_if_they_weight_the_same_texts_alike(
     datasets: dict[str, Path], tmp_path: Path
 ) -> None:
-    def conditions(**weights: float) -> dict[str, object]:
-        sources = [Ingredient(name, datasets[name], weight) for name, weight in weights.items()]
+    def conditions(limit: float | None = None, **weights: float) -> dict[str, object]:
+        sources = [Ingredient(name, datasets[name], weight, limit) for name, weight in weights.items()]
         return data_conditions(read_dataset_manifest(write_mixture(sources, tmp_path)))
 
-    base = conditions(books=3, code=1)
+    base, alone = conditions(books=3, code=1), data_conditions(read_dataset_manifest(datasets["books"]))
     assert base["data.mixture"] == {"books": 3.0, "code": 1.0}
-    assert conditions(code=0.2, books=0.6)["data.validation_text"] == base["data.validation_text"]
-    alone = data_conditions(read_dataset_manifest(datasets["books"]))
     assert "data.mixture" not in alone
+    assert conditions(code=0.2, books=0.6)["data.validation_text"] == base["data.validation_text"]
     hashes = [each["data.validation_text"] for each in (base, conditions(books=1, code=1), conditions(books=1), alone)]
     assert len(set(hashes)) == len(hashes)
-
-
-def test_how_often_a_source_may_be_read_is_a_condition(datasets: dict[str, Path], tmp_path: Path) -> None:
-    def conditions(limit: float | None) -> dict[str, object]:
-        sources = [Ingredient("books", datasets["books"], 3), Ingredient("code", datasets["code"], 1, limit)]
-        return data_conditions(read_dataset_manifest(write_mixture(sources, tmp_path)))
-
-    assert "data.epochs_at_most" not in conditions(None)
-    assert conditions(2.0)["data.epochs_at_most"] == {"code": 2.0}
+    assert "data.epochs_at_most" not in base
+    assert conditions(2.0, code=1)["data.epochs_at_most"] == {"code": 2.0}, "how often a source may be read"

@@ -8,7 +8,7 @@ from growctl.ladder.controls import plan_controls
 from growctl.ladder.sizes import Growth, stage_models
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.blocks import Schedule
-from model.config import ModelConfig, TokenformerConfig, num_parameters
+from model.config import TokenformerConfig
 from tests.growctl.ladder.test_mistakes import BASES
 from tests.growctl.schedules import BASE, changed, parse
 
@@ -24,32 +24,27 @@ def deepening(*stages: dict[str, Any], num_layers: int = 2, **blocks: Any) -> Sc
     return parse(data | {"model": model, "stages": entries} | blocks)
 
 
+FROM_NOTHING: tuple[dict[str, Any], ...] = ({}, {"num_layers": 1} | SMALL, {"num_layers": 4} | LARGE)
+
+
 def depths(schedule: Schedule) -> list[int]:
     return [plan.model.num_layers for plan in plan_stages(schedule)]
 
 
-def sizes_of(model: ModelConfig) -> list[tuple[int, int]]:
-    assert isinstance(model, TokenformerConfig)
-    return [(block.query.num_tokens, block.ffn.num_tokens) for block in model.blocks]
-
-
-def test_a_stage_sets_the_depth_from_then_on_and_inherits_the_tokens_that_it_leaves_out():
+def test_a_stage_sets_the_depth_from_then_on_and_inherits_the_tokens_that_it_leaves_out() -> None:
     schedule = deepening(SMALL, {"num_layers": 4}, LARGE | {"num_layers": 4}, {"num_layers": 8, "ffn_tokens": 16})
     assert depths(schedule) == [2, 4, 4, 8]
     models = list(stage_models(schedule))
-    sizes = [sizes_of(each.final) for each in models]
+    sizes = [[(block.query.num_tokens, block.ffn.num_tokens) for block in each.final.blocks] for each in models]
     assert sizes == [[(4, 8)] * 2, [(4, 8)] * 4, [(6, 12)] * 4, [(6, 16)] * 8]
-    assert [each.growth for each in models[:3]] == [
-        Growth(),
-        Growth((0, 0), (0, 0), new_layers=2),
-        Growth((2,) * 4, (4,) * 4),
-    ]
+    deeper, larger = Growth((0, 0), (0, 0), new_layers=2), Growth((2,) * 4, (4,) * 4)
+    assert [each.growth for each in models[:3]] == [Growth(), deeper, larger]
+    assert [plan.ramp_steps for plan in plan_stages(schedule)[:3]] == [0, 0, 1], "depth alone ramps nothing"
 
 
-def test_a_ladder_begins_without_layers_and_tells_the_size_of_its_first_ones():
-    schedule = deepening({}, {"num_layers": 1} | SMALL, {"num_layers": 4} | LARGE, num_layers=0)
-    empty, first, last = plan_stages(schedule)
-    assert depths(schedule) == [0, 1, 4]
+def test_a_ladder_begins_without_layers_and_tells_the_size_of_its_first_ones() -> None:
+    empty, first, last = plan_stages(deepening(*FROM_NOTHING, num_layers=0))
+    assert [plan.model.num_layers for plan in (empty, first, last)] == [0, 1, 4]
     assert first.growth == Growth((), (), new_layers=1, layer_tokens=(4, 8))
     assert last.growth == Growth((2,), (4,), new_layers=3)
     assert empty.num_parameters == 300 * 32 + 2 * 32
@@ -57,74 +52,57 @@ def test_a_ladder_begins_without_layers_and_tells_the_size_of_its_first_ones():
     assert empty.flops.total < first.flops.total < last.flops.total
 
 
-def test_a_growth_in_depth_alone_ramps_nothing_and_suits_softmax():
-    model = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "score_function": "softmax"}
-    schedule = deepening(SMALL, {"num_layers": 4}, model=model)
-    assert [plan.ramp_steps for plan in plan_stages(schedule)] == [0, 0]
-
-
-def test_the_new_layers_of_a_growth_learn_by_the_rules_of_its_generation():
+def test_the_new_layers_of_a_growth_learn_by_the_rules_of_its_generation() -> None:
     schedule = deepening(SMALL, {"num_layers": 4}, growth={"lr_scale": [2, 1], "old_tokens": {"freeze_for": 3}})
     old, new = plan_stages(schedule)[1].generations
-    assert (old.lr_scale, new.lr_scale) == (1.0, 2.0)
-    assert (old.frozen_steps, new.frozen_steps) == (3, 0)
+    assert (old.lr_scale, old.frozen_steps, new.lr_scale, new.frozen_steps) == (1.0, 3, 2.0, 0)
 
 
-@pytest.mark.parametrize("num_layers", [0, 2])
-def test_new_layers_alone_can_warm_up_again_so_that_their_zeros_move_slowly(num_layers: int):
+@pytest.mark.parametrize("old_layers", [0, 2])
+def test_new_layers_alone_can_warm_up_again_so_that_their_zeros_move_slowly(old_layers: int) -> None:
     """Adam's first step moves every zero by the whole learning rate, whatever the gradient."""
-    growth = {"rewarmup": {"steps": 20, "of": "new"}}
-    schedule = deepening({}, SMALL | {"num_layers": 4}, num_layers=0, growth=growth)
-    if num_layers:
-        schedule = deepening(SMALL, {"num_layers": 4}, growth=growth)
-    plan = plan_stages(schedule)[1]
+    stages = (SMALL, {"num_layers": 4}) if old_layers else ({}, SMALL | {"num_layers": 4})
+    plan = plan_stages(
+        deepening(*stages, num_layers=old_layers, growth={"rewarmup": {"steps": 20, "of": "new"}})
+    )[1]  # fmt: skip
     assert isinstance(plan.model, TokenformerConfig)
-    added = [block.generation for block in plan.model.blocks[num_layers:]]
-    assert added == [1] * (4 - num_layers)
+    assert [block.generation for block in plan.model.blocks[old_layers:]] == [1] * (4 - old_layers)
     old, new = plan.generations
     assert [old.factor(step) for step in (0, 19, 20)] == [1.0] * 3
     assert new.factor(0) <= 1 / 20
     assert [new.factor(step) for step in (20, 39)] == [1.0] * 2
 
 
-def test_the_controls_of_a_ladder_that_grows_in_depth_have_its_depths_and_sizes():
+def test_the_controls_of_a_ladder_that_grows_in_depth_have_its_depths_and_sizes() -> None:
     kinds = ("tokenformer-scratch", "best-scratch", "transformer-scratch", "single-jump")
-    controls = [{"kind": kind, "budgets": [1.0]} for kind in kinds]
-    blocks = {"controls": controls, "growth": {"depth": "interleave"}}
-    schedule = deepening({}, {"num_layers": 1} | SMALL, {"num_layers": 4} | LARGE, num_layers=0, **blocks)
+    blocks = {"controls": [{"kind": kind} for kind in kinds], "growth": {"depth": "interleave"}}
+    schedule = deepening(*FROM_NOTHING, num_layers=0, **blocks)
     shapes = {
         control.name.removeprefix("s-control-"): [
             (plan.model.num_layers, plan.num_parameters) for plan in plan_stages(control.schedule)
         ]
         for control in plan_controls(schedule)
     }
-    sizes = [(plan.model.num_layers, num_parameters(plan.model)) for plan in plan_stages(schedule)]
-    ((depth, _),) = shapes.pop("transformer-scratch")
-    assert depth >= 1
-    assert shapes == {
-        "tokenformer-scratch": [sizes[2]],
-        "best-scratch-s0": [sizes[0]],
-        "best-scratch-s1": [sizes[1]],
-        "single-jump": [sizes[0], sizes[2]],
-    }
+    sizes = [(plan.model.num_layers, plan.num_parameters) for plan in plan_stages(schedule)]
+    assert shapes.pop("transformer-scratch")[0][0] >= 1
+    assert list(shapes) == ["tokenformer-scratch", "best-scratch-s0", "best-scratch-s1", "single-jump"]
+    assert list(shapes.values()) == [[sizes[2]], [sizes[0]], [sizes[1]], [sizes[0], sizes[2]]]
+
+
+FIRST_LAYERS = BASES["from nothing"] | {"stages.1.attention_tokens": 4, "stages.1.ffn_tokens": 8}
 
 
 @pytest.mark.parametrize(
-    ("changes", "depths"),
+    ("changes", "expected"),
     [
         (BASES["no sizes"] | {"stages": [{"name": "a", "train_steps": 9}]}, [0]),
-        (BASES["from nothing"] | {"stages.0.attention_tokens": 4, "stages.0.ffn_tokens": 8}, [0, 2]),
-        (
-            BASES["from nothing"]
-            | {"stages.1.attention_tokens": 4, "stages.1.ffn_tokens": 8, "model.score_function": "softmax"},
-            [0, 2],
-        ),
+        (FIRST_LAYERS, [0, 2]),
+        (FIRST_LAYERS | {"model.score_function": "softmax"}, [0, 2]),
         ({"stages.1.num_layers": 4, "growth.init": "zero-key", "growth.tau": "frozen"}, [2, 4]),
         ({"growth.depth": "copy-stack"}, [2, 2]),
     ],
 )
 def test_what_only_looks_mistaken_is_accepted_and_has_the_depths_that_it_says(
-    changes: dict[str, Any], depths: list[int]
+    changes: dict[str, Any], expected: list[int]
 ) -> None:
-    plans = plan_stages(parse(changed(changes)))
-    assert [plan.model.num_layers for plan in plans] == depths
+    assert depths(parse(changed(changes))) == expected

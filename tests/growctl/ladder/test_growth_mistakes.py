@@ -1,12 +1,10 @@
-"""Mistakes in the growth block and their messages, and valid values that look like mistakes."""
+"""Which growths of a ladder are accepted, and the stage or the keys that a message names otherwise."""
 
-import copy
 import itertools
 from typing import Any
 
 import pytest
 
-from growctl.ladder.load import parse_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.errors import ScheduleError
 from tests.growctl.grown_ladders import ONE_TRANSFORMER, ladder, last_model
@@ -14,12 +12,8 @@ from tests.growctl.schedules import changed, message_of, parse
 from tests.model.growths import EXACT, INITS, POSSIBLE, SCORE_FUNCTIONS, TAUS
 
 
-def growing(**growth: Any) -> dict[str, Any]:
-    return {"growth": growth}
-
-
 def test_several_mistakes_in_a_growth_are_reported_together() -> None:
-    data = changed(growing(init="copy", copy_noise=0.1, slope=1.0))
+    data = changed({"growth": {"init": "copy", "copy_noise": 0.1, "slope": 1.0}})
     assert message_of(parse, data).splitlines() == [
         "s.yaml: 2 problems",
         "  growth.slope = 1.0: is for growth.when = 'slope'; leave it out",
@@ -32,42 +26,34 @@ def test_an_error_names_the_stage_whose_copies_are_not_whole() -> None:
     sizes = (4, 8), (8, 8), (16, 24), (32, 40)
     with pytest.raises(ScheduleError, match=r"stages\.3: growth by copies adds .* a whole multiple of the 24 tokens"):
         ladder(*sizes, growth=growth)
-    model = last_model(ladder(*sizes[:3], growth=growth))
-    assert model.blocks[0].query.value_shares == (1 / 4, 1 / 2, 1.0)
-    assert model.blocks[0].ffn.value_shares == (1 / 3, 1.0)
+    block = last_model(ladder(*sizes[:3], growth=growth)).blocks[0]
+    assert (block.query.value_shares, block.ffn.value_shares) == ((1 / 4, 1 / 2, 1.0), (1 / 3, 1.0))
     with pytest.raises(ScheduleError, match=r"stages\.2\.attention_tokens = 6: must be 8 or more"):
         ladder((4, 8), (8, 16, [1]), (6, 16))
 
 
-@pytest.mark.parametrize("growth", [{"tau": "recompute"}, {"init": "copy", "tau": "frozen"}, {"preset": "official"}])
-def test_a_policy_that_jumps_is_accepted_if_allowed_or_if_nothing_grows(growth: dict[str, Any]) -> None:
-    assert plan_stages(ladder((4, 8), (8, 16), growth=growth | {"allow_jump": True}))
-    assert ladder((4, 8), growth=growth)
+JUMPS: dict[str, Any] = {"init": "copy", "tau": "recompute", "copy_noise": 0.1, "allow_jump": True}
+OF_TOKENFORMERS = {"old_tokens": "freeze", "lr_scale": [1.0, 0.5], "rewarmup": {"steps": 3, "of": "new"}}
+
+
+def test_a_policy_that_jumps_is_accepted_if_nothing_grows() -> None:
+    for growth in ({"tau": "recompute"}, {"init": "copy", "tau": "frozen"}, {"preset": "official"}):
+        assert plan_stages(ladder((4, 8), (8, 16), growth=growth | {"allow_jump": True}))
+        assert ladder((4, 8), growth=growth)
     assert ladder((4, 8), growth={"init": "zero-value", "tau": "recompute"})
     with pytest.raises(ScheduleError, match="cannot be combined with tau 'ramp'"):
         ladder((4, 8), growth={"init": "zero-value"})
-
-
-def test_a_transformer_with_one_stage_can_keep_its_ladders_growth_block() -> None:
-    """The ladder's transformer control does so."""
-    growth = {"old_tokens": "freeze", "lr_scale": [1.0, 0.5], "rewarmup": {"steps": 3, "of": "new"}, "init": "copy",
-              "tau": "recompute", "copy_noise": 0.1, "allow_jump": True}  # fmt: skip
-    assert parse(changed(copy.deepcopy(ONE_TRANSFORMER) | {"growth": growth}))
+    assert parse(changed(ONE_TRANSFORMER | {"growth": OF_TOKENFORMERS | JUMPS})), "as a ladder's transformer control"
 
 
 def test_a_ladder_is_accepted_if_its_policy_is_exact_for_its_scores_or_may_jump() -> None:
-    taken = {(init, tau, s) for init, tau, s in POSSIBLE if (init, tau) in EXACT}
+    exact = {(init, tau, score_function) for init, tau, score_function in POSSIBLE if (init, tau) in EXACT}
     for init, tau, score_function, jump in itertools.product(INITS, TAUS, SCORE_FUNCTIONS, (False, True)):
-        growth = {"init": init, "tau": tau, "allow_jump": jump}
         model = {"num_layers": 3, "hidden_size": 32, "num_heads": 2, "score_function": score_function}
-        if (init, tau, score_function) in (POSSIBLE if jump else taken):
-            schedule = ladder((4, 8), (8, 16), (24, 48), growth=growth, model=model)
+        blocks: dict[str, Any] = {"growth": {"init": init, "tau": tau, "allow_jump": jump}, "model": model}
+        if (init, tau, score_function) in (POSSIBLE if jump else exact):
+            schedule = ladder((4, 8), (8, 16), (24, 48), **blocks)
             assert [g.number for g in last_model(schedule).blocks[0].query.generations] == [0, 1, 2]
         else:
             with pytest.raises(ScheduleError, match=r"^s\.yaml: (growth|stages\.1): "):
-                ladder((4, 8), (8, 16), (24, 48), growth=growth, model=model)
-
-
-def test_messages_of_parse_schedule_begin_with_the_file() -> None:
-    with pytest.raises(ScheduleError, match=r"^mine\.yaml: growth\.ramp = 2: must be less than or equal to 1$"):
-        parse_schedule(changed({"growth.ramp": 2}), label="mine.yaml", default_name="s")
+                ladder((4, 8), (8, 16), (24, 48), **blocks)

@@ -12,25 +12,16 @@ from growctl.ladder.plan import make_plan
 from growctl.schedule.errors import ScheduleError
 from tests.growctl.schedules import BASE, DELETE, TEXT, changed, file_of, message_of, parse
 
-ROOT = Path(__file__).resolve().parent.parent.parent.parent
-
 TRAINING_KEYS = "sequence_length, batch_size, ladder_tokens, ladder_flops, precision, log_every"
-STAGE_KEYS = (
-    "name, attention_tokens, ffn_tokens, layers, num_layers, hidden_size, ffn_size, train_tokens, train_steps, "
-    "until, batch_size, sequence_length, ramp_steps, mixture, release"
-)
-
-
-def unknown(what: str, allowed: str, *, meant: str | None = None) -> str:
-    return f"{what}: no such key{f'; did you mean {meant!r}?' if meant else ''} (allowed here: {allowed})"
 
 
 def test_all_mistakes_are_reported_together_with_unknown_keys_first() -> None:
-    data = changed({"seed": "x", "training.batch_sise": 1, "learning_rate.peak": DELETE})
+    data = changed({"seed": "x" * 999, "training.batch_sise": 1, "learning_rate.peak": DELETE})
+    unknown = f"no such key; did you mean 'batch_size'? (allowed here: {TRAINING_KEYS})"
     assert message_of(parse, data).splitlines() == [
         "s.yaml: 3 problems",
-        f"  {unknown('training.batch_sise = 1', TRAINING_KEYS, meant='batch_size')}",
-        "  seed = 'x': must be a valid integer",
+        f"  training.batch_sise = 1: {unknown}",
+        f"  seed = '{'x' * 56}...: must be a valid integer",
         "  learning_rate.peak: is missing",
     ]
 
@@ -42,9 +33,7 @@ def test_a_message_lists_only_the_first_of_very_many_mistakes() -> None:
 
 def test_a_ladder_has_at_most_32_stages() -> None:
     stages = [BASE["stages"][0] | {"name": f"s{number}", "ffn_tokens": 8 + number} for number in range(33)]
-    assert message_of(parse, changed({"stages": stages})).endswith(
-        "...: must have at most 32 items after validation, not 33"
-    )
+    assert "must have at most 32 items" in message_of(parse, changed({"stages": stages}))
     assert len(parse(changed({"stages": stages[:-1], "controls": []})).stages) == 32
 
 
@@ -54,26 +43,17 @@ def test_softmax_scores_and_transformers_are_accepted_if_nothing_grows() -> None
     assert parse(changed({"model.family": "transformer", "stages": [one], "controls": BASE["controls"][1:]}))
 
 
-def test_long_values_are_shortened() -> None:
-    assert message_of(parse, changed({"seed": "x" * 999})) == f"s.yaml: seed = '{'x' * 56}...: must be a valid integer"
-
-
 def test_the_command_prints_the_message_and_no_traceback_and_exits_with_2(tmp_path: Path) -> None:
     path = file_of(tmp_path, TEXT.replace("train_steps", "train_step"))
     command = [sys.executable, "-m", "growctl.cli.app", "plan", path]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    problem = unknown("stages.1.train_step = 20", STAGE_KEYS, meant="train_steps")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"growctl: {path}: {problem}\n")
+    ended = subprocess.run(command, capture_output=True, text=True)
+    problem = f"growctl: {path}: stages.1.train_step = 20: no such key; did you mean 'train_steps'? (allowed here: name"
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert ended.stderr.startswith(problem)
 
-
-# Any content gives a schedule that plans, or a ScheduleError
 
 ANY_VALUE = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-2, 2**70),
-    st.floats(),
-    st.text(max_size=5),
+    *(st.none(), st.booleans(), st.integers(-2, 2**70), st.floats(), st.text(max_size=5)),
     st.sampled_from(["15B", "1.5k", "auto", "softmax", "transformer", "${seed}"]),
     st.lists(st.integers(0, 3), max_size=3),
     st.dictionaries(st.sampled_from(["name", "kind", "x"]), st.integers(), max_size=2),

@@ -50,16 +50,14 @@ def test_measuring_times_real_steps_reports_failures_and_leaves_nothing_behind(t
     assert list((tmp_path / "tmp").glob("growctl-*")) == []
 
 
-def specs_of(
-    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> tuple[list[tuple[TrainSpec, int, bool]], list[str]]:
-    """The specs that the workers would get, with their number and whether they have GPUs; and the progress lines."""
-    specs: list[tuple[TrainSpec, int, bool]] = []
+def specs_of(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> list[tuple[TrainSpec, int]]:
+    """The specs that the workers would get, with their number."""
+    specs: list[tuple[TrainSpec, int]] = []
     lines: list[str] = []
 
     def launch(spec: Path, num_devices: int, gpus: bool, module: str) -> Launch:
         assert module == "stages.probe.time_steps"
-        specs.append((TrainSpec.model_validate_json(spec.read_text()), num_devices, gpus))
+        specs.append((TrainSpec.model_validate_json(spec.read_text()), num_devices))
         found = {"micro_batch_seconds": 1.0, "last_micro_batch_seconds": 2.0, "num_steps": 3, "memory": None}
         (spec.parent / RESULT).write_text(json.dumps(found | {"num_devices": num_devices, "device": "CPU"}))
         return Launch(["true"], {})
@@ -68,27 +66,19 @@ def specs_of(
     measured = measure_sizes(make_plan(schedule), lines.append)
     assert measured.where.endswith(" x CPU")
     assert measured.failures == ()
-    assert len(measured.steps) == len(specs)
-    return specs, lines
+    assert len(measured.steps) == len(specs) == len(lines)
+    return specs
 
 
 def test_each_model_and_micro_batch_is_measured_once_with_the_settings_of_its_run(monkeypatch) -> None:
-    schedule = ladder(
-        (20, 30),
-        controls=[
-            {"kind": "tokenformer-scratch", "budgets": [0.5, 1.0]},
-            {"kind": "transformer-scratch"},
-            {"kind": "official-growth"},
-            {"kind": "best-scratch", "budgets": [2.0]},
-        ],
-        launch={"devices": 2, "micro_batch_size": 1, "zero_stage": 3, "offload": "optimizer"},
-    )
-    specs, lines = specs_of(schedule, monkeypatch)
+    kinds = [{"kind": "transformer-scratch"}, {"kind": "official-growth"}, {"kind": "best-scratch", "budgets": [2.0]}]
+    controls = [{"kind": "tokenformer-scratch", "budgets": [0.5, 1.0]}, *kinds]
+    launch = {"devices": 2, "micro_batch_size": 1, "zero_stage": 3, "offload": "optimizer"}
+    specs = specs_of(ladder((20, 30), controls=controls, launch=launch), monkeypatch)
     # Two stages, the last size from scratch (with one generation) and its Transformer. The smallest size from scratch
     # is the base itself, and the official growth ends at the same sizes.
-    assert len(specs) == len(lines) == 4
-    assert len({spec.model for spec, _, _ in specs}) == 4
-    for spec, num_devices, _ in specs:
+    assert len(specs) == len({spec.model for spec, _ in specs}) == 4
+    for spec, num_devices in specs:
         assert num_devices == 2
         assert (spec.zero_stage, spec.offload, spec.micro_batch_size, spec.sequence_length) == (3, "optimizer", 1, 16)
         assert spec.batch_size == 4  # two of a step's four micro-batches, on two devices
@@ -96,12 +86,11 @@ def test_each_model_and_micro_batch_is_measured_once_with_the_settings_of_its_ru
 
 
 def test_a_single_micro_batch_is_timed_alone_and_a_clusters_plan_uses_local_devices(monkeypatch) -> None:
-    whole = ladder((20,), launch={"devices": 1})
-    [(spec, num_devices, _)] = specs_of(whole, monkeypatch)[0]
-    assert (spec.batch_size, spec.micro_batch_size, num_devices) == (8, 8, 1)
     monkeypatch.setattr(measure, "local_devices", lambda *_: Devices(2, "cpu", fast_bf16=False))
-    cluster = ladder((20,), launch={"cluster": "slurm", "devices": 8})
-    [(spec, num_devices, _)] = specs_of(cluster, monkeypatch)[0]
-    assert (spec.batch_size, spec.micro_batch_size, num_devices) == (2, 1, 2)
-    few = ladder((20,), launch={"cluster": "slurm", "devices": 1})
-    assert specs_of(few, monkeypatch)[0][0][1] == 1
+    for launch, expected in (
+        ({"devices": 1}, (8, 8, 1)),
+        ({"cluster": "slurm", "devices": 8}, (2, 1, 2)),
+        ({"cluster": "slurm", "devices": 1}, (8, 8, 1)),
+    ):
+        [(spec, num_devices)] = specs_of(ladder((20,), launch=launch), monkeypatch)
+        assert (spec.batch_size, spec.micro_batch_size, num_devices) == expected

@@ -190,6 +190,9 @@ WRONG_TOGETHER = """
 - [base, {stages.0.sequence_length: 8, data.packing: best_fit}, data.packing]
 - [base, {stages.0.batch_size: 6}, launch.micro_batch_size]
 - [base, {stages.1.attention_tokens: 4}, stages.1]
+- [base, {stages.1.attention_tokens: 4, stages.1.batch_size: 8, stages.1.sequence_length: 16}, stages.1]
+- [base, {stages.1.attention_tokens: 4, stages.1.batch_size: 16, stages.1.ramp_steps: 2}, stages.1.ramp_steps]
+- [mixed, {stages.1.attention_tokens: 4, stages.1.mixture: {books: 1, code: 3}}, stages.1]
 - [base, {model.score_function: softmax}, stages.1]
 - [base, {launch.nodes: [1, 10000000]}, launch.nodes.1]
 - [base, {launch.nodes: [1, 0]}, launch.nodes.1]
@@ -256,6 +259,7 @@ WRONG_TOGETHER = """
   - controls.0.kind
 # transformers
 - [transformer, {}, stages.1]
+- [transformer, {stages.1.batch_size: 8}, stages.1]
 - [transformer, {stages.1.num_layers: 1}, stages.1]
 - [transformer, {stages.1.ffn_size: 64}, stages.1]
 - [transformer, {stages.1.hidden_size: 40}, stages.1]

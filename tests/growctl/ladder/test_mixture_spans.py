@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.datasets import mixture_spans
 from growctl.ladder.load import parse_schedule
@@ -13,95 +15,73 @@ from stages.spec import MixtureSpan
 from tests.growctl.mixed import SCHEDULE, mixed_schedule
 
 BASE, BOOKS, CODE = {"books": 3.0, "code": 1.0}, {"books": 1.0}, {"books": 1.0, "code": 3.0}
+Spans = list[tuple[int, dict[str, float]]]
 
 
-def mixed(**blocks: Any) -> Schedule:
-    return parse_schedule(mixed_schedule(Path("/texts"), **blocks), label="s", default_name="s")
+def mixed(weights: tuple[Any, ...] = (None, BOOKS, CODE), contexts: Any = (16, 16, 16), **blocks: Any) -> Schedule:
+    """The ladder on a mixture, with these weights and contexts of its stages."""
+    changes = ({"mixture": weight, "sequence_length": each} for weight, each in zip(weights, contexts, strict=True))
+    stages = [stage | change for stage, change in zip(SCHEDULE["stages"], changes, strict=True)]
+    return parse_schedule(mixed_schedule(Path("/texts"), **{"stages": stages} | blocks), label="s", default_name="s")
 
 
-def spans(*weights: tuple[int, dict[str, float]]) -> tuple[MixtureSpan, ...]:
-    return tuple(MixtureSpan(first_window=first, weights=each) for first, each in weights)
+def control(kind: str, **blocks: Any) -> Schedule:
+    return plan_controls(mixed(controls=[{"kind": kind}], **blocks))[0].schedule
 
 
-def at(*windows: int) -> list[int]:
-    """The positions at which these windows of 16 tokens begin."""
-    return [window * 16 for window in windows]
+INSIDE = mixed(contexts=(4, 4, 16))
 
 
-def stages(*weights: dict[str, float] | None, **last: Any) -> list[dict[str, Any]]:
-    entries = [{**stage, "mixture": each} for stage, each in zip(SCHEDULE["stages"], weights, strict=True)]
-    return [*entries[:-1], entries[-1] | last]
-
-
-def test_a_stage_changes_the_weights_at_the_sample_at_which_it_really_begins() -> None:
-    assert mixture_spans(mixed(), at(0, 20)) == spans((0, BASE), (20, BOOKS))
-    assert mixture_spans(mixed(), at(0, 20, 52)) == spans((0, BASE), (20, BOOKS), (52, CODE))
-
-
-def test_a_stage_that_begins_inside_a_window_changes_the_weights_at_the_next_one() -> None:
-    shorter = [{**stage, "sequence_length": 4} for stage in stages(None, BOOKS, None)[:2]]
-    schedule = mixed(stages=[*shorter, stages(None, BOOKS, CODE)[2]])
-    assert mixture_spans(schedule, [0, 20 * 16 + 4]) == spans((0, BASE), (21, BOOKS))
-    assert mixture_spans(schedule, [0, 20 * 16 + 4, 20 * 16 + 8]) == spans((0, BASE), (21, CODE)), "never reached"
-
-
-def test_a_stage_with_the_shares_of_the_one_before_goes_on_in_its_order() -> None:
-    assert mixture_spans(mixed(stages=stages(None, {"books": 0.3, "code": 0.1}, CODE)), at(0, 20, 52)) == spans(
-        (0, BASE), (52, CODE)
-    )
-    paused = stages(BOOKS, BOOKS | {"code": 0.0}, CODE)
-    assert mixture_spans(mixed(stages=paused), at(0, 20)) == spans((0, BOOKS))
-
-
-def test_a_run_from_a_checkpoint_reads_on_after_what_the_checkpoint_has_read() -> None:
-    assert mixture_spans(mixed(), at(80), spans((0, CODE), (40, BASE))) == spans((0, CODE), (40, BASE))
-    assert mixture_spans(mixed(), at(80), spans((0, CODE))) == spans((0, CODE), (80, BASE))
-    assert mixture_spans(mixed(), at(80)) == spans((0, BASE))
-
-
-def test_a_schedule_without_a_mixture_has_no_weights() -> None:
-    plain = mixed(data={"source": __file__, "vocab_size": 261}, stages=[SCHEDULE["stages"][0]])
-    assert mixture_spans(plain, [0]) == ()
-    assert stage_weights(plain, 0) == []
+@pytest.mark.parametrize(
+    ("schedule", "positions", "before", "expected"),
+    [
+        (mixed(), [0, 320], [], [(0, BASE), (20, BOOKS)]),
+        (mixed(), [0, 320, 832], [], [(0, BASE), (20, BOOKS), (52, CODE)]),
+        (INSIDE, [0, 324], [], [(0, BASE), (21, BOOKS)]),  # from the next window on
+        (INSIDE, [0, 324, 328], [], [(0, BASE), (21, CODE)]),
+        (mixed((None, {"books": 0.3, "code": 0.1}, CODE)), [0, 320, 832], [], [(0, BASE), (52, CODE)]),
+        (mixed((BOOKS, BOOKS | {"code": 0.0}, CODE)), [0, 320], [], [(0, BOOKS)]),
+        (mixed(), [1280], [(0, CODE), (40, BASE)], [(0, CODE), (40, BASE)]),  # goes on after a start checkpoint
+        (mixed(), [1280], [(0, CODE)], [(0, CODE), (80, BASE)]),
+        (mixed(), [1280], [], [(0, BASE)]),
+        (mixed((None,) * 3, data={"source": __file__, "vocab_size": 261}), [0], [], []),
+    ],
+)
+def test_weights_change_at_the_window_at_which_a_stage_with_other_shares_really_begins(
+    schedule: Schedule, positions: list[int], before: Spans, expected: Spans
+) -> None:
+    spans = mixture_spans(schedule, positions, [MixtureSpan(first_window=n, weights=each) for n, each in before])
+    assert [(span.first_window, span.weights) for span in spans] == expected
+    assert bool(expected) == bool(stage_weights(schedule, 0))
 
 
 def test_a_control_from_scratch_changes_the_weights_at_the_same_shares_of_its_own_samples() -> None:
-    schedule = mixed(controls=[{"kind": "tokenformer-scratch", "budgets": [1.0, 3.0]}])
-    for control in plan_controls(schedule):
-        [plan] = plan_stages(control.schedule)
-        first, second, third = mixture_spans(control.schedule, [plan.first_token])
-        assert [dict(span.weights) for span in (first, second, third)] == [BASE, BOOKS, CODE]
-        for span, share in ((first, 0), (second, 6 / 20), (third, 12 / 20)):
+    for each in plan_controls(mixed(controls=[{"kind": "tokenformer-scratch", "budgets": [1.0, 3.0]}])):
+        [plan] = plan_stages(each.schedule)
+        spans = mixture_spans(each.schedule, [plan.first_token])
+        assert [dict(span.weights) for span in spans] == [BASE, BOOKS, CODE]
+        for span, share in zip(spans, (0, 6 / 20, 12 / 20), strict=True):
             assert abs(span.first_window - share * plan.num_steps * 4) <= 2  # half a step of 4 samples
 
 
-def test_a_control_of_one_finished_size_follows_only_the_stages_up_to_it() -> None:
-    of_a, *_ = plan_controls(mixed(controls=[{"kind": "scratch-of-each-size"}], releases="all"))
-    assert (of_a.schedule.stages[0].mixture, of_a.schedule.stages[0].followed) == (BASE, None)
-
-
-def test_a_single_jump_reads_the_ladders_first_stage_and_then_follows_the_others() -> None:
-    [jump] = plan_controls(mixed(controls=[{"kind": "single-jump"}]))
-    first, last = jump.schedule.stages
+def test_controls_follow_the_stages_that_they_stand_for() -> None:
+    of_a = control("scratch-of-each-size", releases="all").stages[0]
+    assert (of_a.mixture, of_a.followed) == (BASE, None), "only the stages up to its finished size"
+    jump = control("single-jump")
+    first, last = jump.stages
     assert (first.mixture, first.train_steps) == (None, 6)
     assert last.followed
     assert last.followed[0].first_step == 0
-    assert [dict(each.weights) for each in last.followed] == [BOOKS | {"code": 0.0}, CODE]
-    share = last.followed[1].first_step / plan_stages(jump.schedule)[1].num_steps
-    assert abs(share - 6 / 14) < 0.1
-
-
-def test_official_growth_keeps_the_weights_of_each_stage() -> None:
-    schedule = mixed(controls=[{"kind": "official-growth"}])
-    [official] = plan_controls(schedule)
-    assert [stage_weights(official.schedule, i) for i in range(3)] == [stage_weights(schedule, i) for i in range(3)]
+    assert [dict(each.weights) for each in last.followed] == [BOOKS, CODE]
+    assert abs(last.followed[1].first_step / plan_stages(jump)[1].num_steps - 6 / 14) < 0.1
+    official = control("official-growth")
+    assert [stage_weights(official, i) for i in range(3)] == [stage_weights(mixed(), i) for i in range(3)]
 
 
 def test_a_run_keeps_its_weights() -> None:
-    old = mixed(stages=stages(None, BOOKS, CODE))
-    later = mixed(stages=stages(None, BOOKS, {"books": 1, "code": 2}))
+    old = mixed()
+    later = mixed((None, BOOKS, {"books": 1, "code": 2}))
     assert first_difference(old, later) == "stages.2.mixture.code = 2.0, but it was started with 3.0"
-    sized = old.data.model_copy(update={"mixture": [
-        each.model_copy(update={"approximate_tokens": 5}) for each in old.data.mixture
-    ]})  # fmt: skip
-    assert first_difference(old, old.model_copy(update={"data": sized})) is None
+    sized = [each.model_copy(update={"approximate_tokens": 5}) for each in old.data.mixture]
+    counted = old.model_copy(update={"data": old.data.model_copy(update={"mixture": sized})})
+    assert first_difference(old, counted) is None

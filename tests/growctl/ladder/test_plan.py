@@ -10,7 +10,7 @@ from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import Measurements, Plan
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan, print_plan
-from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.files import shipped_schedules
 from growctl.text.documents import plain
@@ -18,8 +18,8 @@ from stages.probe.records import MeasuredSteps, StepMemory
 from tests.growctl.ladders import ladder
 from tests.growctl.text.schemas import assert_follows_schema
 
-TOKENS_PER_STEP = 8 * 16
 CLUSTER = ["launch=slurm", "launch.hardware.price_per_device_hour=2.5", "launch.slurm.gpus=true"]
+KNOWN = {"device": "h100", "mfu": 0.4}
 
 
 def printed(schedule: Schedule, width: int = 100, plan: Plan | None = None) -> str:
@@ -39,75 +39,47 @@ def headings(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.startswith("stage ")]
 
 
-def test_the_plan_shows_how_deep_each_stage_is_where_they_differ() -> None:
-    stages = [{"name": "flat", "attention_tokens": 4, "ffn_tokens": 8, "train_steps": 20}]
-    deeper = {"name": "deep", "num_layers": 6, "train_steps": 20}
-    grown, alone = ladder(stages=[*stages, deeper]), ladder(stages=stages)
-    assert (cells(printed(grown), "flat")[1], cells(printed(grown), "deep")[1]) == ("2", "6")
-    assert [entry.num_layers for entry in make_plan(grown).stages] == [2, 6]
-    assert "layers" not in printed(alone)
-
-
-# JSON
-
-
 @pytest.mark.parametrize("hardware", [{}, {"device": "h100", "mfu": 0.5, "price_per_device_hour": 3.0}])
 def test_the_json_plan_has_stages_controls_and_totals_that_add_up(hardware: dict[str, Any]) -> None:
-    schedule = ladder(
-        launch={"devices": 2, "hardware": hardware}, controls=[{"kind": "transformer-scratch", "budgets": [0.5, 1]}]
-    )
-    plan = plain(make_plan(schedule))
+    controls = [{"kind": "transformer-scratch", "budgets": [0.5, 1]}]
+    plan = plain(make_plan(ladder(launch={"devices": 2, "hardware": hardware}, controls=controls)))
     assert_follows_schema(plan, "plan")
-    assert plan["name"] == "s"
-    assert (plan["notes"], len(plan["warnings"])) == ([], 1)
-    for stage in [*plan["stages"], *(stage for control in plan["controls"] for stage in control["stages"])]:
-        assert stage["flops"] == pytest.approx(sum(stage["flops_by_part"].values()))
-        assert stage["budget_tokens"] == stage["num_steps"] * TOKENS_PER_STEP
-        *parts, host, total = stage["memory_bytes"].values()
-        assert list(stage["memory_bytes"])[-2:] == ["host", "total"]
-        assert host == 0
-        assert sum(parts) == total
-        assert (stage["wall_seconds"] is None) == (not hardware)
-        assert stage["measured"] is None
+    assert (plan["name"], plan["notes"], len(plan["warnings"])) == ("s", [], 1)
     assert [stage["name"] for stage in plan["stages"]] == ["stage-0", "stage-1", "stage-2"]
-    assert [(control["kind"], control["name"]) for control in plan["controls"]] == [
-        ("transformer-scratch", "s-control-transformer-scratch-0.5x"),
-        ("transformer-scratch", "s-control-transformer-scratch"),
-    ]
-    totals = [plan["total"], *(control["total"] for control in plan["controls"])]
-    for total, run in zip(totals, [plan, *plan["controls"]], strict=True):
-        for key in total.keys() - {"flops_by_part"}:
+    names = [f"s-control-transformer-scratch{budget}" for budget in ("-0.5x", "")]
+    assert [(each["kind"], each["name"]) for each in plan["controls"]] == [("transformer-scratch", n) for n in names]
+    for run in (plan, *plan["controls"]):
+        for stage in run["stages"]:
+            assert stage["flops"] == pytest.approx(sum(stage["flops_by_part"].values()))
+            assert stage["budget_tokens"] == stage["num_steps"] * 8 * 16
+            *parts, (host, host_bytes), (total, total_bytes) = stage["memory_bytes"].items()
+            assert (host, host_bytes, total, total_bytes) == ("host", 0, "total", sum(size for _, size in parts))
+            assert (stage["wall_seconds"] is None) == (not hardware)
+            assert stage["measured"] is None
+        for key in run["total"].keys() - {"flops_by_part"}:
             values = [stage[key] for stage in run["stages"]]
-            assert total[key] == (None if None in values else pytest.approx(sum(values)))
+            assert run["total"][key] == (None if None in values else pytest.approx(sum(values)))
     for key in ("flops", "checkpoint_bytes", "budget_tokens"):
-        assert plan["total_with_controls"][key] == pytest.approx(sum(total[key] for total in totals))
+        totals = sum(run["total"][key] for run in (plan, *plan["controls"]))
+        assert plan["total_with_controls"][key] == pytest.approx(totals)
 
 
 def test_the_json_has_measurements_with_tokens_per_second_and_mfu() -> None:
     schedule = ladder((20,), launch={"devices": 1, "hardware": {"flops": "1T"}})
     [stage] = plan_stages(schedule)
-    steps = MeasuredSteps(
-        micro_batch_seconds=0.25,
-        last_micro_batch_seconds=0.5,
-        num_steps=3,
-        num_devices=1,
-        device="GPU",
-        memory=StepMemory(lasting_bytes=1_000_000, activation_bytes=1_500_000, peak_bytes=3_000_000),
-    )
-    measured = Measurements("1 x GPU", 1, {(stage.model, 8, stage.batch.sequence_length): steps})
-    plan = make_plan(schedule, measurements=measured)
+    memory = StepMemory(lasting_bytes=1_000_000, activation_bytes=1_500_000, peak_bytes=3_000_000)
+    seconds = {"micro_batch_seconds": 0.25, "last_micro_batch_seconds": 0.5}
+    steps = MeasuredSteps(**seconds, num_steps=3, num_devices=1, device="GPU", memory=memory)
+    plan = make_plan(schedule, measurements=Measurements("1 x GPU", 1, {(stage.model, 8, 16): steps}))
     [document] = plain(plan)["stages"]
     assert_follows_schema(plain(plan), "plan")
     assert document["wall_seconds"] == pytest.approx(20 * 0.5)
     assert document["measured"] == steps.model_dump()
-    assert document["tokens_per_second"] == pytest.approx(TOKENS_PER_STEP / 0.5)
+    assert document["tokens_per_second"] == pytest.approx(8 * 16 / 0.5)
     assert document["mfu"] == pytest.approx(stage.step_flops.total / 0.5e12)
     text = printed(schedule, plan=plan)
     assert "Time, measured on 1 x GPU" in text
     assert "3 MB" in text
-
-
-# Tables
 
 
 @pytest.mark.parametrize("name", list(shipped_schedules()))
@@ -145,32 +117,29 @@ def test_a_plan_without_unknowns_shows_every_column_in_120_columns() -> None:
     assert rows == [*sizes, "total", *sizes, *sizes, "total"]
 
 
-def test_what_is_recomputed_has_a_column_of_its_own_beside_the_models_flops() -> None:
-    hardware = {"device": "h100", "mfu": 0.4}
-    without, text = (
-        printed(ladder(launch={"devices": 2, "hardware": hardware, "activation_checkpointing": chosen}))
-        for chosen in ("none", {"every": 2})
+def test_unknown_columns_and_totals_of_a_single_stage_are_hidden_and_hints_name_what_is_missing() -> None:
+    unknown, known, alone = (
+        printed(ladder(**blocks))
+        for blocks in ({"launch": {"devices": 2}}, {"launch": {"devices": 2, "hardware": KNOWN}}, {"steps": (20,)})
     )
-    assert "recomputed" not in without
+    shown = {word for words in headings(unknown) for word in words}
+    columns = {"time", "money", "MFU", "largest", "epochs", "measured", "device-hours"}
+    assert columns & shown == {"recomputed"} & shown == set()
+    assert "launch.hardware.device" in unknown
+    assert "launch.hardware.device" not in known
+    assert "money" not in known
+    assert not [line for line in alone.splitlines() if line.startswith("total ") or "Controls" in line]
+    remarks = " ".join(printed(ladder(launch={"cluster": "slurm"})).partition("Warnings and notes")[2].split())
+    assert remarks.startswith("warning: ")
+    assert "The plan is for 1 device on each machine" in remarks
+
+
+def test_what_is_recomputed_has_a_column_of_its_own_beside_the_models_flops() -> None:
+    launch = {"devices": 2, "hardware": KNOWN, "activation_checkpointing": {"every": 2}}
+    text = printed(ladder(launch=launch))
     assert headings(text)[0][-1] == "recomputed"
     assert "ZeRO-1, 2 blocks recomputed at a time" in text
     assert "Time, at an MFU of 40% without recomputation" in text
-
-
-def test_unknown_columns_are_hidden_and_a_hint_names_the_missing_keys() -> None:
-    text = printed(ladder(launch={"devices": 2}))
-    shown = {word for words in headings(text) for word in words}
-    assert not {"time", "money", "MFU", "largest", "epochs", "measured", "device-hours"} & shown
-    assert "launch.hardware.device" in text
-    known = printed(ladder(launch={"devices": 2, "hardware": {"device": "h100", "mfu": 0.4}}))
-    assert "launch.hardware.device" not in known
-    assert "money" not in known
-
-
-def test_a_single_stage_without_controls_has_no_totals_and_no_controls_table() -> None:
-    text = printed(ladder((20,)))
-    assert not [line for line in text.splitlines() if line.startswith("total ")]
-    assert "Controls" not in text
 
 
 def test_the_largest_numbers_and_longest_names_fit() -> None:
@@ -189,33 +158,30 @@ def test_the_largest_numbers_and_longest_names_fit() -> None:
 
 
 def test_tokens_are_counted_from_the_start_of_the_ladder_and_flops_by_stage() -> None:
-    plans = plan_stages(ladder())
-    row = cells(printed(ladder()), "stage-2")
-    name, parameters, embedding, tokens, per_parameter, flops = row
-    assert (name, tokens) == ("stage-2", "6.4k")
-    assert parameters == f"{plans[2].num_parameters / 1e3:.3g}k"
-    assert embedding == "9.6k"
-    assert float(per_parameter) == pytest.approx(100 * TOKENS_PER_STEP / plans[2].num_parameters, abs=0.05)
-    assert float(flops) == pytest.approx(plans[2].flops.total, rel=5e-3)
-    total = cells(printed(ladder()), "total")
-    assert total[1] == "12.8k"
-    assert float(total[2]) == pytest.approx(total_flops(plans).total, rel=5e-3)
+    plans, text = plan_stages(ladder()), printed(ladder())
+    flops, parameters = [plan.flops.total for plan in plans], plans[2].num_parameters
+    *row, per_parameter, last_flops = cells(text, "stage-2")
+    assert row == ["stage-2", f"{parameters / 1e3:.3g}k", "9.6k", "6.4k"]
+    assert float(per_parameter) == pytest.approx(100 * 8 * 16 / parameters, abs=0.05)
+    assert float(last_flops) == pytest.approx(flops[2], rel=5e-3)
+    _, tokens, total_flops = cells(text, "total")
+    assert (tokens, float(total_flops)) == ("12.8k", pytest.approx(sum(flops), rel=5e-3))
 
 
-def test_warnings_and_notes_come_last_and_differ_visibly() -> None:
-    text = printed(ladder(launch={"cluster": "slurm"}))
-    remarks = " ".join(text.partition("Warnings and notes")[2].split())
-    assert remarks.startswith("warning: ")
-    assert "The plan is for 1 device on each machine" in remarks
-
-
-def test_batch_context_and_rate_have_columns_where_stages_differ() -> None:
-    def shown(*changes: dict[str, Any], **rate: str) -> set[str]:
-        plain = ladder((20, 20)).model_dump(mode="json")["stages"]
-        stages = [stage | change for stage, change in zip(plain, changes, strict=True)]
-        text = printed(ladder((20, 20), stages=stages, learning_rate={"peak": 1e-3} | rate), 140)
-        return set(headings(text)[0])
-
-    assert not {"batch", "context", "rate"} & shown({}, {})
-    assert {"batch", "context"} == shown({"sequence_length": 8}, {}) & {"batch", "context", "rate"}
-    assert "rate" in shown({"batch_size": 4}, {}, batch_scaling="linear")
+@pytest.mark.parametrize(
+    ("change", "rate", "differing"),
+    [
+        ({}, {}, set()),
+        ({"sequence_length": 8}, {}, {"batch", "context"}),
+        ({"batch_size": 4}, {"batch_scaling": "linear"}, {"batch", "rate"}),
+        ({"num_layers": 6}, {}, {"layers"}),
+    ],
+)
+def test_depth_batch_context_and_rate_have_columns_where_stages_differ(
+    change: dict[str, Any], rate: dict[str, Any], differing: set[str]
+) -> None:
+    stages = ladder((20, 20)).model_dump(mode="json")["stages"]
+    text = printed(ladder(stages=[stages[0], stages[1] | change], learning_rate={"peak": 1e-3} | rate), 140)
+    assert {"layers", "batch", "context", "rate"} & set(headings(text)[0]) == differing
+    if "layers" in differing:
+        assert [cells(text, name)[1] for name in ("stage-0", "stage-1")] == ["2", "6"]

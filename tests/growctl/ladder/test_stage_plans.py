@@ -1,27 +1,29 @@
-"""The plan computed from a schedule: sizes, steps, FLOPs, learning rates, controls."""
+"""The plan computed from a schedule: sizes, steps, FLOPs, learning rates, and the worker's optimizer."""
 
 import math
 from itertools import pairwise
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from growctl.ladder import sizes
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import load_schedule, parse_schedule
+from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.schedule.files import shipped_schedules
 from model.config import TokenformerConfig, num_parameters, tokenformer_config
 from model.flops import training_flops_per_token
 from model.initialization import build_model
 from model.policy import grow_config
-from tests.growctl.ladders import ladder as schedule
+from tests.growctl.ladder import spec_of
+from tests.growctl.ladders import ladder
+from tests.growctl.schedules import changed, parse
 
-SHIPPED_NAMES = list(shipped_schedules())
-TOKENS_PER_STEP = 8 * 16
+MUON = {"optimizer.name": "muon"}
 
 
 def rates(plans: list[StagePlan]) -> list[float]:
@@ -30,7 +32,7 @@ def rates(plans: list[StagePlan]) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHIPPED_NAMES)
+@pytest.mark.parametrize("name", list(shipped_schedules()))
 def test_every_shipped_size_has_the_parameters_of_the_built_model(name: str) -> None:
     loaded = load_schedule(name)
     runs = [loaded, *(control.schedule for control in plan_controls(loaded))]
@@ -41,28 +43,28 @@ def test_every_shipped_size_has_the_parameters_of_the_built_model(name: str) -> 
         assert plan.num_embedding_parameters == built.embedding.weight.numel()
 
 
-def test_a_stage_grows_by_the_difference_and_ends_ramped_in_with_the_published_tau() -> None:
-    plans = plan_stages(schedule())
-    assert [(plan.growth.attention_tokens, plan.growth.ffn_tokens) for plan in plans] == [
-        ((), ()),
-        *[((4, 4), (8, 8))] * 2,
-    ]
+def test_a_stage_grows_by_the_difference_and_ends_ramped_in_with_the_published_tau(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schedule, calls = ladder(), Mock(side_effect=grow_config)
+    monkeypatch.setattr(sizes, "grow_config", calls)
+    plans = plan_stages(schedule)
+    assert calls.call_count == 2, "each stage's model is grown once"
+    grown = ((4, 4), (8, 8))
+    assert [(plan.growth.attention_tokens, plan.growth.ffn_tokens) for plan in plans] == [((), ()), grown, grown]
     model = plans[2].model
     assert isinstance(model, TokenformerConfig)
     assert [(g.num_tokens, g.key_ramp) for g in model.blocks[1].ffn.generations] == [(8, 1.0)] * 3
     assert model.blocks[1].ffn.tau == pytest.approx(math.sqrt(24))
-    alone = tokenformer_config(
-        num_layers=2, attention_tokens=12, ffn_tokens=24, vocab_size=300, hidden_size=32, num_heads=2
-    )
-    assert plans[2].num_parameters == num_parameters(alone)
+    shape: dict[str, Any] = {"num_layers": 2, "vocab_size": 300, "hidden_size": 32, "num_heads": 2}
+    assert plans[2].num_parameters == num_parameters(tokenformer_config(attention_tokens=12, ffn_tokens=24, **shape))
 
 
 @given(st.integers(1, 50_000), st.integers(1, 64), st.integers(1, 256))
 def test_tokens_become_the_nearest_whole_number_of_steps(train_tokens: int, batch: int, length: int) -> None:
     assume(train_tokens >= batch * length)
     stages = [{"name": "a", "attention_tokens": 4, "ffn_tokens": 8, "train_tokens": train_tokens}]
-    training = {"batch_size": batch, "sequence_length": length}
-    (plan,) = plan_stages(schedule(stages=stages, training=training))
+    (plan,) = plan_stages(ladder(stages=stages, training={"batch_size": batch, "sequence_length": length}))
     assert plan.num_steps >= 1
     assert abs(plan.budget_tokens - train_tokens) <= batch * length / 2
     assert plan.budget_tokens == plan.num_steps * batch * length
@@ -70,7 +72,7 @@ def test_tokens_become_the_nearest_whole_number_of_steps(train_tokens: int, batc
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.floats(0.001, 1.0))
 def test_steps_flops_and_ramps_add_up_over_the_stages(steps: list[int], ramp: float) -> None:
-    plans = plan_stages(schedule(tuple(steps), growth={"ramp": ramp}))
+    plans = plan_stages(ladder(tuple(steps), growth={"ramp": ramp}))
     assert [plan.num_steps for plan in plans] == steps
     assert [plan.first_step for plan in plans] == [sum(steps[:i]) for i in range(len(steps))]
     for plan in plans:
@@ -78,9 +80,6 @@ def test_steps_flops_and_ramps_add_up_over_the_stages(steps: list[int], ramp: fl
         assert (plan.ramp_steps == 0) == (plan.index == 0 or plan.num_steps == 1)
         assert plan.ramp_steps < plan.num_steps  # the last update is at the published formula
     assert total_flops(plans).total == pytest.approx(sum(plan.flops.total for plan in plans))
-
-
-# Learning rates
 
 
 @given(
@@ -96,14 +95,12 @@ def test_a_ladder_wide_rate_warms_up_once_and_does_not_jump_between_stages(
     total = sum(steps)
     assume(total > warmup)
     block = {"peak": 1e-3, "final": final, "shape": shape, "warmup_steps": warmup, "decay": decay}
-    plans = plan_stages(schedule(tuple(steps), learning_rate=block))
-    curve = rates(plans)
+    curve = rates(plan_stages(ladder(tuple(steps), learning_rate=block)))
     assert curve[:warmup] == pytest.approx([1e-3 * (i + 1) / warmup for i in range(warmup)])
     after = curve[warmup:]
     assert max(after) == pytest.approx(1e-3)
     assert all(later <= earlier for earlier, later in pairwise(after))
-    # the split into stages does not matter: one stage of the same length has the same rates
-    assert curve == rates(plan_stages(schedule((total,), learning_rate=block)))
+    assert curve == rates(plan_stages(ladder((total,), learning_rate=block))), "the split into stages does not matter"
     if shape == "wsd":
         decay_steps = min(round(decay * total), total - warmup)
         assert after[: total - warmup - decay_steps] == [1e-3] * (total - warmup - decay_steps)
@@ -114,54 +111,38 @@ def test_a_ladder_wide_rate_warms_up_once_and_does_not_jump_between_stages(
 @pytest.mark.parametrize("shape", ["wsd", "cosine"])
 def test_with_span_stage_every_stage_warms_up_and_decays(shape: str) -> None:
     block = {"peak": 1e-3, "shape": shape, "span": "stage", "warmup_steps": 5, "decay": 0.2}
-    plans = plan_stages(schedule((20, 40), learning_rate=block))
+    plans = plan_stages(ladder((20, 40), learning_rate=block))
     for plan in plans:
         curve = rates([plan])
-        assert curve[:5] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 1e-3])
-        assert curve[5] == pytest.approx(1e-3)
+        assert curve[:6] == pytest.approx([2e-4, 4e-4, 6e-4, 8e-4, 1e-3, 1e-3])
         assert curve[-1] < 3e-4
-    half = rates(plans)[20 + 5 + 17]  # halfway through the second stage's 35 steps after the warm-up
     expected = 0.5 * (1 + math.cos(math.pi * 17 / 35)) if shape == "cosine" else 1.0
-    assert half == pytest.approx(1e-3 * expected)
+    assert rates(plans)[20 + 5 + 17] == pytest.approx(1e-3 * expected)  # halfway through the 35 steps after warm-up
 
 
 def test_a_warm_up_longer_than_the_training_only_rises() -> None:
     block = {"peak": 1e-3, "warmup_steps": 200, "decay": 0.5}
-    assert rates(plan_stages(schedule((3, 7), learning_rate=block))) == [1e-3 * (i + 1) / 200 for i in range(10)]
-
-
-# Controls
-
-
-@settings(max_examples=40)
-@given(
-    st.lists(st.integers(1, 60), min_size=1, max_size=3),
-    st.lists(st.floats(0.01, 20.0), min_size=1, max_size=4, unique_by=lambda budget: f"{budget:g}"),
-    st.sampled_from(["tokenformer-scratch", "transformer-scratch"]),
-)
-def test_budgets_are_multiples_of_the_ladders_flops_and_appear_in_names(
-    steps: list[int], budgets: list[float], kind: str
-) -> None:
-    ladder = schedule(tuple(steps), controls=[{"kind": kind, "budgets": budgets}])
-    whole = total_flops(plan_stages(ladder)).total
-    for control, budget in zip(plan_controls(ladder), budgets, strict=True):
-        (plan,) = plan_stages(control.schedule)
-        assert plan.num_steps >= 1
-        assert plan.num_steps == 1 or abs(plan.flops.total - budget * whole) <= plan.step_flops.total / 1.99
-        assert control.name == control.schedule.name == f"s-control-{kind}" + (f"-{budget:g}x" if budget != 1 else "")
-        assert plan.learning_rate.total_steps == plan.num_steps
-        assert plan.learning_rate.first_step == 0
+    assert rates(plan_stages(ladder((3, 7), learning_rate=block))) == [1e-3 * (i + 1) / 200 for i in range(10)]
 
 
 def test_controls_with_the_longest_names_reload() -> None:
-    ladder = schedule(name="x" * 100, controls=[{"kind": "transformer-scratch", "budgets": [0.5, 0.00123456]}])
-    for control in plan_controls(ladder):
-        data = OmegaConf.to_container(OmegaConf.create(control.schedule.model_dump(mode="json")))
-        assert parse_schedule(data, label="c", default_name="c") == control.schedule
+    schedule = ladder(name="x" * 100, controls=[{"kind": "transformer-scratch", "budgets": [0.5, 0.00123456]}])
+    for control in plan_controls(schedule):
+        assert parse(OmegaConf.to_container(OmegaConf.create(control.schedule.model_dump()))) == control.schedule
 
 
-def test_a_plan_grows_the_model_of_every_stage_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    six, calls = schedule((20,) * 6), Mock(side_effect=grow_config)
-    monkeypatch.setattr(sizes, "grow_config", calls)
-    plan_stages(six)
-    assert calls.call_count == 5
+def test_muon_trains_without_clipping_on_every_zero_stage_that_keeps_its_momentum_exact() -> None:
+    launches: tuple[dict[str, Any], ...] = ({"launch.zero_stage": 1}, {"launch.zero_stage": 3})
+    for changes in (*launches, {"launch.zero_stage": 2, "training.precision": "fp32"}):
+        assert parse(changed(MUON | changes)).optimizer.gradient_clipping == 0
+        assert parse(changed(changes)).optimizer.gradient_clipping == 1
+    for name in ("quickstart", "pile_1.4b"):  # without and with shipped values of the optimizer
+        assert load_schedule(name, ["optimizer=muon"]).optimizer.gradient_clipping == 0
+
+
+def test_muons_rate_is_by_default_the_one_at_which_its_updates_are_as_large_as_adamws() -> None:
+    usual = 0.2 * math.sqrt(parse(changed({})).model.hidden_size)
+    for changes, expected in (({}, 1.0), (MUON, usual), (MUON | {"optimizer.muon_lr_scale": 30}, 30.0)):
+        schedule = parse(changed(changes))
+        optimizer = spec_of(schedule).optimizer
+        assert (optimizer.name, optimizer.muon_lr_scale) == (schedule.optimizer.name, pytest.approx(expected))
