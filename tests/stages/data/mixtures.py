@@ -19,11 +19,10 @@ def mixed_samples(
     spans: Sequence[MixtureSpan],
     length: int,
     seed: int,
-    epochs_at_most: Mapping[str, float] | None = None,
+    most: Mapping[str, float] = {},
     **options: Any,
 ) -> TrainingSamples:
-    """The samples of a mixture of `datasets`, written beside the first one."""
-    most = epochs_at_most or {}
+    """The samples of a mixture of `datasets`, written beside the first one. `most`: how often each may be read."""
     ingredients = [Ingredient(name, path, 1.0, most.get(name)) for name, path in datasets.items()]
     mixture = write_mixture(ingredients, next(iter(datasets.values())).parent)
     return TrainingSamples(mixture, length, seed, spans, **options)

@@ -6,8 +6,6 @@ from contextlib import closing
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stages.data.read_ahead import read_ahead
 from tests.workers import HANG_SECONDS
@@ -19,40 +17,30 @@ def tokens(position: int) -> np.ndarray:
     return np.arange(position, position + 6, dtype=np.int64).reshape(2, 3)
 
 
-def readers() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
 
 
-@settings(max_examples=25)
-@given(st.lists(st.integers(0, 99)))
-def test_inputs_and_targets_come_in_the_requested_order(positions):
-    batches = list(read_ahead(tokens, positions, CPU))
-    assert len(batches) == len(positions)
-    for position, (input_ids_BT, targets_BT) in zip(positions, batches, strict=True):
-        assert input_ids_BT.tolist() == tokens(position)[:, :-1].tolist()
-        assert targets_BT.tolist() == tokens(position)[:, 1:].tolist()
-        assert input_ids_BT.is_contiguous()
-        assert targets_BT.is_contiguous()
-    assert readers() == []
-
-
-def test_positions_are_announced_ahead_of_their_reading_and_waiting_is_measured() -> None:
+@pytest.mark.parametrize("positions", [[], [3], [5, 0, 5, 99, 1, 2, 7]])
+def test_batches_come_in_order_and_positions_are_announced_ahead_of_their_reading(positions):
     announced: list[int] = []
-    seen: list[tuple[int, int]] = []
+    ahead: list[int] = []
     waits: list[float] = []
 
     def read(position: int) -> np.ndarray:
-        seen.append((position, len(announced)))
-        return np.zeros((2, 3), np.int64)
+        ahead.append(len(announced) - len(ahead))
+        return tokens(position)
 
-    with closing(
-        read_ahead(read, range(7), CPU, expect=announced.append, num_expected=3, on_wait=waits.append)
-    ) as batches:
-        assert len(list(batches)) == 7
-    assert announced == list(range(7))
-    assert all(known >= min(7, position + 4) for position, known in seen)
-    assert len(waits) == 7
-    assert min(waits) >= 0
+    found = list(read_ahead(read, positions, CPU, expect=announced.append, num_expected=3, on_wait=waits.append))
+    assert [inputs.tolist() for inputs, _ in found] == [tokens(position)[:, :-1].tolist() for position in positions]
+    assert [targets.tolist() for _, targets in found] == [tokens(position)[:, 1:].tolist() for position in positions]
+    assert all(tensor.is_contiguous() for batch in found for tensor in batch)
+    assert announced == positions
+    assert all(known >= min(len(positions) - number, 4) for number, known in enumerate(ahead))
+    assert len(waits) == len(positions)
+    assert min(waits, default=0) >= 0
 
 
 def test_exactly_one_micro_batch_is_read_ahead():
@@ -67,7 +55,6 @@ def test_exactly_one_micro_batch_is_read_ahead():
             next(batches)
             assert begun[position + 1].wait(HANG_SECONDS)
             assert not begun[position + 2].wait(0.05)
-    assert readers() == []
     assert not begun[4].is_set()
 
 
@@ -81,10 +68,9 @@ def test_a_read_error_is_raised_when_its_micro_batch_is_requested():
     assert [next(batches)[0][0, 0].item() for _ in range(2)] == [0, 1]
     with pytest.raises(OSError, match="no such disk"):
         next(batches)
-    assert readers() == []
 
 
-def test_closing_waits_for_a_read_in_progress_and_no_thread_outlives_a_failure():
+def test_closing_waits_for_a_read_in_progress_also_after_a_failure():
     slow, ended = threading.Event(), []
 
     def read(position: int) -> np.ndarray:
@@ -93,12 +79,8 @@ def test_closing_waits_for_a_read_in_progress_and_no_thread_outlives_a_failure()
             ended.append(position)
         return tokens(position)
 
-    def train() -> None:
-        with closing(read_ahead(read, range(9), CPU)) as batches:
-            next(batches)
-            threading.Timer(0.05, slow.set).start()
-            raise RuntimeError("the loss is nan")
-
-    with pytest.raises(RuntimeError, match="the loss"):
-        train()
-    assert (ended, readers()) == ([1], [])
+    with pytest.raises(RuntimeError, match="the loss"), closing(read_ahead(read, range(9), CPU)) as batches:  # noqa: PT012
+        next(batches)
+        threading.Timer(0.05, slow.set).start()
+        raise RuntimeError("the loss is nan")
+    assert ended == [1]
