@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from model.attention import rotary_table
-from model.config import PATTENTIONS, TokenformerConfig, parameter_shapes, published_tau
+from model.config import TokenformerConfig, parameter_shapes, published_tau
 from model.depth import Depth, placed_after
 from model.growth import grow_model
-from model.initialization import build_model
+from model.initialization import build_model, initial_std
 from model.language_model import LanguageModel
 from model.parameter_names import generation_of
 from model.policy import (
@@ -27,7 +27,7 @@ from model.policy import (
     rejection_reason,
     shrink_config,
 )
-from tests.model.growths import IDS, POSSIBLE, SCORE_FUNCTIONS, Growth, allowed, growths, histories, small_config
+from tests.model.growths import IDS, INITS, POSSIBLE, SCORE_FUNCTIONS, Growth, allowed, growths, histories, small_config
 
 STACK = GrowthPolicy(depth="copy-stack", allow_jump=True)
 COPY = GrowthPolicy(init="copy", tau="recompute")
@@ -43,12 +43,12 @@ def logits(model: LanguageModel) -> Tensor:
     return model(IDS)
 
 
-def trained(model: LanguageModel, steps: int = 1) -> LanguageModel:
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        model(IDS[:, :-1], IDS[:, 1:]).backward()
-        optimizer.step()
+def trained(model: LanguageModel) -> LanguageModel:
+    """As if trained: no values are zero or equal, and their sizes differ."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter.add_((0.1 + 0.01 * number) * torch.randn(parameter.shape, generator=generator))
     return model
 
 
@@ -65,14 +65,6 @@ def trained(model: LanguageModel, steps: int = 1) -> LanguageModel:
 )
 def test_new_blocks_are_appended_or_spread_evenly(depth, old, new, after):
     assert placed_after(depth, old, new) == after
-
-
-@given(st.integers(1, 12), st.integers(1, 12))
-def test_interleaved_blocks_divide_the_old_ones_evenly_and_end_the_model(old, new):
-    after = placed_after("interleave", old, new)
-    assert after[-1] == old - 1
-    gaps = [b - a for a, b in zip((-1, *after), after, strict=False)]
-    assert 0 <= min(gaps) <= max(gaps) <= min(gaps) + 1
 
 
 def test_old_blocks_keep_their_ids_and_new_ones_take_the_next():
@@ -132,22 +124,17 @@ def test_new_blocks_learn_by_their_zeros_first_and_wholly_from_the_second_step_o
         optimizer.step()
 
 
-def test_new_blocks_are_scaled_to_the_old_ones_unless_they_are_random():
-    model = trained(build_model(small_config(attention_tokens=50, ffn_tokens=50), seed=0), steps=30)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.mul_(3 if ".query." in name else 1)
-
-    def rms(grown: LanguageModel, name: str, blocks: tuple[int, ...], generation: int) -> float:
-        each = [grown.get_parameter(f"blocks.{i}.{name}.{generation}").detach() for i in blocks]
-        return torch.cat(each).square().mean().sqrt().item()
-
-    for policy in (GrowthPolicy(), GrowthPolicy.of("paper-appendix"), COPY):
-        grown = grow_model(model, new_layers=3, policy=policy)
-        for name in ("query.key_tokens", "query.value_tokens", "value.value_tokens", "ffn.key_tokens"):
-            assert rms(grown, name, (2, 3, 4), 1) == pytest.approx(rms(model, name, (0, 1), 0), rel=0.1)
-    random = grow_model(model, new_layers=3, policy=GrowthPolicy(init="random"))
-    assert rms(random, "query.key_tokens", (2, 3, 4), 1) == pytest.approx(0.02, rel=0.05)
+@pytest.mark.parametrize("init", INITS)
+def test_new_blocks_are_scaled_to_the_old_ones_unless_they_are_random(init):
+    model = trained(build_model(small_config(attention_tokens=50, ffn_tokens=50), seed=0))
+    grown = grow_model(model, new_layers=3, policy=allowed(init, "recompute"))
+    for name in ("query.key_tokens", "query.value_tokens", "value.value_tokens", "ffn.key_tokens"):
+        old, new = (
+            torch.cat([grown.get_parameter(f"blocks.{i}.{name}.{number}") for i in blocks]).square().mean().sqrt()
+            for number, blocks in enumerate([(0, 1), (2, 3, 4)])
+        )
+        unscaled = initial_std(f"blocks.2.{name}.1", grown.config)
+        assert new.item() == pytest.approx(unscaled if init == "random" else old.item(), rel=0.1)
 
 
 def test_a_stack_of_copies_repeats_the_old_blocks_as_they_act():
@@ -170,9 +157,8 @@ def test_a_stack_of_copies_repeats_the_old_blocks_as_they_act():
 def test_copies_of_blocks_keep_a_frozen_tau():
     frozen = grow_config(small_config(), attention_tokens=4, policy=allowed("zero-key", "frozen"))
     stacked = deeper(frozen, 2, policy=STACK)
-    for (old, new), name in product(zip(stacked.blocks[:2], stacked.blocks[2:], strict=True), PATTENTIONS):
-        before, after = getattr(old, name), getattr(new, name)
-        assert (after.tau, after.num_tokens) == (before.tau, before.num_tokens)
+    old, new = ([(p.tau, p.num_tokens) for p in block.pattentions().values()] for block in stacked.blocks[1::2])
+    assert old == new
 
 
 @pytest.mark.parametrize("score_function", SCORE_FUNCTIONS)
@@ -186,7 +172,7 @@ def test_no_rule_about_new_tokens_applies_to_a_growth_in_depth_alone(score_funct
     assert preserves(STACK, "l2_norm_gelu") is preserves(GrowthPolicy(), "l2_norm_gelu")  # without new layers
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.data(), st.sampled_from(SCORE_FUNCTIONS), st.lists(st.sampled_from(get_args(Depth)), min_size=1, max_size=3))
 def test_any_growths_in_depth_and_tokens_can_be_undone_one_by_one_or_at_once(data, score_function, depths):
     empty = small_config(num_layers=0, score_function=score_function)
@@ -195,18 +181,19 @@ def test_any_growths_in_depth_and_tokens_can_be_undone_one_by_one_or_at_once(dat
         config = configs[-1]
         ramps = has_unfinished_ramps(config)
         own_tau = any(g.tau for b in config.blocks for p in b.pattentions().values() for g in p.generations)
-        if depth == "copy-stack" and config.num_layers and not ramps and not own_tau:
-            configs.append(deeper(config, config.num_layers, policy=STACK))
+        if depth == "copy-stack" and (not config.num_layers or ramps or own_tau):
             continue
-        policies = [(i, t) for i, t, s in POSSIBLE if s == score_function and not (i == "copy" and ramps)]
-        growth = Growth(allowed(*data.draw(st.sampled_from(policies))), [], [])
-        if config.num_layers:
-            growth = data.draw(growths(config, growth.policy.init, growth.policy.tau))
-        policy = growth.policy.model_copy(update={"depth": "append" if depth == "copy-stack" else depth})
-        tokens: dict[str, Any] = {"attention_tokens": growth.attention_tokens, "ffn_tokens": growth.ffn_tokens}
-        new_layers = data.draw(st.integers(0 if config.num_layers else 1, 3))
-        sizes = (3, 5) if new_layers else None
-        grown = deeper(config, new_layers, **tokens, layer_tokens=sizes, policy=policy)
+        policy, new_layers = STACK, config.num_layers
+        more: dict[str, Any] = {}
+        if depth != "copy-stack":
+            policies = [(i, t) for i, t, s in POSSIBLE if s == score_function and not (i == "copy" and ramps)]
+            init, tau = data.draw(st.sampled_from(policies))
+            growth = data.draw(growths(config, init, tau)) if config.num_layers else Growth(allowed(init, tau), [], [])
+            policy = growth.policy.model_copy(update={"depth": depth})
+            new_layers = data.draw(st.integers(0 if config.num_layers else 1, 3))
+            more = {"attention_tokens": growth.attention_tokens, "ffn_tokens": growth.ffn_tokens}
+            more["layer_tokens"] = (3, 5) if new_layers else None
+        grown = deeper(config, new_layers, policy=policy, **more)
         assert grown.newest_generation == config.newest_generation + 1
         assert TokenformerConfig.model_validate_json(grown.model_dump_json()) == grown
         built = {name: tuple(p.shape) for name, p in build_model(grown, device="meta").named_parameters()}

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import PATTENTIONS, ScoreFunction, parameter_shapes, tokenformer_config
+from model.config import PATTENTIONS, ScoreFunction, parameter_shapes
 from model.growth import added_parameters
 from model.initialization import initial_parameter
 from model.parameter_names import TokensName, generation_of
@@ -185,7 +185,7 @@ def test_every_new_token_learns_from_the_first_update_and_fully_from_the_second(
         new = grow(built(history), growth)
         spec = small_spec(new.config, ramp_steps=5 if tau == "ramp" else 0, anneal_steps=5 if tau == "anneal" else None)
         module = new.model()
-        learned = {"key": [], "value": []}
+        learned: dict[str, list[Tensor]] = {"key": [], "value": []}
         for step in (1, 2):
             module.set_scales(spec.model_after(step))
             module.zero_grad()
@@ -207,8 +207,7 @@ def test_every_new_token_learns_from_the_first_update_and_fully_from_the_second(
 
 def test_the_papers_three_growths_preserve_the_float32_function_at_the_papers_depth():
     """Rounding errors do not accumulate: 12 layers, an eighth of the paper's width, a tenth of its tokens."""
-    sizes = {"num_layers": 12, "vocab_size": 64, "hidden_size": 96, "num_heads": 12}
-    config = tokenformer_config(attention_tokens=57, ffn_tokens=230, **sizes)
+    config = small_config(num_layers=12, hidden_size=96, num_heads=12, attention_tokens=57, ffn_tokens=230)
     model = old = built(History(config, [], config))
     for attention_tokens, ffn_tokens in [(157, 625), (271, 1084), (377, 1508)]:
         model = grow(model, Growth(GrowthPolicy(), [attention_tokens] * 12, [ffn_tokens] * 12))
