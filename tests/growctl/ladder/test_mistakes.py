@@ -224,6 +224,8 @@ WRONG_TOGETHER = """
 - [base, {growth.weight_decay: [-0.1]}, growth.weight_decay.0]
 - [base, {growth: {tau: recompute}}, stages.1]
 - [base, {growth: {preset: official, allow_jump: false}}, growth.preset]
+- [base, {growth.preset: official, learning_rate: DELETE}, learning_rate]
+- [base, {growth.preset: official, learning_rate: 5}, learning_rate]
 - [base, {growth: {preset: paper-appendix, init: random, moments: reset}}, growth.preset]
 - [base, {growth: {init: random, tau: frozen}}, stages.1]
 - [base, {growth: {init: copy, tau: recompute, copy_noise: 0.5}}, stages.1]
