@@ -6,15 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from stages.metrics import read_metrics
-from tests.growctl.runs import SCHEDULE, final_hashes, losses, workers_of
-from tests.services.machines import PROGRAMS, Machine, Network, child_of, network
+from tests.growctl.runs import SCHEDULE, final_hashes, losses, reached, workers_of
+from tests.services.machines import PROGRAMS, Machine, child_of, started_machines
 from tests.services.processes import WAIT_SECONDS, message_in, output_of, wait_until
 from tests.services.service import Service
 
@@ -34,7 +33,6 @@ class Lab:
     """Two machines, and a run of two ranks on one machine to compare with."""
 
     folder: Path
-    network: Network
     first: Machine
     second: Machine
 
@@ -68,13 +66,11 @@ class Lab:
 
     def train_until(self, process: subprocess.Popen[str], runs_dir: Path, step: int) -> None:
         """Waits until the second stage has logged `step`."""
-        metrics = runs_dir / "tiny/stages/1-large/metrics.jsonl"
+        arrived = reached(runs_dir / "tiny/stages/1-large/metrics.jsonl", "train", step)
 
         def logged() -> bool:
             assert process.poll() is None, f"growctl ended first: {process.communicate()[0][-2000:]}"
-            return metrics.exists() and any(
-                record["event"] == "train" and record["step"] >= step for record in read_metrics(metrics)
-            )
+            return arrived()
 
         wait_until(logged, f"step {step} of the second stage")
 
@@ -106,36 +102,14 @@ def _version() -> str:
 
 @contextmanager
 def _start(folder: Path) -> Iterator[Lab]:
-    with network(folder) as lan:
-        lab = Lab(folder, lan, lan.add("node-1"), lan.add("node-2"))
+    with started_machines(folder, "node-1", "node-2") as machines:
+        lab = Lab(folder, *machines)
         (folder / "hostfile").write_text("node-1 slots=1\nnode-2 slots=1\n")
         # The second stage is long enough to lose a machine in the middle of it.
         lab.schedule.write_text(SCHEDULE.replace("train_steps: 60", "train_steps: 300"))
         command = [sys.executable, "-m", "growctl.cli.app", "run", str(lab.schedule), "launch.devices=2"]
         output_of([*command, "--runs-dir", str(lab.undisturbed)], VARIABLES, seconds=WAIT_SECONDS)
         yield lab
-
-
-def _same_bits(runner: str, lab: Lab) -> str:
-    runs_dir = lab.new_runs_dir(f"same-{runner}")
-    finish(lab.start(runs_dir, runner=runner), code=0)
-    lab.check_same(runs_dir)
-    return "two machines with a rank each end with the bits of two ranks on one machine"
-
-
-def _stop(runner: str, lab: Lab) -> str:
-    runs_dir = lab.new_runs_dir(f"stop-{runner}")
-    process = lab.start(runs_dir, runner=runner)
-    lab.train_until(process, runs_dir, 50)
-    growctl = child_of(process.pid)
-    assert growctl is not None
-    os.kill(growctl, signal.SIGTERM)
-    printed = finish(process, code=143)
-    assert "terminated; run the same command again to resume" in printed, printed
-    check_no_worker(runs_dir)
-    finish(lab.start(runs_dir, runner=runner), code=0)
-    lab.check_same(runs_dir)
-    return "SIGTERM: saved, exit code 143; resumed to the same bits"
 
 
 def _machine_returns(lab: Lab) -> str:
@@ -164,7 +138,7 @@ def _machine_lost(runner: str, lab: Lab) -> str:
         printed = finish(process, code=1)
         seconds = time.monotonic() - cut
     finally:
-        lab.second.restart()
+        lab.second.start()
     assert "restarting it (1 of 1)" in printed, printed
     message = message_in(printed)
     assert "No route to host" in message or "timed out" in message, message
@@ -176,53 +150,26 @@ def _machine_lost(runner: str, lab: Lab) -> str:
     )
 
 
-def _refused(runner: str, lab: Lab, change: Callable[[Lab], None], undo: Callable[[Lab], None], expected: str) -> str:
-    """The message of a run that cannot start after a change to the machines."""
-    change(lab)
+def _machine_off(runner: str, lab: Lab) -> str:
+    lab.second.kill()
+    return _refused(lab, runner, "off", "ssh: connect to host node-2 port 22")
+
+
+def _no_growctl(lab: Lab) -> str:
+    lab.second.hide(Path(sys.executable).parent)
+    return _refused(lab, "pdsh", "no-growctl", "growctl must be installed at the same path on every machine")
+
+
+def _refused(lab: Lab, runner: str, name: str, expected: str) -> str:
+    """The message of a run that cannot start because of the second machine, which is then started again."""
     try:
-        runs_dir = lab.new_runs_dir(f"{runner}-{abs(hash(expected))}")
+        runs_dir = lab.new_runs_dir(f"{name}-{runner}")
         message = message_in(finish(lab.start(runs_dir, runner=runner), code=1, seconds=UNREACHABLE_SECONDS))
         assert expected in message, message
         check_no_worker(runs_dir)
         return message
     finally:
-        undo(lab)
-
-
-_REFUSALS: dict[str, tuple[Callable[[Lab], None], Callable[[Lab], None], str]] = {
-    "a machine is off": (
-        lambda lab: lab.second.kill(),
-        lambda lab: lab.second.start(),
-        "ssh: connect to host node-2 port 22",
-    ),
-    "a key is refused": (
-        lambda lab: lab.second.accept_client(False),
-        lambda lab: lab.second.accept_client(),
-        "root@node-2: Permission denied (publickey)",
-    ),
-    "a host key is unknown": (
-        lambda lab: lab.network.know(["node-1"]),
-        lambda lab: lab.network.know(lab.network.machines),
-        "Host key verification failed",
-    ),
-    "no growctl on a machine": (
-        lambda lab: lab.second.hide(str(Path(sys.executable).parent)),
-        lambda lab: lab.second.restart(),
-        "growctl must be installed at the same path on every machine",
-    ),
-}
-"""What to change, how to undo it, and what the message must say, by check."""
-
-
-def _checks() -> Iterator[tuple[str, Callable[[Lab], str]]]:
-    """Every check with each of DeepSpeed's runners, but those that only pdsh can pass."""
-    for runner, title in (("pdsh", "pdsh"), ("openmpi", "Open MPI")):
-        for name, check in {"same bits": _same_bits, "stop": _stop, "a machine is lost": _machine_lost}.items():
-            yield f"{title}: {name}", partial(check, runner)
-        for name, (change, undo, expected) in _REFUSALS.items():
-            if runner == "pdsh" or "growctl" not in name:
-                yield f"{title}: {name}", partial(_refused, runner, change=change, undo=undo, expected=expected)
-    yield "pdsh: a machine is lost and returns", _machine_returns
+        lab.second.start()
 
 
 SERVICE = Service(
@@ -232,5 +179,12 @@ SERVICE = Service(
     install="apt-get install openssh-server pdsh openmpi-bin iproute2",
     version=_version,
     start=_start,
-    checks=dict(_checks()),
+    checks={
+        "pdsh: a machine is lost": partial(_machine_lost, "pdsh"),
+        "Open MPI: a machine is lost": partial(_machine_lost, "openmpi"),
+        "pdsh: a machine is lost and returns": _machine_returns,
+        "pdsh: a machine is off": partial(_machine_off, "pdsh"),
+        "Open MPI: a machine is off": partial(_machine_off, "openmpi"),
+        "pdsh: no growctl on a machine": _no_growctl,
+    },
 )

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from stages.checkpoint.manifest import read_manifest
-from stages.data.dataset import DatasetManifest, read_dataset_manifest
+from stages.data.dataset import read_dataset_manifest
 from stages.metrics import read_metrics
 from tests.growctl.runs import SCHEDULE, TEXT
 from tests.services.processes import background, message_in, output_of, wait_until
@@ -86,7 +86,10 @@ def _start(folder: Path) -> Iterator[Store]:
         store = Store(folder, f"http://127.0.0.1:{port}", *_make_user(f"http://127.0.0.1:{port}"))
         schedule = SCHEDULE.replace(f'source: {TEXT}, include: "*.py"', f'source: "{FOLDER}"')
         store.schedule.write_text(re.sub("train_steps: [36]0", "train_steps: 10", schedule))
-        _fill(_client("s3", store.endpoint, store.key, store.secret))
+        client = _client("s3", store.endpoint, store.key, store.secret)
+        client.create_bucket(Bucket=OURS)
+        for path in TEXT.glob("*.py"):
+            client.put_object(Bucket=OURS, Key=f"python/{path.name}", Body=path.read_bytes())
         yield store
 
 
@@ -121,64 +124,15 @@ def _make_user(endpoint: str) -> tuple[str, str]:
     return made["AccessKeyId"], made["SecretAccessKey"]
 
 
-def _texts() -> dict[str, str]:
-    """Real texts, by name."""
-    return {path.name: path.read_text() for path in sorted(TEXT.glob("*.py"))}
-
-
-def _fill(client: Any) -> None:
-    """Puts the texts into our bucket: as files, and as JSON lines."""
-    client.create_bucket(Bucket=OURS)
-    texts = _texts()
-    for name, text in texts.items():
-        client.put_object(Bucket=OURS, Key=f"python/{name}", Body=text.encode())
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts.values())
-    client.put_object(Bucket=OURS, Key="lines/python.jsonl", Body=lines.encode())
-    client.put_object(Bucket=OURS, Key="broken/python.jsonl", Body=lines.encode()[:-100])
-
-
 def _trains_on_a_folder(store: Store) -> str:
     """The same texts in a folder give the same tokens."""
-    runs, local = store.folder / "runs", store.folder / "python"
-    store.growctl("run", store.schedule, "--runs-dir", runs)
-    local.mkdir()
-    for name, text in _texts().items():
-        (local / name).write_text(text)
-    store.growctl("prepare", store.schedule, f"data.source={local}", "--runs-dir", store.folder / "local")
-    found = read_manifest(runs / "tiny/stages/1-large/final").dataset_fingerprint
-    assert _dataset(store.folder / "local").fingerprint == found, "the dataset differs from that of local files"
-    return f"{len(_texts())} files prepared and trained on; the same dataset as from local files"
-
-
-def _trains_on_json_lines(store: Store) -> str:
-    """Also, the second stage needs the store no more."""
-    runs = store.folder / "lines"
-    command = ("run", store.schedule, f"data.source=s3://{OURS}/lines", "--runs-dir", runs)
-    store.growctl(*command, "--until", "small")
-    num_documents = sum(split.num_documents for split in _dataset(runs).splits.values())
-    assert num_documents == len(_texts()), f"{num_documents} documents"
-    store.growctl(*command, AWS_ENDPOINT_URL=NOWHERE)
-    read_manifest(runs / "tiny/stages/1-large/final")
-    return f"{num_documents} documents prepared and trained on; resumed while the store was unreachable"
-
-
-def _dataset(runs: Path) -> DatasetManifest:
-    (manifest,) = (runs / ".datasets").glob("*/manifest.json")
-    return read_dataset_manifest(manifest.parent)
-
-
-def _prepares_again_only_what_changed(store: Store) -> str:
-    runs = store.folder / "runs"
-    command = ("prepare", store.schedule, "--runs-dir", runs)
-    before = {path.name for path in (runs / ".datasets").iterdir()}
-    store.growctl(*command)
-    assert {path.name for path in (runs / ".datasets").iterdir()} == before, "unchanged files were prepared again"
-    client = _client("s3", store.endpoint, store.key, store.secret)
-    client.put_object(Bucket=OURS, Key="python/added.py", Body=b"print('a new text')\n" * 100)
-    store.growctl(*command)
-    client.delete_object(Bucket=OURS, Key="python/added.py")
-    assert len(list((runs / ".datasets").glob("*/manifest.json"))) == 2, "a new file went unnoticed"
-    return "unchanged files are reused; a new file is noticed"
+    store.growctl("run", store.schedule, "--runs-dir", store.folder / "runs")
+    local = (f"data.source={TEXT}", "data.include='*.py'", "--runs-dir", store.folder / "local")
+    store.growctl("prepare", store.schedule, *local)
+    [manifest] = (store.folder / "local/.datasets").glob("*/manifest.json")
+    found = read_manifest(store.folder / "runs/tiny/stages/1-large/final").dataset_fingerprint
+    assert read_dataset_manifest(manifest.parent).fingerprint == found, "the dataset differs from that of local files"
+    return "files prepared and trained on; the same dataset as from local files"
 
 
 def _refused(source: str, *expected: str, **variables: str) -> Callable[[Store], str]:
@@ -237,21 +191,16 @@ SERVICE = Service(
     start=_start,
     checks={
         "a folder of text": _trains_on_a_folder,
-        "JSON lines": _trains_on_json_lines,
         "tokens in the store, with faults": _trains_on_remote_tokens,
-        "reuse of a dataset": _prepares_again_only_what_changed,
         "a bucket without permission": _refused(f"s3://{PRIVATE}/texts", f"s3://{PRIVATE}/texts", FORBIDDEN),
-        "an unknown key": _refused(FOLDER, FORBIDDEN, AWS_ACCESS_KEY_ID="AKIAUNKNOWNUNKNOWN12"),
         "a wrong secret": _refused(FOLDER, FORBIDDEN, AWS_SECRET_ACCESS_KEY="not-the-secret"),
         "no credentials": _refused(
             FOLDER, "Unable to locate credentials", AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY=""
         ),
-        "a missing object": _refused(f"s3://{OURS}/absent.jsonl", f"'s3://{OURS}/absent.jsonl' does not exist"),
         # S3 does not tell a user without the right to list all buckets whether a bucket exists.
         "a missing bucket": _refused(
             "s3://no-such-bucket/texts", "'s3://no-such-bucket/texts' cannot be read", FORBIDDEN
         ),
-        "a broken line of JSON": _refused(f"s3://{OURS}/broken", "python.jsonl line 33 is not JSON"),
         "an endpoint that is not there": _refused(FOLDER, NOWHERE, AWS_ENDPOINT_URL=NOWHERE),
         "no secret on disk": _keeps_no_secret,
     },

@@ -80,22 +80,15 @@ def run_checks(service: Service, folder: Path) -> list[Result]:
     if missing := service.missing():
         return skipped(service, f"needs {', '.join(missing)}: {service.install}")
     checked = partial(_checked, service.name, service.version(), folder)
-    manager, running = service.start(folder), list[Any]()
+    results: list[Result] = []
 
-    def starts() -> str:
-        running.append(manager.__enter__())
-        return "ready"
-
-    def stops() -> str:
-        manager.__exit__(None, None, None)
+    def all_checks() -> str:
+        with service.start(folder) as running:
+            results.extend(checked(name, partial(check, running)) for name, check in service.checks.items())
         return "stopped"
 
-    first = checked("starts", starts)
-    if first.outcome == "failed":
-        return [first]
-    results = [checked(name, partial(check, running[0])) for name, check in service.checks.items()]
-    last = checked("stops", stops)
-    return [*results, last] if last.outcome == "failed" else results
+    whole = checked("starts and stops", all_checks)
+    return [*results, whole] if whole.outcome == "failed" else results
 
 
 def _checked(service: str, version: str, folder: Path, name: str, check: Callable[[], str]) -> Result:

@@ -1,6 +1,5 @@
 """SLURM: a tiny ladder as real jobs, which are pre-empted, lose nodes, expire and are cancelled."""
 
-import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,13 +16,13 @@ def a_ladder_as_one_job(cluster: Cluster) -> str:
     cluster.wait_for_step("one_job", "0-small", 5)
     status = cluster.status("one_job")
     assert (status["state"], status["host"], status["jobs"]) == ("running", "node1", {"tiny": job}), status
-    told = cluster.submitted("run", "one_job", code=2)
+    told = cluster.submitted("one_job", code=2)
     assert f"this run already has jobs: {job} (tiny, RUNNING)" in told, told
     found = cluster.wait_for(job, "COMPLETED")
     assert found["NumNodes"] == "2", found
     _check_same(cluster.folder / "one_job/tiny", cluster.two_ranks)
     assert cluster.status("one_job")["state"] == "finished"
-    assert "there is nothing to submit" in cluster.submitted("run", "one_job")
+    assert "there is nothing to submit" in cluster.submitted("one_job")
     return "2 nodes; a second `growctl run` submitted nothing; the same bits as without SLURM"
 
 
@@ -33,7 +32,7 @@ def a_job_per_stage(cluster: Cluster) -> str:
     small, large = cluster.submit("stages", *launch)
     status = cluster.status("stages")
     assert (status["state"], status["jobs"]) == ("not started", {"tiny.small": small, "tiny.large": large}), status
-    told = cluster.submitted("run", "stages", *launch, code=2)
+    told = cluster.submitted("stages", *launch, code=2)
     assert f"{small} (tiny.small, PENDING), {large} (tiny.large, PENDING)" in told, told
     assert cluster.job(large)["Dependency"] == f"afterok:{small}(unfulfilled)", cluster.job(large)
     cluster.slurm("scancel", urgent)
@@ -42,19 +41,6 @@ def a_job_per_stage(cluster: Cluster) -> str:
     _check_same(cluster.folder / "stages/tiny", cluster.one_rank_then_two)
     assert cluster.status("stages")["state"] == "finished"
     return "1, then 2 nodes; nothing was submitted twice; the same bits as without SLURM"
-
-
-def a_failed_job(cluster: Cluster) -> str:
-    folder = cluster.folder / "texts"
-    folder.mkdir()
-    (folder / "short.py").write_text("too short\n")
-    small, large = cluster.submit("failed", "launch.slurm.job=stage", f"data.source={folder}")
-    cluster.wait_for(small, "FAILED")
-    cluster.wait_for(large, "CANCELLED")
-    log = cluster.log(small)
-    assert "growctl: " in log, log
-    assert "Traceback" not in log, log
-    return "the job of the next stage was cancelled; the log says why"
 
 
 def preemption(cluster: Cluster, partition: str, name: str) -> str:
@@ -96,22 +82,6 @@ def a_node_dies(cluster: Cluster) -> str:
     return f"noticed {', '.join(seen)}; queued again {times} times, resumed; the same bits as without SLURM"
 
 
-def a_node_is_set_down(cluster: Cluster) -> str:
-    launch = ("launch.nodes=[1,2]", "launch.slurm.job=stage", "--until", "small")
-    [job] = cluster.submit("down", *launch, seconds_per_step=0.5)
-    cluster.wait_for_step("down", "0-small", 15)
-    before = cluster.status("down")["host"]
-    cluster.slurm("scontrol", "update", f"NodeName={before}", "State=DOWN", "Reason=check")
-    wait_until(lambda: cluster.status("down")["host"] not in (None, before), "it runs on the other node")
-    after = cluster.status("down")["host"]
-    cluster.wait_for(job, "COMPLETED")
-    assert cluster.job(job)["Restarts"] == "1", cluster.job(job)
-    expected = final_hashes(cluster.one_rank_then_two)
-    found = final_hashes(cluster.folder / "down/tiny")
-    assert found == {path: sha for path, sha in expected.items() if path.startswith("0-small")}, found
-    return f"moved from {before} to {after}, resumed; the same bits as without SLURM"
-
-
 def an_expired_job(cluster: Cluster) -> str:
     """Two ladders at once, each on a node: one may be queued again, the other may not."""
     limits = ("launch.nodes=1", "launch.slurm.time_limit=2m", "launch.slurm.warn_before=1m")
@@ -149,43 +119,6 @@ def scancel(cluster: Cluster) -> str:
     return f"stopped at step {status['stages'][0]['step']}, never queued again; a second `growctl run` finished it"
 
 
-def a_sweep(cluster: Cluster) -> str:
-    """Of three runs, at most two at once, one is warned and one cancelled; another command trains that one."""
-    launch = ("launch.slurm.job=stage", "launch.nodes=[1,2]", "launch.slurm.array_limit=2", "seed=3,4,5")
-    told = cluster.submitted("sweep", "sweep", *launch, seconds_per_step=1.0)
-    jobs = re.findall(r"job (\d+): tiny-seed-", told)
-    small, large = jobs[0::2], jobs[1::2]
-    assert len(jobs) == 6, told
-    cluster.wait_for_step("sweep", "0-small", 5, "tiny-seed-3")
-    cluster.wait_for_step("sweep", "0-small", 5, "tiny-seed-4")
-    queue = cluster.slurm("squeue", "--noheader", "--sort=i", "--format=%i %T %r")
-    waits = [f"{job} PENDING Dependency" for job in (*large, small[2])]
-    assert sorted(queue.splitlines()) == sorted([*waits, *(f"{job} RUNNING None" for job in small[:2])]), queue
-    states = {run["name"]: (run["state"], run["jobs"]) for run in cluster.statuses("sweep")}
-    own_jobs = {"tiny-seed-4.small": small[1], "tiny-seed-4.large": large[1]}
-    assert states["tiny-seed-4"] == ("running", own_jobs), states
-    told = cluster.submitted("sweep", "sweep", *launch)
-    assert f"tiny-seed-5: this run already has jobs: {small[2]} (tiny-seed-5.small, PENDING), {large[2]}" in told, told
-    cluster.slurm("scancel", "--signal=USR2", "--batch", small[0])  # as before its time limit
-    cluster.slurm("scancel", small[1])
-    cluster.wait_for(large[1], "CANCELLED")
-    for run in (0, 2):
-        cluster.wait_for(large[run], "COMPLETED")
-    assert cluster.job(small[0])["Restarts"] == "1", cluster.job(small[0])
-    assert "stage small: resuming from step_" in cluster.log(small[0]), cluster.log(small[0])
-    _check_same(cluster.folder / "sweep/tiny-seed-3", cluster.one_rank_then_two)
-    assert [run["state"] for run in cluster.statuses("sweep")] == ["finished", "stopped", "finished"]
-    told = cluster.submitted("sweep", "sweep", *launch)
-    again = re.findall(r"job (\d+): tiny-seed-4", told)
-    assert len(again) == 2, told
-    cluster.wait_for(again[-1], "COMPLETED")
-    assert [run["state"] for run in cluster.statuses("sweep")] == ["finished"] * 3
-    return (
-        "3 runs of 2 jobs each, 2 runs at once; one job warned, queued again and resumed: the same bits as without "
-        "SLURM; one cancelled, with the job behind it, and trained by a second `growctl sweep`"
-    )
-
-
 def _take_all_nodes(cluster: Cluster) -> str:
     """The id of a job of higher priority that uses all nodes until it is cancelled."""
     options = ["--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep infinity"]
@@ -211,12 +144,9 @@ def _alone(check: Callable[[Cluster], str], cluster: Cluster) -> str:
 _CHECKS: dict[str, Callable[[Cluster], str]] = {
     "a ladder as one job": a_ladder_as_one_job,
     "one job per stage": a_job_per_stage,
-    "a sweep": a_sweep,
-    "a job that fails": a_failed_job,
     "pre-emption without grace time": partial(preemption, partition="batch", name="preempted"),
     "pre-emption with grace time": partial(preemption, partition="grace", name="preempted_with_grace"),
     "a node dies": a_node_dies,
-    "a node is set down": a_node_is_set_down,
     "jobs reach their time limit": an_expired_job,
     "scancel": scancel,
 }

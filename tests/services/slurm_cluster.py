@@ -16,10 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stages.metrics import read_metrics
-from tests.growctl.runs import FAULTS, SCHEDULE
+from tests.growctl.runs import FAULTS, SCHEDULE, reached
 from tests.reliability.faults.sitecustomize import VARIABLE
-from tests.services.processes import WAIT_SECONDS, background, output_of, wait_until
+from tests.services.processes import background, output_of, wait_until
 from tests.workers import REPOSITORY
 
 ADDRESSES = {"controller": "10.77.0.9", "node1": "10.77.0.1", "node2": "10.77.0.2"}
@@ -131,56 +130,47 @@ class Cluster:
         command = [sys.executable, "-m", "growctl.cli.app", *map(str, arguments)]
         return output_of(command, variables, folder=self.folder, code=code)
 
-    def submitted(self, command: str, name: str, *overrides: str, seconds_per_step: float = 0.0, code: int = 0) -> str:
-        """What `growctl run` or `growctl sweep` prints that submits jobs to SLURM, in the runs directory `name`."""
-        arguments = [self.schedule, *ON_SLURM, *overrides, "--runs-dir", self.folder / name]
-        return self.growctl(command, *arguments, seconds_per_step=seconds_per_step, code=code)
+    def submitted(self, name: str, *overrides: str, seconds_per_step: float = 0.0, code: int = 0) -> str:
+        """What `growctl run` prints that submits jobs to SLURM, in the runs directory `name`."""
+        arguments = ["run", self.schedule, *ON_SLURM, *overrides, "--runs-dir", self.folder / name]
+        return self.growctl(*arguments, seconds_per_step=seconds_per_step, code=code)
 
     def submit(self, name: str, *overrides: str, seconds_per_step: float = 0.0) -> list[str]:
         """The ids of the jobs that `growctl run` submits."""
-        told = self.submitted("run", name, *overrides, seconds_per_step=seconds_per_step)
+        told = self.submitted(name, *overrides, seconds_per_step=seconds_per_step)
         ids = re.findall(r"^job (\d+): ", told, re.MULTILINE)
         assert ids, "no job was submitted"
         return ids
 
     def status(self, name: str) -> dict[str, Any]:
-        """What `growctl status` says of the ladder."""
-        [ladder] = self.statuses(name)
+        """What `growctl status` says of the ladder in the runs directory `name`."""
+        ladder: dict[str, Any]
+        [ladder] = json.loads(self.growctl("status", "--json", "--runs-dir", self.folder / name))["runs"]
         return ladder
-
-    def statuses(self, name: str) -> list[dict[str, Any]]:
-        """What `growctl status` says of the runs in the runs directory `name`."""
-        runs: list[dict[str, Any]]
-        runs = json.loads(self.growctl("status", "--json", "--runs-dir", self.folder / name))["runs"]
-        return runs
 
     def job(self, number: str) -> dict[str, str]:
         """What SLURM says of a job."""
         return dict(re.findall(r"(\S+?)=(\S*)", self.slurm("scontrol", "show", "job", number)))
 
-    def wait_for(self, number: str, *states: str, seconds: float = WAIT_SECONDS) -> dict[str, str]:
-        """Waits until a job is in one of `states`. Fails if it ends in another."""
+    def wait_for(self, number: str, state: str) -> dict[str, str]:
+        """Waits until a job is in a state. Fails if it ends in another."""
 
         def arrived() -> bool:
-            state = self.job(number)["JobState"]
-            assert state in states or state not in ENDED, f"job {number} is {state}: {self.log(number)[-400:]}"
-            return state in states
+            found = self.job(number)["JobState"]
+            assert found == state or found not in ENDED, f"job {number} is {found}: {self.log(number)[-400:]}"
+            return found == state
 
-        wait_until(arrived, f"job {number} is {' or '.join(states)}", seconds)
+        wait_until(arrived, f"job {number} is {state}")
         return self.job(number)
 
-    def wait_for_step(self, name: str, stage: str, step: int, run: str = "tiny") -> None:
+    def wait_for_step(self, name: str, stage: str, step: int) -> None:
         """Waits until a stage of the ladder in the runs directory `name` has logged `step`."""
-        metrics = self.folder / name / run / "stages" / stage / "metrics.jsonl"
-
-        def arrived() -> bool:
-            return any(record["event"] == "train" and record["step"] >= step for record in read_metrics(metrics))
-
-        wait_until(arrived, f"stage {stage} of {name} reaches step {step}")
+        metrics = self.folder / name / "tiny/stages" / stage / "metrics.jsonl"
+        wait_until(reached(metrics, "train", step), f"stage {stage} of {name} reaches step {step}")
 
     def log(self, number: str) -> str:
         """What a job printed, in all its starts."""
-        return "\n".join(path.read_text() for path in self.folder.glob(f"*/tiny*/slurm/{number}_0_log.out"))
+        return "\n".join(path.read_text() for path in self.folder.glob(f"*/tiny/slurm/{number}_0_log.out"))
 
     @cached_property
     def two_ranks(self) -> Path:

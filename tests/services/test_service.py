@@ -6,59 +6,42 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.service import Result, Service, markdown, run_checks
+from tests.services.service import Service, run_checks
 
-
-def _fails(folder: Path) -> str:
-    raise AssertionError("saw\nnothing")
-
-
-def _service(*notes: str, programs: tuple[str, ...] = (), modules: tuple[str, ...] = ()) -> Service:
-    """A service that fails to start or to stop if `notes` say so."""
-
-    @contextmanager
-    def start(folder: Path) -> Iterator[Path]:
-        if "unstartable" in notes:
-            raise OSError("port in use")
-        yield folder
-        (folder / "stopped").touch()
-        if "unstoppable" in notes:
-            raise OSError("still there")
-
-    checks: dict[str, Callable[[Path], str]] = {"fails": _fails, "passes": lambda folder: folder.name}
-    return Service("Invented", programs, modules, "apt-get install it", lambda: "it 1.0", start, checks)
+OF_BOTH_CHECKS = [("fails", "failed", "saw nothing"), ("passes", "passed", "folder")]
 
 
 @pytest.mark.parametrize(
-    ("notes", "expected"),
+    ("programs", "problem", "expected"),
     [
-        ((), [("fails", "failed", "saw nothing"), ("passes", "passed", "folder")]),
-        (("unstartable",), [("starts", "failed", "port in use")]),
+        ((), "", OF_BOTH_CHECKS),
+        ((), "at start", [("starts and stops", "failed", "at start")]),
+        ((), "at stop", [*OF_BOTH_CHECKS, ("starts and stops", "failed", "at stop")]),
         (
-            ("unstoppable",),
-            [("fails", "failed", "saw nothing"), ("passes", "passed", "folder"), ("stops", "failed", "still there")],
+            ("no-such-program",),
+            "",
+            [(name, "skipped", "needs no-such-program: get it") for name in ("fails", "passes")],
         ),
     ],
 )
-def test_every_check_runs_even_after_one_failed_and_the_service_is_stopped(tmp_path, notes, expected) -> None:
+def test_every_check_gives_a_result_even_after_one_failed_and_the_service_is_stopped(
+    tmp_path, programs, problem, expected
+) -> None:
+    @contextmanager
+    def start(folder: Path) -> Iterator[Path]:
+        if problem == "at start":
+            raise OSError(problem)
+        yield folder
+        (folder / "stopped").touch()
+        if problem:
+            raise OSError(problem)
+
+    def fails(folder: Path) -> str:
+        raise AssertionError("saw\nnothing")
+
     folder = tmp_path / "folder"
     folder.mkdir()
-    found = run_checks(_service(*notes), folder)
+    checks: dict[str, Callable[[Path], str]] = {"fails": fails, "passes": lambda folder: folder.name}
+    found = run_checks(Service("Invented", programs, (), "get it", lambda: "it 1.0", start, checks), folder)
     assert [(result.check, result.outcome, result.seen) for result in found] == expected
-    assert (folder / "stopped").exists() == ("unstartable" not in notes)
-    assert "raise " in (folder / "failures.txt").read_text()
-
-
-@pytest.mark.parametrize("missing", [{"programs": ("no-such-program",)}, {"modules": ("no_such_module",)}])
-def test_a_service_is_skipped_by_name_with_the_command_that_installs_it(tmp_path, missing) -> None:
-    found = run_checks(_service(**missing), tmp_path)
-    assert {result.outcome for result in found} == {"skipped"}
-    assert all(result.seen.startswith("needs ") and result.seen.endswith("apt-get install it") for result in found)
-
-
-def test_the_table_has_a_row_for_each_check_with_its_version_named_once() -> None:
-    results = [Result("A", "a 1.0", name, "passed", "x|y", 63.0) for name in ("one", "two")]
-    table = markdown([*results, Result("B", "-", "three", "skipped", "needs b")])
-    assert table.count("a 1.0") == 1
-    assert "| A | one | x\\|y | 1m 3s |" in table
-    assert "| B | three | skipped: needs b | 0s |" in table
+    assert (folder / "stopped").exists() == (OF_BOTH_CHECKS[0] in expected)

