@@ -20,7 +20,7 @@ from growctl.ladder.costs import stage_checkpoint_bytes
 from growctl.ladder.measure import _devices_here
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
-from growctl.launch import devices, resolve
+from growctl.launch import devices
 from growctl.launch.devices import GPU_FILES, gpus_here, local_devices
 from growctl.launch.local import Local
 from growctl.launch.machines import Devices, LaunchError
@@ -125,11 +125,6 @@ def test_without_gpus_there_are_as_many_ranks_as_cores_up_to_eight_that_divide_t
     assert (found.type, found.per_machine) == ("cpu", max(divisors))
 
 
-def test_without_gpus_all_commands_use_the_cpu_and_do_not_ask_torch(other_machine, tmp_path):
-    assert everyones_answers(ladder(), tmp_path) == Devices(2, "cpu", cpu_is_fast_at_bf16())
-    assert other_machine.times_torch_was_asked == 0
-
-
 def test_gpus_are_ignored_if_deepspeed_is_set_to_the_cpu(other_machine, monkeypatch):
     other_machine.has("nvidia0", gpus=(gpu(),))
     assert planned_devices(ladder(launch={"environment": {"DS_ACCELERATOR": "cpu"}})).type == "cpu"
@@ -149,6 +144,7 @@ def test_a_machine_without_gpus_counts_its_devices_without_torch():
 
 
 MIXED = (gpu(), gpu(), V100)
+ON_CPU = Devices(2, "cpu", cpu_is_fast_at_bf16())
 
 
 @pytest.mark.parametrize(
@@ -159,7 +155,9 @@ MIXED = (gpu(), gpu(), V100)
         ("kfd", (gpu(),) * 4, {"ROCR_VISIBLE_DEVICES": "1"}, {}, Devices(1, "cuda", True, 80 * GIB)),
         ("dxg", MIXED, {"CUDA_VISIBLE_DEVICES": "0,1"}, {}, Devices(2, "cuda", True, 80 * GIB)),
         ("nvidia0", MIXED, {"CUDA_VISIBLE_DEVICES": "2"}, {}, Devices(1, "cuda", False, 32 * GIB)),
-        ("nvidia0", MIXED, {"CUDA_VISIBLE_DEVICES": ""}, {}, Devices(2, "cpu", cpu_is_fast_at_bf16())),
+        ("nvidia0", MIXED, {"CUDA_VISIBLE_DEVICES": ""}, {}, ON_CPU),
+        ("null", MIXED, {}, {}, ON_CPU),
+        ("nvidia0", (gpu(), V100), {}, {}, Devices(2, "cuda", False, 32 * GIB)),
         ("nvidia0", MIXED, {}, {"environment": {"CUDA_VISIBLE_DEVICES": "1"}}, Devices(1, "cuda", True, 80 * GIB)),
         ("nvidia0", MIXED, {}, {"devices": 2}, Devices(2, "cuda", True, 80 * GIB)),
     ],
@@ -171,14 +169,9 @@ def test_only_the_visible_and_used_gpus_count_and_set_precision_and_memory(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert everyones_answers(ladder(launch=launch), tmp_path) == expected
-    assert other_machine.times_torch_was_asked == 1  # and its answer is kept
+    assert other_machine.times_torch_was_asked == (file != "null"), "only where there may be GPUs, and once"
     assert expected.precision("auto") == ("bf16" if expected.fast_bf16 else "fp32")
     assert expected.precision("bf16") == "bf16"
-
-
-def test_the_weakest_of_several_gpus_sets_precision_and_memory(other_machine):
-    other_machine.has("nvidia0", gpus=MIXED)
-    assert local_devices("auto", 8) == Devices(3, "cuda", fast_bf16=False, memory_bytes=32 * GIB)
 
 
 def test_a_plans_micro_batch_fits_this_machines_gpus(other_machine):
@@ -189,10 +182,9 @@ def test_a_plans_micro_batch_fits_this_machines_gpus(other_machine):
     assert make_plan(ladder(launch={"hardware": {"memory": "80GB"}})).trunk[0].micro_batch_size == 8
 
 
-@pytest.mark.parametrize(("num_gpus", "words"), [(1, "1 GPU"), (2, "2 GPUs")])
-def test_asking_for_too_many_gpus_stops_a_run_and_is_noted_in_the_plan(other_machine, num_gpus, words):
-    other_machine.has("nvidia0", gpus=(gpu(),) * num_gpus)
-    schedule, said = ladder(launch={"devices": 4}), f"launch.devices = 4: this machine has {words}"
+def test_asking_for_too_many_gpus_stops_a_run_and_is_noted_in_the_plan(other_machine):
+    other_machine.has("nvidia0", gpus=(gpu(),) * 2)
+    schedule, said = ladder(launch={"devices": 4}), "launch.devices = 4: this machine has 2 GPUs"
     with pytest.raises(LaunchError, match=f"{said}$"):
         machines_of(schedule)
     note = f"The plan is for 4 devices on each machine: {said}."
@@ -217,14 +209,6 @@ def test_a_failing_torch_is_asked_only_once_and_stops_a_run_with_the_reason(othe
     assert other_machine.times_torch_was_asked == 1
 
 
-def test_a_plan_ends_the_reason_that_it_notes_with_one_full_stop(monkeypatch):
-    def fail(schedule: Schedule) -> Devices:
-        raise LaunchError("torch is broken.")
-
-    monkeypatch.setattr(resolve, "schedule_devices_here", fail)
-    assert planned_devices(ladder()).note == "The plan is for 1 device on each machine: torch is broken."
-
-
 @pytest.mark.slow
 def test_the_probes_output_is_read_back():
     command = [sys.executable, "-m", "stages.probe.machine"]
@@ -245,15 +229,11 @@ def test_plan_worker_and_torch_agree_whether_this_cpu_is_fast_at_bf16(monkeypatc
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
-    [("avx512_bf16", True), ("sse amx_tile", True), ("avx512f avx512_bf16x", False), (None, False)],
+    [("avx512_bf16", True), ("sse amx_tile", True), ("avx512f avx512_bf16x", False)],
 )
 def test_a_cpus_flags_decide_whether_it_is_fast_at_bf16(tmp_path, flags, expected):
-    if flags:
-        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags} mmx\n")
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: fpu {flags} mmx\n")
     assert cpu_is_fast_at_bf16(tmp_path / "cpuinfo") is expected
-
-
-# Other machines
 
 
 def test_a_plan_can_assume_a_gpu_that_this_machine_lacks(other_machine):

@@ -11,15 +11,8 @@ import pytest
 import torch
 
 from growctl.ladder.load import load_schedule
-from growctl.launch.local import (
-    FIRST_PORT,
-    KEPT_MEMORY,
-    NUM_PORTS,
-    Local,
-    local_environment,
-    local_launch,
-)
-from growctl.launch.machines import Devices, Launch, LaunchError, need_programs, plain_path
+from growctl.launch.local import FIRST_PORT, KEPT_MEMORY, NUM_PORTS, Local, local_environment, local_launch
+from growctl.launch.machines import Devices, Launch, LaunchError, plain_path
 from growctl.launch.resolve import machines_of
 from growctl.launch.slurm import SlurmMachines
 from growctl.launch.workers import Workers
@@ -44,13 +37,8 @@ def test_cpu_workers_share_the_cores_on_the_loopback_and_keep_freed_memory_unles
 
 def test_workers_ignore_a_model_py_in_the_working_directory(tmp_path):
     (tmp_path / "model.py").write_text("raise SystemExit(3)")
-    result = subprocess.run(
-        [sys.executable, "-c", "import stages.spec"],
-        cwd=tmp_path,
-        env=local_environment(1, gpus=False),
-        check=False,
-    )
-    assert result.returncode == 0
+    command = [sys.executable, "-c", "import stages.spec"]
+    assert subprocess.run(command, cwd=tmp_path, env=local_environment(1, gpus=False), check=False).returncode == 0
 
 
 def test_the_schedules_environment_overrides_all_others(monkeypatch):
@@ -65,12 +53,6 @@ def test_a_local_run_cannot_use_two_machines(tmp_path):
     schedule = load_schedule(str(write_schedule(tmp_path)), ["launch.nodes=[1,2]"])
     with pytest.raises(LaunchError, match=r"launch\.nodes = 2: launch\.cluster = 'local' is one machine"):
         machines_of(schedule)
-
-
-def test_missing_programs_are_reported_with_their_fix(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(LaunchError, match=r"^it: needs one and two on PATH: install both$"):
-        need_programs(("one", "two"), "it", "install both")
 
 
 def test_a_path_with_shell_characters_is_refused():
