@@ -16,7 +16,6 @@ from growctl.run.signals import Stopped
 from model.policy import Init, Moments, Preset, TauPolicy
 from model.precision import ComparisonDtype
 from tests.growctl.runs import run_here
-from tests.stages.checkpoints import write_checkpoint
 from tests.workers import REPOSITORY
 
 EXPAND_OPTIONS = {"preset": Preset, "init": Init, "tau": TauPolicy, "moments": Moments}
@@ -57,30 +56,6 @@ def test_commands_on_checkpoints_offer_every_name_that_the_model_knows():
         hint = get_type_hints(command)[option]
         offered = [choice for part in [hint, *get_args(hint)] for choice in get_args(part) if isinstance(choice, str)]
         assert offered == list(get_args(known)), option
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["expand", "nowhere", "--add-tokens", "4", "--output", "x"], "nowhere does not exist"),
-        (["expand", "final", "--add-tokens", "0", "--output", "x"], "nothing to add; set --add-tokens"),
-        (["expand", "final", "--add-tokens", "4", "--output", "final"], "final already exists"),
-        (["report", "--runs-dir", "empty"], "there are no runs in"),
-        (["run", "quickstart", "--runs-dir", "file"], "file"),
-        (["run", "quikstart"], "did you mean 'quickstart'?"),
-        (["run", "quickstart", "--name", "../escape"], "--name '../escape'"),
-        (["plan", "quickstart", "stages.0.train_token=5"], "did you mean 'train_tokens'?"),
-    ],
-)
-def test_invalid_input_gives_one_message_and_exit_code_2(tmp_path, arguments, message):
-    write_checkpoint(tmp_path / "final")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").touch()
-    paths = {"nowhere", "final", "x", "empty", "file"}
-    out, err = run_here(*(tmp_path / a if a in paths else a for a in arguments), expect=2)
-    assert message in " ".join(err.split()).replace("│ ", "")
-    assert "Traceback" not in out + err
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file", "final"]
 
 
 @pytest.mark.parametrize(("command", "advice"), [("sweep", "; run the same command again to resume"), ("import", "")])

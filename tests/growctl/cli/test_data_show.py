@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,27 +57,6 @@ def dataset(folder: Path) -> Path:
     return manifest.parent
 
 
-def show(folder: Path, *options: object) -> tuple[str, str]:
-    return run_here("data", "show", folder / "tiny.yaml", *options, "--runs-dir", folder / "runs")
-
-
-@settings(max_examples=60)
-@given(
-    st.integers(0, 2**40),
-    st.integers(1, 200),
-    st.integers(0, 2**32 - 1),
-    st.sampled_from(["concatenate", "best_fit"]),
-)
-def test_a_sample_shown_is_the_sample_that_training_reads(
-    dataset: Path, index: int, sequence_length: int, seed: int, packing: Packing
-) -> None:
-    samples = TrainingSamples(dataset, sequence_length, seed, packing=packing)
-    sample = read_sample(dataset, samples, index)
-    expected = samples.batch(index, 1)[0].tolist()
-    tokenizer = Tokenizer.from_file(str(dataset / "tokenizer.json"))
-    assert (list(sample.ids), sample.text) == (expected, tokenizer.decode(expected, skip_special_tokens=False))
-
-
 @pytest.fixture(scope="module")
 def mixture(folder: Path, dataset: Path) -> Path:
     """A mixture of that dataset and another one with its tokenizer."""
@@ -87,17 +67,30 @@ def mixture(folder: Path, dataset: Path) -> Path:
     return write_mixture([Ingredient("docs", dataset, 3.0), Ingredient("chants", chants, 1.0, 5.0)], folder / "mixed")
 
 
-@settings(max_examples=30)
-@given(st.integers(0, 20_000), st.booleans(), st.booleans())
-def test_a_sample_of_a_mixture_is_shown_with_its_source(mixture: Path, index: int, packs: bool, spans: bool) -> None:
-    packing: Packing = "best_fit" if packs else "concatenate"
-    weights = (MixtureSpan(first_window=0, weights={"docs": 1.0, "chants": 1.0}),) if spans else ()
-    samples = TrainingSamples(mixture, 32, 5, weights, "others", packing)
-    sample = read_sample(mixture, samples, index)
-    assert list(sample.ids) == samples.batch(index, 1)[0].tolist()
-    source, epoch, _ = samples.origin(index)
-    assert samples.mixture
-    assert (sample.source, sample.epoch) == (samples.mixture.sources[source].name, epoch)
+def show(folder: Path, *options: object) -> tuple[str, str]:
+    return run_here("data", "show", folder / "tiny.yaml", *options, "--runs-dir", folder / "runs")
+
+
+SPANS = (MixtureSpan(first_window=0, weights={"docs": 1.0, "chants": 1.0}),)
+
+
+@settings(max_examples=60)
+@given(
+    st.booleans(), st.integers(0, 2**40), st.integers(1, 200), st.integers(0, 2**32 - 1),
+    st.sampled_from(["concatenate", "best_fit"]), st.sampled_from([(), SPANS]),
+)  # fmt: skip
+def test_a_sample_shown_is_the_sample_that_training_reads(
+    dataset: Path, mixture: Path, mixes: bool, index: int, length: int, seed: int, packing: Packing, spans: Any
+) -> None:
+    read, index = (mixture, index % 20_000) if mixes else (dataset, index)
+    samples = TrainingSamples(read, length, seed, spans if mixes else (), "others", packing)
+    sample = read_sample(read, samples, index)
+    expected = samples.batch(index, 1)[0].tolist()
+    tokenizer = Tokenizer.from_file(str(dataset / "tokenizer.json"))
+    assert (list(sample.ids), sample.text) == (expected, tokenizer.decode(expected, skip_special_tokens=False))
+    if samples.mixture:
+        source, epoch, _ = samples.origin(index)
+        assert (sample.source, sample.epoch) == (samples.mixture.sources[source].name, epoch)
 
 
 def test_a_mixture_has_its_sources_and_the_sums_of_their_figures(mixture: Path, folder: Path) -> None:
@@ -107,9 +100,7 @@ def test_a_mixture_has_its_sources_and_the_sums_of_their_figures(mixture: Path, 
         for key in ("num_tokens", "num_documents", "num_bytes"):
             parts = [getattr(manifest.splits[name], key) for manifest in document.sources.values()]
             assert getattr(split, key) == sum(parts)
-    lines = lines_of([data_section(document)], width=80)
-    assert {"75.0%", "chants"} <= set(" ".join(lines).split())
-    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert {"75.0%", "chants"} <= set(" ".join(lines_of([data_section(document)])).split())
 
 
 def test_a_sample_is_printed_as_it_is_and_packed_if_the_schedule_packs(folder: Path, dataset: Path) -> None:
@@ -140,18 +131,6 @@ def test_lengths_are_counted_exactly_whatever_the_parts(parts: list[list[int]]) 
     assert found == {"mean": sum(every) / len(every)} | {name: every[rank] for name, rank in ranks.items()}
 
 
-def test_records_that_were_skipped_are_counted_and_named(tmp_path: Path) -> None:
-    lines = [json.dumps({"text": f"document {number} of some"}) for number in range(20)]
-    (tmp_path / "docs.jsonl").write_text("\n".join([*lines[:9], "no json", '{"text": null}', *lines[9:]]))
-    spec = DataSpec(source=str(tmp_path), vocab_size=300, validation_fraction=0.3, on_bad_record="skip")
-    dataset = prepare(spec, tmp_path / "datasets")
-    section = data_section(show_dataset(str(dataset), [], tmp_path, None))
-    [line] = [line for line in lines_of([section], width=4000) if line.startswith("Left out")]
-    assert " ".join(line.split()).startswith(
-        f"Left out: 2 bad records (1 not JSON, 1 null): {tmp_path}/docs.jsonl line 10 (not JSON)"
-    )
-
-
 def test_what_cannot_be_shown_gets_one_message(folder: Path, dataset: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(dataset, tmp_path / "copy"))
     with (copy / "train/00000.ds").open("ab") as shard:
@@ -161,13 +140,9 @@ def test_what_cannot_be_shown_gets_one_message(folder: Path, dataset: Path, tmp_
             ((folder / "tiny.yaml", "--sample", 2**63), "--sample"),
             ((folder / "tiny.yaml", "--sample", -1), "--sample"),
             ((folder / "tiny.yaml", "data.vocab_size=299"), "to prepare it: growctl prepare "),
-            ((dataset, "--sample", 3), f"depends on a schedule; give one, with data.source={dataset}"),
-            ((tmp_path,), "is not a dataset"),
+            ((dataset, "--sample", 3), f"give one, with data.source={dataset}"),
             ((copy,), f"{copy} is damaged: train/00000.ds has "),
-            *(
-                ((url,), f"{url}: there is no prepared dataset, or it cannot be reached")
-                for url in (f"{server.url}/web", "http://127.0.0.1:1/web")
-            ),
+            ((f"{server.url}/web",), f"{server.url}/web: there is no prepared dataset"),
         ):
             _, err = run_here("data", "show", *words, "--runs-dir", folder / "runs", expect=2)
             assert message in " ".join(err.split())

@@ -60,46 +60,19 @@ def test_scores_on_the_text_that_the_model_trained_on_are_marked(
     assert ("trained_on" in settings) is is_marked
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("", "give one of --text, --split, --tasks, to evaluate on"),
-        ("--text text.txt --split train", "--text and --split: give one of"),
-        ("--text nowhere.txt", "--text nowhere.txt: there is no such file"),
-        ("--text text.txt --stride 33", "--stride 33: must be at most the context of 32 tokens"),
-        ("--split train --stride 4", "--stride has no effect with --split; it belongs to --text"),
-        ("--text text.txt --rope-scaling ntk", "--rope-scaling has no effect with --text; it belongs to"),
-        ("--text text.txt --contexts 64,x", "--contexts 'x': a length is a whole number of tokens"),
-        ("--text text.txt --contexts 64,0", "--contexts '0': a length is a whole number of tokens"),
-        ("--split train --contexts 8", "--contexts has no effect with --split; it belongs to --text"),
-        ("--text text.txt --contexts 8 --batch-size 2", "--batch-size has no effect with --contexts"),
-        ("--text text.txt --device cuda:99", "--device 'cuda:99': this machine has auto, cpu"),
-    ],
-)
-def test_unusable_input_gets_one_message(checkpoint: Path, words: str, said: str):
-    err = call(checkpoint, words, expect=2)
-    assert said in err
-    assert err.count("\n") == 1
-
-
-def test_a_checkpoint_of_unknown_context_needs_the_context(tmp_path: Path):
+def test_a_checkpoint_of_unknown_context_takes_the_given_one(tmp_path: Path):
     write_pretrained(tmp_path / "final", context_length=None)
     (tmp_path / "text.txt").write_text("the hen")
-    said = call(tmp_path / "final", "--text text.txt", expect=2)
-    assert "does not say how long its training sequences were; give --context N" in said
     assert "bits_per_byte" in call(tmp_path / "final", "--text text.txt --context 8")
 
 
-def test_contexts_give_a_table_and_a_document(checkpoint: Path):
+def test_contexts_give_scores_by_position(checkpoint: Path):
     words = "--text text.txt --contexts 32,128 --rope-scaling yarn"
     found = json.loads(call(checkpoint, f"{words} --json"))
     assert (found["settings"]["rope_scaling"], found["settings"]["trained_length"]) == ("yarn", 32)
     at_positions = ["loss_at_0_to_63", "loss_at_64_to_127"]
     assert [*values(found, "context-128")] == ["loss", "seconds_per_token", "bytes_per_token", *at_positions]
-    table = call(checkpoint, words)
-    assert "yarn 4x" in table
-    assert "loss at 64 to 127 *" in table
-    assert "* beyond the 32 tokens of a training sequence" in table
+    assert "yarn 4x" in call(checkpoint, words)
 
 
 def test_tasks_without_the_harness_name_the_command_that_installs_it(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
@@ -107,5 +80,4 @@ def test_tasks_without_the_harness_name_the_command_that_installs_it(checkpoint:
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name, *rest: None if name == "lm_eval" else find(name, *rest)
     )
-    said = call(checkpoint, "--tasks piqa", expect=2)
-    assert said == "growctl: --tasks needs lm-evaluation-harness; install it with `pip install 'growctl[eval]'`\n"
+    assert "`pip install 'growctl[eval]'`" in call(checkpoint, "--tasks piqa", expect=2)

@@ -49,26 +49,3 @@ def test_what_cannot_be_imported_is_one_line_and_exit_code_2(tmp_path):
     _, err = run_here("import", "official", weights, "--config", settings, "--output", tmp_path / "new", expect=2)
     assert err == f"growctl: {weights}: {EMBEDDING} has 8,448 values, NaN or infinite\n"
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["import", "official", "nowhere.bin", "--config", "nowhere.yml", "--output"],
-        ["export", "CHECKPOINT", "--to", "huggingface"],
-        ["expand", "CHECKPOINT", "--add-tokens", 2, "--output"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_an_output_that_cannot_be_created_is_refused_before_any_work(checkpoint, tmp_path, command):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "file").touch()
-    (tmp_path / "link").symlink_to("nowhere")
-    for output, message in (
-        ("there", "there already exists; choose another directory"),
-        ("file/new/one", f"file/new/one cannot be created, because {tmp_path}/file is not a directory; choose another"),
-        ("link", "link already exists; choose another directory"),
-        ("link/new", f"link/new cannot be created, because {tmp_path}/link is not a directory; choose another"),
-    ):
-        words = [checkpoint if word == "CHECKPOINT" else word for word in command]
-        assert message in run_here(*words, tmp_path / output, expect=2)[1]

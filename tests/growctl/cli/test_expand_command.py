@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -53,36 +54,32 @@ def grown(name: str) -> Manifest:
     return read_manifest(STAGE.directory / name)
 
 
-@pytest.mark.parametrize("reference", ["quick", "quick/small", RUN, STAGE.directory, STAGE.final])
-def test_without_an_output_the_growth_is_beside_its_source_and_is_never_replaced(reference):
-    said = expand(reference, "--add-tokens", 3)
-    assert "runs/quick/stages/0-small/final+3: 2.45k -> 3.6k parameters (+3 tokens in Q, K, V and O, +6 in" in said
-    assert grown("final+3").lineage.parent == manifest_hash(STAGE.final)
-    before = manifest_hash(STAGE.directory / "final+3")
-    with pytest.raises(ValueError, match=r"final\+3 already exists; choose another directory with --output"):
-        expand("quick", "--add-tokens", 3, "--seed", 5)
-    assert manifest_hash(STAGE.directory / "final+3") == before
+@pytest.mark.parametrize(
+    ("folder", "reference"),
+    [
+        *((".", reference) for reference in ("quick", "quick/small", RUN, STAGE.directory, STAGE.final)),
+        *((STAGE.final, reference) for reference in (".", "../final", "../../0-small/../0-small/final")),
+    ],
+)
+def test_without_an_output_the_growth_is_beside_its_source_and_is_never_replaced(folder, reference, monkeypatch):
+    growth = STAGE.directory.absolute() / "final+3"
+    monkeypatch.chdir(folder)
+    expand(reference, "--add-tokens", 3)
+    before = manifest_hash(growth)
+    assert read_manifest(growth).lineage.parent == manifest_hash(growth.with_name("final"))
+    with pytest.raises(ValueError, match=r"final\+3 already exists"):
+        expand(reference, "--add-tokens", 3, "--seed", 5)
+    assert manifest_hash(growth) == before
 
 
 def test_missing_parents_of_the_output_are_created_and_removed_again_if_the_growth_fails(tmp_path, monkeypatch):
-    def fail(*arguments, **keywords):
-        raise UserError("no")
-
     with monkeypatch.context() as broken:
-        broken.setattr("stages.grow.expand.write_parameters", fail)
+        broken.setattr("stages.grow.expand.write_parameters", Mock(side_effect=UserError("no")))
         with pytest.raises(UserError, match="no"):
             expand("quick", "--add-tokens", 3, "--output", "a/b/c")
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-    assert "a/b/c: 2.45k -> 3.6k parameters" in expand("quick", "--add-tokens", 3, "--output", "a/b/c")
-    assert os.listdir("a") == ["b"]
-
-
-@pytest.mark.parametrize("reference", [".", "../final", "../../0-small/../0-small/final"])
-def test_a_relative_path_is_grown_beside_the_directory_that_it_means(reference, monkeypatch):
-    here = Path.cwd()
-    monkeypatch.chdir(STAGE.final)
-    expand(reference, "--add-tokens", 3)
-    assert (here / STAGE.directory / "final+3").is_dir()
+    expand("quick", "--add-tokens", 3, "--output", "a/b/c")
+    assert os.listdir("a/b") == ["c"]
 
 
 @pytest.mark.parametrize("name", ["initial", "step_00000010", "converted_00000010"])
@@ -121,9 +118,9 @@ def test_the_run_neither_resumes_from_growths_nor_removes_or_counts_them():
 
 def test_a_growth_that_does_not_fit_on_the_disk_is_refused_before_anything_is_written(monkeypatch):
     monkeypatch.setattr("stages.checkpoint.disk_full.free_bytes", lambda path: 10**9)
-    with pytest.raises(DiskFull, match=r"takes 15,\d{3},\d{3},\d{3} bytes and only 1,000,000,000 are free there"):
+    with pytest.raises(DiskFull, match=r"takes 15,\d{3},\d{3},\d{3} bytes"):
         expand("quick", "--add-tokens", 9_999_999)
-    assert sorted(path.name for path in STAGE.directory.iterdir()) == ["final"]
+    assert os.listdir(STAGE.directory) == ["final"]
     expand("quick", "--add-tokens", 30)
 
 
@@ -157,10 +154,7 @@ def test_tokens_are_added_to_the_layers_that_are_chosen():
 
 
 def test_layers_are_added_between_the_others_and_taken_off_again():
-    said = expand("quick", "--add-layers", 2, "--depth", "interleave", "--add-tokens", 3, "--seed", 5)
-    assert "final+3+2-layers: 2.45k -> " in said
-    assert "(2 new layers; +3 tokens in Q, K, V and O, " in said
-    assert " in the FFN of every old layer); the function is unchanged" in said
+    expand("quick", "--add-layers", 2, "--depth", "interleave", "--add-tokens", 3, "--seed", 5)
     growth = grown("final+3+2-layers")
     assert growth.model.num_layers == grown("final").model.num_layers + 2
     assert growth.lineage.growth.policy.depth == "interleave"
@@ -168,45 +162,11 @@ def test_layers_are_added_between_the_others_and_taken_off_again():
     assert read_manifest(Path("smaller")).model == grown("final").model
 
 
-def test_new_layers_have_the_size_that_is_asked_for_and_the_document_says_where_they_are():
+@pytest.mark.parametrize("num_layers", [2, 0])
+def test_new_layers_have_the_size_that_is_asked_for_and_the_document_says_where_they_are(num_layers):
+    write_checkpoint(Path("old"), small_config(num_layers=num_layers))
     size = ("--layer-tokens", 5, "--layer-ffn-tokens", 7)
-    document = json.loads(expand(STAGE.final, "--add-layers", 1, *size, "--json"))
-    assert document["path"] == "runs/quick/stages/0-small/final+1-layers"
-    model, growth = grown("final+1-layers").model, document["lineage"]["growth"]
-    assert (growth["new_layers"], growth["new_layer_positions"]) == (1, [model.num_layers - 1])
+    document = json.loads(expand("./old", "--add-layers", 1, *size, "--json"))
+    model, growth = read_manifest(Path(document["path"])).model, document["lineage"]["growth"]
+    assert (growth["new_layers"], growth["new_layer_positions"]) == (1, [num_layers])
     assert (model.blocks[-1].query.num_tokens, model.blocks[-1].ffn.num_tokens) == (5, 7)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        ("", "nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers to 1 or more"),
-        ("--add-layers 1 --layer-tokens 5", "are the size of new layers; give both, with --add-layers"),
-        ("--add-tokens 1 --layer-tokens 5 --layer-ffn-tokens 5", "are the size of new layers; give both"),
-        ("--add-layers 2 --depth copy-stack", "depth 'copy-stack' changes the function; that needs allow_jump"),
-        ("--add-layers 3 --depth copy-stack --allow-jump", "as many new layers, or a multiple, as the model has: 2"),
-        *(
-            (f"--add-tokens 8 --layers {layers}", f"--layers '{layers}'"[:200])
-            for layers in ("0,2", "1-2", "1-0", "0,", "\u0661", "0-" + "9" * 5000)
-        ),
-    ],
-    ids=lambda value: ascii(value[:40]),
-)
-def test_what_cannot_be_added_gives_one_message_and_nothing_is_written(arguments, problem):
-    with pytest.raises(UserError) as raised:
-        expand("quick", *arguments.split())
-    assert problem in str(raised.value)
-    assert "--layers" not in arguments or "must be numbers and ranges below 2" in str(raised.value)
-    assert sorted(path.name for path in STAGE.directory.iterdir()) == ["final"]
-
-
-def test_a_model_without_layers_gains_layers_but_no_tokens():
-    write_checkpoint(Path("empty"), small_config(num_layers=0))
-    for arguments, message in (
-        (("--add-tokens", 3), "has no layers that tokens could be added to; give --add-layers alone"),
-        (("--add-layers", 1), "--layer-tokens and --layer-ffn-tokens are missing"),
-    ):
-        with pytest.raises(UserError, match=message):
-            expand("empty", *arguments)
-    said = expand("empty", "--add-layers", 1, "--layer-tokens", 4, "--layer-ffn-tokens", 8)
-    assert "(1 new layer with 4 tokens in Q, K, V and O, 8 in the FFN)" in said

@@ -20,16 +20,14 @@ def init(words: str, expect: int = 0) -> tuple[str, str]:
     return run_here("init", *words.split(), expect=expect, cwd=Path.cwd())
 
 
-def test_init_writes_a_file_named_after_the_size_says_what_to_do_next_and_never_replaces_it(tmp_path: Path) -> None:
+def test_init_writes_a_file_named_after_the_size_and_never_replaces_it(tmp_path: Path) -> None:
     out, _ = init("--params 350M --base 40M --gpus 8 --device h100")
-    assert "growctl plan 350m.yaml" in out
     assert "growctl run 350m.yaml" in out
     schedule = load_schedule("350m.yaml")
     assert (schedule.name, schedule.launch.devices, schedule.launch.hardware.device) == ("350m", 8, "h100")
     assert [stage.name for stage in schedule.stages] == ["39.8m", "81.8m", "168m", "348m"]
     Path("350m.yaml").write_text("mine")
-    for words in ("--params 350M", "350m.yaml --params 1M"):
-        assert init(words, expect=2)[1] == "growctl: 350m.yaml: File exists\n"
+    assert init("--params 350M", expect=2)[1] == "growctl: 350m.yaml: File exists\n"
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -40,7 +38,6 @@ def test_the_summary_states_the_tokens_and_flops_of_releases_apart_from_the_stag
         part = [plan for plan in plans if bool(plan.branch_of) == (what == "releases")]
         tokens = short_count(sum(plan.budget_tokens for plan in part))
         assert f"; {what}: {tokens} tokens, {scientific(total_flops(part).total)} FLOPs" in summary
-    assert summary.endswith(" of them reused)"), "controls of several budgets share their undecayed training"
 
 
 @pytest.mark.parametrize(("option", "depths"), [("", [6, 6, 6]), (" --grow-depth", [3, 4, 6])])
@@ -53,29 +50,6 @@ def test_a_dash_prints_the_schedule_alone_and_the_command_in_its_heading_prints_
     assert list(tmp_path.iterdir()) == []
     Path("mine.yaml").write_text(text)
     assert [plan.model.num_layers for plan in plan_stages(load_schedule("mine.yaml"))] == depths
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--params 0", "--params = '0': must be greater than or equal to 150000"),
-        ("--params 1T", "--params = '1T': must be less than or equal to 24000000000"),
-        ("--params 350X", "--params = '350X': must be a whole number; 2.5k, 300M and 15B are fine"),
-        ("--params 200M --base 300M", "--base 300M: must be 6,685,440 to 160M for --params 200M"),
-        ("--params 200M --base 1k", "--base 1k: must be 6,685,440 to 160M for --params 200M"),
-        ("--params 200M --tokens 0", "--tokens = '0': must be greater than 0"),
-        ("--params 200M --device h10", "--device = 'h10': must be 'a100-40gb', "),
-        ("--params 200M --gpus 0", "--gpus = 0: must be greater than 0"),
-        ("--params 200M --data openwebtex", "; did you mean 'openwebtext'?"),
-        ("--params 200M text.txt", "'text.txt': must be the name of a run, "),
-        ("--params 200M _x.yaml", "'_x.yaml': must be the name of a run, letters, digits"),
-    ],
-)
-def test_unusable_wishes_give_one_message_and_write_nothing(words: str, message: str, tmp_path: Path) -> None:
-    _, said = init(words, expect=2)
-    assert message in said
-    assert said.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_wish_that_plan_will_warn_of_says_so_at_once() -> None:
