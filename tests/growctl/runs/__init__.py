@@ -43,9 +43,10 @@ checkpoint: {{every: 10, keep: 2}}
 launch: {{devices: 1}}
 """
 UNUSABLE_INPUT = 2
+"""The exit code of a growctl that refuses what it is given: it has trained nothing."""
+
 COMMAND_OF = functools.cache(typer.main.get_command)
 """The parser of all commands, built once: typer builds it anew whenever the application is called."""
-"""The exit code of a growctl that refuses what it is given: it has trained nothing."""
 
 CONTROL = "controls: [{kind: tokenformer-scratch}, {kind: transformer-scratch, budgets: [0.5]}]\n"
 
@@ -82,8 +83,7 @@ def growctl(
     """
     environment = os.environ | ({VARIABLE: faults} if faults else {})
     path = f"{FAULTS}:{REPOSITORY}" if VARIABLE in environment else str(REPOSITORY)
-    environment |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
-    environment |= PRINT_TRACEBACKS
+    environment |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"} | PRINT_TRACEBACKS
     environment.pop("GROWCTL_RUNS_DIR", None)
     if fork and VARIABLE not in environment:
         environment[warm_start.VARIABLE] = "1"
@@ -144,21 +144,18 @@ def _check_document(command: list[str], out: str) -> None:
         assert_printed_as_documented(command, out)
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
-    """Waits for something that a running growctl does."""
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen | None = None) -> None:
+    """Waits for something that `process`, or one which we did not start, does."""
     deadline = time.monotonic() + HANG_SECONDS
     while not condition():
-        assert process.poll() is None, f"growctl ended first: {process.communicate()}"
+        assert process is None or process.poll() is None, f"growctl ended first: {process.communicate()}"
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Waits for something that processes do which we did not start."""
-    deadline = time.monotonic() + HANG_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    """Waits for something that a running growctl does."""
+    wait_for(condition, process)
 
 
 def stat_of(pid: int) -> list[str]:
@@ -236,7 +233,7 @@ def is_paused(directory: Path) -> bool:
 
 
 def kill_workers(directory: Path) -> None:
-    """Kills the workers below `directory`, those that have not ended by themselves."""
+    """Kills the workers below `directory` that have not ended by themselves."""
     for pid in workers_of(directory):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

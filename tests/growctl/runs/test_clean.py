@@ -2,9 +2,9 @@
 
 import fcntl
 import json
-import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +13,7 @@ from growctl.runs import clean
 from growctl.runs.clean import Cleanup, find_removable, remove
 from growctl.runs.directory import own_schedule
 from growctl.schedule.start_block import StartBlock, describe_start
-from stages.checkpoint.manifest import Manifest, verify_checkpoint
+from stages.checkpoint.manifest import verify_checkpoint
 from stages.data.remote import CACHE_NAME
 from stages.data.spec import DataSpec
 from tests.growctl.runs import SCHEDULE
@@ -24,6 +24,13 @@ from tests.stages.unfinished import left
 SMALL_20, SMALL_30 = "0-small/step_00000020", "0-small/step_00000030"
 TRUNK, LARGE_50 = "1-large/step_00000043", "1-large/step_00000050"
 FINALS = {"0-small/final", "1-large/final"}
+IN_USE_ELSEWHERE = '{"process": 12, "host": "node-7", "since": "2026-01-02T03:04:05Z"}'
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> HandMade:
+    """The finished run `tiny`."""
+    return finished_run(tmp_path)
 
 
 def listed(cleanup: Cleanup) -> dict[str, str]:
@@ -42,26 +49,22 @@ def bytes_below(directory: Path) -> float:
     return sum(file.st_size / file.st_nlink for file in found)
 
 
-def test_checkpoints_inside_finished_stages_are_removed_and_the_trunk_when_asked(tmp_path, monkeypatch):
-    made, read = finished_run(tmp_path), []
+def test_checkpoints_inside_finished_stages_are_removed_and_the_trunk_when_asked(tmp_path, made, monkeypatch):
+    stages = made.directory / "stages"
     before = {path: path.read_bytes() for path in made.directory.iterdir() if path.is_file()}
-
-    def verified(path: Path, hashes: bool = True) -> Manifest:
-        read.extend([os.path.relpath(path, made.directory / "stages")] if hashes else [])
-        return verify_checkpoint(path, hashes=hashes)
-
-    monkeypatch.setattr(clean, "verify_checkpoint", verified)
-    cleanup = find_removable(tmp_path)
-    assert listed(cleanup) == dict.fromkeys((SMALL_20, SMALL_30, LARGE_50), "checkpoint")
-    removed = remove(cleanup)
+    verify = Mock(wraps=verify_checkpoint)
+    monkeypatch.setattr(clean, "verify_checkpoint", verify)
+    assert listed(find_removable(tmp_path)) == dict.fromkeys((SMALL_20, SMALL_30, LARGE_50), "checkpoint")
+    removed = remove(find_removable(tmp_path))
     assert (len(removed.paths), removed.skipped) == (3, [])
-    assert names_below(made.directory / "stages") - {"0-small", "1-large"} == {*FINALS, TRUNK}
-    assert not find_removable(tmp_path).remove
-    assert read == sorted(FINALS), "each result once, however many checkpoints it makes superfluous"
+    assert names_below(stages) - {"0-small", "1-large"} == {*FINALS, TRUNK}
+    read = [call.args[0] for call in verify.mock_calls if not call.kwargs]
+    assert sorted(read) == [stages / name for name in sorted(FINALS)], "each result once, for all its checkpoints"
 
+    assert listed(find_removable(tmp_path)) == {}
     assert listed(find_removable(tmp_path, trunks=True)) == {TRUNK: "trunk"}
     remove(find_removable(tmp_path, trunks=True))
-    assert names_below(made.directory / "stages") - {"0-small", "1-large"} == FINALS
+    assert names_below(stages) - {"0-small", "1-large"} == FINALS
     assert {path: path.read_bytes() for path in made.directory.iterdir() if path.is_file()} == before
 
 
@@ -72,24 +75,17 @@ def test_checkpoints_inside_finished_stages_are_removed_and_the_trunk_when_asked
         ("stages/1-large/final", None, {SMALL_20, SMALL_30}, None, ""),
         ("stages/1-large/final/weights", "short", {SMALL_20, SMALL_30}, "final", "weights has 5 bytes, not 10000"),
         (f"stages/{SMALL_20}/manifest.json", "{}", {SMALL_30, LARGE_50}, "step_00000020", "cannot be read"),
-        (
-            ".lock",
-            '{"process": 12, "host": "node-7", "since": "2026-01-02T03:04:05Z"}',
-            set(),
-            "tiny",
-            "process 12 on node-7",
-        ),
+        (".lock", IN_USE_ELSEWHERE, set(), "tiny", "process 12 on node-7"),
     ],
 )
-def test_what_a_run_still_needs_or_what_is_damaged_stays(tmp_path, path, content, removable, kept, why):
-    change(finished_run(tmp_path).directory / path, content)
+def test_what_a_run_still_needs_or_what_is_damaged_stays(tmp_path, made, path, content, removable, kept, why):
+    change(made.directory / path, content)
     cleanup = find_removable(tmp_path)
     assert set(listed(cleanup)) == removable
     assert kept is None or why in why_kept(cleanup, kept)
 
 
-def test_links_and_what_was_set_aside_are_named_and_never_removed(tmp_path):
-    made = finished_run(tmp_path)
+def test_links_and_what_was_set_aside_are_named_and_never_removed(tmp_path, made):
     (made.directory / "stages" / SMALL_30).rename(made.stage("0-small") / "broken-step_00000030")
     (made.stage("1-large") / "step_00000060").symlink_to(made.directory / "stages" / LARGE_50)
     cleanup = find_removable(tmp_path, trunks=True)
@@ -98,42 +94,35 @@ def test_links_and_what_was_set_aside_are_named_and_never_removed(tmp_path):
     assert "it is a link" in why_kept(cleanup, "step_00000060")
 
 
-def test_conversions_are_removed_once_their_stage_is_finished(tmp_path):
-    made = HandMade(tmp_path)
-    (made.directory / ".lock").write_text("")
-    for name in ("step_00000020", "converted_00000020"):
-        save(made, "0-small", name, 20)
-    assert listed(find_removable(tmp_path)) == {}
-    save(made, "0-small", "final", 30)
-    assert listed(find_removable(tmp_path, trunks=True))["0-small/converted_00000020"] == "conversion"
-
-
-def test_the_checkpoints_inside_a_finished_release_are_removed(tmp_path):
-    made = finished_run(tmp_path)
+def test_conversions_and_checkpoints_inside_a_release_are_removed_once_that_is_finished(tmp_path, made):
+    shutil.rmtree(made.stage("0-small") / "final")
+    save(made, "0-small", "converted_00000020", 20)
     save(made, "0-small/release", "step_00000005", 5)
-    assert "release/step_00000005" not in listed(find_removable(tmp_path, trunks=True))
+    assert set(listed(find_removable(tmp_path, trunks=True))) == {TRUNK, LARGE_50}
+    save(made, "0-small", "final", 30)
     save(made, "0-small/release", "final", 9)
     (made.stage("0-small") / "release/spec.json").write_text(spec_of(made, 0).model_dump_json())
-    [item] = [item for item in find_removable(tmp_path).remove if "release" in str(item.path)]
-    assert (item.path.name, item.stage, item.kind) == ("step_00000005", "0-small/release", "checkpoint")
-    assert item.path in remove(find_removable(tmp_path)).paths
-    assert (made.stage("0-small") / "release/final").exists()
+    cleanup = find_removable(tmp_path)
+    assert {(item.stage, item.path.name): item.kind for item in cleanup.remove if item.path.name[-1] != "0"} == {
+        ("0-small/release", "step_00000005"): "checkpoint"
+    }
+    assert listed(cleanup)["0-small/converted_00000020"] == "conversion"
+    assert len(remove(cleanup).paths) == 5
+    assert names_below(made.stage("0-small")) == {".", "final", "release", "release/final"}
 
 
-def test_leftovers_of_dead_processes_are_removed(tmp_path):
+def test_leftovers_of_dead_processes_are_removed(tmp_path, made):
     """Also what another machine was writing, if only the idle run wrote such files."""
-    stage = finished_run(tmp_path).stage("1-large")
-    names = {".step_00000010.removed", ".initial.incomplete", ".step_00000050.incomplete"}
-    for name in names - {".step_00000050.incomplete"}:
+    stage = made.stage("1-large")
+    for name in (".step_00000010.removed", ".initial.incomplete"):
         (stage / name).mkdir()
-    left(stage / "step_00000050", host="node-9")
+    elsewhere = left(stage / "step_00000050", host="node-9")
     users, dead = left(stage / "final+100", host="node-9"), left(stage / "final+200")
     (tmp_path / ".datasets/.gone-1.incomplete-77-abcd1234").mkdir(parents=True)
     cleanup = find_removable(tmp_path)
-    assert {place for place, kind in listed(cleanup).items() if kind == "leftover"} == {
-        *(f"1-large/{name}" for name in (*names, dead.name)),
-        ".datasets/.gone-1.incomplete-77-abcd1234",
-    }
+    leftovers = {place for place, kind in listed(cleanup).items() if kind == "leftover"}
+    names = (".step_00000010.removed", ".initial.incomplete", elsewhere.name, dead.name)
+    assert leftovers == {*(f"1-large/{name}" for name in names), ".datasets/.gone-1.incomplete-77-abcd1234"}
     assert why_kept(cleanup, users.name) == "a growctl is writing it"
     remove(cleanup)
     assert [path for path in tmp_path.rglob(".*") if path.suffix in (".removed", ".incomplete")] == [users]
@@ -145,9 +134,9 @@ def test_leftovers_of_dead_processes_are_removed(tmp_path):
         ("0-small/final/weights", "x" * WEIGHTS, {SMALL_20, SMALL_30}, "weights does not have the hash"),
         (f"{SMALL_20}/weights", None, {SMALL_20}, "it has changed since it was listed"),
     ],
+    ids=["result", "checkpoint"],
 )
-def test_what_has_changed_since_the_listing_is_left_alone(tmp_path, path, content, skipped, why):
-    made = finished_run(tmp_path)
+def test_what_has_changed_since_the_listing_is_left_alone(tmp_path, made, path, content, skipped, why):
     cleanup = find_removable(tmp_path)
     change(made.directory / "stages" / path, content)
     removed = remove(cleanup)
@@ -156,24 +145,21 @@ def test_what_has_changed_since_the_listing_is_left_alone(tmp_path, path, conten
     assert len(removed.paths) == 3 - len(skipped)
 
 
-def test_a_run_that_another_growctl_holds_is_left_alone(tmp_path, monkeypatch):
+def test_a_run_that_another_growctl_holds_is_left_alone(tmp_path, made, monkeypatch):
     """Also if that starts after the listing, or between the last look and the removal."""
-    made = finished_run(tmp_path)
     cleanup = find_removable(tmp_path)
     with made.hold():
         held = find_removable(tmp_path)
         assert listed(held) == {}
         assert "in use by another growctl" in why_kept(held, "tiny")
-        for looks in (True, False):
-            if not looks:
-                monkeypatch.setattr(clean, "why_in_use", lambda directory: None)
+        for look in (clean.why_in_use, lambda _: None):
+            monkeypatch.setattr(clean, "why_in_use", look)
             removed = remove(cleanup)
             assert (removed.paths, len(removed.skipped), removed.freed_bytes) == ([], 3, 0)
             assert "in use by another growctl" in removed.skipped[0].why
 
 
-def test_checkpoints_stay_while_a_running_growctl_may_reuse_them(tmp_path):
-    finished_run(tmp_path)
+def test_checkpoints_stay_while_a_running_growctl_may_reuse_them(tmp_path, made):
     with finished_run(tmp_path, "other").hold():
         cleanup = find_removable(tmp_path)
         assert listed(cleanup) == {}
@@ -181,8 +167,7 @@ def test_checkpoints_stay_while_a_running_growctl_may_reuse_them(tmp_path):
     assert SMALL_20 in listed(find_removable(tmp_path, ["tiny"]))
 
 
-def test_a_checkpoint_stays_that_another_run_starts_from(tmp_path):
-    made = finished_run(tmp_path)
+def test_a_checkpoint_stays_that_another_run_starts_from(tmp_path, made):
     model = plan_stages(own_schedule(made.directory / "schedule.yaml"))[0].model
     checkpoint = save(made, "0-small", "step_00000025", 25, model=model)
     base = describe_start(StartBlock(checkpoint=str(checkpoint)), tmp_path).model_dump(mode="json")
@@ -199,8 +184,8 @@ def test_a_checkpoint_stays_that_another_run_starts_from(tmp_path):
     assert "started may need it: " in why_kept(with_start({}), "step_00000025")
 
 
-def test_removing_from_one_run_leaves_a_run_that_shares_its_files_intact(tmp_path):
-    made, sharer = finished_run(tmp_path), finished_run(tmp_path, "sharer")
+def test_files_that_runs_share_stay_whole_and_are_freed_with_their_last_name(tmp_path, made):
+    sharer = finished_run(tmp_path, "sharer")
     names = ("step_00000020", "step_00000030", "final")
     shared = [linked_copy(made.stage("0-small") / name, sharer.stage("0-small") / f"own-{name}") for name in names]
     cleanup = find_removable(tmp_path, ["tiny"])
@@ -210,19 +195,15 @@ def test_removing_from_one_run_leaves_a_run_that_shares_its_files_intact(tmp_pat
     for checkpoint in shared:
         verify_checkpoint(checkpoint)
 
-
-def test_removing_all_names_of_a_file_frees_it_once(tmp_path):
-    made, sharer = finished_run(tmp_path), finished_run(tmp_path, "sharer")
+    finished_run(tmp_path, "third")
     shutil.rmtree(sharer.directory / "stages" / SMALL_20)
-    linked_copy(made.directory / "stages" / SMALL_20, sharer.directory / "stages" / SMALL_20)
+    linked_copy(tmp_path / "third/stages" / SMALL_20, sharer.directory / "stages" / SMALL_20)
     before = bytes_below(tmp_path)
     removed = remove(find_removable(tmp_path))
     assert (len(removed.paths), removed.freed_bytes) == (6, before - bytes_below(tmp_path))
 
 
-def test_what_a_kill_leaves_is_hidden_and_removed_the_next_time(tmp_path, monkeypatch):
-    made = finished_run(tmp_path)
-
+def test_what_a_kill_leaves_is_hidden_and_removed_the_next_time(tmp_path, made, monkeypatch):
     def killed(path: Path) -> None:
         (path / "weights").unlink()
         raise KeyboardInterrupt
@@ -237,9 +218,8 @@ def test_what_a_kill_leaves_is_hidden_and_removed_the_next_time(tmp_path, monkey
     assert not list(tmp_path.rglob("*.removed"))
 
 
-def test_datasets_that_no_run_uses_are_removed(tmp_path):
+def test_datasets_that_no_run_uses_are_removed(tmp_path, made):
     """A run names its dataset in its ledger, in its workers' spec or, before it has begun, in its schedule."""
-    made = finished_run(tmp_path)
     (tmp_path / "queued").mkdir()
     (tmp_path / "queued/schedule.yaml").write_text(f"name: queued\n{SCHEDULE}")
     data = own_schedule(tmp_path / "queued/schedule.yaml").data
@@ -255,8 +235,8 @@ def test_datasets_that_no_run_uses_are_removed(tmp_path):
     assert [item.path.name for item in cleanup.remove if item.kind == "dataset"] == ["unused"]
     assert "cannot be read" in why_kept(cleanup, "damaged")
     remove(cleanup)
-    left = [path.name for path in (tmp_path / ".datasets").iterdir() if path.is_dir()]
-    assert sorted(left) == [CACHE_NAME, "damaged", "data", "spec-only", "wanted"]
+    stay = sorted(path.name for path in (tmp_path / ".datasets").iterdir() if path.is_dir())
+    assert stay == [CACHE_NAME, "damaged", "data", "spec-only", "wanted"]
 
 
 def test_datasets_stay_if_another_runs_directory_or_a_damaged_run_may_use_them(tmp_path):

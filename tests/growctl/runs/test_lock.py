@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -21,41 +20,41 @@ from stages.process.holder import Holder, read_holder
 from tests.workers import REPOSITORY
 
 HOLDS = """
-import errno, fcntl, sys, time
+import sys, time
 from pathlib import Path
 from growctl.runs.lock import hold
-if sys.argv[2:]:
-    def no_locks(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-    fcntl.flock = no_locks
+from tests.growctl.runs.test_lock import without_locks
+if sys.argv[2] == "False":
+    without_locks()
 with hold(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
-NOT_HELD = Holder()
 
 
-def no_locks(*_: Any) -> None:
-    raise OSError(errno.ENOLCK, "No locks available")
+def without_locks(code: int = errno.ENOLCK) -> None:
+    """Makes every file system one that cannot lock."""
+
+    def flock(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    fcntl.flock = flock
 
 
-def holder_process(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Starts a process that holds `directory` until it is killed."""
-    command = [sys.executable, "-c", HOLDS, str(directory), *arguments]
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "held\n"
-    return process
+@pytest.fixture(autouse=True)
+def restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", fcntl.flock)
 
 
 @pytest.mark.parametrize("locks", [True, False])
-def test_a_second_growctl_reports_the_holder_and_takes_over_the_lock_of_a_dead_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: bool
-) -> None:
-    process = holder_process(tmp_path, *([] if locks else ["without"]))
+def test_a_second_growctl_reports_the_holder_and_takes_over_the_lock_of_a_dead_one(tmp_path: Path, locks: bool) -> None:
+    command = [sys.executable, "-c", HOLDS, str(tmp_path), str(locks)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     if not locks:
-        monkeypatch.setattr(fcntl, "flock", no_locks)
+        without_locks()
     try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
         when = r"\d{4}-\d\d-\d\d \d\d:\d\d"
         who = rf"in use by another growctl \(process {process.pid} on {socket.gethostname()} since {when}\)"
         with pytest.raises(RunError, match=who), hold(tmp_path):
@@ -64,7 +63,7 @@ def test_a_second_growctl_reports_the_holder_and_takes_over_the_lock_of_a_dead_o
         assert holder is not None
         assert holder.process == process.pid
     finally:
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
     assert find_holder(tmp_path) is None
     with hold(tmp_path):
@@ -79,35 +78,30 @@ def test_a_clean_exit_empties_the_lock_file(tmp_path: Path) -> None:
     with suppress(ZeroDivisionError), hold(tmp_path):
         assert read_holder(tmp_path / LOCK).process == os.getpid()
         _ = 1 / 0
-    assert read_holder(tmp_path / LOCK) == NOT_HELD
+    assert read_holder(tmp_path / LOCK) == Holder()
 
 
-def test_without_locks_only_a_dead_process_on_this_machine_gives_its_run_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fcntl, "flock", no_locks)
+def test_without_locks_only_a_dead_process_on_this_machine_gives_its_run_up(tmp_path: Path) -> None:
+    without_locks()
     me, path = Holder.me(), tmp_path / LOCK
     assert me.process_start is not None
     path.write_text(me.model_copy(update={"process_start": me.process_start - 1}).model_dump_json())
     with hold(tmp_path):
         """The process id was once another process's."""
-    other = me.model_copy(update={"host": "node-9", "process": 1, "process_start": 1})
-    path.write_text(other.model_dump_json())
+    other = me.model_copy(update={"host": "node-9", "process": 1, "process_start": 1}).model_dump_json()
+    path.write_text(other)
     named = rf"on node-9 .*according to {re.escape(str(path))}. This file system has no locks; .* remove that file"
     with pytest.raises(RunError, match=named), hold(tmp_path):
         pass
-    assert path.read_text() == other.model_dump_json()
+    assert path.read_text() == other
     path.unlink()
     with hold(tmp_path):
         """As the message suggested."""
-    assert read_holder(path) == NOT_HELD
+    assert read_holder(path) == Holder()
 
 
-def test_other_lock_errors_do_not_count_as_a_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(fcntl, "flock", broken)
+def test_other_lock_errors_do_not_count_as_a_holder(tmp_path: Path) -> None:
+    without_locks(errno.EIO)
     with pytest.raises(OSError, match="Input/output error") as caught, hold(tmp_path):
         pass
     assert caught.value.filename == str(tmp_path / LOCK)
@@ -116,7 +110,7 @@ def test_other_lock_errors_do_not_count_as_a_holder(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("text", ["", "nonsense", "[" * 10_000, '{"process": "1", "host": 3}', "[]", "true", "\x00"])
 def test_an_unreadable_lock_file_names_an_unknown_process(tmp_path: Path, text: str) -> None:
     (tmp_path / LOCK).write_text(text)
-    assert read_holder(tmp_path / LOCK) == NOT_HELD
+    assert read_holder(tmp_path / LOCK) == Holder()
     with (tmp_path / LOCK).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(RunError, match="an unknown process"), hold(tmp_path):

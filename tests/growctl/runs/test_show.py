@@ -6,62 +6,50 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from typer.testing import CliRunner
 
-from growctl.cli.app import app
 from growctl.runs.show import read_facts
 from model.config import TransformerConfig, num_parameters
 from model.flops import Flops
 from model.policy import GrowthPolicy
-from stages.checkpoint.lineage import History, Lineage, TrainingCost, TrainingRecord, extended
-from stages.checkpoint.manifest import read_manifest, sealed_manifest
+from stages.checkpoint.lineage import TrainingCost, TrainingRecord, extended
+from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.grow.expand import expand, shrink
+from tests.growctl.bases import change_manifest
+from tests.growctl.runs import run_here
 from tests.stages.checkpoints import small_config, write_checkpoint
 
 COST = TrainingCost(steps=11, tokens=2816, flops=Flops(3e9, 2e9, 1e9), device_seconds=75.5)
-
-
-def trained_history(cost: TrainingCost = COST) -> History:
-    """The history of a model that was drawn and trained in a stage of a run."""
-    size = num_parameters(small_config())
-    drawn = extended((), "init", {"seed": 7}, num_parameters=size)
-    return extended(drawn, "train", {"steps": 11}, num_parameters=size, cost=cost, made_in="quick/small")
+SIZE = num_parameters(small_config())
+DRAWN = extended((), "init", {"seed": 7}, num_parameters=SIZE)
+TRAINED = extended(DRAWN, "train", {"steps": 11}, num_parameters=SIZE, cost=COST, made_in="quick/small")
 
 
 def rewrite_lineage(directory: Path, **changes: object) -> None:
     """Gives the checkpoint's lineage other values."""
-    manifest = read_manifest(directory)
-    lineage = manifest.lineage.model_copy(update=changes)
-    sealed = sealed_manifest(manifest.model_copy(update={"lineage": lineage}))
-    (directory / "manifest.json").write_text(sealed.model_dump_json())
+    change_manifest(directory, lineage=read_manifest(directory).lineage.model_copy(update=changes))
 
 
 @pytest.fixture
-def final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The `final/` of the only stage of the run `quick`, seen from the directory that holds `runs`."""
+def final(tmp_path: Path) -> Path:
+    """The `final/` of the only stage of the run `quick`, with a history."""
     directory = tmp_path / "runs/quick/stages/0-small/final"
     write_checkpoint(directory)
-    rewrite_lineage(directory, history=trained_history(), training=TrainingRecord(validation_loss=2.0))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("GROWCTL_RUNS_DIR", raising=False)
-    return Path("runs/quick/stages/0-small/final")
+    rewrite_lineage(directory, history=TRAINED, training=TrainingRecord(validation_loss=2.0))
+    return directory
 
 
-def show(*arguments: object) -> str:
-    result = CliRunner().invoke(app, ["show", *map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
+def show(checkpoint: Path | str, *more: str) -> str:
+    return run_here("show", checkpoint, *more, columns=80)[0]
 
 
-def words(text: str) -> str:
-    return " ".join(text.split())
+def words(checkpoint: Path) -> str:
+    return " ".join(show(checkpoint).split())
 
 
-def test_the_lineage_has_every_operation_with_its_size_cost_and_place(final):
-    expand(final, Path("grown"), attention_tokens=3)
-    shrink(Path("grown"), Path("back"))
-    told = words(show("back"))
+def test_the_lineage_has_every_operation_with_its_size_cost_and_place(final, tmp_path):
+    expand(final, tmp_path / "grown", attention_tokens=3)
+    shrink(tmp_path / "grown", tmp_path / "back")
+    told = words(tmp_path / "back")
     for line in [
         "init 2.45k parameters, 0 FLOPs so far",
         "train 2.45k parameters, 6.00e09 FLOPs so far, in quick/small",
@@ -71,55 +59,48 @@ def test_the_lineage_has_every_operation_with_its_size_cost_and_place(final):
         assert line in told
 
 
-def test_the_cost_and_the_loss_are_shown(final):
-    told = words(show("quick"))
+def test_a_run_is_shown_by_its_name_with_its_cost_and_loss_and_its_whole_history_in_json(final):
+    told = " ".join(run_here("show", "quick", cwd=final.parents[4])[0].split())
     assert "cost 6.00e09 FLOPs, 2.82k tokens in 11 steps, 1m 16s of device time" in told
     assert "validation 2 nats per token" in told
+    document = json.loads(run_here("show", "quick", "--json", cwd=final.parents[4])[0])
+    assert document["path"] == "runs/quick/stages/0-small/final"
+    history = [(entry["operation"], entry["made_in"], entry["hash"]) for entry in document["lineage"]["history"]]
+    assert history == [("init", None, DRAWN[0].hash), ("train", "quick/small", TRAINED[1].hash)]
+    assert document["cost"]["flops"] == {"parameters": 3e9, "attention": 2e9, "head": 1e9}
+    assert (document["validation_loss"], document["generations"][0]["key_ramp"]) == (2.0, 1.0)
 
 
 def test_a_cost_that_is_incomplete_or_unknown_says_so(final):
-    rewrite_lineage(final, history=trained_history(COST.model_copy(update={"complete": False})))
-    assert "incomplete: the cost of an imported ancestor is not known and not included" in words(show(final))
+    rewrite_lineage(
+        final, history=extended((), "train", {}, num_parameters=SIZE, cost=COST.model_copy(update={"complete": False}))
+    )
+    assert "incomplete: the cost of an imported ancestor is not known and not included" in words(final)
     rewrite_lineage(final, history=(), parent="f" * 64)
-    told = words(show(final))
-    assert "cost unknown: the checkpoint has no history" in told
-    assert "train what came before is not recorded" in told
+    assert "cost unknown: the checkpoint has no history" in words(final)
+    assert "train what came before is not recorded" in words(final)
     assert json.loads(show(final, "--json"))["cost"] is None
 
 
-def test_sizes_are_shown_by_generation_and_sum_to_the_model(final):
-    expand(final, Path("grown"), attention_tokens=[3, 0], ffn_tokens=[0, 4])
-    facts = read_facts(Path("grown"))
-    assert [(known.number, known.tokens["query"], known.tokens["ffn"]) for known in facts.generations] == [
-        (0, 5, 10),
-        (1, [3, 0], [0, 4]),
-    ]
-    by_part = [known.num_parameters for known in facts.generations] + [facts.other_parameters]
-    assert sum(by_part) == facts.num_parameters
-    assert "1 0 to 3 0 to 4 512 0" in words(show("grown")), "the last is the ramp"
+def test_sizes_are_shown_by_generation_and_sum_to_the_model(final, tmp_path):
+    expand(final, tmp_path / "grown", attention_tokens=[3, 0], ffn_tokens=[0, 4])
+    facts = read_facts(tmp_path / "grown")
+    base, grown = facts.generations
+    assert (base.number, base.tokens["query"], base.tokens["ffn"]) == (0, 5, 10)
+    assert (grown.number, grown.tokens["query"], grown.tokens["ffn"]) == (1, [3, 0], [0, 4])
+    by_part = base.num_parameters + grown.num_parameters + facts.other_parameters
+    assert by_part == facts.num_parameters
+    assert "1 0 to 3 0 to 4 512 0" in words(tmp_path / "grown"), "the last is the ramp"
 
 
-def test_layers_are_counted_with_the_generation_that_added_them(final):
-    expand(final, Path("deeper"), new_layers=2, layer_tokens=(3, 6), policy=GrowthPolicy(depth="interleave"))
-    base, grown = read_facts(Path("deeper")).generations
+def test_layers_are_counted_with_the_generation_that_added_them(final, tmp_path):
+    expand(final, tmp_path / "deep", new_layers=2, layer_tokens=(3, 6), policy=GrowthPolicy(depth="interleave"))
+    base, grown = read_facts(tmp_path / "deep").generations
     layers = small_config().num_layers
     assert sorted(base.new_layers + grown.new_layers) == list(range(layers + 2))
     assert (base.new_layers[0], len(grown.new_layers)) == (0, 2)
-    told = words(show("deeper"))
-    assert f"0 {layers} 5 10 " in told
-    assert "1 2 0 to 3 0 to 6 " in told
-    assert json.loads(show("deeper", "--json"))["generations"][1]["new_layers"] == grown.new_layers
-
-
-def test_the_document_has_the_whole_history_and_nothing_else_is_printed(final):
-    document = json.loads(show("quick", "--json"))
-    assert document["path"] == str(final)
-    assert [entry["operation"] for entry in document["lineage"]["history"]] == ["init", "train"]
-    assert document["lineage"]["history"][-1]["made_in"] == "quick/small"
-    assert document["lineage"]["history"][-1]["hash"] == trained_history()[-1].hash
-    assert document["cost"]["flops"] == {"parameters": 3e9, "attention": 2e9, "head": 1e9}
-    assert document["validation_loss"] == 2.0
-    assert document["generations"][0]["key_ramp"] == 1.0
+    assert f"0 {layers} 5 10 " in words(tmp_path / "deep")
+    assert "1 2 0 to 3 0 to 6 " in words(tmp_path / "deep")
 
 
 def test_everything_but_paths_fits_80_columns(final):
@@ -128,42 +109,38 @@ def test_everything_but_paths_fits_80_columns(final):
         assert len(line.rstrip()) <= 80 or "x" * 90 in line, line
 
 
-def test_a_transformer_has_no_generations(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_transformer_has_no_generations(tmp_path):
     config = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
-    write_checkpoint(Path("final"), config)
-    assert "generation" not in show("final")
-    document = json.loads(show("final", "--json"))
-    assert document["generations"] == []
-    assert document["other_parameters"] == document["num_parameters"] == num_parameters(config)
-    assert read_manifest(Path("final")).lineage == Lineage(operation="train")
+    write_checkpoint(tmp_path / "final", config)
+    assert "generation" not in show(tmp_path / "final")
+    facts = read_facts(tmp_path / "final")
+    assert (facts.generations, facts.other_parameters) == ((), num_parameters(config))
 
 
 def test_a_damaged_history_is_rejected(final):
-    text = (final / "manifest.json").read_text().replace('"seed":7', '"seed":8')
+    text = (final / "manifest.json").read_text().replace('"seed": 7', '"seed": 8')
     (final / "manifest.json").write_text(text)
-    with pytest.raises(ValueError, match="its seal does not match its content"):
-        show(final)
+    with pytest.raises(CheckpointError, match="its seal does not match its content"):
+        read_facts(final)
 
 
-@pytest.mark.parametrize(
-    "claim",
-    [
-        {"tokens": 10**400},
-        {"steps": -1},
-        {"device_seconds": float("inf")},
-    ],
-)
+@pytest.mark.parametrize("claim", [{"tokens": 10**400}, {"steps": -1}, {"device_seconds": math.inf}], ids=str)
 def test_a_cost_that_no_training_can_have_is_rejected(claim):
     with pytest.raises(ValidationError):
         TrainingCost.model_validate(claim)
 
 
-def test_a_loss_that_cannot_be_shown_is_left_out_and_the_last_one_before_stands_in(final):
-    for loss, told in [(math.nan, None), (math.inf, None), (1e4, "10000 nats")]:
-        rewrite_lineage(final, training=TrainingRecord(validation_loss=loss))
-        assert ("validation" in show(final)) == (told is not None)
-        assert (told or "") in words(show(final))
-        assert read_facts(final).validation_loss == (1e4 if told else None)
-    rewrite_lineage(final, training=TrainingRecord(losses=[(5, 2.5), (10, 2.25)]))
-    assert read_facts(final).validation_loss == 2.25
+@pytest.mark.parametrize(
+    ("record", "loss"),
+    [
+        ({"validation_loss": math.nan}, None),
+        ({"validation_loss": math.inf}, None),
+        ({"validation_loss": 1e4}, 1e4),
+        ({"losses": [(5, 2.5), (10, 2.25)]}, 2.25),
+    ],
+    ids=str,
+)
+def test_a_loss_that_is_not_finite_is_left_out_and_the_last_one_before_stands_in(final, record, loss):
+    rewrite_lineage(final, training=TrainingRecord(**record))
+    assert read_facts(final).validation_loss == loss
+    assert ("validation" in show(final)) == (loss is not None)
