@@ -1,4 +1,4 @@
-"""Counts, durations and sizes as people write them, and the batch size in tokens."""
+"""Counts, durations and sizes as people write them, and what hardware and machines follow from the launch block."""
 
 import contextlib
 import math
@@ -18,22 +18,16 @@ from tests.growctl.schedules import changed, parse
     ("parser", "written", "number"),
     [
         (parse_count, "300M", 3 * 10**8),
-        (parse_count, "2.5K", 2500),
-        (parse_count, "0.3T", 3 * 10**11),
         (parse_count, "1.234567891B", 1234567891),
         (parse_count, " 60 B ", 60 * 10**9),
         (parse_count, "4096", 4096),
         (parse_count, 4096, 4096),
         (parse_count, 1e9, 10**9),
-        (parse_duration, "90min", 5400),
-        (parse_duration, "1d 12h", 129_600),
-        (parse_duration, "1d12h30m15s", 131_415),
         (parse_duration, "1.5h", 5400),
         (parse_duration, " 2 H ", 7200),
         (parse_duration, 3600, 3600),
         (parse_duration, 86400.0, 86400),
         (parse_size, "80 gb", 80 * 10**9),
-        (parse_size, "80G", 80 * 10**9),
         (parse_size, "512mi", 2**29),
         (parse_size, "1.5KiB", 1536),
         (parse_size, "1024", 1024),
@@ -46,28 +40,24 @@ def test_quantities_parse_as_people_write_them(parser: Callable[[Any], int], wri
 
 
 def test_the_keys_of_a_schedule_take_quantities_as_people_write_them() -> None:
-    assert parse(changed({"stages.0.train_tokens": " 2.5K "})).stages[0].train_tokens == 2500
-    launch = LaunchBlock.model_validate({"slurm": {"time_limit": "1d 12h"}, "hardware": {"memory": "80 gb"}})
-    assert (launch.slurm.time_limit, launch.hardware.memory_bytes) == (129_600, 80 * 10**9)
+    launch = {"slurm": {"time_limit": "1d 12h"}, "hardware": {"memory": "80 gb"}}
+    schedule = parse(changed({"stages.0.train_tokens": " 2.5K ", "launch": launch}))
+    assert schedule.stages[0].train_tokens == 2500
+    assert (schedule.launch.slurm.time_limit, schedule.launch.hardware.memory_bytes) == (129_600, 80 * 10**9)
 
 
 @pytest.mark.parametrize(
-    ("parser", "wrong", "message"),
+    ("parser", "wrong", "allowed"),
     [
-        (
-            parse_count,
-            ["", "B", "15G", "1,000", "-5k", "1e3", "1.5", "1.2345k", "1.k", 1.5, math.nan],
-            "a whole number",
-        ),
-        (parse_duration, ["", "24", "12:30:00", "h", "1w", "5ms", "1h and a bit", "-5m", "0.5s", 1.5], "a duration"),
-        (parse_size, ["", "GiB", "80 gigs", "1EiB", "-1GB", "0.3B", 0.5], "a size"),
+        (parse_count, "|B|15G|1,000|-5k|1e3|1.5|1.2345k|1.k", "a whole number"),
+        (parse_duration, "|24|12:30:00|h|1w|5ms|1h and a bit|-5m|0.5s", "a duration"),
+        (parse_size, "|GiB|80 gigs|1EiB|-1GB|0.3B", "a size"),
     ],
 )
-def test_other_values_and_parts_of_a_whole_are_rejected(
-    parser: Callable[[Any], int], wrong: list[Any], message: str
-) -> None:
-    for written in [*wrong, True, None, math.inf, math.nan, [], {}]:
-        with pytest.raises(ValueError, match=f"must be {message}"):
+def test_other_values_and_parts_of_a_whole_are_rejected(parser: Callable[[Any], int], wrong: str, allowed: str) -> None:
+    values: list[Any] = [*wrong.split("|"), 1.5, True, None, math.inf, math.nan, [], {}]
+    for written in values:
+        with pytest.raises(ValueError, match=f"must be {allowed}"):
             parser(written)
 
 
@@ -95,23 +85,29 @@ def test_binary_prefixes_are_powers_of_1024_and_others_of_1000(number: int, lett
     assert parse_size(f"{number}{letter}B") == parse_size(f"{number}{letter}") == number * 1000**power
 
 
-@given(st.text(max_size=8) | st.from_regex(r"[0-9.]{1,4} ?[a-zA-Z]{0,3}", fullmatch=True), st.integers(0, 2))
-def test_any_text_parses_or_raises_value_error(text: str, which: int) -> None:
-    parser: Callable[[Any], int] = (parse_count, parse_duration, parse_size)[which]
+@given(
+    st.text(max_size=8) | st.from_regex(r"[0-9.]{1,4} ?[a-zA-Z]{0,3}", fullmatch=True),
+    st.sampled_from([parse_count, parse_duration, parse_size]),
+)
+def test_any_text_parses_or_raises_value_error(text: str, parser: Callable[[Any], int]) -> None:
     with contextlib.suppress(ValueError):
         assert parser(text) >= 0
 
 
-def test_peak_flops_come_from_the_schedule_or_the_device_or_are_unknown() -> None:
-    given, named, neither = (
-        LaunchBlock.model_validate({"hardware": hardware}).hardware
-        for hardware in ({"flops": "500T", "device": "h100"}, {"device": "h100"}, {})
-    )
-    assert [given.peak_flops("bf16"), given.peak_flops("fp32")] == [500e12, 500e12]
-    assert [named.peak_flops("bf16"), named.peak_flops("fp32")] == [989e12, 67e12]
-    assert [neither.peak_flops("bf16"), neither.peak_flops("fp32")] == [None, None]
-    both = LaunchBlock.model_validate({"hardware": {"device": "h100", "memory": "94GB"}})
-    assert both.hardware.memory_bytes == 94 * 10**9
+@pytest.mark.parametrize(
+    ("hardware", "flops", "memory"),
+    [
+        ({"flops": "500T", "device": "h100"}, (500e12, 500e12), 80 * 10**9),
+        ({"device": "h100", "memory": "94GB"}, (989e12, 67e12), 94 * 10**9),
+        ({}, (None, None), None),
+    ],
+)
+def test_hardware_is_as_the_schedule_says_or_as_its_device_or_unknown(
+    hardware: dict[str, Any], flops: tuple[Any, Any], memory: int | None
+) -> None:
+    found = LaunchBlock.model_validate({"hardware": hardware}).hardware
+    assert (found.peak_flops("bf16"), found.peak_flops("fp32")) == flops
+    assert found.memory_bytes == memory
 
 
 @pytest.mark.parametrize(("nodes", "by_stage"), [(3, [3, 3, 3]), ([1, 2], [1, 2, 2])])
