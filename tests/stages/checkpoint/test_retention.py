@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.checkpoint import directory as retention
@@ -12,43 +12,22 @@ from stages.checkpoint.manifest import CheckpointError, verify_checkpoint
 from stages.stage_dir import StagePaths, staging_directory
 from tests.stages.checkpoints import write_checkpoint
 
-steps_st = st.lists(st.integers(1, 500), unique=True, max_size=40)
+STEPS = st.lists(st.integers(1, 200), unique=True, max_size=30).map(sorted)
 
 
-def test_the_trunk_is_kept_besides_the_newest_and_does_not_take_their_place() -> None:
+@settings(max_examples=60)
+@given(STEPS, st.integers(1, 6), st.none() | st.integers(1, 20), st.integers(1, 40), st.sets(st.integers(1, 200)))
+def test_at_every_save_the_newest_the_mth_the_trunk_and_the_one_for_a_rollback_are_kept(steps, keep, every, due, trunk):
+    """However many checkpoints were saved on request. What is in the trunk does not take the place of the newest."""
     there: list[int] = []
-    for step in (10, 20, 23, 30, 40):
-        there = [kept for kept in (*there, step) if kept not in outdated((*there, step), 2, due=10, also=(23,))]
-    assert there == [23, 30, 40]
-
-
-@given(steps_st, st.integers(1, 10), st.none() | st.integers(1, 60))
-def test_the_newest_and_every_mth_checkpoint_are_kept_and_all_others_removed(steps, keep, every):
-    gone = outdated(steps, keep, every)
-    newest = set(sorted(steps)[-keep:])
-    assert set(gone) == {step for step in steps if step not in newest and (every is None or step % every)}
-    assert gone == sorted(gone)
-    assert not steps or max(steps) not in gone
-
-
-@given(st.lists(st.integers(1, 500), min_size=1, unique=True), st.integers(1, 10), st.integers(1, 60))
-def test_the_checkpoint_for_a_rollback_is_kept_despite_later_saves_on_request(steps, keep, due):
-    there: list[int] = []
-    for step in sorted(steps):
-        there.append(step)
-        there = [kept for kept in there if kept not in outdated(there, keep, due=due)]
-        assert max((saved for saved in steps if saved <= step and saved % due == 0), default=step) in there
-    assert len(there) <= keep + 1
-
-
-@given(st.integers(1, 60), st.integers(1, 5), st.none() | st.integers(1, 5))
-def test_pruning_at_every_save_keeps_the_same_as_pruning_once_at_the_end(num_saves, keep, every):
-    there: list[int] = []
-    for step in range(1, num_saves + 1):
-        there.append(step)
-        there = [kept for kept in there if kept not in outdated(there, keep, every)]
-    saved = range(1, num_saves + 1)
-    assert there == [step for step in saved if step not in outdated(saved, keep, every)]
+    for number, step in enumerate(steps, start=1):
+        saved = steps[:number]
+        there = [kept for kept in (*there, step) if kept not in outdated((*there, step), keep, every, due, trunk)]
+        others = [step for step in saved if step not in trunk]
+        back = [step for step in others if step % due == 0][-1:]
+        at_intervals = [step for step in others if every and step % every == 0]
+        assert there == sorted({*others[-keep:], *back, *at_intervals, *trunk.intersection(saved)})
+    assert outdated(steps[::-1], keep, every, due, trunk) == [step for step in steps if step not in there]
 
 
 def save(stage, *steps):
@@ -88,9 +67,7 @@ def test_a_death_during_removal_leaves_no_incomplete_checkpoint(tmp_path, monkey
         with pytest.raises(KeyboardInterrupt):
             prune(tmp_path, 1)
     assert list(StagePaths(tmp_path).checkpoints()) == [30]
-    newest = newest_checkpoint(tmp_path, pytest.fail)
-    assert newest
-    verify_checkpoint(newest)
+    verify_checkpoint(newest_checkpoint(tmp_path, pytest.fail))
     prune(tmp_path, 1)
     assert os.listdir(tmp_path) == ["step_00000030"]
 
@@ -100,11 +77,10 @@ def test_clearing_a_complete_stage_removes_leftovers_but_keeps_non_empty_stack_f
         (tmp_path / name).mkdir(parents=True)
     stalled, quiet = (tmp_path / "stacks" / f"attempt-{number}-rank-0.txt" for number in (1, 2))
     stalled.parent.mkdir()
-    stalled.write_text("Timeout (0:30:00)!\n")
     quiet.touch()
-    clear_stage(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["stacks"]
-    assert list(stalled.parent.iterdir()) == [stalled]
-    stalled.write_text("")
-    clear_stage(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    for text, folders in (("Timeout (0:30:00)!\n", ["stacks"]), ("", [])):
+        stalled.write_text(text)
+        clear_stage(tmp_path)
+        assert os.listdir(tmp_path) == folders
+        assert stalled.exists() is bool(folders)
+    assert not quiet.exists()
