@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.flops import Flops
@@ -30,6 +30,7 @@ def chain(operations: list[tuple[Any, dict[str, Any]]]) -> Lineage:
     return Lineage(operation="train", history=history)
 
 
+@settings(max_examples=30)
 @given(OPERATIONS, OPERATIONS)
 def test_two_histories_have_the_same_hash_exactly_if_every_operation_is_the_same(first, second):
     assert (chain(first).history[-1].hash == chain(second).history[-1].hash) == (first == second)
@@ -54,11 +55,9 @@ def test_expanding_and_shrinking_pass_history_and_cost_on(tmp_path: Path):
 
 
 def test_a_checkpoint_without_history_is_known_by_its_tensors_at_unknown_cost(tmp_path: Path):
-    one, other = (
-        write_checkpoint(tmp_path / "one"),
-        write_checkpoint(tmp_path / "other", small_config(attention_tokens=6)),
-    )
-    [known], [again], [different] = history_of(one), history_of(read_manifest(tmp_path / "one")), history_of(other)
+    one = write_checkpoint(tmp_path / "one")
+    other = write_checkpoint(tmp_path / "other", small_config(attention_tokens=6))
+    [known], [again], [different] = map(history_of, (one, read_manifest(tmp_path / "one"), other))
     assert known == again
     assert known.hash != different.hash
     assert not known.cost.complete

@@ -1,19 +1,20 @@
 """Engine checkpoints load only from their own runs directory, and no pickle that would run code is loaded."""
 
+import io
 import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from stages.checkpoint.directory import finish_directory, whole_directory
-from stages.checkpoint.files import list_files
-from stages.checkpoint.lineage import Lineage
-from stages.checkpoint.manifest import CheckpointError, Manifest
+from stages.checkpoint.files import write_file
+from stages.checkpoint.manifest import CheckpointError, sealed_manifest
 from stages.checkpoint.pickles import check_origin, check_pickles
 from stages.engine import engine_state
 from stages.engine.engine_state import load_engine
-from tests.stages.checkpoints import small_config
+from tests.stages.checkpoints import write_checkpoint
+
+PICKLE = "engine/mp_rank_00_model_states.pt"
 
 
 class Payload:
@@ -26,26 +27,14 @@ class Payload:
         return os.mkdir, (str(self.path),)
 
 
-def write_engine(directory: Path, content: object) -> Manifest:
-    """A minimal engine checkpoint of one rank."""
-    with whole_directory(directory) as staging:
-        (staging / "engine").mkdir()
-        torch.save(content, staging / "engine/mp_rank_00_model_states.pt")
-        manifest = Manifest(
-            kind="engine",
-            model=small_config(),
-            step=3,
-            group_steps={},
-            samples_seen=12,
-            seed=0,
-            dataset_fingerprint=None,
-            tokenizer_sha256=None,
-            world_size=1,
-            zero_stage=1,
-            files=list_files(staging),
-            lineage=Lineage(operation="train"),
-        )
-        return finish_directory(directory, manifest)
+def write_engine(directory: Path, content: object) -> None:
+    """An engine checkpoint of one rank, which holds a pickle of `content`."""
+    pickled = io.BytesIO()
+    torch.save(content, pickled)
+    manifest = write_checkpoint(directory, kind="engine", world_size=1, zero_stage=1)
+    files = manifest.files | {PICKLE: write_file(directory / PICKLE, pickled.getvalue())}
+    sealed = sealed_manifest(manifest.model_copy(update={"files": files}))
+    (directory / "manifest.json").write_text(sealed.model_dump_json())
 
 
 def test_an_engine_checkpoint_loads_only_from_the_runs_directory_that_it_lies_in(tmp_path, monkeypatch):
@@ -78,7 +67,7 @@ def test_a_pickle_that_would_run_code_is_rejected_before_deepspeed_loads_it(tmp_
     with pytest.raises(CheckpointError, match=r"cannot be loaded: engine/mp_rank_00_model_states\.pt"):
         load_engine(Engine(), tmp_path / "engine")
     assert not ran.exists()
-    torch.load(tmp_path / "engine/engine/mp_rank_00_model_states.pt", weights_only=False)
+    torch.load(tmp_path / "engine" / PICKLE, weights_only=False)
     assert ran.exists(), "the payload would have worked"
     write_engine(tmp_path / "stranger", {})
     torch.save({}, tmp_path / "stranger/engine/zero_pp_rank_0_mp_rank_00_optim_states.pt")

@@ -1,7 +1,5 @@
 """A finished checkpoint is self-contained: one folder loads with its tokenizer and what it needs for text."""
 
-import shutil
-
 import pytest
 import torch
 from tokenizers import Tokenizer, models
@@ -13,16 +11,13 @@ from tests.pretrained import END_OF_TEXT, byte_tokenizer, text_config, write_pre
 from tests.stages.checkpoints import write_checkpoint
 
 
-def test_a_folder_copied_elsewhere_has_all_that_text_needs(tmp_path):
+def test_a_folder_moved_elsewhere_has_all_that_text_needs(tmp_path):
     write_pretrained(tmp_path / "final", text_config(vocab_size=264))
-    shutil.copytree(tmp_path / "final", tmp_path / "elsewhere" / "copy")
-    shutil.rmtree(tmp_path / "final")
-    loaded = load_pretrained(tmp_path / "elsewhere" / "copy")
+    loaded = load_pretrained((tmp_path / "final").rename(tmp_path / "elsewhere"))
     ids = loaded.tokenizer.encode("the thing in there").ids
     assert loaded.tokenizer.decode(ids) == "the thing in there"
     assert loaded.model(torch.tensor([ids])).shape == (1, len(ids), 264)
-    assert loaded.num_token_ids == 261
-    assert loaded.text.context_length == 32
+    assert (loaded.num_token_ids, loaded.text.context_length) == (261, 32)
     assert loaded.text.end_of_text_id == loaded.tokenizer.token_to_id(END_OF_TEXT)
 
 
@@ -44,21 +39,17 @@ def test_a_checkpoint_without_a_tokenizer_takes_one_from_a_file(tmp_path):
     assert (loaded.num_token_ids, loaded.text.end_of_text_id) == (261, 0)
 
 
-def test_a_tokenizer_that_does_not_fit_is_rejected(checkpoint, tmp_path):
+def test_a_tokenizer_that_is_damaged_or_does_not_fit_is_rejected(checkpoint, pretrained, tmp_path):
     byte_tokenizer().save(str(tmp_path / "given.json"))
     (tmp_path / "junk.json").write_text("[]")
     Tokenizer(models.BPE()).save(str(tmp_path / "empty.json"))
-    for name, message in (
-        ("given", r"has 261 token ids, but the model of .*final has only 31"),
-        ("junk", r"junk.json is not a tokenizer.json"),
-        ("empty", r"empty.json has no tokens"),
-        ("nowhere", r"nowhere.json cannot be read: No such file"),
+    (pretrained / "tokenizer.json").write_text("{}")
+    for directory, name, message in (
+        (checkpoint, "given.json", r"has 261 token ids, but the model of .*final has only 31"),
+        (checkpoint, "junk.json", r"junk.json is not a tokenizer.json"),
+        (checkpoint, "empty.json", r"empty.json has no tokens"),
+        (checkpoint, "nowhere.json", r"nowhere.json cannot be read: No such file"),
+        (pretrained, None, r"tokenizer.json does not have the hash in the manifest"),
     ):
         with pytest.raises(CheckpointError, match=message):
-            load_pretrained(checkpoint, tokenizer=tmp_path / f"{name}.json")
-
-
-def test_a_damaged_tokenizer_is_noticed(pretrained):
-    (pretrained / "tokenizer.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"tokenizer.json does not have the hash in the manifest"):
-        load_pretrained(pretrained)
+            load_pretrained(directory, tokenizer=tmp_path / name if name else None)

@@ -67,7 +67,9 @@ def test_a_death_during_removal_leaves_no_incomplete_checkpoint(tmp_path, monkey
         with pytest.raises(KeyboardInterrupt):
             prune(tmp_path, 1)
     assert list(StagePaths(tmp_path).checkpoints()) == [30]
-    verify_checkpoint(newest_checkpoint(tmp_path, pytest.fail))
+    newest = newest_checkpoint(tmp_path, pytest.fail)
+    assert newest
+    verify_checkpoint(newest)
     prune(tmp_path, 1)
     assert os.listdir(tmp_path) == ["step_00000030"]
 

@@ -3,6 +3,7 @@
 import errno
 import shutil
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,29 +18,21 @@ from tests.pretrained import text_config
 from tests.stages.checkpoints import small_config
 
 
-def test_a_grown_model_is_saved_whole_and_is_a_checkpoint_like_any(tmp_path, pretrained):
+def test_a_grown_model_even_if_wrapped_is_saved_whole_and_is_a_checkpoint_like_any(tmp_path, pretrained):
     old = load_pretrained(pretrained)
     grown = grow_model(old.model, attention_tokens=3)
-    manifest = save_model(grown, tmp_path / "new", text_of=pretrained)
+    wrapped: Any = torch.nn.DataParallel(grown)
+    wrapped.config = grown.config  # torch.compile passes attributes through
+    manifest = save_model(wrapped, tmp_path / "new", text_of=pretrained)
     verify_checkpoint(tmp_path / "new")
     new = load_pretrained(str(tmp_path / "new"))
     assert new.model.config == grown.config
     assert all(torch.equal(one, grown.get_parameter(name)) for name, one in new.model.named_parameters())
     assert new.text == old.text
     assert new.tokenizer.to_str() == old.tokenizer.to_str()
-    assert manifest.lineage.operation == "import"
-    assert not manifest.lineage.cost.complete
+    assert (manifest.lineage.operation, manifest.lineage.cost.complete) == ("import", False)
     assert expand(tmp_path / "new", tmp_path / "more", attention_tokens=2).model.newest_generation == 2
     assert shrink(tmp_path / "new", tmp_path / "less").model == text_config()
-
-
-def test_a_wrapped_model_is_saved_under_the_names_of_its_parameters(tmp_path, pretrained):
-    model = load_pretrained(pretrained).model
-    wrapped: Any = torch.nn.DataParallel(model)
-    wrapped.config = model.config  # torch.compile passes attributes through
-    save_model(wrapped, tmp_path / "new", text_of=pretrained)
-    new = load_pretrained(tmp_path / "new").model
-    assert all(torch.equal(one, model.get_parameter(name)) for name, one in new.named_parameters())
 
 
 def test_what_cannot_be_saved_leaves_nothing_behind(tmp_path, pretrained, monkeypatch):
@@ -53,14 +46,10 @@ def test_what_cannot_be_saved_leaves_nothing_behind(tmp_path, pretrained, monkey
     small = build_model(small_config(), seed=0)
     rejected(CheckpointError, r"261 token ids, but the model of .* has only 31", small)
     rejected(CheckpointError, "already exists", name="old")
-    usage = shutil.disk_usage(tmp_path)
+    usage, full = shutil.disk_usage(tmp_path), Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda path: usage._replace(free=70_000))
         rejected(DiskFull, r"new takes .* nothing was written")
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patched:
         patched.setattr("stages.checkpoint.parameters.write_file", full)
         rejected(DiskFull, r"the disk of .*new is full while it was being written")
