@@ -3,14 +3,14 @@
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from growctl.ladder.stage_plans import paths_of, plan_stages
+from growctl.ladder.stage_plans import StagePlan, paths_of, plan_stages
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.trackers import tracking
@@ -19,6 +19,7 @@ from growctl.trackers.process import follow
 from growctl.trackers.tracking import Tracking
 from stages.metrics import MetricsWriter, Record
 from tests.growctl.schedules import changed, parse
+from tests.stages.test_metrics import EVENTS
 from tests.workers import HANG_SECONDS, REPOSITORY
 
 
@@ -57,18 +58,21 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, kind: type, tracker: str = "tensor
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
 
 
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tracker is stopped because this machine is busy."""
+    monkeypatch.setattr(tracking, "FINISH_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr(tracking, "STOPPED_SECONDS", HANG_SECONDS)
+
+
 def calls(runs: Path, tracker: str = "tensorboard") -> list[Any]:
     """What Noting was given in all runs of `runs`."""
     file = RunsPaths(runs).tracker_store(tracker) / "calls.jsonl"
-    text = file.read_text() if file.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def schedule_with(*trackers: str, **changes: Any) -> Schedule:
     """A schedule of the stages `small` (16 steps of 128 tokens) and `large` (20), grown in between."""
-    schedule = parse(changed({"trackers": list(trackers), "name": "tiny"} | changes))
-    assert schedule.name == "tiny"
-    return schedule
+    return parse(changed({"trackers": list(trackers), "name": "tiny"} | changes))
 
 
 def tracking_of(
@@ -79,71 +83,43 @@ def tracking_of(
     return Tracking(run, schedule, RunsPaths(runs), tell)
 
 
-def line(event: str, step: int, attempt: int = 1, **values: Any) -> Record:
-    return {"event": event, "attempt": attempt, "step": step, "seconds": float(step)} | values
+def record(event: str, step: int, **values: Any) -> Record:
+    return {"event": event, "attempt": 1, "step": step, "seconds": float(step)} | EVENTS[event] | values
 
 
-def trained(step: int, attempt: int = 1) -> Record:
-    figures = {
-        "learning_rate": 1e-3,
-        "gradient_norm": 0.5,
-        "tokens_seen": 128 * step,
-        "tokens_per_second": 1000.0,
-        "data_wait_seconds": 0.0,
-    }
-    return line("train", step, attempt, loss=5.0 - step / 10, **figures)
+def trained(step: int, **values: Any) -> Record:
+    return record("train", step, **{"loss": 5.0 - step / 10} | values)
 
 
-def evaluated(step: int, point: str = "interval", attempt: int = 1) -> Record:
-    figures = {
-        "loss": 4.0,
-        "perplexity": 54.6,
-        "bits_per_byte": 2.5,
-        "num_tokens": 100,
-        "by_source": None,
-        "precision": "fp32",
-    }
-    return line("evaluation", step, attempt, point=point, **figures)
+def evaluated(step: int, point: str = "interval", **values: Any) -> Record:
+    return record("evaluation", step, point=point, **values)
 
 
-def started(attempt: int = 1, resumed_from: int | None = None) -> Record:
-    figures = {"device": "cpu", "num_devices": 1, "precision": "fp32", "zero_stage": 1, "converted": False}
-    return line("start", resumed_from or 0, attempt, resumed_from=resumed_from, **figures)
+STARTED = record("start", 0)
+SMALL = [STARTED, trained(5), evaluated(10), trained(10), trained(16), evaluated(16, "final")]
+LARGE = [STARTED, evaluated(0, "after_growth"), trained(1), trained(20), evaluated(20, "final")]
 
 
-SMALL = [started(), trained(5), evaluated(10), trained(10), trained(16), evaluated(16, "final")]
-LARGE = [started(), evaluated(0, "after_growth"), trained(1), trained(20), evaluated(20, "final")]
-
-
-def write_records(metrics: Path, records: list[Record]) -> None:
-    """Appends those records to metrics.jsonl that it does not have yet."""
+def feed(
+    trackers: Tracking, plan: StagePlan, plans: Sequence[StagePlan], runs: Path, records: list[Record], name: str
+) -> None:
+    """Writes the records that a stage does not have yet and shows them to the trackers, as a run does at each start."""
+    metrics = paths_of(RunPaths(runs / name), plan).metrics
     metrics.parent.mkdir(parents=True, exist_ok=True)
-    num_written = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
-    for record in records[num_written:]:
-        writer = MetricsWriter(metrics, record["attempt"])
-        writer.write(**{key: value for key, value in record.items() if key != "attempt"})
+    for end in (2, len(records)):
+        num_written = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        writer = MetricsWriter(metrics, attempt=1)
+        for each in records[num_written:end]:
+            writer.write(**{key: value for key, value in each.items() if key != "attempt"})
         writer.close()
+        if end == 2:
+            trackers.from_the_start(plan, plans)
 
 
 def feed_ladder(
-    tracking: Tracking, schedule: Schedule, runs: Path, small: list[Record], large: list[Record], name: str = "tiny"
+    trackers: Tracking, schedule: Schedule, runs: Path, small: list[Record], large: list[Record], name: str = "tiny"
 ) -> None:
-    """Writes the records of both stages and shows them to the trackers, as a run does at each start."""
+    """Feeds both stages."""
     plans = plan_stages(schedule)
     for plan, records in zip(plans, (small, large), strict=True):
-        metrics = paths_of(RunPaths(runs / name), plan).metrics
-        write_records(metrics, records[:2])
-        tracking.from_the_start(plan, plans)
-        write_records(metrics, records)
-
-
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tracker is stopped because this machine is busy."""
-    monkeypatch.setattr(tracking, "FINISH_SECONDS", HANG_SECONDS)
-    monkeypatch.setattr(tracking, "STOPPED_SECONDS", HANG_SECONDS)
-
-
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of a user who has set no tracker's variables."""
-    for variable in [name for name in os.environ if name.startswith(("WANDB_", "MLFLOW_", "TRACKIO_"))]:
-        monkeypatch.delenv(variable)
+        feed(trackers, plan, plans, runs, records, name)

@@ -30,15 +30,11 @@ class Noting:
 
 
 class Raising(Noting):
-    """A tracker that raises at its first value."""
-
     def log(self, points: Sequence[TrackedPoint]) -> None:
         raise ConnectionError("the server\x1b[2J is gone")
 
 
 class Hanging(Noting):
-    """A tracker that never returns from its first value."""
-
     def log(self, points: Sequence[TrackedPoint]) -> None:
         while True:
             time.sleep(60)

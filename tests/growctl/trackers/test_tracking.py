@@ -1,36 +1,42 @@
 """What trackers get of a run, and that none of them can slow or stop it."""
 
 import signal
-from typing import Any
+import tomllib
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
-from growctl.ladder.stage_plans import paths_of, plan_stages
+from growctl.ladder.stage_plans import plan_release, plan_stages
 from growctl.runs_dir import RunPaths
-from growctl.trackers import tracking
+from growctl.schedule.blocks import TrackerName
+from growctl.trackers import adapters, tracking
 from growctl.trackers.adapters import TrackedPoint
-from tests.growctl.runs import wait_for
-from tests.growctl.schedules import changed as changed_data
-from tests.growctl.schedules import message_of, parse
+from stages.metrics import Record
+from tests.growctl.runs import UNUSABLE_INPUT, run_here, wait_for, write_schedule
+from tests.growctl.schedules import changed, message_of, parse
 from tests.growctl.trackers.invented import (
     LARGE,
     SMALL,
+    STARTED,
     calls,
     evaluated,
+    feed,
     feed_ladder,
     here,
-    line,
     patient,
+    record,
     schedule_with,
     stand_in,
-    started,
     tracking_of,
     trained,
-    write_records,
 )
 from tests.growctl.trackers.stand_ins import Hanging, Noting, Raising
-from tests.workers import HANG_SECONDS
+from tests.workers import HANG_SECONDS, REPOSITORY
 
+NOTED = schedule_with("tensorboard")
+PLANS = plan_stages(NOTED)
 FAILED = "tracker {} failed or took too long and was stopped; training does not need it; see {}"
 
 
@@ -41,129 +47,91 @@ def noting(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch, Noting)
 
 
+def track(runs: Path, small: list[Record], large: list[Record]) -> list[Any]:
+    """What one start of a run with those records gives its tracker: the run, the values, and how it ended."""
+    before = len(calls(runs))
+    with tracking_of(NOTED, runs) as trackers:
+        feed_ladder(trackers, NOTED, runs, small, large)
+    return calls(runs)[before:]
+
+
 def test_a_tracker_gets_every_value_at_its_steps_tokens_and_flops(noting, tmp_path):
-    schedule = schedule_with("tensorboard")
-    with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
-    first, *logged, last = calls(tmp_path)
-    assert first == ["run", "tiny", "tiny", "ladder", None]
-    assert last == ["finish", "finished"]
-    small, large = plan_stages(schedule)
-    places = [call[1:5] for call in logged if call[0] == "log"]
+    first, *logged, last = track(tmp_path, SMALL, LARGE)
+    assert (first, last) == (["run", "tiny", "tiny", "ladder", None], ["finish", "finished"])
+    small, large = PLANS
     flops = small.step_flops.total
-    assert places[:2] == [["small", 5, 5 * 128, 5 * flops], ["small", 10, 10 * 128, 10 * flops]]
-    end = small.flops.total + large.flops.total
-    assert places[-1] == ["large", 36, 36 * 128, pytest.approx(end)]
-    assert logged[0][5] == {
-        "loss/training": 4.5,
-        "learning_rate": 1e-3,
-        "gradient_norm": 0.5,
-        "tokens_per_second": 1000.0,
-        "parameters": small.num_parameters,
-    }
-    assert logged[-1][5] == {
-        "loss/validation": 4.0,
-        "perplexity": 54.6,
-        "bits_per_byte": 2.5,
-        "parameters": large.num_parameters,
-    }
+    assert [call[1:5] for call in logged[:2]] == [["small", 5, 640, 5 * flops], ["small", 10, 1280, 10 * flops]]
+    assert logged[-1][1:5] == ["large", 36, 36 * 128, pytest.approx(small.flops.total + large.flops.total)]
+    figures = {"learning_rate": 1e-3, "gradient_norm": 0.5, "tokens_per_second": 100.0}
+    assert logged[0][5] == {"loss/training": 4.5, "parameters": small.num_parameters} | figures
+    figures = {"loss/validation": 2.5, "perplexity": 12.18, "bits_per_byte": 1.2}
+    assert logged[-1][5] == figures | {"parameters": large.num_parameters}
 
 
-def test_a_rejected_update_shows_its_loss_and_values_that_are_not_finite_are_left_out(noting, tmp_path):
-    schedule = schedule_with("tensorboard")
-    spike: dict[str, Any] = {"kind": "spike", "value": 9.0, "threshold": 8.0, "action": "skip"}
-    places: dict[str, Any] = {"first_step": 7, "num_steps": 0}
-    rejected = [line("anomaly", 7, **spike, **places), line("anomaly", 8, **spike | {"value": None}, **places)]
-    empty = trained(8) | {"loss": None, "gradient_norm": None}
-    with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, tmp_path, [started(), *rejected, empty], [])
-    shown = [sorted(call[5]) for call in calls(tmp_path) if call[0] == "log"]
-    assert shown == [["parameters", "rejected_loss"], ["learning_rate", "parameters", "tokens_per_second"]]
+FIGURES = {"bits_per_byte": 1.0, "num_tokens": 10, "trained_tokens": 5, "epochs": 0.5}
+SOURCES = {"books": {"loss": 3.5} | FIGURES, "code": {"loss": None} | FIGURES}
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (record("anomaly", 7, value=9.0), {"rejected_loss": 9.0}),
+        (record("anomaly", 7, value=None), None),
+        (trained(8, loss=None, gradient_norm=None), {"learning_rate": 1e-3, "tokens_per_second": 100.0}),
+        (
+            evaluated(4, by_source=SOURCES, own_context_loss=4.5, perplexity=None, bits_per_byte=None),
+            {"loss/validation": 2.5, "loss/validation/books": 3.5, "loss/validation_at_own_context": 4.5},
+        ),
+    ],
+    ids=["rejected update", "rejected as not finite", "not finite", "mixture"],
+)
+def test_a_record_is_shown_with_those_of_its_values_that_are_finite(noting, tmp_path, given, shown):
+    logged = [call[5] for call in track(tmp_path, [STARTED, given], []) if call[0] == "log"]
+    assert logged == ([shown | {"parameters": PLANS[0].num_parameters}] if shown else [])
 
 
 def test_a_release_continues_at_the_end_of_its_stage_with_lines_of_its_own(noting, tmp_path):
-    from growctl.ladder.stage_plans import plan_release
-
     schedule = schedule_with("tensorboard", **{"stages.0.release": True})
     plans = plan_stages(schedule)
     release = plan_release(schedule, plans[0])
     assert release is not None
     with tracking_of(schedule, tmp_path) as trackers:
-        write_records(
-            paths_of(RunPaths(tmp_path / "tiny"), release).metrics, [started(), evaluated(0, "start"), evaluated(1)]
-        )
-        trackers.from_the_start(release, plans)
-    logged = [call for call in calls(tmp_path) if call[0] == "log"]
+        feed(trackers, release, plans, tmp_path, [STARTED, evaluated(0, "start"), evaluated(1)], "tiny")
+    _, *logged, _ = calls(tmp_path)
     assert [call[1:4] for call in logged] == [["small/release", 16, 2048], ["small/release", 17, 2176]]
     assert logged[1][4] == pytest.approx(plans[0].flops.total + release.step_flops.total)
     assert "release/loss/validation" in logged[0][5]
 
 
-def test_a_mixture_has_the_validation_loss_of_each_source(noting, tmp_path):
-    schedule = schedule_with("tensorboard")
-    plans = plan_stages(schedule)
-    figures = {"bits_per_byte": 1.0, "num_tokens": 10, "trained_tokens": 5, "epochs": 0.5}
-    by_source = {"books": {"loss": 3.5} | figures, "code": {"loss": None} | figures}
-    with tracking_of(schedule, tmp_path) as trackers:
-        records = [started(), evaluated(4) | {"by_source": by_source, "own_context_loss": 4.5}]
-        write_records(paths_of(RunPaths(tmp_path / "tiny"), plans[0]).metrics, records)
-        trackers.from_the_start(plans[0], plans)
-    [logged] = [call for call in calls(tmp_path) if call[0] == "log"]
-    assert {name: value for name, value in logged[5].items() if name.startswith("loss")} == {
-        "loss/validation": 4.0,
-        "loss/validation/books": 3.5,
-        "loss/validation_at_own_context": 4.5,
-    }
-
-
 def test_a_value_has_one_x_for_each_axis():
     point = TrackedPoint(0, "s", 0, 3, 10**13, 2.0**80, {"loss": 4.0})
-    assert list(point.by_axis()) == [
-        ("loss", 4.0, 3),
-        ("by_tokens/loss", 4.0, 10**13),
-        ("by_gigaflops/loss", 4.0, 1208925819614629),
-    ]
+    x = {"loss": 3, "by_tokens/loss": 10**13, "by_gigaflops/loss": 1208925819614629}
+    assert list(point.by_axis()) == [(name, 4.0, value) for name, value in x.items()]
 
 
 def test_a_resumed_run_keeps_its_id_and_gets_only_what_is_new(noting, tmp_path):
-    schedule = schedule_with("tensorboard")
-    with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, tmp_path, SMALL[:4], [])
-    before = calls(tmp_path)
-    with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
-    first, *logged, _ = calls(tmp_path)[len(before) :]
+    track(tmp_path, SMALL[:4], [])
+    first, *logged, _ = track(tmp_path, SMALL, LARGE)
     assert first == ["run", "tiny", "tiny", "ladder", "the-first"]
     assert [call[2] for call in logged if call[1] == "small"] == [16, 16]
-    with tracking_of(schedule, tmp_path) as trackers:
-        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
-    assert [call[0] for call in calls(tmp_path)[-2:]] == ["run", "finish"]  # nothing twice, also no growth
+    assert [call[0] for call in track(tmp_path, SMALL, LARGE)] == ["run", "finish"]
 
 
 def test_records_that_are_read_again_are_not_given_twice(noting, tmp_path):
-    schedule = schedule_with("tensorboard")
-    plans = plan_stages(schedule)
-    metrics = paths_of(RunPaths(tmp_path / "tiny"), plans[0]).metrics
-    with tracking_of(schedule, tmp_path) as trackers:
-        write_records(metrics, SMALL[:3])
-        trackers.from_the_start(plans[0], plans)
-        write_records(metrics, SMALL)
-        trackers.from_the_start(plans[0], plans)  # as after an interrupted read
-    assert [call[2] for call in calls(tmp_path) if call[0] == "log"] == [5, 10, 10, 16, 16]
-    assert [call[6] for call in calls(tmp_path) if call[0] == "log"] == [0, 1, 2, 3, 4]  # numbers of rows
+    with tracking_of(NOTED, tmp_path) as trackers:
+        for records in (SMALL[:3], SMALL, SMALL):  # as after an interrupted read
+            feed(trackers, PLANS[0], PLANS, tmp_path, records, "tiny")
+    _, *logged, _ = calls(tmp_path)
+    assert [call[2] for call in logged] == [5, 10, 10, 16, 16]
+    assert [call[6] for call in logged] == [1, 2, 3, 4, 5], "the numbers of rows"
 
 
-def test_a_run_that_was_stopped_is_interrupted_and_one_that_failed_has_failed(noting, tmp_path):
-    for error, status in ((KeyboardInterrupt, "interrupted"), (ValueError, "failed")):
-        with pytest.raises(error), tracking_of(schedule_with("tensorboard"), tmp_path):
-            raise error
-        assert calls(tmp_path)[-1] == ["finish", status]
-
-
-def test_the_start_line_says_which_trackers_write_where(noting, tmp_path):
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, "interrupted"), (ValueError, "failed")])
+def test_a_tracker_is_told_how_the_run_ended_and_the_user_where_it_writes(noting, tmp_path, error, status):
     said: list[str] = []
-    with tracking_of(schedule_with("tensorboard"), tmp_path, said.append):
-        pass
+    with pytest.raises(error), tracking_of(NOTED, tmp_path, said.append):
+        raise error
+    assert calls(tmp_path)[-1] == ["finish", status]
     assert said == [f"trackers: tensorboard, in {tmp_path}/.trackers unless your environment says else"]
 
 
@@ -171,14 +139,12 @@ def test_a_tracker_that_raises_gets_one_warning_and_the_run_goes_on(monkeypatch,
     patient(monkeypatch)
     stand_in(monkeypatch, Raising)
     said: list[str] = []
-    schedule = schedule_with("tensorboard")
-    with tracking_of(schedule, tmp_path, said.append) as trackers:
-        feed_ladder(trackers, schedule, tmp_path, SMALL, [])
+    with tracking_of(NOTED, tmp_path, said.append) as trackers:
+        feed_ladder(trackers, NOTED, tmp_path, SMALL, [])
         wait_for(lambda: len(said) > 1)
-        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
-    [warning] = said[1:]
+        feed_ladder(trackers, NOTED, tmp_path, SMALL, LARGE)
     log = RunPaths(tmp_path / "tiny").trackers_log
-    assert warning == FAILED.format("tensorboard", log)
+    assert said[1:] == [FAILED.format("tensorboard", log)]
     assert "ConnectionError: the server" in log.read_text()
 
 
@@ -201,33 +167,48 @@ def test_a_tracker_that_hangs_forever_holds_up_no_other_and_is_stopped_after_a_b
 def test_a_tracker_that_stops_answering_or_dies_stops_no_run(monkeypatch, tmp_path, number):
     stand_in(monkeypatch, Noting)
     monkeypatch.setattr(tracking, "FINISH_SECONDS", 0.1)
-    schedule = schedule_with("tensorboard")
     said: list[str] = []
-    with tracking_of(schedule, tmp_path, said.append) as trackers:
+    with tracking_of(NOTED, tmp_path, said.append) as trackers:
         trackers._processes["tensorboard"].send_signal(number)
         if number == signal.SIGKILL:
             wait_for(lambda: len(said) > 1)
         for _ in range(300):  # more than a pipe holds
-            feed_ladder(trackers, schedule, tmp_path, SMALL, [])
+            feed_ladder(trackers, NOTED, tmp_path, SMALL, [])
     assert said[1:] == [FAILED.format("tensorboard", RunPaths(tmp_path / "tiny").trackers_log)]
 
 
 def test_a_killed_growctl_leaves_trackers_that_finish_by_themselves(monkeypatch, tmp_path):
     stand_in(monkeypatch, Noting)
-    schedule = schedule_with("tensorboard")
-    trackers = tracking_of(schedule, tmp_path)
+    trackers = tracking_of(NOTED, tmp_path)
     trackers.__enter__()
-    feed_ladder(trackers, schedule, tmp_path, SMALL, [])
+    feed_ladder(trackers, NOTED, tmp_path, SMALL, [])
     process = trackers._processes["tensorboard"]
     process.stdin.close()  # as the end of growctl does
     process.wait(HANG_SECONDS)
     assert calls(tmp_path)[-1] == ["finish", "interrupted"]
-    assert len([call for call in calls(tmp_path) if call[0] == "log"]) == 5
+    assert [call[0] for call in calls(tmp_path)].count("log") == 5
 
 
-def test_an_unknown_tracker_is_rejected_with_the_known_names():
+@pytest.mark.parametrize("value", ["tensorbord", 3, []], ids=repr)
+def test_an_unknown_tracker_is_rejected_with_the_known_names(value):
     known = "must be 'tensorboard', 'wandb', 'mlflow' or 'trackio'"
-    values: tuple[Any, ...] = ("tensorbord", 3, [])
-    for value in values:
-        said = message_of(parse, changed_data({"trackers": [value]}))
-        assert said == f"s.yaml: trackers.0 = {value!r}: {known}"
+    assert message_of(parse, changed({"trackers": [value]})) == f"s.yaml: trackers.0 = {value!r}: {known}"
+
+
+def test_a_tracker_without_its_package_is_found_before_anything_is_trained_or_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(adapters, "find_spec", lambda name: None if name == "wandb" else ModuleSpec(name, None))
+    message = "trackers.1 = 'wandb': needs the package wandb; pip install 'growctl[wandb]'"
+    schedule, runs = write_schedule(tmp_path), ("--runs-dir", tmp_path / "runs")
+    arguments = (schedule, "trackers=[tensorboard,wandb]")
+    for command, more in (("run", runs), ("run", (*runs, "--dry-run")), ("validate", ())):
+        out, err = run_here(command, *arguments, *more, expect=UNUSABLE_INPUT)
+        assert (out, err) == ("", f"{schedule if command == 'validate' else 'growctl'}: {message}\n")
+    assert not (tmp_path / "runs").exists()
+    assert adapters.missing_package(["tensorboard", "mlflow", "trackio"]) is None
+
+
+def test_every_tracker_has_an_extra_of_its_name_with_its_packages():
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert tuple(adapters.PACKAGES) == tuple(adapters.ADAPTERS) == get_args(TrackerName)
+    for name, packages in adapters.PACKAGES.items():
+        assert [package for package in packages if package not in " ".join(extras[name])] == []
