@@ -8,6 +8,7 @@ from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.ladder.warnings import schedule_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.files import GROUPS, SHIPPED, choices, find_schedule, shipped_schedules
 from tests.growctl.schedules import file_of
@@ -38,6 +39,7 @@ def test_every_shipped_schedule_plans_and_reloads_with_its_controls(
     schedule, path = load_schedule(name), SHIPPED / f"{name}.yaml"
     assert schedule.name == Path(name).name
     assert make_plan(schedule).total.flops > 0
+    assert schedule_warnings(schedule) == []
     for reference in (name, f"{name}.yaml", f"schedules/{name}", f"schedules/{name}.yaml", str(path)):
         assert find_schedule(reference).samefile(path)
     for original in (schedule, *(control.schedule for control in plan_controls(schedule))):
