@@ -17,7 +17,6 @@ LAUNCH = (
     *("launch.cluster=slurm", "launch.nodes=[1,2]", "launch.devices=1", "launch.slurm.gpus=false"),
     "launch.slurm.job=stage",
 )
-SEEDS = ["tiny-seed-0", "tiny-seed-1", "tiny-seed-2"]
 
 
 @pytest.fixture
@@ -38,8 +37,9 @@ def in_queue(slurm: Path) -> list[str]:
     return [job.name for job in jobs if (job / "state").read_text() == "PENDING"]
 
 
-def options(slurm: Path, job: str) -> dict[str, str]:
-    return json.loads((slurm / job / "options.json").read_text())
+def options(slurm: Path, *jobs: str) -> list[dict[str, str]]:
+    """The options of these jobs, or of all that are queued."""
+    return [json.loads((slurm / job / "options.json").read_text()) for job in jobs or in_queue(slurm)]
 
 
 def jobs(folder: Path, name: str) -> dict[str, str]:
@@ -49,39 +49,29 @@ def jobs(folder: Path, name: str) -> dict[str, str]:
 def test_each_run_is_a_chain_of_jobs_and_waits_for_an_earlier_run_if_there_is_a_limit(tmp_path, queue):
     out, err = submit(tmp_path, "launch.slurm.array_limit=2")
     assert err == ""
-    assert in_queue(queue) == ["101", "102", "103", "104", "105", "106"]
-    small, large = options(queue, "101"), options(queue, "102")
-    assert (small["job-name"], small["nodes"]) == ("tiny-seed-0.small", "1")
-    assert (large["job-name"], large["nodes"]) == ("tiny-seed-0.large", "2")
-    assert (large["dependency"], large["kill-on-invalid-dep"]) == ("afterok:101", "yes")
-    assert "dependency" not in small
-    assert "dependency" not in options(queue, "103")
-    assert options(queue, "105")["dependency"] == "afterany:101:102"
-    assert jobs(tmp_path, "tiny-seed-1") == {"tiny-seed-1.small": "103", "tiny-seed-1.large": "104"}
+    assert [(job["job-name"], job["nodes"], job.get("dependency")) for job in options(queue)] == [
+        ("tiny-seed-0.small", "1", None),
+        ("tiny-seed-0.large", "2", "afterok:101"),
+        ("tiny-seed-1.small", "1", None),
+        ("tiny-seed-1.large", "2", "afterok:103"),
+        ("tiny-seed-2.small", "1", "afterany:101:102"),
+        ("tiny-seed-2.large", "2", "afterok:105"),
+    ]
+    assert options(queue, "102")[0]["kill-on-invalid-dep"] == "yes"
     assert "job 105: tiny-seed-2.small (1 machine x 1, behind 101, 102); log: " in out
-    assert f"To see their progress: growctl status --runs-dir {tmp_path}\n" in out
-
-
-def test_a_run_is_in_its_set_before_it_starts_and_status_names_its_jobs(tmp_path, queue):
-    submit(tmp_path)
     found = {run.name: run for run in find_status(tmp_path)}
-    assert {run.group for run in found.values()} == {"tiny"}
-    assert found["tiny-seed-1"].state == "not started"
+    assert [(run.group, run.state) for run in found.values()] == [("tiny", "not started")] * 3
     assert found["tiny-seed-1"].jobs == {"tiny-seed-1.small": "103", "tiny-seed-1.large": "104"}
-    out, _ = run_here("status", "tiny-seed-1", "--runs-dir", tmp_path)
-    assert "squeue --jobs=103,104 shows" in " ".join(out.split())
 
 
 def test_controls_are_jobs_behind_their_ladder(tmp_path, queue):
     submit(tmp_path, text=SCHEDULE + CONTROL)
-    assert [
-        options(queue, number)["job-name"].removeprefix("tiny-seed-1") for number in ("105", "106", "107", "108")
-    ] == [
-        *(".small", ".large"),
-        "-control-tokenformer-scratch.large",
-        "-control-transformer-scratch-0.5x.large",
+    assert [(job["job-name"].removeprefix("tiny-seed-0"), job.get("dependency")) for job in options(queue)[:4]] == [
+        (".small", None),
+        (".large", "afterok:101"),
+        ("-control-tokenformer-scratch.large", "afterok:102"),
+        ("-control-transformer-scratch-0.5x.large", "afterok:102"),
     ]
-    assert [options(queue, number)["dependency"] for number in ("107", "108")] == ["afterok:106"] * 2
 
 
 def test_runs_with_jobs_are_left_out_and_one_that_was_cancelled_is_submitted_again_by_itself(tmp_path, queue):
@@ -98,8 +88,9 @@ def test_if_slurm_rejects_a_job_those_before_it_are_cancelled(tmp_path, queue, m
     monkeypatch.setenv("FAKE_SLURM_REFUSE", "large")
     out, err = submit(tmp_path, expect=1)
     assert in_queue(queue) == []
-    assert "tiny-seed-1: failed: sbatch rejected the job tiny-seed-1.large: sbatch: error: Batch job submissi" in out
-    assert err == f"growctl: 3 of 3 runs failed: {', '.join(SEEDS)}; run the same command again to try again\n"
+    said = "tiny-seed-1: failed: sbatch rejected the job tiny-seed-1.large: sbatch: error: Batch job submissi"
+    assert out.count(said) == 1
+    assert err.startswith("growctl: 3 of 3 runs failed: tiny-seed-0, tiny-seed-1, tiny-seed-2; ")
     monkeypatch.delenv("FAKE_SLURM_REFUSE")
     submit(tmp_path)
     assert len(in_queue(queue)) == 6
@@ -118,12 +109,11 @@ def test_jobs_that_cannot_be_recorded_are_cancelled(tmp_path, queue, monkeypatch
 
 
 def test_without_slurm_every_run_fails_and_nothing_is_written(tmp_path, monkeypatch):
-    schedule = write_schedule(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    out, err = run_here("run", schedule, *LAUNCH, "--seeds", "0,1", "--runs-dir", tmp_path / "runs", expect=1)
+    out, err = submit(tmp_path, expect=1)
     assert "tiny-seed-1: failed: launch.cluster = 'slurm': needs sbatch" in out
-    assert err.startswith("growctl: 2 of 2 runs failed: ")
-    assert not (tmp_path / "runs").exists()
+    assert err.startswith("growctl: 3 of 3 runs failed: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
 def test_a_finished_run_gets_no_jobs_and_one_with_a_finished_stage_only_those_of_the_rest(tmp_path, queue):
@@ -133,13 +123,12 @@ def test_a_finished_run_gets_no_jobs_and_one_with_a_finished_stage_only_those_of
             run.finishes(stage, 30)
         (run.directory / ".run_set.json").write_text(json.dumps({"group": "tiny", "overrides": {}}))
     submit(tmp_path)
-    names = [options(queue, job)["job-name"] for job in in_queue(queue)]
+    names = [job["job-name"] for job in options(queue)]
     assert names == ["tiny-seed-0.large", "tiny-seed-2.small", "tiny-seed-2.large"]
 
 
 def test_the_scripts_of_a_dry_run_are_those_that_are_submitted(tmp_path, queue):
-    schedule = write_schedule(tmp_path)
-    out, _ = run_here("run", schedule, *LAUNCH, "--seeds", "0,1,2", "--dry-run", "--runs-dir", tmp_path)
+    out, _ = submit(tmp_path, "--dry-run")
     assert in_queue(queue) == []
     submit(tmp_path)
     for job, before in (("101", None), ("104", "103")):
