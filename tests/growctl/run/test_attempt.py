@@ -1,6 +1,7 @@
 """An attempt at a stage with fake workers: how it ends, and the outcome it reports."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -70,17 +71,9 @@ class Stage:
         self, code: str, grace: float = HANG_SECONDS, hang_seconds: float = 600.0, elsewhere: bool = False
     ) -> Outcome:
         """Makes the attempt. `elsewhere`: its workers are on other machines, and have a file as their lifeline."""
-        spec = small_spec(
-            small_config(),
-            directory=str(self.directory),
-            hang_seconds=hang_seconds,
-        )
-        command = [
-            sys.executable,
-            "-c",
-            WORKER.replace("{hang_seconds}", str(hang_seconds)).replace("{start_values}", repr(START)) + code,
-            str(self.directory),
-        ]
+        spec = small_spec(small_config(), directory=str(self.directory), hang_seconds=hang_seconds)
+        worker = WORKER.replace("{hang_seconds}", str(hang_seconds)).replace("{start_values}", repr(START)) + code
+        command = [sys.executable, "-c", worker, str(self.directory)]
         alive = StagePaths(self.directory).lifeline(1) if elsewhere else None
         environment = {"PYTHONPATH": str(REPOSITORY), "GROWCTL_LIFELINE": str(alive or "stdin")}
         launch = Launch(command, environment, lifeline=alive)
@@ -105,33 +98,50 @@ def stage(tmp_path):
     return Stage(tmp_path)
 
 
+INT, TERM, USR1, USR2 = signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
+BY_CLUSTER = "os.kill(os.getpid(), signal.SIGUSR1); "
+TWICE = "[os.kill(os.getpid(), signal.SIGTERM) for _ in range(2)]; time.sleep(0.1); "
+ASKED = "stopping: the workers save first; send the signal again to stop at once"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "exit_code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGUSR2, 143)],
+    ("sent", "by_cluster", "again", "elsewhere", "exit_code"),
+    [
+        pytest.param(INT, "", "", False, 130, id="SIGINT"),
+        pytest.param(TERM, "", "", False, 143, id="SIGTERM"),
+        pytest.param(USR1, "", "", False, 143, id="SIGUSR1"),
+        pytest.param(USR2, "", "", False, 143, id="SIGUSR2"),
+        pytest.param(TERM, "", "", True, 143, id="to workers on other machines, through their lifeline"),
+        pytest.param(TERM, "", TWICE, False, 143, id="and twice more to the workers"),
+        pytest.param(None, BY_CLUSTER, "", False, 143, id="from the cluster to the workers"),
+        pytest.param(None, BY_CLUSTER, TWICE, False, 143, id="from the cluster to the workers, three times"),
+    ],
 )
-def test_on_a_signal_the_workers_save_and_exit_before_growctl_exits(signals, stage, number, exit_code):
-    stage.signal_when("start", number)
+def test_on_a_signal_the_workers_save_and_exit_before_growctl_exits(
+    signals, stage, sent, by_cluster, again, elsewhere, exit_code
+):
+    if sent:
+        stage.signal_when("start", sent)
     with pytest.raises(stop_signals.Stopped) as stopped:
-        stage.attempt("start(); train_until_asked(); time.sleep(0.3); save()")
+        stage.attempt(f"start(); {by_cluster}train_until_asked(); {again}time.sleep(0.3); save()", elsewhere=elsewhere)
     assert stopped.value.exit_code == exit_code
     assert [record["event"] for record in stage.records] == ["start", "saved"]
-    assert stage.said == ["stopping: the workers save first; send the signal again to stop at once"]
+    assert stage.said == ([ASKED] if sent else [])
     assert {path.name for path in stage.directory.iterdir()} == {"metrics.jsonl", "log.txt"}
 
 
-def test_a_second_signal_stops_growctl_at_once(signals, stage):
-    stage.signal_when("start", signal.SIGTERM, signal.SIGTERM, pause=0.5)
+@pytest.mark.parametrize(
+    ("sent", "grace", "said"),
+    [([TERM, TERM], HANG_SECONDS, ASKED), ([TERM], 0.5, "the workers have not saved within")],
+    ids=["a second signal", "the end of the grace period"],
+)
+def test_workers_that_do_not_save_are_killed(signals, stage, sent, grace, said):
+    stage.signal_when("start", *sent, pause=0.5)
     with pytest.raises(stop_signals.Stopped):
-        stage.attempt("start(); train_until_asked(); time.sleep(600); save()")
+        stage.attempt("start(); train_until_asked(); time.sleep(600); save()", grace=grace)
     assert [record["event"] for record in stage.records] == ["start"]
-
-
-def test_workers_that_do_not_save_within_the_grace_period_are_killed(signals, stage):
-    stage.signal_when("start", signal.SIGTERM)
-    with pytest.raises(stop_signals.Stopped):
-        stage.attempt("start(); time.sleep(600)", grace=0.5)
-    assert stage.said[-1].startswith("the workers have not saved within")
+    assert stage.said[-1].startswith(said)
 
 
 def test_a_signal_before_the_workers_start_training_stops_without_saving(signals, stage):
@@ -141,35 +151,7 @@ def test_a_signal_before_the_workers_start_training_stops_without_saving(signals
     assert stage.said == []
 
 
-def test_growctl_stops_too_if_the_cluster_signals_the_workers(signals, stage):
-    code = "start(); os.kill(os.getpid(), signal.SIGUSR1); train_until_asked(); save()"
-    with pytest.raises(stop_signals.Stopped) as stopped:
-        stage.attempt(code)
-    assert stopped.value.exit_code == 143
-
-
-@pytest.mark.parametrize("told", ["by the runner", "by the cluster"])
-def test_workers_that_get_the_same_signal_twice_still_save(signals, stage, told):
-    again = "train_until_asked(); [os.kill(os.getpid(), signal.SIGTERM) for _ in range(2)]; time.sleep(0.1); save()"
-    if told == "by the runner":
-        stage.signal_when("start", signal.SIGTERM)
-    with pytest.raises(stop_signals.Stopped):
-        stage.attempt(f"start(); {'' if told == 'by the runner' else 'os.kill(os.getpid(), signal.SIGTERM); '}{again}")
-    assert [record["event"] for record in stage.records] == ["start", "saved"]
-
-
-@pytest.mark.slow
-def test_workers_on_other_machines_are_asked_to_save_through_their_lifeline(signals, stage):
-    stage.signal_when("start", signal.SIGTERM)
-    with pytest.raises(stop_signals.Stopped):
-        stage.attempt("start(); train_until_asked(); save()", elsewhere=True)
-    assert [record["event"] for record in stage.records] == ["start", "saved"]
-    assert {path.name for path in stage.directory.iterdir()} == {"metrics.jsonl", "log.txt"}
-
-
-@pytest.mark.parametrize(("before", "noted"), [("SIG_DFL", "1"), ("SIG_IGN", "None")])
-def test_hang_ups_are_noted_once_but_left_alone_under_nohup(tmp_path, before, noted):
-    code = f"""
+HANG_UP = """
 import signal
 from growctl.run.signals import Stopped, install_handlers, noted
 signal.signal(signal.SIGHUP, signal.{before})
@@ -182,14 +164,30 @@ try:
 except Stopped as stop:
     assert stop.exit_code == 143
 """
+
+
+@pytest.mark.parametrize(("before", "noted"), [("SIG_DFL", "1"), ("SIG_IGN", "None")])
+def test_hang_ups_are_noted_once_but_left_alone_under_nohup(tmp_path, before, noted):
+    command = [sys.executable, "-c", HANG_UP.format(before=before)]
     with (tmp_path / "nohup.out").open("w") as output:
-        subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, stdout=output, check=True)
+        subprocess.run(command, cwd=REPOSITORY, stdout=output, check=True)
     assert (tmp_path / "nohup.out").read_text() == f"{noted}\n"
 
 
+@pytest.mark.parametrize("opened", [pty.openpty, os.pipe])
+def test_after_a_hang_up_nothing_is_written_to_a_terminal_or_pipe_that_is_gone(opened):
+    ours, its = opened()
+    os.close(ours)
+    subprocess.run([sys.executable, "-c", HANG_UP.format(before="SIG_DFL")], cwd=REPOSITORY, stdout=its, check=True)
+    os.close(its)
+
+
 def test_workers_that_die_count_as_crashed_and_reported_errors_as_failed(stage):
-    before_any_began = stage.attempt("raise SystemExit('no GPU here')")
-    assert before_any_began == Outcome("failed", "no GPU here")
+    """When SLURM cannot start workers, srun exits with the number of its error, modulo 256: 140 is no signal 12."""
+    assert stage.attempt("raise SystemExit('no GPU here')") == Outcome("failed", "no GPU here")
+    said = "Task launch for StepId=1.1 failed on node node1: Socket timed out on send/recv operation"
+    srun = f"print('srun: error: {said}', 'srun: Job step aborted', sep=chr(10), flush=True); sys.exit(140)"
+    assert stage.attempt(srun) == Outcome("crashed", said)
     assert stage.attempt("start()") == Outcome("ended")
     crashed = stage.attempt("start(); os.kill(os.getpid(), signal.SIGKILL)")
     assert crashed.kind == "crashed"
@@ -200,54 +198,44 @@ def test_workers_that_die_count_as_crashed_and_reported_errors_as_failed(stage):
     assert others_had_begun == Outcome("crashed", "the machine is not back yet")
 
 
-def test_workers_that_slurm_could_not_start_may_start_at_another_attempt(stage):
-    """srun then exits with the number of SLURM's error, modulo 256: 140 is no signal 12."""
-    said = "srun: error: Task launch for StepId=1.1 failed on node node1: Socket timed out on send/recv operation"
-    outcome = stage.attempt(
-        f"print({said!r}, 'srun: Job step aborted', sep=chr(10), flush=True); raise SystemExit(140)"
-    )
-    assert outcome == Outcome("crashed", said.removeprefix("srun: error: "))
-
-
 @pytest.fixture
 def looked_at_often(monkeypatch):
-    """Makes the runner poll the workers' files more often."""
+    """Makes the runner poll the workers' files more often, and not wait for the stack traces of more ranks."""
     monkeypatch.setattr("growctl.run.attempt.STALL_POLL_SECONDS", 0.1)
+    monkeypatch.setattr("growctl.run.attempt.SETTLE_SECONDS", 0.0)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("looked_at_often")
-def test_a_stalled_worker_is_detected_and_reports_where_it_hangs(stage):
-    code = "def stuck_here():\n    time.sleep(600)\nstart()\nstuck_here()"
+@pytest.mark.parametrize(
+    ("code", "where"),
+    [
+        ("def stuck_here():\n    time.sleep(600)\nstart()\nstuck_here()", "rank 0: stuck_here (<string>:"),
+        ("start(); os.kill(os.getpid(), signal.SIGSTOP)", "rank 0: no answer"),
+    ],
+    ids=["stalled", "stopped"],
+)
+def test_workers_that_do_nothing_are_detected_and_it_is_said_where_they_hang(stage, code, where):
     hung = stage.attempt(code, hang_seconds=1.0)
     assert hung.kind == "hung"
-    assert "rank 0: stuck_here (<string>:" in hung.reason
-    assert "stuck_here" in (stage.directory / "stacks/attempt-1-rank-0.txt").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("looked_at_often")
-def test_a_worker_whose_process_is_stopped_is_detected(stage):
-    hung = stage.attempt("start(); os.kill(os.getpid(), signal.SIGSTOP)", hang_seconds=1.0)
-    assert hung.kind == "hung"
-    assert "rank 0: no answer" in hung.reason
+    assert where in hung.reason
+    traces = [path.read_text() for path in stage.directory.glob("stacks/attempt-1-rank-0.txt")]
+    assert [("stuck_here" in trace) for trace in traces] == [True] * ("stuck_here" in code)
 
 
 @pytest.mark.usefixtures("looked_at_often")
 def test_workers_do_not_wait_for_a_machine_that_ssh_does_not_reach(stage):
     """The other ranks would wait for it until torch gives up after half an hour."""
-    unreached = "node-2: ssh: connect to host node-2 port 22: No route to host"
-    code = f"""
-print({unreached!r}); print("pdsh@node-1: node-2: ssh exited with exit code 255", flush=True)
+    code = """
+print("node-2: ssh: connect to host node-2 port 22: No route to host")
+print("pdsh@node-1: node-2: ssh exited with exit code 255", flush=True)
 while StagePaths(stage).lifeline(1).exists():
     time.sleep(0.01)
 sys.exit(255)
 """
-    outcome = stage.attempt(code, elsewhere=True)
-    assert outcome.kind == "failed"
-    assert outcome.reason.startswith(
-        "ssh to node-2 ended with exit code 255 (ssh: connect to host node-2 port 22: No ro"
-    )
+    kind, reason = stage.attempt(code, elsewhere=True)
+    assert kind == "failed"
+    assert reason.startswith("ssh to node-2 ended with exit code 255 (ssh: connect to host node-2 port 22: No ro")
 
 
 def test_the_pauses_before_restarts_grow_to_a_minute():

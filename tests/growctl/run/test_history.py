@@ -1,7 +1,7 @@
 """A stage's history is read once, in pieces of any size, at a cost independent of its length."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from growctl.run.runner import stage_entry
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
 from growctl.run.stage_run import Execution, StageRun
-from stages.metrics import MetricsWriter, Record, read_metrics
+from stages.metrics import MetricsWriter, read_metrics
 from tests.growctl.runs import SCHEDULE, write_schedule
 from tests.stages.checkpoints import write_checkpoint
 from tests.stages.test_metrics import START, TRAIN, line
@@ -54,12 +54,18 @@ def test_reading_a_history_in_pieces_gives_the_same_records_as_reading_it_at_onc
     assert followed.complaint() == at_once.complaint()
 
 
-def test_a_long_history_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_history_is_read_in_pieces_and_no_further_after_an_interruption(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("growctl.run.attempt.PIECE", 2)
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(START_LINE + TRAIN_LINE * 4)
     history = StageHistory(path)
     assert [len(piece) for piece in history.read()] == [2, 2, 1]
+    assert list(history.read()) == []
+    history = StageHistory(path)
+    monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, 1))
+    with pytest.raises(Stopped):
+        list(history.read())
+    assert history.interrupted
     assert list(history.read()) == []
 
 
@@ -102,75 +108,84 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]
     return calls
 
 
+class Run:
+    """A run of two stages with an open ledger, whose attempts write what is asked of them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+        schedule = load_schedule(str(write_schedule(folder, SCHEDULE)), ["launch.max_restarts=5"])
+        machines = Local(Devices(1, "cpu", False))
+        self.execution = Execution(RunRequest("tiny", schedule, "tiny"), folder, machines, Screen(Console()))
+        self.small, self.large = map(self.execution.stage, self.execution.plans)
+        self.show()
+        self.execution.paths.directory.mkdir()
+
+    def show(self) -> None:
+        """Begins to show the run on a new screen."""
+        self.execution.screen = Screen(Console())
+        self.execution.screen.run_started("tiny", None, self.execution.plans)
+
+    def finish(self, stage: int = 0, num_events: int = 1, num_attempts: int = 1, kind: type = Attempts) -> None:
+        self.monkeypatch.setattr(stage_run, "Attempt", kind(num_attempts, num_events))
+        StageRun(self.execution, self.execution.plans[stage]).finish()
+
+    def assert_all_is_booked(self) -> None:
+        """The ledger's rows add up to all records in the first stage's metrics.jsonl."""
+        records = read_metrics(self.small.metrics)
+        total = self.execution.ledger.stage_cost("small").spent
+        assert (total.steps, total.wall_seconds) == (records[-1]["step"], records[-1]["seconds"])
+        [[booked]] = self.execution.ledger.query("SELECT max(num_records) FROM work")
+        assert booked == len(records)
+
+
 @pytest.fixture
-def execution(tmp_path: Path) -> Any:
-    """An execution of a run with two stages, with an open ledger."""
-    schedule = load_schedule(str(write_schedule(tmp_path, SCHEDULE)), ["launch.max_restarts=5"])
-    execution = Execution(
-        RunRequest("tiny", schedule, "tiny"), tmp_path, Local(Devices(1, "cpu", False)), Screen(Console())
-    )
-    execution.screen.run_started("tiny", None, execution.plans)
-    execution.paths.directory.mkdir()
-    with Ledger(execution.paths.ledger) as execution.ledger:
-        entry = RunEntry("tiny", "tiny", None, None, schedule.seed, "dataset", "0" * 64)
-        execution.ledger.record_run(entry, [stage_entry(plan) for plan in execution.plans])
-        yield execution
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    run = Run(tmp_path, monkeypatch)
+    with Ledger(run.execution.paths.ledger) as run.execution.ledger:
+        entry = RunEntry("tiny", "tiny", None, None, 3, "dataset", "0" * 64)
+        run.execution.ledger.record_run(entry, [stage_entry(plan) for plan in run.execution.plans])
+        yield run
 
 
-def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(
-    execution: Execution, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(run: Run, monkeypatch) -> None:
     attempts, events = 3, 40
-    monkeypatch.setattr(stage_run, "Attempt", Attempts(attempts, events))
     monkeypatch.setattr(stage_run, "pause_after", lambda failures: 0.0)
     parsed = counted(monkeypatch, stages.metrics, "parse_line")
     booked = counted(monkeypatch, ledger_books._Attempt, "take")
-    StageRun(execution, execution.plans[0]).finish()
-    lines = execution.stage(execution.plans[0]).metrics.read_bytes().splitlines(keepends=True)
-    assert len(lines) == attempts * (2 * events + 1)
+    run.finish(num_events=events, num_attempts=attempts)
+    lines = run.small.metrics.read_bytes().splitlines(keepends=True)
+    assert len(lines) == len(booked) == attempts * (2 * events + 1)
     assert parsed == lines
-    assert len(booked) == len(lines)
-    assert execution.ledger.stage_cost("small").spent.steps == attempts * events
-    assert execution.screen.ladder.stages["small"].step == events
+    assert run.execution.ledger.stage_cost("small").spent.steps == attempts * events
+    assert run.execution.screen.ladder.stages["small"].step == events
 
 
-def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_words(
-    execution: Execution, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_words(run: Run, capsys) -> None:
     class Failing(Attempts):
         def run(self) -> Outcome:
-            assert super().run().kind == "ended"
+            super().run()
             return Outcome("failed", "the loss is nan")
 
-    monkeypatch.setattr(stage_run, "Attempt", Failing(num_attempts=1, num_events=1))
-    StageRun(execution, execution.plans[0]).finish()
+    run.finish(kind=Failing)
     assert "stage small is complete, but its workers failed: the loss is nan" in capsys.readouterr().out
 
 
-def test_a_run_that_resumes_on_another_machine_removes_what_the_first_was_growing(
-    execution: Execution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stage_run, "Attempt", Attempts(num_attempts=1, num_events=1))
+def test_a_run_that_resumes_on_another_machine_removes_what_the_first_was_growing(run: Run, monkeypatch) -> None:
     monkeypatch.setattr(stage_run, "growth_message", lambda *_: None)
-    StageRun(execution, execution.plans[0]).finish()
-    unfinished = left(execution.stage(execution.plans[1]).initial, host="node-9")
-    StageRun(execution, execution.plans[1]).finish()
+    run.finish()
+    unfinished = left(run.large.initial, host="node-9")
+    run.finish(1)
     assert not unfinished.exists()
-    assert execution.stage(execution.plans[1]).initial.is_dir()
+    assert run.large.initial.is_dir()
 
 
-def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(
-    execution: Execution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stage_run, "Attempt", Attempts(num_attempts=1, num_events=3))
-    StageRun(execution, execution.plans[0]).finish()
-    execution.screen = Screen(Console())
-    execution.screen.run_started("tiny", None, execution.plans)
-    StageRun(execution, execution.plans[0]).finish()
-    shown = execution.screen.ladder.stages["small"]
+def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(run: Run) -> None:
+    run.finish(num_events=3)
+    run.show()
+    run.finish(num_events=3)
+    shown = run.execution.screen.ladder.stages["small"]
     assert (shown.step, shown.state, shown.loss) == (3, "done", TRAIN["loss"])
-    records: list[Record] = read_metrics(execution.stage(execution.plans[0]).metrics)
-    assert execution.ledger.stage_cost("small").spent.wall_seconds == records[-1]["seconds"]
+    run.assert_all_is_booked()
 
 
 class Interrupted:
@@ -187,63 +202,32 @@ class Interrupted:
         return result
 
 
-@pytest.mark.parametrize("call", range(2, 7))  # the first is before any attempt
-def test_a_signal_while_rows_are_committed_stops_the_run_and_books_every_record_once(
-    execution: Execution, monkeypatch: pytest.MonkeyPatch, call: int
+@pytest.mark.parametrize(
+    ("reading", "call"),
+    [*((False, call) for call in range(2, 7)), *((True, call) for call in range(1, 10))],  # COMMIT 1: before attempts
+)
+def test_a_signal_while_records_are_read_or_rows_committed_books_every_record_once(
+    run: Run, monkeypatch, reading: bool, call: int
 ) -> None:
-    monkeypatch.setattr(stage_run, "Attempt", Attempts(num_attempts=1, num_events=4))
-    query = Interrupted(execution.ledger.query, call, lambda sql, **_: sql == "COMMIT")
-    monkeypatch.setattr(execution.ledger, "query", query)
+    if reading:
+        monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, call))
+    else:
+        query = Interrupted(run.execution.ledger.query, call, lambda sql, **_: sql == "COMMIT")
+        monkeypatch.setattr(run.execution.ledger, "query", query)
     with pytest.raises(Stopped):
-        StageRun(execution, execution.plans[0]).finish()
-    assert_all_is_booked(execution)
-
-
-@pytest.mark.parametrize("call", range(1, 10))
-def test_a_signal_while_records_are_read_loses_none_of_them(
-    execution: Execution, monkeypatch: pytest.MonkeyPatch, call: int
-) -> None:
-    monkeypatch.setattr(stage_run, "Attempt", Attempts(num_attempts=1, num_events=4))
-    monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, call))
-    with pytest.raises(Stopped):
-        StageRun(execution, execution.plans[0]).finish()
-    assert_all_is_booked(execution)
-
-
-def assert_all_is_booked(execution: Execution) -> None:
-    """The ledger's rows add up to all records in the stage's metrics.jsonl."""
-    records = read_metrics(execution.stage(execution.plans[0]).metrics)
-    total = execution.ledger.stage_cost("small").spent
-    assert (total.steps, total.wall_seconds) == (records[-1]["step"], records[-1]["seconds"])
-    [[booked]] = execution.ledger.query("SELECT max(num_records) FROM work")
-    assert booked == len(records)
+        run.finish(num_events=4)
+    run.assert_all_is_booked()
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 100])
 def test_the_rows_of_a_stage_with_a_lost_start_do_not_depend_on_the_pieces_it_is_read_in(
-    execution: Execution, monkeypatch: pytest.MonkeyPatch, piece: int
+    run: Run, monkeypatch, piece: int
 ) -> None:
     monkeypatch.setattr("growctl.run.attempt.PIECE", piece)
-    monkeypatch.setattr(stage_run, "Attempt", Attempts(num_attempts=1, num_events=0))
-    stage = execution.stage(execution.plans[0])
-    stage.directory.mkdir(parents=True)
+    run.small.directory.mkdir(parents=True)
     first = line("start", seconds=0.0)[:-9] + b'damaged"}\n' + line("train", step=4) + line("checkpoint", step=5)
     second = line("start", attempt=2, step=5, resumed_from=5, num_devices=3) + line("train", attempt=2, step=7)
-    stage.metrics.write_bytes(first + second)
-    StageRun(execution, execution.plans[0]).finish()
-    rows = execution.ledger.query("SELECT attempt, first_step, last_step, device, num_devices FROM work")
+    run.small.metrics.write_bytes(first + second)
+    run.finish(num_events=0)
+    rows = run.execution.ledger.query("SELECT attempt, first_step, last_step, device, num_devices FROM work")
     assert [tuple(row) for row in rows][:2] == [(1, 0, 5, "unknown", 1), (2, 5, 7, "cpu", 3)]
-
-
-def test_after_an_interrupted_read_a_history_yields_nothing_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(START_LINE + TRAIN_LINE)
-    history = StageHistory(path)
-    assert not history.interrupted
-    monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, 1))
-    with pytest.raises(Stopped):
-        list(history.read())
-    assert history.interrupted
-    assert list(history.read()) == []

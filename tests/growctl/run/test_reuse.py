@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -87,30 +89,50 @@ def spec_in(own: StagePaths, **changes: Any) -> TrainSpec:
     return SPEC.model_copy(update={"directory": str(own.directory), **changes})
 
 
-def furthest(tmp_path: Path, spec: TrainSpec = SPEC, beyond: int = 0, **elsewhere: Path) -> Candidate | None:
-    said: list[str] = []
-    sources = [tmp_path / "runs", *elsewhere.values()]
-    return next(find_further(history(spec), beyond, sources, said.append), None)
+def furthest(tmp_path: Path, spec: TrainSpec = SPEC, beyond: int = 0) -> Candidate | None:
+    return next(find_further(history(spec), beyond, [tmp_path / "runs"], pytest.fail), None)
 
 
-def taken(found: Candidate | None, spec: TrainSpec, own: int = 0) -> Path:
+def taken(tmp_path: Path, spec: TrainSpec, own: int = 0) -> Path:
+    """Takes over the furthest checkpoint; its new place."""
+    found = furthest(tmp_path, spec)
     assert found is not None
     return take_over(found, spec, own)
 
 
+def events(stage: StagePaths) -> list[str]:
+    return [record["event"] for record in read_metrics(stage.metrics)]
+
+
+@contextmanager
+def booked(own: StagePaths) -> Iterator[Ledger]:
+    """A ledger with the records of the stage."""
+    with Ledger(own.directory / "ledger.db") as ledger:
+        ledger.record_run(RUN, [BASE, GROWN])
+        ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
+        yield ledger
+
+
 def test_a_finished_stage_with_the_same_history_becomes_the_stages_own_end_without_a_copy(tmp_path, donor, own):
-    final = taken(furthest(tmp_path), spec_in(own))
+    final = taken(tmp_path, spec_in(own))
     assert final == own.final
     assert (final / "manifest.json").read_bytes() == (donor.final / "manifest.json").read_bytes()
     for name in read_manifest(final).files:
         assert (final / name).samefile(donor.final / name)
 
 
-def test_a_shorter_stage_becomes_a_checkpoint_that_the_longer_one_resumes_from(tmp_path, donor, own):
-    longer = spec_in(own, num_steps=30)
-    target = taken(furthest(tmp_path, longer), longer)
-    assert target == own.directory / "converted_00000020"
-    assert [record["event"] for record in read_metrics(own.metrics)] == ["reused", "evaluation"]
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"num_steps": 30}, ["reused", "evaluation"]),
+        ({"evaluation_sequences": 3}, ["reused"]),
+        ({"evaluation_length": 20}, ["reused"]),
+    ],
+)
+def test_a_shorter_stage_or_one_judged_on_other_sequences_is_resumed_from(tmp_path, donor, own, changes, expected):
+    """The worker then measures the loss itself, and ends the stage."""
+    assert taken(tmp_path, spec_in(own, **changes)) == own.directory / "converted_00000020"
+    assert events(own) == expected
 
 
 def test_the_furthest_checkpoint_counts_that_is_within_the_stage(tmp_path, donor):
@@ -136,15 +158,15 @@ def test_a_broken_checkpoint_of_another_run_is_passed_over_with_a_message_and_le
     said: list[str] = []
     [found] = find_further(history(), 0, [tmp_path / "runs"], said.append)
     assert found.directory == donor.step(10)
-    assert len(said) == 1
-    assert said[0].startswith(f"not reused: {donor.final} is broken: {name}")
+    [message] = said
+    assert message.startswith(f"not reused: {donor.final} is broken: {name}")
     assert donor.final.exists()
 
 
 def test_an_engine_checkpoint_is_reused_only_within_its_runs_directory(tmp_path, donor):
     shutil.rmtree(donor.final)
     checkpoint(donor.step(10), 10, kind="engine", world_size=1)
-    [found] = find_further(history(), 0, [tmp_path / "runs"], pytest.fail)
+    assert (found := furthest(tmp_path)) is not None
     assert found.directory == donor.step(10)
     assert list(find_further(history(), 0, [tmp_path / "elsewhere", tmp_path / "runs"], pytest.fail)) == []
 
@@ -153,7 +175,7 @@ def test_a_checkpoint_removed_while_it_is_linked_leaves_nothing_and_is_reported(
     found = furthest(tmp_path)
     shutil.rmtree(donor.final)
     with pytest.raises(CheckpointError, match="is gone: its run has removed it"):
-        taken(found, spec_in(own))
+        take_over(found, spec_in(own), 0)
     assert list(own.directory.iterdir()) == []
 
 
@@ -162,7 +184,7 @@ def test_files_on_another_file_system_are_copied(tmp_path, donor, own, monkeypat
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    final = taken(furthest(tmp_path), spec_in(own))
+    final = taken(tmp_path, spec_in(own))
     assert not any((final / name).samefile(donor.final / name) for name in read_manifest(final).files)
 
 
@@ -173,10 +195,9 @@ def test_what_a_run_would_resume_from_counts_as_its_own_and_broken_checkpoints_d
     checkpoint(own.directory / "converted_00000007", 7)
     checkpoint(own.step(8), 8)
     (own.step(8) / "manifest.json").write_text("{")
-    newest = newest_own(own.directory, said.append)
-    assert newest == own.directory / "converted_00000007"
-    assert len(said) == 1
-    assert "moved to broken-step_00000008" in said[0]
+    assert newest_own(own.directory, said.append) == own.directory / "converted_00000007"
+    [message] = said
+    assert "moved to broken-step_00000008" in message
 
 
 def test_a_part_of_a_stage_is_taken_over_once_and_not_again_when_the_stage_resumes(tmp_path, donor, own):
@@ -185,7 +206,7 @@ def test_a_part_of_a_stage_is_taken_over_once_and_not_again_when_the_stage_resum
         newest = newest_own(own.directory, pytest.fail)
         steps = read_manifest(newest).step if newest else 0
         assert reuse(longer, history(longer), steps, [tmp_path / "runs"], Screen(Console())) is reused
-    assert [record["event"] for record in read_metrics(own.metrics)] == ["reused", "evaluation"]
+    assert events(own) == ["reused", "evaluation"]
 
 
 def test_a_checkpoint_that_cannot_be_taken_over_is_passed_over_for_the_next(tmp_path, donor, own, capsys):
@@ -198,52 +219,42 @@ def test_a_checkpoint_that_cannot_be_taken_over_is_passed_over_for_the_next(tmp_
 
 
 def test_the_ledger_books_reused_steps_as_part_of_the_models_cost_and_not_as_spent(tmp_path, donor, own):
-    taken(furthest(tmp_path), spec_in(own))
-    with Ledger(tmp_path / "ledger.db") as ledger:
-        ledger.record_run(RUN, [BASE, GROWN])
-        ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
+    taken(tmp_path, spec_in(own))
+    shutil.rmtree(own.final)  # killed between the record and the rename
+    taken(tmp_path, spec_in(own, attempt=2))
+    with booked(own) as ledger:
         cost = ledger.stage_cost("0-small")
         assert cost.model.steps == cost.reused.steps == 20
         assert cost.reused.device_seconds == 40.0
         assert cost.model.flops == BASE.step_flops * 20
-        assert (cost.spent.steps, cost.spent.device_seconds, cost.spent.wall_seconds) == (0, 0.0, 0.0)
-        assert [(e.step, e.point, e.loss) for e in ledger.evaluations("0-small")] == [
-            (10, "interval", 3.0),
-            (20, "final", 2.5),
-        ]
+        spent = cost.spent
+        assert (spent.steps, spent.device_seconds, spent.wall_seconds, spent.evaluation_flops) == (0, 0.0, 0.0, 0.0)
+        found = [(e.step, e.point, e.loss) for e in ledger.evaluations("0-small")]
+        assert found == [(10, "interval", 3.0), (20, "final", 2.5)]
         assert ledger.finished("0-small")
         assert {row.paid_by for row in ledger.work("0-small")} == {"other"}
 
 
-def test_a_reuse_repeated_after_a_kill_is_counted_once(tmp_path, donor, own):
-    taken(furthest(tmp_path), spec_in(own))
-    shutil.rmtree(own.final)  # killed between the record and the rename
-    taken(furthest(tmp_path), spec_in(own, attempt=2))
-    with Ledger(tmp_path / "ledger.db") as ledger:
-        ledger.record_run(RUN, [BASE, GROWN])
-        ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
-        cost = ledger.stage_cost("0-small")
-        assert (cost.model.steps, cost.reused.steps, cost.spent.steps) == (20, 20, 0)
-
-
 def test_own_steps_stay_booked_as_spent_and_only_the_rest_as_reused(tmp_path, donor, own):
     records_of(own, ("start", 0, START), ("checkpoint", 5, {"path": "step_00000005"}), ("train", 7, TRAIN))
-    taken(furthest(tmp_path), spec_in(own, attempt=2), own=5)
-    with Ledger(tmp_path / "ledger.db") as ledger:
-        ledger.record_run(RUN, [BASE, GROWN])
-        ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
+    taken(tmp_path, spec_in(own, attempt=2), own=5)
+    with booked(own) as ledger:
         cost = ledger.stage_cost("0-small")
         assert (cost.kept.steps, cost.replayed.steps, cost.reused.steps) == (5, 2, 15)
         assert cost.reused.device_seconds == 30.0
 
 
-def test_a_run_that_reused_what_another_had_reused_names_the_run_that_paid(tmp_path, donor, own):
-    taken(furthest(tmp_path), spec_in(own))
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["the same runs directory", "another runs directory"])
+def test_a_run_that_reused_what_another_had_reused_names_the_run_that_paid(tmp_path, donor, own, elsewhere):
+    taken(tmp_path, spec_in(own))
     shutil.rmtree(donor.directory)
-    third = RunsPaths(tmp_path / "runs").run("third").stage(0, "0-small")
+    runs_dir = tmp_path / ("elsewhere" if elsewhere else "runs")
+    third = RunsPaths(runs_dir).run("third").stage(0, "0-small")
     third.directory.mkdir(parents=True)
-    taken(furthest(tmp_path), spec_in(third))
-    assert [record["run"] for record in read_metrics(third.metrics) if record["event"] == "reused"] == ["other"]
+    sources = list(dict.fromkeys([runs_dir, tmp_path / "runs"]))
+    take_over(next(find_further(history(), 0, sources, pytest.fail)), spec_in(third), 0)
+    paid = [record["run"] for record in read_metrics(third.metrics) if record["event"] == "reused"]
+    assert paid == [str(tmp_path / "runs/other") if elsewhere else "other"]
 
 
 def attempt(event: str, number: int, step: int, run: str | None, resumed_from: int | None = None) -> Record:
@@ -289,45 +300,14 @@ def test_evaluations_of_repeated_steps_are_not_taken_over():
     assert [(record["step"], record["loss"]) for record in kept] == [(10, 3.0), (20, 2.1)]
 
 
-@pytest.mark.parametrize("changes", [{"evaluation_sequences": 3}, {"evaluation_length": 20}])
-def test_losses_on_other_validation_sequences_are_not_taken_over(tmp_path, donor, own, changes):
-    other = spec_in(own, **changes)
-    target = taken(furthest(tmp_path, other), other)
-    assert (
-        target == own.directory / "converted_00000020"
-    )  # the worker then measures the loss itself, and ends the stage
-    assert [record["event"] for record in read_metrics(own.metrics)] == ["reused"]
-
-
-def test_evaluations_of_another_run_cost_this_run_nothing(tmp_path, donor, own):
-    taken(furthest(tmp_path), spec_in(own))
-    with Ledger(tmp_path / "ledger.db") as ledger:
-        ledger.record_run(RUN, [BASE, GROWN])
-        ledger.books("0-small").sync(read_metrics(own.metrics), attempt_over=True)
-        assert ledger.stage_cost("0-small").spent.evaluation_flops == 0.0
-
-
-def test_a_run_in_another_directory_is_named_by_its_path_and_so_is_the_run_that_it_reused(tmp_path, donor, own):
-    taken(furthest(tmp_path), spec_in(own))
-    shutil.rmtree(donor.directory)
-    third = RunsPaths(tmp_path / "elsewhere").run("third").stage(0, "0-small")
-    third.directory.mkdir(parents=True)
-    spec = spec_in(third)
-    found = next(find_further(history(), 0, [tmp_path / "elsewhere", tmp_path / "runs"], pytest.fail))
-    taken(found, spec)
-    [reused] = [record for record in read_metrics(third.metrics) if record["event"] == "reused"]
-    assert reused["run"] == str(tmp_path / "runs/other")
-
-
 def test_directories_to_reuse_from_must_exist_and_exclude_no_reuse(tmp_path: Path):
-    (tmp_path / "others/run").mkdir(parents=True)
-    with pytest.raises(RunError, match=r"others: there are no runs in it$"):
-        reuse_sources(tmp_path / "runs", [tmp_path / "others"], False)
-    (tmp_path / "others/run/schedule.yaml").touch()
-    others = (tmp_path / "runs", tmp_path / "others")
-    assert reuse_sources(others[0], [others[1]], False) == others
-    assert reuse_sources(tmp_path / "runs", [], True) == ()
-    with pytest.raises(RunError, match=r"--reuse-from .*missing: there are no runs in it"):
-        reuse_sources(tmp_path / "runs", [tmp_path / "missing"], False)
+    runs, others = tmp_path / "runs", tmp_path / "others"
+    (others / "run").mkdir(parents=True)
+    for empty in (others, tmp_path / "missing"):
+        with pytest.raises(RunError, match=rf"--reuse-from .*{empty.name}: there are no runs in it$"):
+            reuse_sources(runs, [empty], False)
+    (others / "run/schedule.yaml").touch()
+    assert reuse_sources(runs, [others], False) == (runs, others)
+    assert reuse_sources(runs, [], True) == ()
     with pytest.raises(RunError, match="contradict each other"):
-        reuse_sources(tmp_path / "runs", [tmp_path], True)
+        reuse_sources(runs, [others], True)

@@ -79,12 +79,12 @@ def schedule(tmp_path: Path) -> Path:
     return write_schedule(tmp_path)
 
 
-def sweep(schedule: Path, *arguments: object, expect: int = 0) -> tuple[str, str]:
-    return run_here("sweep", schedule, *arguments, "--runs-dir", schedule.parent / "runs", expect=expect)
+def sweep(schedule: Path, *arguments: object, command: str = "sweep", expect: int = 0) -> tuple[str, str]:
+    return run_here(command, schedule, *arguments, "--runs-dir", schedule.parent / "runs", expect=expect)
 
 
-def seeds(schedule: Path, *arguments: object, expect: int = 0) -> tuple[str, str]:
-    return run_here("run", schedule, *arguments, "--runs-dir", schedule.parent / "runs", expect=expect)
+def seeds(schedule: Path, seeds: str, *arguments: object, expect: int = 0) -> tuple[str, str]:
+    return sweep(schedule, "--seeds", seeds, *arguments, command="run", expect=expect)
 
 
 def states(out: str) -> list[str]:
@@ -98,66 +98,54 @@ def test_a_sweep_trains_the_runs_of_its_grid_in_order_and_lists_how_they_ended(s
     assert (runner.started, err) == (NAMES, "")
     assert states(out) == ["finished"] * 4
     assert f"growctl report tiny --runs-dir {schedule.parent}/runs" in out
-
-
-def test_a_set_with_the_name_of_a_run_is_reported_run_by_run(schedule, runner):
-    (schedule.parent / "runs" / "tiny").mkdir(parents=True)
+    (schedule.parent / "runs/tiny").mkdir()  # a run, which the report would take the name for
     out, _ = sweep(schedule, *SWEPT)
     assert f"growctl report {' '.join(NAMES)} --runs-dir" in out
 
 
 def test_the_same_command_skips_finished_runs_and_a_longer_list_trains_only_what_is_new(schedule, runner):
-    seeds(schedule, "--seeds", "0,1")
+    seeds(schedule, "0,1")
     runner.started.clear()
-    out, _ = seeds(schedule, "--seeds", "0,1,2")
+    out, _ = seeds(schedule, "0,1,2")
     assert runner.started == ["tiny-seed-2"]
-    assert "tiny-seed-0: finished already, skipped (run 1 of 3)" in out
     assert "tiny-seed-1: finished already, skipped (run 2 of 3)" in out
 
 
 def test_a_run_that_fails_does_not_stop_the_others_and_is_tried_again(schedule, runner):
     runner.ends["tiny-seed-1"] = fail
-    out, err = seeds(schedule, "--seeds", "0,1,2", expect=1)
+    out, err = seeds(schedule, "0,1,2", expect=1)
     assert runner.started == ["tiny-seed-0", "tiny-seed-1", "tiny-seed-2"]
     assert "tiny-seed-1: failed: stage small failed: a bad day" in out
     assert err == "growctl: 1 of 3 runs failed: tiny-seed-1; run the same command again to try again\n"
     assert states(out) == ["finished", "failed", "finished"]
     runner.started.clear()
-    out, _ = seeds(schedule, "--seeds", "0,1,2")
+    out, _ = seeds(schedule, "0,1,2")
     assert (runner.started, states(out)) == (["tiny-seed-1"], ["finished"] * 3)
 
 
-@pytest.mark.slow
 def test_a_signal_stops_the_set_and_the_same_command_resumes_it(schedule, runner):
     runner.ends["tiny-seed-1"] = stop
-    out, err = seeds(schedule, "--seeds", "0,1,2", expect=130)
+    out, err = seeds(schedule, "0,1,2", expect=130)
     assert runner.started == ["tiny-seed-0", "tiny-seed-1"]
     assert "stopped in tiny-seed-1, run 2 of 3" in out
     assert err == "growctl: interrupted; run the same command again to resume\n"
     runner.started.clear()
-    out, _ = seeds(schedule, "--seeds", "0,1,2", "--dry-run")
+    out, _ = seeds(schedule, "0,1,2", "--dry-run")
     assert states(out) == ["finished", "stopped", "not started"]
-    seeds(schedule, "--seeds", "0,1,2")
+    seeds(schedule, "0,1,2")
     assert runner.started == ["tiny-seed-1", "tiny-seed-2"]
 
 
-def test_each_seed_is_a_run_of_its_own_with_its_controls(tmp_path, runner):
+def test_each_seed_is_a_run_of_its_own_whose_controls_may_be_left_out(tmp_path, runner):
     schedule = write_schedule(tmp_path, SCHEDULE + CONTROL)
-    out, _ = seeds(schedule, "--seeds", "0,1", "--name", "mine")
-    assert runner.started == ["mine-seed-0", "mine-seed-1"]
-    found = {run.name: run for run in find_status(tmp_path / "runs")}
+    seeds(schedule, "0,1", "--name", "mine", "--no-controls")
+    assert [run.name for run in find_status(tmp_path / "runs")] == ["mine-seed-0", "mine-seed-1"]
+    seeds(schedule, "0,1", "--name", "mine", "--controls")
+    found = find_status(tmp_path / "runs")
     assert len(found) == 6
-    assert {run.group for run in found.values() if run.control is None} == {"mine"}
-    assert [run.overrides for run in found.values() if run.control is None] == [{"seed": 0}, {"seed": 1}]
-    stored = load_schedule(str(tmp_path / "runs/mine-seed-1/schedule.yaml"))
-    assert stored.seed == 1
-    assert out.count("  tokenformer-scratch ") == 2
-
-
-def test_controls_are_left_out_of_every_run(tmp_path, runner):
-    schedule = write_schedule(tmp_path, SCHEDULE + CONTROL)
-    seeds(schedule, "--seeds", "0,1", "--no-controls")
-    assert [run.name for run in find_status(tmp_path / "runs")] == ["tiny-seed-0", "tiny-seed-1"]
+    ladders = [(run.group, run.overrides) for run in found if run.control is None]
+    assert ladders == [("mine", {"seed": 0}), ("mine", {"seed": 1})]
+    assert load_schedule(str(tmp_path / "runs/mine-seed-1/schedule.yaml")).seed == 1
 
 
 def test_json_lists_every_run_and_control_with_state_loss_and_reason_and_progress_goes_to_standard_error(
@@ -168,41 +156,30 @@ def test_json_lists_every_run_and_control_with_state_loss_and_reason_and_progres
     out, err = sweep(schedule, "seed=0,1", "--json", expect=1)
     document = json.loads(out)
     assert "tiny-seed-1: failed: stage small failed: a bad day" in err
-    assert (document["group"], document["runs_dir"]) == ("tiny", f"{tmp_path}/runs")
-    first, control, *_ = document["runs"]
-    assert (first["name"], first["control"], first["overrides"], first["state"]) == (
-        "tiny-seed-0",
-        None,
-        {"seed": 0},
-        "finished",
-    )
+    assert (document["group"], document["runs_dir"], len(document["runs"])) == ("tiny", f"{tmp_path}/runs", 6)
+    first, control, _, failed, *_ = document["runs"]
+    assert (first["name"], first["overrides"], first["state"]) == ("tiny-seed-0", {"seed": 0}, "finished")
     assert first["final_loss"] == control["final_loss"] == EVALUATION["loss"]
     assert (control["control_of"], control["flops_left"]) == ("tiny-seed-0", 0)
-    failed = next(run for run in document["runs"] if run["name"] == "tiny-seed-1")
-    assert (failed["state"], failed["reason"]) == ("failed", "stage small failed: a bad day")
+    assert (failed["name"], failed["state"], failed["reason"]) == (
+        *("tiny-seed-1", "failed"),
+        "stage small failed: a bad day",
+    )
     assert (failed["final_loss"], failed["flops_left"]) == (None, failed["flops"])
-    assert len(document["runs"]) == 6
 
 
-def test_json_of_a_dry_run_lists_what_would_be_trained_and_writes_nothing(schedule, runner):
+def test_a_dry_run_lists_what_would_be_trained_and_writes_nothing(tmp_path, runner):
+    schedule = write_schedule(tmp_path, SCHEDULE + CONTROL)
     out, _ = sweep(schedule, SWEPT[0], "--seeds", "range(0,2)", "--dry-run", "--json")
     runs = json.loads(out)["runs"]
-    assert [(run["name"], run["state"]) for run in runs] == [(name, "not started") for name in NAMES]
+    assert [(run["name"], run["state"]) for run in runs[::3]] == [(name, "not started") for name in NAMES]
     assert all(run["flops"] == run["flops_left"] > 0 and run["tokens"] > 0 for run in runs)
-    assert (runner.started, list(schedule.parent.iterdir())) == ([], [schedule])
-
-
-def test_a_dry_run_lists_names_sizes_and_flops_and_writes_nothing(tmp_path, runner):
-    schedule = write_schedule(tmp_path, SCHEDULE + CONTROL)
-    out, _ = sweep(schedule, *SWEPT, "--dry-run")
-    lines = out.splitlines()
-    rows = [line.split() for line in lines if line.startswith("  tiny-")]
-    assert [row[:3] for row in rows] == [[name, "not", "started"] for name in NAMES]
-    first = next(number for number, line in enumerate(lines) if NAMES[0] in line)
-    [sums] = [line for line in lines if line.startswith("  total")]
-    ladder, half, total = (float(line.split()[-1]) for line in (lines[first], lines[first + 2], sums))
-    assert total == pytest.approx(4 * (2 * ladder + half), rel=0.01)
+    ladder, _, half, *_ = (run["flops"] for run in runs)
     assert half == pytest.approx(ladder / 2, rel=0.05)
+    out, _ = sweep(schedule, *SWEPT, "--dry-run")
+    assert states(out) == ["not started"] * 4
+    [total] = [float(line.split()[-1]) for line in out.splitlines() if line.startswith("  total")]
+    assert total == pytest.approx(sum(run["flops"] for run in runs), rel=0.01)
     assert (runner.started, list(tmp_path.iterdir())) == ([], [schedule])
 
 
@@ -211,7 +188,6 @@ def test_a_dry_run_lists_names_sizes_and_flops_and_writes_nothing(tmp_path, runn
     [
         (["sweep", "quickstart", "seed=1"], "no key has several values"),
         (["sweep", "quickstart", "seeed=1,2"], "seeed = 1: no such key; did you mean 'seed'?"),
-        (["sweep", "quickstart", "learning_rate.peek=1,2"], "did you mean 'peak'?"),
         (["sweep", "quickstart", "seed=-1,2"], "seed = -1: must be greater than or equal to 0"),
         (["sweep", "quickstart", "seed=0,1", "--name", "../up"], "--name '../up': must be letters, digits"),
         (["sweep", "quickstart", "seed=0,1", "--until", "x"], "--until 'x': the schedule has no such stage"),
@@ -228,62 +204,46 @@ def test_bad_input_gets_one_message_before_anything_is_written(tmp_path, argumen
 
 
 def test_a_set_whose_schedule_has_changed_is_refused_before_any_run_starts(schedule, runner):
-    seeds(schedule, "--seeds", "1")
+    seeds(schedule, "1")
     runner.started.clear()
-    _, err = seeds(schedule, "learning_rate.warmup_steps=6", "--seeds", "0,1", expect=2)
+    _, err = seeds(schedule, "0,1", "learning_rate.warmup_steps=6", expect=2)
     assert runner.started == []
-    assert "keeps its schedule: learning_rate.warmup_steps = 6, but it was started with 5; choose another name" in err
+    assert "learning_rate.warmup_steps = 6, but it was started with 5; choose another name" in err
 
 
-def test_a_run_resumed_by_itself_stays_in_its_set(schedule, runner):
+def test_a_run_resumed_by_itself_stays_in_its_set_whose_damaged_record_is_one_message(schedule, runner):
     runner.ends["tiny-seed-0"] = stop
-    seeds(schedule, "--seeds", "0,1", expect=130)
+    seeds(schedule, "0,1", expect=130)
     runs = schedule.parent / "runs"
     asked = LadderRequest.of(load_schedule(str(runs / "tiny-seed-0/schedule.yaml")), "x", runs, None)
     assert asked.ladder.run_set == RunSet("tiny", {"seed": 0})
     asked.record_choices()
     assert read_run_set(RunPaths(runs / "tiny-seed-0")) == RunSet("tiny", {"seed": 0})
+    (runs / "tiny-seed-0/.run_set.json").write_text("{")
+    _, err = sweep(schedule, "seed=0", "--name", "tiny-seed-0", command="run", expect=2)
+    assert "runs/tiny-seed-0/.run_set.json, which names the set of runs that this run belongs to, cannot be read" in err
+    assert [run.name for run in find_status(runs)] == ["tiny-seed-0"]
 
 
-def test_controls_belong_to_the_set_of_their_ladder(tmp_path):
-    loaded = load_schedule(str(write_schedule(tmp_path, SCHEDULE + CONTROL)))
-    request = LadderRequest.of(loaded, "tiny", tmp_path, None, run_set=RunSet("tiny", {"seed": 0}))
-    assert [str(control.run_set) for control in request.controls()] == ["tiny (seed=0)"] * 2
-
-
-def test_a_run_and_its_controls_are_recorded_with_their_set(tmp_path):
+@pytest.mark.parametrize("run_set", [RunSet("tiny", {"seed": 0}), None], ids=str)
+def test_a_run_and_its_controls_are_recorded_with_their_set(tmp_path, run_set):
     loaded = load_schedule(str(write_schedule(tmp_path, SCHEDULE + CONTROL)))
     split: Any = SimpleNamespace(num_documents=1, num_tokens=2, text_hash="a")
     splits = {"train": split, "validation": split}
     dataset: Any = SimpleNamespace(fingerprint="f00d", tokenizer_sha256="b", splits=splits, sources=())
-    request = LadderRequest.of(loaded, "tiny", tmp_path, None, run_set=RunSet("tiny", {"seed": 0}))
-    for part in (request.ladder, *request.controls()):
-        entry = run_entry(part, "id", "data", dataset, None, None)
-        assert (entry.group, entry.overrides) == ("tiny", {"seed": 0})
-    entry = run_entry(LadderRequest.of(loaded, "tiny", tmp_path, None).ladder, "id", "data", dataset, None, None)
-    assert (entry.group, entry.overrides) == (None, {})
+    request = LadderRequest.of(loaded, "tiny", tmp_path, None, run_set=run_set)
+    entries = [run_entry(part, "id", "data", dataset, None, None) for part in (request.ladder, *request.controls())]
+    assert [(entry.group, entry.overrides) for entry in entries] == [
+        ("tiny", {"seed": 0}) if run_set else (None, {})
+    ] * 3
 
 
-def test_a_damaged_record_of_a_set_is_one_message(schedule, runner):
-    seeds(schedule, "--seeds", "0")
-    (schedule.parent / "runs/tiny-seed-0/.run_set.json").write_text("{")
-    _, err = seeds(schedule, "seed=0", "--name", "tiny-seed-0", expect=2)
-    assert "runs/tiny-seed-0/.run_set.json, which names the set of runs that this run belongs to, cannot be read" in err
-    assert find_status(schedule.parent / "runs")[0].state == "finished"
-
-
-def test_the_ledger_keeps_the_set_that_a_run_began_in(tmp_path):
-    stage = stage_of("small", 10**6, 10)
+def test_ledger_report_and_status_keep_and_name_the_set_that_a_run_began_in(tmp_path):
+    stage, sets = stage_of("small", 10**6, 10), [("a", {"seed": 1}), (None, {})]
     run = FakeRun(tmp_path, "a-seed-1", [stage], run_set=("a", {"seed": 1})).train(0, 3.0)
+    other = FakeRun(tmp_path, "b", [stage]).train(0, 3.0)
     with Ledger(run.path) as ledger:
-        ledger.record_run(FakeRun(tmp_path, "other", [stage]).entry, [stage])  # recorded again as a run of its own
-        assert (ledger.run().group, ledger.run().overrides) == ("a", {"seed": 1})
-
-
-def test_report_and_status_name_the_set(tmp_path):
-    FakeRun(tmp_path, "a-seed-1", [stage_of("small", 10**6, 10)], run_set=("a", {"seed": 1})).train(0, 3.0)
-    FakeRun(tmp_path, "b", [stage_of("small", 10**6, 10)]).train(0, 3.0)
-    reported = report_document(find_runs(tmp_path)).runs
-    assert [(run.group, run.overrides) for run in reported] == [("a", {"seed": 1}), (None, {})]
-    assert [(run.group, run.overrides) for run in find_status(tmp_path)] == [("a", {"seed": 1}), (None, {})]
+        ledger.record_run(other.entry, [stage])  # recorded again as a run of its own
+    assert [(run.group, run.overrides) for run in report_document(find_runs(tmp_path)).runs] == sets
+    assert [(run.group, run.overrides) for run in find_status(tmp_path)] == sets
     assert "of the set a (seed=1)" in printed(tmp_path, "a-seed-1")
