@@ -11,18 +11,17 @@ from growctl.run.requests import LadderRequest
 from growctl.runs import status as status_runs
 from growctl.runs.find import find_runs
 from growctl.runs.status import find_status, with_controls_to_come
-from growctl.runs_dir import RunPaths
-from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
 from tests.growctl.runs.hand_made import HandMade, printed
 
 LEFT_OUT = "controls were left out: --no-controls"
+SCRATCH = "tiny-control-tokenformer-scratch"
 
 
-def request(folder: Path, with_controls: bool | None, until: str | None = None, text: str = CONTROL) -> LadderRequest:
+def request(runs: Path, with_controls: bool | None, until: str | None = None, text: str = CONTROL) -> LadderRequest:
     """A request for the run `tiny`, which has two controls."""
-    schedule = load_schedule(str(write_schedule(folder, SCHEDULE + text)))
-    return LadderRequest.of(schedule, "tiny", folder / "runs", None, with_controls, until=until)
+    schedule = load_schedule(str(write_schedule(runs.parent, SCHEDULE + text)))
+    return LadderRequest.of(schedule, "tiny", runs, None, with_controls, until=until)
 
 
 @pytest.fixture
@@ -35,93 +34,63 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_the_last_command_that_said_so_decides_whether_controls_are_trained(runs: Path) -> None:
-    said = [(None, 2), (False, 0), (None, 0), (True, 2), (None, 2)]
-    for with_controls, num_controls in said:
-        asked = request(runs.parent, with_controls)
+    for with_controls, num_controls in [(None, 2), (False, 0), (None, 0), (True, 2), (None, 2)]:
+        asked = request(runs, with_controls)
         asked.record_choices()
         assert len(asked.controls()) == num_controls
-    request(runs.parent, False, until="small").record_choices()
-    assert request(runs.parent, None).controls() == []
-    request(runs.parent, None, until="small").record_choices()
-    assert request(runs.parent, None).controls() == []
-
-
-def test_a_schedule_without_controls_leaves_none_out(runs: Path) -> None:
-    request(runs.parent, False, text="").record_choices()
-    assert len(request(runs.parent, None).controls()) == 2
-
-
-def test_another_run_of_the_schedule_has_its_controls(runs: Path) -> None:
-    request(runs.parent, False).record_choices()
+    request(runs, False, text="").record_choices()  # there are none to leave out
+    assert len(request(runs, None).controls()) == 2
+    for with_controls in (False, None):
+        request(runs, with_controls, until="small").record_choices()
+        assert request(runs, None).controls() == []
     schedule = load_schedule(str(runs / "tiny/schedule.yaml"))
     assert len(LadderRequest.of(schedule, "tiny", runs, "other").controls()) == 2
 
 
-def test_the_report_names_controls_that_are_still_to_come_until_they_are_left_out(runs: Path) -> None:
-    HandMade(runs, "tiny-control-tokenformer-scratch", control="tokenformer-scratch")
-    found = with_controls_to_come(find_runs(runs), runs)
-    states = {arm.name: set(arm.absent.values()) for arm in results(found).ladders[0].arms if arm.control}
-    assert states.pop("tokenformer-scratch") in ({"running"}, {"stopped"}, {"not finished"})
-    assert list(states.values()) == [{"not started"}]
-    request(runs.parent, False).record_choices()
-    [ladder] = [run for run in with_controls_to_come(find_runs(runs), runs) if run.control is None]
-    assert [control.name for control in ladder.controls_to_come] == ["tiny-control-tokenformer-scratch"]
-
-
-def test_the_report_reads_the_state_of_no_run_that_says_nothing_of_controls_to_come(
+def test_the_report_names_controls_that_are_still_to_come_until_they_are_left_out(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     HandMade(runs, "other")
-    found = [run for run in find_runs(runs) if run.name == "tiny"]
     read: list[str] = []
     inner = status_runs._read_run
     monkeypatch.setattr(status_runs, "_read_run", lambda run: (read.append(run.directory.name), inner(run))[1])
+    found = [run for run in find_runs(runs) if run.name == "tiny"]
     assert len(with_controls_to_come(found, runs)[0].controls_to_come) == 2
-    assert read == ["tiny"]
-    request(runs.parent, False).record_choices()
-    assert with_controls_to_come(found, runs)[0].controls_to_come == ()
-    assert read == ["tiny"]
+    HandMade(runs, SCRATCH, control="tokenformer-scratch")
+    found = [run for run in find_runs(runs) if run.name != "other"]
+    arms = results(with_controls_to_come(found, runs)).ladders[0].arms
+    [one, other] = [set(arm.absent.values()) for arm in arms if arm.control]
+    assert one in ({"running"}, {"stopped"}, {"not finished"})
+    assert other == {"not started"}
+    assert "other" not in read, "it says nothing of controls to come"
+    request(runs, False).record_choices()
+    [ladder] = [run for run in with_controls_to_come(find_runs(runs), runs) if run.name == "tiny"]
+    assert [control.name for control in ladder.controls_to_come] == [SCRATCH]
+    assert list(remarks(ladder)) == ["Controls were left out: --no-controls."]
 
 
-def test_status_says_it_and_lists_no_controls_that_were_never_started(runs: Path) -> None:
+def test_status_says_it_and_lists_only_controls_that_were_started(runs: Path) -> None:
     assert len(find_status(runs)) == 3
-    request(runs.parent, False).record_choices()
+    request(runs, False).record_choices()
     [ladder] = find_status(runs)
     assert (ladder.state, ladder.resume_command) == ("finished", None)
     said = printed(runs)
     assert f"tiny: {LEFT_OUT}; `growctl run` with --controls trains them" in said
     assert "to resume" not in said
-
-
-def test_a_control_that_had_started_is_resumed_by_asking_for_controls(runs: Path) -> None:
-    name = "tiny-control-tokenformer-scratch"
-    HandMade(runs, name, text=SCHEDULE, control="tokenformer-scratch").trains("0-small", 10)
-    request(runs.parent, False).record_choices()
+    HandMade(runs, SCRATCH, text=SCHEDULE, control="tokenformer-scratch").trains("0-small", 10)
     _, control = find_status(runs)
-    assert control.name == name
+    assert control.name == SCRATCH
     assert control.resume_command == f"growctl run {runs}/tiny/schedule.yaml --runs-dir {runs} --controls"
 
 
-def test_the_next_command_says_that_it_trains_no_controls(runs: Path) -> None:
-    request(runs.parent, False).record_choices()
-    out, err = run_here("run", runs / "tiny/schedule.yaml", "--runs-dir", runs, "--dry-run")
-    assert err == f"tiny: its {LEFT_OUT}; to train them, add --controls\n"
-    assert "control" not in out
-    out, err = run_here("run", runs / "tiny/schedule.yaml", "--runs-dir", runs, "--dry-run", "--controls")
-    assert err == ""
-    assert out.count("control (") == 2
-
-
-def test_the_report_says_it(tmp_path: Path) -> None:
-    FakeRun(tmp_path, "tiny", [stage_of("small", 10**6, 10)]).train(0, 3.0)
-    RunPaths(tmp_path / "tiny").no_controls.touch()
-    [ladder] = find_runs(tmp_path)
-    assert list(remarks(ladder)) == ["Controls were left out: --no-controls."]
-
-
-def test_the_line_comes_before_those_of_the_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    request(runs.parent, False).record_choices()
+def test_the_next_command_says_first_that_it_trains_no_controls(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request(runs, False).record_choices()
+    command = ("run", runs / "tiny/schedule.yaml", "--runs-dir", runs)
+    said = f"tiny: its {LEFT_OUT}; to train them, add --controls\n"
+    out, err = run_here(*command, "--dry-run")
+    assert (err, "control" in out) == (said, False)
+    out, err = run_here(*command, "--dry-run", "--controls")
+    assert (err, out.count("control (")) == ("", 2)
     monkeypatch.setattr("growctl.run.runner.run", lambda request, screen: None)
-    out, err = run_here("run", runs / "tiny/schedule.yaml", "--runs-dir", runs)
-    assert err == ""
-    assert out.startswith(f"tiny: its {LEFT_OUT}; to train them, add --controls\n")
+    out, err = run_here(*command)
+    assert (out.startswith(said), err) == (True, "")

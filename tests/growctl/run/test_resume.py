@@ -200,7 +200,7 @@ def test_a_second_growctl_on_the_same_run_is_told_who_holds_it(undisturbed):
 
 
 def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits(undisturbed, runs):
-    short = ("stages.0.train_steps=4", "stages.1.train_steps=10", "checkpoint.every=4")
+    short = ("stages.0.train_steps=4", "stages.1.train_steps=8", "checkpoint.every=4", "evaluation.max_sequences=8")
     launch = ("launch.devices=2", "launch.zero_stage=3", "training.precision=bf16")
     command = ("run", undisturbed[0], *short, *launch, "--runs-dir")
     run(*command, runs)

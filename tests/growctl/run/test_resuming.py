@@ -14,26 +14,24 @@ from stages.checkpoint.lineage import Lineage
 from stages.checkpoint.manifest import manifest_hash, sealed_manifest
 from stages.stage_dir import converted_directory
 from stages.train.skipped_data import trained_without
+from tests import warm_start
 from tests.stages.checkpoints import write_checkpoint
-from tests.workers import REPOSITORY
 
 SAVED, OTHER = World(2, 1, "none"), World(1, 3, "optimizer")
+ENGINE = {"kind": "engine", "world_size": 2, "zero_stage": 1, "offload": "none"}
 
 
-def rewritten(directory, **changes):
-    """An intact checkpoint whose manifest has other values."""
-    manifest = write_checkpoint(directory).model_copy(update=changes)
-    sealed = sealed_manifest(manifest)
+def saved(directory, **changes):
+    """An intact engine checkpoint with those values in its manifest."""
+    sealed = sealed_manifest(write_checkpoint(directory).model_copy(update=ENGINE | changes))
     (directory / "manifest.json").write_text(sealed.model_dump_json())
     return directory
 
 
-def saved(directory):
-    return rewritten(directory, kind="engine", world_size=2, zero_stage=1, offload="none")
-
-
 def converted(step):
-    return rewritten(converted_directory(step), lineage=Lineage(operation="train", parent=manifest_hash(step)))
+    lineage = Lineage(operation="train", parent=manifest_hash(step))
+    write_checkpoint(converted_directory(step), lineage=lineage)
+    return converted_directory(step)
 
 
 @pytest.fixture
@@ -50,16 +48,18 @@ def conversions(monkeypatch):
     return made
 
 
-def test_the_newest_checkpoint_of_the_same_world_is_used_unchanged(tmp_path, conversions):
-    saved(tmp_path / "step_00000010")
-    newest = saved(tmp_path / "step_00000020")
-    converted(newest)
-    assert checkpoint_to_resume(tmp_path, SAVED, pytest.fail) == newest
+def test_the_newest_checkpoint_of_the_same_world_is_used_unchanged_and_leftovers_are_removed(tmp_path, conversions):
     assert checkpoint_to_resume(tmp_path / "empty", SAVED, pytest.fail) is None
+    older, newest = saved(tmp_path / "step_00000010"), saved(tmp_path / "step_00000020")
+    for name in ("step_00000020", "final", "converted_00000010"):
+        (tmp_path / f".{name}.incomplete/engine").mkdir(parents=True)
+    (tmp_path / ".step_00000005.removed").mkdir()
+    assert checkpoint_to_resume(tmp_path, SAVED, pytest.fail) == newest
+    assert sorted(tmp_path.iterdir()) == [older, newest]
     assert conversions == []
 
 
-@pytest.mark.parametrize("other", [World(1, 1, "none"), World(2, 2, "none"), World(2, 1, "optimizer")])
+@pytest.mark.parametrize("other", [World(1, 1, "none"), World(2, 2, "none"), World(2, 1, "optimizer")], ids=str)
 def test_a_checkpoint_of_another_world_is_converted_with_a_message(tmp_path, conversions, other):
     said: list[str] = []
     newest = saved(tmp_path / "step_00000020")
@@ -69,12 +69,12 @@ def test_a_checkpoint_of_another_world_is_converted_with_a_message(tmp_path, con
 
 
 def test_a_checkpoint_without_recorded_offload_is_converted(tmp_path, conversions):
-    rewritten(tmp_path / "step_00000020", kind="engine", world_size=2, zero_stage=1)
+    saved(tmp_path / "step_00000020", offload=None)
     checkpoint_to_resume(tmp_path, SAVED, print)
     assert conversions == ["step_00000020"]
 
 
-def test_an_intact_conversion_is_reused_without_a_message(tmp_path, conversions):
+def test_an_intact_conversion_is_reused_without_a_message_and_older_ones_are_removed(tmp_path, conversions):
     old, newest = saved(tmp_path / "step_00000010"), saved(tmp_path / "step_00000020")
     left, expected = converted(old), converted(newest)
     assert checkpoint_to_resume(tmp_path, OTHER, pytest.fail) == expected
@@ -82,27 +82,22 @@ def test_an_intact_conversion_is_reused_without_a_message(tmp_path, conversions)
     assert not left.exists()
 
 
-def test_a_broken_conversion_is_set_aside_and_repeated(tmp_path, conversions):
+@pytest.mark.parametrize("trouble", [".safetensors", "was not made from step_00000020"])
+def test_a_broken_or_foreign_conversion_is_set_aside_and_repeated(tmp_path, conversions, trouble):
     said: list[str] = []
     newest = saved(tmp_path / "step_00000020")
-    victim = next(converted(newest).rglob("*.safetensors"))
-    victim.write_bytes(victim.read_bytes()[:-1])
+    if trouble == ".safetensors":
+        victim = next(converted(newest).rglob("*.safetensors"))
+        victim.write_bytes(victim.read_bytes()[:-1])
+    else:
+        write_checkpoint(converted_directory(newest))
     assert checkpoint_to_resume(tmp_path, OTHER, said.append) == converted_directory(newest)
     assert conversions == ["step_00000020"]
-    assert victim.name in said[0]
+    assert trouble in said[0]
     assert "moved to broken-converted_00000020" in said[0]
 
 
-def test_a_conversion_of_another_checkpoint_is_set_aside(tmp_path, conversions):
-    said: list[str] = []
-    newest = saved(tmp_path / "step_00000020")
-    write_checkpoint(converted_directory(newest))
-    assert checkpoint_to_resume(tmp_path, OTHER, said.append) == converted_directory(newest)
-    assert conversions == ["step_00000020"]
-    assert "was not made from step_00000020; moved to broken-converted_00000020" in said[0]
-
-
-@pytest.mark.parametrize("world", [SAVED, OTHER])
+@pytest.mark.parametrize("world", [SAVED, OTHER], ids=str)
 def test_a_conversion_whose_checkpoint_broke_is_the_newest_intact_checkpoint(tmp_path, conversions, world):
     saved(tmp_path / "step_00000010")
     said: list[str] = []
@@ -110,16 +105,15 @@ def test_a_conversion_whose_checkpoint_broke_is_the_newest_intact_checkpoint(tmp
     expected = converted(newest)
     next(newest.rglob("*.safetensors")).unlink()
     assert checkpoint_to_resume(tmp_path, world, said.append) == expected
-    assert len(said) == 1
-    assert "moved to broken-step_00000020" in said[0]
+    [message] = said
+    assert "moved to broken-step_00000020" in message
     assert conversions == []
 
 
 @pytest.mark.slow
 def test_a_failed_conversion_reports_why_and_keeps_the_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    newest = saved(tmp_path / "step_00000020")
-    (newest / "engine").mkdir()
+    monkeypatch.setenv(warm_start.VARIABLE, "1")
+    (saved(tmp_path / "step_00000020") / "engine").mkdir()
     with pytest.raises(RunFailed, match=r"step_00000020 cannot be converted: .* has no optimizer states of rank 0"):
         checkpoint_to_resume(tmp_path, OTHER, print)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.txt", "step_00000020"]
@@ -130,21 +124,7 @@ def test_checkpoints_trained_on_since_skipped_data_are_set_aside(tmp_path, conve
     """It was saved at step 23; later the stage was rolled back to step 20 and skipped the data of steps 20 to 25."""
     said: list[str] = []
     before = saved(tmp_path / "step_00000010")
-    rewritten(tmp_path / name, step=23, kind="engine", world_size=2, zero_stage=1, offload="none")
-    wanted = partial(trained_without, [(20, 5)])
-    assert checkpoint_to_resume(tmp_path, SAVED, said.append, wanted) == before
+    saved(tmp_path / name, step=23)
+    assert checkpoint_to_resume(tmp_path, SAVED, said.append, partial(trained_without, [(20, 5)])) == before
     assert said == [f"{tmp_path / name} belongs to training that was rolled back; moved to broken-{name}"]
     assert (tmp_path / f"broken-{name}").is_dir()
-
-
-def test_half_written_leftovers_are_removed_before_new_checkpoints_need_the_space(tmp_path, conversions):
-    for name in (
-        ".step_00000020.incomplete",
-        ".step_00000005.removed",
-        ".final.incomplete",
-        ".converted_00000010.incomplete",
-    ):
-        (tmp_path / name / "engine").mkdir(parents=True)
-    step = saved(tmp_path / "step_00000010")
-    assert checkpoint_to_resume(tmp_path, SAVED, pytest.fail) == step
-    assert sorted(path.name for path in tmp_path.iterdir()) == [step.name]

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -10,9 +11,11 @@ from growctl.run.stage_run import write_apart, write_new_samples
 from model.errors import Failure
 from stages.generate.text_samples import TextRequest, TextSamples, read_samples, write_samples
 from stages.stage_dir import StagePaths
+from tests import warm_start
 from tests.pretrained import write_pretrained
 
 REQUEST = TextRequest(prompts=("def ", ""), max_new_tokens=4, temperature=1.0)
+OTHER = TextRequest(prompts=("class ",), max_new_tokens=4)
 
 
 @pytest.fixture
@@ -32,65 +35,55 @@ def _here(monkeypatch):
     monkeypatch.setattr(stage_run, "write_apart", write_here)
 
 
-def no_message(text: str) -> None:
-    assert "writing texts" in text
+def written(stage: StagePaths, request: TextRequest) -> tuple[TextSamples | None, list[str]]:
+    """The new texts, and what was said beside that they are being written."""
+    said: list[str] = []
+    new = write_new_samples(stage, request, said.append)
+    return new, [message for message in said if message != "0-small: writing texts on the CPU"]
 
 
-def test_texts_are_written_once(stage):
-    first = write_new_samples(stage, REQUEST, no_message)
+def test_texts_are_written_once_and_the_same_again_when_they_are_damaged(stage):
+    first, said = written(stage, REQUEST)
     assert first
+    assert said == []
     assert [sample.prompt for sample in first.samples] == ["def ", ""]
     assert first.samples[0].whole.startswith("def ")
     before = stage.samples.stat()
-    assert write_new_samples(stage, REQUEST, no_message) is None
+    assert written(stage, REQUEST) == (None, [])
     assert (stage.samples.stat().st_mtime_ns, stage.samples.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
     assert read_samples(stage.samples) == first
-
-
-def test_the_same_checkpoint_writes_the_same_texts(stage):
-    first = write_new_samples(stage, REQUEST, no_message)
     stage.samples.write_text("damaged")
-    assert write_new_samples(stage, REQUEST, no_message) == first
+    assert written(stage, REQUEST) == (first, [])
 
 
-def test_texts_are_written_again_for_other_prompts_or_another_checkpoint(stage):
-    write_new_samples(stage, REQUEST, no_message)
-    other = REQUEST.model_copy(update={"prompts": ("class ",)})
-    assert write_new_samples(stage, other, no_message)
+def test_texts_are_written_again_for_other_prompts_or_another_checkpoint_and_stale_ones_removed(stage, monkeypatch):
+    assert written(stage, TextRequest()) == (None, [])
+    assert written(stage, REQUEST)[0]
+    assert written(stage, OTHER)[0]
     shutil.rmtree(stage.final)
     write_pretrained(stage.final, samples_seen=45)
-    assert write_new_samples(stage, other, no_message)
-
-
-def test_nothing_is_written_without_prompts(stage):
-    assert write_new_samples(stage, TextRequest(), no_message) is None
+    assert written(stage, OTHER)[0]
+    assert written(stage, TextRequest()) == (None, [])
     assert not stage.samples.exists()
-
-
-def test_no_stale_texts_remain(stage, monkeypatch):
-    write_new_samples(stage, REQUEST, no_message)
-    assert write_new_samples(stage, TextRequest(), no_message) is None
-    assert not stage.samples.exists()
-    write_new_samples(stage, REQUEST, no_message)
+    written(stage, REQUEST)
     monkeypatch.setattr(stage_run, "write_apart", lambda *_: None)
-    assert write_new_samples(stage, TextRequest(prompts=("class ",)), lambda _: None) is None
+    written(stage, OTHER)
     assert not stage.samples.exists()
 
 
 def test_a_prompt_without_text_loses_no_other_text(stage, capsys):
-    messages: list[str] = []
     request = TextRequest(prompts=("a", "x" * 40, "b"), max_new_tokens=2)
-    written = write_new_samples(stage, request, messages.append)
-    assert [sample.prompt for sample in written.samples] == ["a", "b"]
-    assert messages == ["0-small: writing texts on the CPU"]
+    new, _ = written(stage, request)
+    assert [sample.prompt for sample in new.samples] == ["a", "b"]
     assert capsys.readouterr().out.startswith(f"no text after {'x' * 40!r}: the prompt has 40 tokens; ")
-    assert write_new_samples(stage, request, no_message) is None
+    assert written(stage, request) == (None, [])
 
 
 @pytest.mark.slow
-def test_a_process_of_its_own_writes_the_texts(stage):
-    written = write_apart(stage, REQUEST)
-    assert written == write_samples(stage.final, REQUEST, stage.samples)
+def test_a_process_of_its_own_writes_the_texts(stage, monkeypatch):
+    monkeypatch.setenv(warm_start.VARIABLE, "1")
+    new = write_apart(stage, REQUEST)
+    assert new == write_samples(stage.final, REQUEST, stage.samples)
     shutil.rmtree(stage.final)
     with pytest.raises(Failure, match="final does not exist"):
         write_apart(stage, REQUEST)
@@ -109,24 +102,21 @@ def test_a_process_that_fails_does_not_end_the_run(stage, monkeypatch, program, 
     monkeypatch.setattr(stage_run, "PROGRAM", (sys.executable, "-S", "-c", program))
     monkeypatch.setattr(stage_run, "KILL_SECONDS", 0.1 if "sleep" in program else 600.0)
     monkeypatch.setattr(stage_run, "write_apart", write_apart)
-    messages: list[str] = []
-    assert write_new_samples(stage, REQUEST, messages.append) is None
-    assert messages[1].startswith("no text samples: ")
-    assert message in messages[1]
+    new, [said] = written(stage, REQUEST)
+    assert new is None
+    assert said.startswith("no text samples: ")
+    assert message in said
 
 
 @pytest.mark.parametrize(
-    ("trouble", "message"),
-    [("checkpoint", "final does not exist"), ("disk", "samples.json")],
+    ("break_it", "message"),
+    [(lambda stage: shutil.rmtree(stage.final), "final does not exist"), (lambda s: s.samples.mkdir(), "samples.json")],
+    ids=["checkpoint", "disk"],
 )
-def test_trouble_becomes_a_message(stage, trouble, message):
-    messages: list[str] = []
-    if trouble == "checkpoint":
-        shutil.rmtree(stage.final)
-    else:
-        stage.samples.mkdir()
-    assert write_new_samples(stage, REQUEST, messages.append) is None
-    said = messages[-1]
+def test_trouble_becomes_a_message(stage, break_it: Callable[[StagePaths], object], message):
+    break_it(stage)
+    new, [said] = written(stage, REQUEST)
+    assert new is None
     assert said.startswith("no text samples: ")
     assert message in said
     assert "Error:" not in said

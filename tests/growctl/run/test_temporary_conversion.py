@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,7 @@ from tests.stages.checkpoints import write_checkpoint
 def step(tmp_path: Path) -> Path:
     """A checkpoint that passes for an engine checkpoint, in a run."""
     directory = tmp_path / "runs/tiny/stages/0-small/step_00000010"
-    manifest = write_checkpoint(directory).model_copy(update={"kind": "engine"})
-    sealed = sealed_manifest(manifest)
+    sealed = sealed_manifest(write_checkpoint(directory).model_copy(update={"kind": "engine"}))
     (directory / "manifest.json").write_text(sealed.model_dump_json())
     return directory
 
@@ -45,37 +45,25 @@ def test_a_checkpoint_by_parameter_is_used_as_it_is(tmp_path, made):
     assert made == []
 
 
-def test_the_conversion_is_beside_the_output_and_gone_afterwards(tmp_path, step, made):
+def test_the_conversion_is_beside_the_output_and_gone_afterwards_even_if_the_command_fails(tmp_path, step, made):
     said: list[str] = []
-    with as_parameters(step, tmp_path / "runs", said.append, tmp_path / "new/grown") as path:
+    output = tmp_path / "new/grown"
+    with suppress(RunFailed), as_parameters(step, tmp_path / "runs", said.append, output) as path:
         assert path.name == "converted_00000010"
         assert path.parent.parent == tmp_path
         assert path.parent.name.startswith(".grown.incomplete-"), "verify --integrity lists it as unfinished"
+        raise RunFailed("no")
     assert said == [f"{step} is an engine checkpoint; converting it in {made[0].parent}"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
     assert [path.name for path in step.parent.iterdir()] == [step.name]
 
 
-def test_a_conversion_is_removed_when_the_command_fails(tmp_path, step, made):
-    with pytest.raises(RunFailed), as_parameters(step, tmp_path, print, tmp_path / "grown"):
-        raise RunFailed("no")
-    assert not made[0].exists()
-
-
-def test_a_damaged_engine_checkpoint_is_not_converted(tmp_path, step, made):
-    next(step.rglob("*.safetensors")).unlink()
-    with pytest.raises(ValueError, match="is broken"), as_parameters(step, tmp_path, print):
-        pass
-    assert made == []
-
-
-def test_an_engine_checkpoint_outside_the_runs_directory_is_not_unpickled(tmp_path, step, made):
+def test_no_engine_checkpoint_that_is_damaged_or_outside_the_runs_directory_is_unpickled(tmp_path, step, made):
     copy = shutil.copytree(step, tmp_path / "elsewhere/step_00000010")
-    with (
-        pytest.raises(CheckpointError, match="outside"),
-        as_parameters(copy, tmp_path / "runs", print, tmp_path / "grown"),
-    ):
-        pass
+    next(step.rglob("*.safetensors")).unlink()
+    for checkpoint, why in ((step, "is broken"), (copy, "outside")):
+        with pytest.raises(CheckpointError, match=why), as_parameters(checkpoint, tmp_path / "runs", print):
+            pass
     assert made == []
 
 

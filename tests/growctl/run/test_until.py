@@ -27,30 +27,22 @@ def request(folder: Path, until: str | None, *overrides: str) -> LadderRequest:
 
 
 def test_an_unknown_stage_is_rejected_with_the_nearest_name(tmp_path):
-    with pytest.raises(RunError) as error:
+    with pytest.raises(RunError, match=r"--until 'smal': .* stages are small, large; did you mean 'small'\?"):
         request(tmp_path, "smal")
-    assert str(error.value) == (
-        "--until 'smal': the schedule has no such stage; its stages are small, large; did you mean 'small'?"
-    )
 
 
 def test_a_dry_run_shows_neither_later_stages_nor_controls(tmp_path):
     text = dry_run_text(request(tmp_path, "small"))
     assert "## stage small" in text
-    assert "large" not in text
-    assert "control" not in text
+    assert not {"large", "control"} & set(text.split())
 
 
 @pytest.mark.parametrize(("job", "name"), [("ladder", "tiny"), ("stage", "tiny.small")])
-def test_only_the_first_stages_are_submitted(tmp_path, job, name):
+def test_only_the_first_stages_are_submitted_until_they_are_done(tmp_path, job, name):
     asked = request(tmp_path, "small", *SLURM, f"launch.slurm.job={job}")
     [submitted] = plan_jobs(asked, asked.checked(machines_of(asked.ladder.schedule)))
     assert (submitted.name, submitted.nodes, submitted.last_stage) == (name, 1, 0)
     assert [plan.name for plan in submitted.stages] == ["small"]
-
-
-def test_nothing_is_submitted_once_the_stage_is_done(tmp_path):
-    asked = request(tmp_path, "small", *SLURM)
     write_checkpoint(RunPaths(tmp_path / "runs/tiny").stage(0, "small").final)
     assert plan_jobs(asked, [asked.ladder]) == []
     assert nothing_to_submit(asked) == "tiny: done up to stage small; there is nothing to submit"
