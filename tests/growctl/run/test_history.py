@@ -2,8 +2,11 @@
 
 import signal
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 from hypothesis import given
@@ -31,6 +34,7 @@ from tests.stages.test_metrics import START, TRAIN, line
 from tests.stages.unfinished import left
 
 START_LINE, TRAIN_LINE = line("start"), line("train")
+ENDED = Outcome("ended")
 LINES = (START_LINE, TRAIN_LINE, line("checkpoint"), line("end", attempt=2), b"damaged\n", b"\n")
 
 
@@ -54,6 +58,21 @@ def test_reading_a_history_in_pieces_gives_the_same_records_as_reading_it_at_onc
     assert followed.complaint() == at_once.complaint()
 
 
+def interrupted(
+    function: Callable[..., Any], call: int, counts: Callable[..., bool] = lambda *_: True
+) -> Callable[..., Any]:
+    """A function whose call number `call` is carried out before a signal arrives."""
+    numbers = count(1)
+
+    def called(*arguments: Any, **named: Any) -> Any:
+        result = function(*arguments, **named)
+        if counts(*arguments) and next(numbers) == call:
+            raise Stopped(signal.SIGTERM)
+        return result
+
+    return called
+
+
 def test_a_long_history_is_read_in_pieces_and_no_further_after_an_interruption(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("growctl.run.attempt.PIECE", 2)
     path = tmp_path / "metrics.jsonl"
@@ -62,72 +81,53 @@ def test_a_long_history_is_read_in_pieces_and_no_further_after_an_interruption(t
     assert [len(piece) for piece in history.read()] == [2, 2, 1]
     assert list(history.read()) == []
     history = StageHistory(path)
-    monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, 1))
+    monkeypatch.setattr(stages.metrics, "parse_line", interrupted(stages.metrics.parse_line, 1))
     with pytest.raises(Stopped):
         list(history.read())
     assert history.interrupted
     assert list(history.read()) == []
 
 
-class Attempts:
-    """Replaces growctl.run.attempt.Attempt: its workers write many records, and the first ones crash."""
-
-    def __init__(self, num_attempts: int, num_events: int) -> None:
-        self.num_attempts, self.num_events = num_attempts, num_events
-
-    def __call__(
-        self, spec: Any, launch: Any, history: StageHistory, grace: float, on_records: Callable[..., None], tell: Any
-    ) -> "Attempts":
-        self.spec, self.history, self.on_records = spec, history, on_records
-        return self
-
-    def run(self) -> Outcome:
-        stage, number = Path(self.spec.directory), self.spec.attempt
-        writer = MetricsWriter(stage / "metrics.jsonl", number)
-        writer.write("start", 0, 0.0, **START)
-        for step in range(1, self.num_events + 1):
-            writer.write("train", step, float(step), **TRAIN)
-            writer.write("checkpoint", step, float(step), path=f"step_{step:08d}")
-            for records in self.history.read():
-                self.on_records(records)
-        if number < self.num_attempts:
-            return Outcome("crashed", "it was unlucky")
-        write_checkpoint(stage / "final")
-        return Outcome("ended")
-
-
-def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
-    """Records the last argument of every call of a function from now on."""
-    calls, function = [], getattr(owner, name)
-
-    def call(*arguments: Any) -> Any:
-        calls.append(arguments[-1])
-        return function(*arguments)
-
-    monkeypatch.setattr(owner, name, call)
-    return calls
-
-
 class Run:
-    """A run of two stages with an open ledger, whose attempts write what is asked of them."""
+    """A run of two stages with an open ledger, whose workers write what is asked of them."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.monkeypatch = monkeypatch
         schedule = load_schedule(str(write_schedule(folder, SCHEDULE)), ["launch.max_restarts=5"])
         machines = Local(Devices(1, "cpu", False))
         self.execution = Execution(RunRequest("tiny", schedule, "tiny"), folder, machines, Screen(Console()))
         self.small, self.large = map(self.execution.stage, self.execution.plans)
         self.show()
         self.execution.paths.directory.mkdir()
+        monkeypatch.setattr(stage_run, "Attempt", self._attempt)
 
     def show(self) -> None:
         """Begins to show the run on a new screen."""
         self.execution.screen = Screen(Console())
         self.execution.screen.run_started("tiny", None, self.execution.plans)
 
-    def finish(self, stage: int = 0, num_events: int = 1, num_attempts: int = 1, kind: type = Attempts) -> None:
-        self.monkeypatch.setattr(stage_run, "Attempt", kind(num_attempts, num_events))
+    def finish(self, stage: int = 0, num_events: int = 1, num_attempts: int = 1, last: Outcome = ENDED) -> None:
+        """Trains a stage; all its attempts but the last crash."""
+        self.num_events, self.outcomes = num_events, [Outcome("crashed")] * (num_attempts - 1) + [last]
         StageRun(self.execution, self.execution.plans[stage]).finish()
+
+    def _attempt(self, spec: Any, launch: Any, history: StageHistory, grace: Any, on_records: Any, tell: Any) -> Any:
+        """Stands in for growctl.run.attempt.Attempt."""
+
+        def run() -> Outcome:
+            stage = Path(spec.directory)
+            writer = MetricsWriter(stage / "metrics.jsonl", spec.attempt)
+            writer.write("start", 0, 0.0, **START)
+            for step in range(1, self.num_events + 1):
+                writer.write("train", step, float(step), **TRAIN)
+                writer.write("checkpoint", step, float(step), path=f"step_{step:08d}")
+                for records in history.read():
+                    on_records(records)
+            outcome = self.outcomes.pop(0)
+            if not self.outcomes:
+                write_checkpoint(stage / "final")
+            return outcome
+
+        return SimpleNamespace(run=run)
 
     def assert_all_is_booked(self) -> None:
         """The ledger's rows add up to all records in the first stage's metrics.jsonl."""
@@ -150,23 +150,19 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(run: Run, monkeypatch) -> None:
     attempts, events = 3, 40
     monkeypatch.setattr(stage_run, "pause_after", lambda failures: 0.0)
-    parsed = counted(monkeypatch, stages.metrics, "parse_line")
-    booked = counted(monkeypatch, ledger_books._Attempt, "take")
-    run.finish(num_events=events, num_attempts=attempts)
+    parsed = Mock(wraps=stages.metrics.parse_line)
+    monkeypatch.setattr(stages.metrics, "parse_line", parsed)
+    with patch.object(ledger_books._Attempt, "take", autospec=True, side_effect=ledger_books._Attempt.take) as booked:
+        run.finish(num_events=events, num_attempts=attempts)
     lines = run.small.metrics.read_bytes().splitlines(keepends=True)
-    assert len(lines) == len(booked) == attempts * (2 * events + 1)
-    assert parsed == lines
+    assert len(lines) == booked.call_count == attempts * (2 * events + 1)
+    assert [call.args[-1] for call in parsed.call_args_list] == lines
     assert run.execution.ledger.stage_cost("small").spent.steps == attempts * events
     assert run.execution.screen.ladder.stages["small"].step == events
 
 
 def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_words(run: Run, capsys) -> None:
-    class Failing(Attempts):
-        def run(self) -> Outcome:
-            super().run()
-            return Outcome("failed", "the loss is nan")
-
-    run.finish(kind=Failing)
+    run.finish(last=Outcome("failed", "the loss is nan"))
     assert "stage small is complete, but its workers failed: the loss is nan" in capsys.readouterr().out
 
 
@@ -188,20 +184,6 @@ def test_a_resumed_run_has_read_the_earlier_records_of_its_stage(run: Run) -> No
     run.assert_all_is_booked()
 
 
-class Interrupted:
-    """Wraps a function: its call number `call` is carried out, and then a signal arrives."""
-
-    def __init__(self, function: Callable[..., Any], call: int, counts: Callable[..., bool] = lambda *_: True) -> None:
-        self.function, self.left, self.counts = function, call, counts
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        result = self.function(*arguments, **named)
-        self.left -= self.counts(*arguments)
-        if self.left == 0 and self.counts(*arguments):
-            raise Stopped(signal.SIGTERM)
-        return result
-
-
 @pytest.mark.parametrize(
     ("reading", "call"),
     [*((False, call) for call in range(2, 7)), *((True, call) for call in range(1, 10))],  # COMMIT 1: before attempts
@@ -210,9 +192,9 @@ def test_a_signal_while_records_are_read_or_rows_committed_books_every_record_on
     run: Run, monkeypatch, reading: bool, call: int
 ) -> None:
     if reading:
-        monkeypatch.setattr(stages.metrics, "parse_line", Interrupted(stages.metrics.parse_line, call))
+        monkeypatch.setattr(stages.metrics, "parse_line", interrupted(stages.metrics.parse_line, call))
     else:
-        query = Interrupted(run.execution.ledger.query, call, lambda sql, **_: sql == "COMMIT")
+        query = interrupted(run.execution.ledger.query, call, lambda sql, **_: sql == "COMMIT")
         monkeypatch.setattr(run.execution.ledger, "query", query)
     with pytest.raises(Stopped):
         run.finish(num_events=4)

@@ -1,20 +1,24 @@
-"""What a stage resumes from, given its directory.
+"""What a stage resumes from, given its directory, and what commands read an engine checkpoint through.
 
 tests/reliability/test_world_changes.py tests the same with real runs.
 """
 
+import json
+import shutil
+from contextlib import suppress
 from functools import partial
 
 import pytest
 
 from growctl.run import resume
 from growctl.run.requests import RunFailed
-from growctl.run.resume import World, checkpoint_to_resume
+from growctl.run.resume import World, as_parameters, checkpoint_to_resume
 from stages.checkpoint.lineage import Lineage
-from stages.checkpoint.manifest import manifest_hash, sealed_manifest
+from stages.checkpoint.manifest import CheckpointError, manifest_hash, sealed_manifest, verify_checkpoint
 from stages.stage_dir import converted_directory
 from stages.train.skipped_data import trained_without
 from tests import warm_start
+from tests.growctl.runs import run
 from tests.stages.checkpoints import write_checkpoint
 
 SAVED, OTHER = World(2, 1, "none"), World(1, 3, "optimizer")
@@ -41,7 +45,7 @@ def conversions(monkeypatch):
 
     def convert(checkpoint, target, log):
         made.append(checkpoint.name)
-        assert target == converted_directory(checkpoint)
+        assert target.name == converted_directory(checkpoint).name
         return target
 
     monkeypatch.setattr(resume, "convert", convert)
@@ -59,19 +63,20 @@ def test_the_newest_checkpoint_of_the_same_world_is_used_unchanged_and_leftovers
     assert conversions == []
 
 
-@pytest.mark.parametrize("other", [World(1, 1, "none"), World(2, 2, "none"), World(2, 1, "optimizer")], ids=str)
-def test_a_checkpoint_of_another_world_is_converted_with_a_message(tmp_path, conversions, other):
+@pytest.mark.parametrize(
+    ("other", "offload"),
+    [
+        *((world, "none") for world in (World(1, 1, "none"), World(2, 2, "none"), World(2, 1, "optimizer"))),
+        (SAVED, None),  # not recorded
+    ],
+    ids=str,
+)
+def test_a_checkpoint_of_another_world_is_converted_with_a_message(tmp_path, conversions, other, offload):
     said: list[str] = []
-    newest = saved(tmp_path / "step_00000020")
+    newest = saved(tmp_path / "step_00000020", offload=offload)
     assert checkpoint_to_resume(tmp_path, other, said.append) == converted_directory(newest)
     assert conversions == ["step_00000020"]
     assert said == [f"step_00000020 was saved by 2 devices at ZeRO 1; converting it for {other}"]
-
-
-def test_a_checkpoint_without_recorded_offload_is_converted(tmp_path, conversions):
-    saved(tmp_path / "step_00000020", offload=None)
-    checkpoint_to_resume(tmp_path, SAVED, print)
-    assert conversions == ["step_00000020"]
 
 
 def test_an_intact_conversion_is_reused_without_a_message_and_older_ones_are_removed(tmp_path, conversions):
@@ -128,3 +133,56 @@ def test_checkpoints_trained_on_since_skipped_data_are_set_aside(tmp_path, conve
     assert checkpoint_to_resume(tmp_path, SAVED, said.append, partial(trained_without, [(20, 5)])) == before
     assert said == [f"{tmp_path / name} belongs to training that was rolled back; moved to broken-{name}"]
     assert (tmp_path / f"broken-{name}").is_dir()
+
+
+@pytest.fixture
+def step(tmp_path):
+    """An engine checkpoint in a run."""
+    return saved(tmp_path / "runs/tiny/stages/0-small/step_00000010")
+
+
+def test_a_checkpoint_by_parameter_is_used_as_it_is(tmp_path, conversions):
+    write_checkpoint(tmp_path / "final")
+    with as_parameters(tmp_path / "final", tmp_path, pytest.fail) as path:
+        assert path == tmp_path / "final"
+    assert conversions == []
+
+
+def test_the_conversion_is_beside_the_output_and_gone_afterwards_even_if_the_command_fails(tmp_path, step, conversions):
+    said: list[str] = []
+    output = tmp_path / "new/grown"
+    with suppress(RunFailed), as_parameters(step, tmp_path / "runs", said.append, output) as path:
+        assert path.name == "converted_00000010"
+        assert path.parent.parent == tmp_path
+        assert path.parent.name.startswith(".grown.incomplete-"), "verify --integrity lists it as unfinished"
+        raise RunFailed("no")
+    assert said == [f"{step} is an engine checkpoint; converting it in {path.parent}"]
+    assert [path.name for path in (*tmp_path.iterdir(), *step.parent.iterdir())] == ["runs", step.name]
+    assert conversions == [step.name]
+
+
+def test_no_engine_checkpoint_that_is_damaged_or_outside_the_runs_directory_is_unpickled(tmp_path, step, conversions):
+    copy = shutil.copytree(step, tmp_path / "elsewhere/step_00000010")
+    next(step.rglob("*.safetensors")).unlink()
+    for checkpoint, why in ((step, "is broken"), (copy, "outside")):
+        with pytest.raises(CheckpointError, match=why), as_parameters(checkpoint, tmp_path / "runs", print):
+            pass
+    assert conversions == []
+
+
+def test_an_engine_checkpoint_grows_and_is_compared_without_a_trace_in_its_run(two_ranks, tmp_path):
+    runs = two_ranks[1]
+    step = runs / "tiny/stages/1-large/step_00000050"
+    before = {path: path.stat().st_mtime_ns for path in (runs / "tiny").rglob("*")}
+    grown = tmp_path / "grown"
+    arguments = ("tiny/large/step_00000050", "--runs-dir", runs)
+    _, err = run("expand", *arguments, "--add-tokens", 4, "--output", grown)
+    assert err.splitlines()[0] == f"using {step}"
+    assert "is an engine checkpoint; converting it in" in err.splitlines()[1]
+    assert verify_checkpoint(grown).step == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["grown"]
+    out, _ = run("verify", arguments[0], grown, *arguments[1:], "--sequences", 2, "--context", 16, "--json")
+    told = json.loads(out)["comparison"]
+    assert (told["old"]["path"], told["lineage"]["operation"]) == (str(step), "expand"), "the same conversion again"
+    assert told["verdict"] == "preserved"
+    assert {path: path.stat().st_mtime_ns for path in (runs / "tiny").rglob("*")} == before

@@ -4,19 +4,16 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from growctl.ledger.ledger import Ledger
 from growctl.run.requests import reuse_sources
 from growctl.run.resume import newest_own
-from growctl.run.reuse import Candidate, Segment, find_further, kept_evaluations, payers, reuse, take_over
+from growctl.run.reuse import Candidate, find_further, kept_evaluations, payers, reuse, take_over
 from growctl.run.screen import Screen
 from growctl.runs.directory import RunError
 from growctl.runs_dir import RunsPaths
@@ -172,7 +169,7 @@ def test_an_engine_checkpoint_is_reused_only_within_its_runs_directory(tmp_path,
 
 
 def test_a_checkpoint_removed_while_it_is_linked_leaves_nothing_and_is_reported(tmp_path, donor, own):
-    found = furthest(tmp_path)
+    [found] = find_further(history(), 0, [tmp_path / "runs"], pytest.fail)
     shutil.rmtree(donor.final)
     with pytest.raises(CheckpointError, match="is gone: its run has removed it"):
         take_over(found, spec_in(own), 0)
@@ -186,18 +183,6 @@ def test_files_on_another_file_system_are_copied(tmp_path, donor, own, monkeypat
     monkeypatch.setattr(os, "link", refuse)
     final = taken(tmp_path, spec_in(own))
     assert not any((final / name).samefile(donor.final / name) for name in read_manifest(final).files)
-
-
-def test_what_a_run_would_resume_from_counts_as_its_own_and_broken_checkpoints_do_not(own):
-    said: list[str] = []
-    assert newest_own(own.directory, said.append) is None
-    checkpoint(own.step(5), 5)
-    checkpoint(own.directory / "converted_00000007", 7)
-    checkpoint(own.step(8), 8)
-    (own.step(8) / "manifest.json").write_text("{")
-    assert newest_own(own.directory, said.append) == own.directory / "converted_00000007"
-    [message] = said
-    assert "moved to broken-step_00000008" in message
 
 
 def test_a_part_of_a_stage_is_taken_over_once_and_not_again_when_the_stage_resumes(tmp_path, donor, own):
@@ -276,19 +261,6 @@ def attempt(event: str, number: int, step: int, run: str | None, resumed_from: i
 def test_every_step_was_paid_for_by_the_last_attempt_that_made_it(records, expected):
     found = payers([attempt(*record) for record in records], "me")
     assert [(segment.paid_by, segment.first_step) for segment in found] == expected
-
-
-@given(st.lists(st.tuples(st.sampled_from(["start", "reused"]), st.integers(0, 9), st.integers(1, 9)), max_size=6))
-def test_the_payers_of_a_stage_cover_its_steps_without_gaps_or_overlaps(made):
-    records, reached = [attempt("start", 1, 0, None)], 9
-    for number, (event, resumed, steps) in enumerate(made, 2):
-        first = min(resumed, reached)
-        reached = first + (steps if event == "reused" else 9)
-        records.append(attempt(event, number, first + (steps if event == "reused" else 0), f"run {number}", first))
-    segments: list[Segment] = payers(records, "me")
-    assert segments[0].first_step == 0
-    assert all(segment.first_step < segment.last_step for segment in segments)
-    assert all(min(a.last_step, reached) >= b.first_step for a, b in pairwise(segments))
 
 
 def test_evaluations_of_repeated_steps_are_not_taken_over():

@@ -6,12 +6,9 @@ import re
 import sqlite3
 
 import pytest
-import torch
 
-from model.config import num_parameters
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import manifest_hash, read_manifest, verify_checkpoint
-from stages.checkpoint.parameters import load_model
 from stages.checkpoint.pretrained import load_pretrained
 from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, run_here, write_schedule
 from tests.growctl.text.schemas import assert_follows_schema
@@ -92,14 +89,6 @@ def test_lineage_steps_data_position_and_old_parameters_continue_across_stages(s
         assert (stages / "1-large/initial" / name).samefile(stages / "0-small/final" / name), name
 
 
-def test_the_loaded_model_gives_logits(stages):
-    model = load_model(stages / "1-large/final")
-    logits = model(torch.zeros(1, 5, dtype=torch.int64))
-    assert (logits.shape, logits.dtype) == ((1, 5, 300), torch.float32)
-    manifest = read_manifest(stages / "1-large/final")
-    assert sum(p.numel() for p in model.parameters()) == num_parameters(manifest.model)
-
-
 def test_the_screen_shows_plain_lines_without_library_output(finished_ladder, stages):
     _, _, out, err = finished_ladder
     assert "stage large step 60: validation loss" in out.replace("\n", " ")
@@ -127,15 +116,6 @@ def test_the_report_adds_up(finished_ladder):
     assert large["loss_after_growth"] == pytest.approx(small["validation_loss"], abs=EXACT_GROWTH)
     assert large["perplexity"] == pytest.approx(math.exp(large["validation_loss"]))
     assert small["spent"]["wall_seconds"] > 0
-
-
-def test_the_report_has_a_table_a_picture_and_a_page(finished_ladder):
-    runs, _, _, _ = finished_ladder
-    out, _ = run_here("report", "tiny", "--runs-dir", runs)
-    assert out.startswith("Result\n  The strongest opponent is missing: the best size from scratch.\n")
-    report = runs / "tiny" / "report"
-    assert (report / "compute-against-perplexity.png").read_bytes().startswith(b"\x89PNG")
-    assert "data:image/svg+xml" in (report / "report.html").read_text()
 
 
 def test_running_again_with_other_launch_settings_repeats_no_work(finished_ladder):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from growctl.runs.status import find_status
-from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import write_file
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
 from tests.growctl.runs.hand_made import HandMade
@@ -40,10 +39,6 @@ def in_queue(slurm: Path) -> list[str]:
 def options(slurm: Path, *jobs: str) -> list[dict[str, str]]:
     """The options of these jobs, or of all that are queued."""
     return [json.loads((slurm / job / "options.json").read_text()) for job in jobs or in_queue(slurm)]
-
-
-def jobs(folder: Path, name: str) -> dict[str, str]:
-    return json.loads(RunPaths(folder / name).jobs.read_text())
 
 
 def test_each_run_is_a_chain_of_jobs_and_waits_for_an_earlier_run_if_there_is_a_limit(tmp_path, queue):
@@ -81,7 +76,8 @@ def test_runs_with_jobs_are_left_out_and_one_that_was_cancelled_is_submitted_aga
     assert "tiny-seed-0: this run already has jobs: 101 (tiny-seed-0.small, PENDING), 102 (tiny-seed" in out
     assert "cancel them first: scancel 105 106" in out
     assert in_queue(queue) == ["101", "102", "105", "106", "107", "108"]
-    assert jobs(tmp_path, "tiny-seed-1") == {"tiny-seed-1.small": "107", "tiny-seed-1.large": "108"}
+    [again] = find_status(tmp_path, ["tiny-seed-1"])
+    assert again.jobs == {"tiny-seed-1.small": "107", "tiny-seed-1.large": "108"}
 
 
 def test_if_slurm_rejects_a_job_those_before_it_are_cancelled(tmp_path, queue, monkeypatch):
@@ -106,14 +102,6 @@ def test_jobs_that_cannot_be_recorded_are_cancelled(tmp_path, queue, monkeypatch
     submit(tmp_path, expect=1)
     assert [job.name for job in queue.iterdir() if job.is_dir()] != []
     assert in_queue(queue) == []
-
-
-def test_without_slurm_every_run_fails_and_nothing_is_written(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    out, err = submit(tmp_path, expect=1)
-    assert "tiny-seed-1: failed: launch.cluster = 'slurm': needs sbatch" in out
-    assert err.startswith("growctl: 3 of 3 runs failed: ")
-    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
 def test_a_finished_run_gets_no_jobs_and_one_with_a_finished_stage_only_those_of_the_rest(tmp_path, queue):

@@ -17,6 +17,7 @@ from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest, verify_checkpoint
 from stages.metrics import read_metrics
 from stages.stage_dir import StagePaths
+from tests import warm_start
 from tests.growctl.bases import change_manifest
 from tests.growctl.runs import SCHEDULE, final_hashes, losses, made_once, run, run_here, write_schedule
 
@@ -51,42 +52,35 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_first_stage_grows_the_checkpoint_without_a_jump_and_goes_on_in_its_data(trained: Path) -> None:
     runs = trained / "runs"
-    source, initial = runs / "base/stages/0-small/final", runs / "grown/stages/0-small/initial"
     before, after = losses(runs / "base")["0-small", 12, "final"], losses(runs / "grown")["0-small", 0, "after_growth"]
     assert after == pytest.approx(before, abs=EXACT_GROWTH)
-    manifest = read_manifest(initial)
-    assert manifest.lineage.parent == manifest_hash(source)
+    manifest = read_manifest(runs / "grown/stages/0-small/initial")
+    assert manifest.lineage.parent == manifest_hash(runs / "base/stages/0-small/final")
     assert manifest.model.blocks[0].query.num_tokens == 12
-    assert "moved the validation loss" not in (trained / "grown.txt").read_text()
-    assert "data from sample 96, where the start checkpoint stopped" in (trained / "grown.txt").read_text()
+    said = (trained / "grown.txt").read_text()
+    assert "moved the validation loss" not in said
+    assert "data from sample 96, where the start checkpoint stopped" in said
     final = read_manifest(runs / "grown/stages/1-large/final")
     assert final.samples_seen == (12 + 12 + 6) * 8
     assert final.model.newest_generation == 2
     assert final.lineage.cost
     assert final.lineage.cost.steps == 30
-    assert [entry.operation for entry in final.lineage.history] == [
-        "init",
-        "train",
-        "expand",
-        "train",
-        "expand",
-        "train",
-    ]
+    operations = ["init", "train", "expand", "train", "expand", "train"]
+    assert [entry.operation for entry in final.lineage.history] == operations
 
 
 def test_the_report_counts_the_base_and_shows_the_jump_of_the_first_stage(trained: Path) -> None:
     grown = next(run for run in find_runs(trained / "runs") if run.name == "grown")
     base = read_manifest(trained / "runs/base/stages/0-small/final").lineage.cost
+    final = read_manifest(trained / "runs/grown/stages/1-large/final").lineage.cost
     assert base
+    assert final
     assert grown.base
-    assert grown.base.flops == base.flops.total
-    assert grown.base.run == "base, stage small"
+    assert (grown.base.flops, grown.base.run) == (base.flops.total, "base, stage small")
     assert grown.stages[0].cumulative_flops == pytest.approx(base.flops.total + grown.stages[0].flops)
     assert grown.stages[0].jump == pytest.approx(0, abs=EXACT_GROWTH)
-    final = read_manifest(trained / "runs/grown/stages/1-large/final").lineage.cost
-    assert final
     assert grown.cumulative_flops == pytest.approx(final.flops.total)
-    out, _ = run("report", "grown", "--runs-dir", trained / "runs")
+    out, _ = run_here("report", "grown", "--runs-dir", trained / "runs")
     assert "counted in FLOPs so far" in out
 
 
@@ -94,81 +88,82 @@ def test_an_expanded_checkpoint_is_trained_on_from_its_own_files_and_ramped_in(t
     stage = trained / "runs/on/stages/0-more"
     assert manifest_hash(stage / "initial") == manifest_hash(trained / "expanded")
     name = next(iter(read_manifest(stage / "initial").files))
-    assert (stage / "initial" / name).stat().st_ino == (trained / "expanded" / name).stat().st_ino
+    assert (stage / "initial" / name).samefile(trained / "expanded" / name)
     first = next(r for r in read_metrics(stage / "metrics.jsonl") if r["event"] == "evaluation")
     before = losses(trained / "runs/base")["0-small", 12, "final"]
     assert (first["point"], first["loss"]) == ("after_growth", pytest.approx(before, abs=EXACT_GROWTH))
-    assert "data from sample 0, because the start checkpoint was trained with another seed" in (
-        trained / "on.txt").read_text()  # fmt: skip
+    said = (trained / "on.txt").read_text()
+    assert "data from sample 0, because the start checkpoint was trained with another seed" in said
     final = read_manifest(stage / "final")
     assert final.samples_seen == 8 * 8
-    assert final.group_steps["generation-0-decay"] == 20
-    assert final.group_steps["generation-1-decay"] == 8
+    assert (final.group_steps["generation-0-decay"], final.group_steps["generation-1-decay"]) == (20, 8)
     assert {g.key_ramp for g in final.model.blocks[0].query.generations} == {1.0}
 
 
 def test_a_stage_of_the_same_size_trains_on_at_its_own_batch_without_a_growth(trained: Path) -> None:
-    runs, (more, wider) = trained / "runs", ("0-more", "1-wider")
-    before, after = (read_manifest(runs / "on/stages" / path) for path in (f"{more}/final", f"{wider}/final"))
-    assert manifest_hash(runs / f"on/stages/{wider}/initial") == manifest_hash(runs / f"on/stages/{more}/final")
+    runs, stages = trained / "runs", trained / "runs/on/stages"
+    before, after = (read_manifest(stages / name / "final") for name in ("0-more", "1-wider"))
+    assert manifest_hash(stages / "1-wider/initial") == manifest_hash(stages / "0-more/final")
     assert after.model == before.model
     assert after.samples_seen == 8 * 8 + 4 * 16
-    assert {name: after.group_steps[name] - steps for name, steps in before.group_steps.items()} == dict.fromkeys(
-        after.group_steps, 4
-    )
+    assert after.group_steps == {name: steps + 4 for name, steps in before.group_steps.items()}
     found = losses(runs / "on")
-    assert found[wider, 0, "start"] == pytest.approx(found[more, 8, "final"], abs=EXACT_GROWTH)
+    assert found["1-wider", 0, "start"] == pytest.approx(found["0-more", 8, "final"], abs=EXACT_GROWTH)
     on = next(run for run in find_runs(runs) if run.name == "on")
     assert growths(on) == ()
     assert [stage.jump for stage in on.stages] == [None, None]
-    out, _ = run_here("report", "on", "--runs-dir", runs)
-    assert "wider" in out
+    assert "wider" in run_here("report", "on", "--runs-dir", runs)[0]
+
+
+@pytest.fixture
+def copied(trained: Path, tmp_path: Path) -> Path:
+    """A folder with copies of `runs` and `expanded`, and a schedule."""
+    for name in ("runs", "expanded"):
+        shutil.copytree(trained / name, tmp_path / name)
+    write_schedule(tmp_path)
+    return tmp_path
+
+
+def command(folder: Path, start: Path, name: str) -> tuple[object, ...]:
+    """The command of the run `on`, which starts from `start`, under another name."""
+    settings = (ONE_SIZE, f"start.checkpoint={start}", "seed=4")
+    return "run", folder / "tiny.yaml", *settings, "--runs-dir", folder / "runs", "--name", name
 
 
 def test_a_finished_first_stage_no_longer_needs_the_checkpoint_but_an_unbegun_one_does(
-    trained: Path, tmp_path: Path
+    trained: Path, copied: Path
 ) -> None:
-    shutil.copytree(trained / "runs", tmp_path / "runs")
-    shutil.copytree(trained / "expanded", tmp_path / "expanded")
-    schedule, runs = write_schedule(tmp_path), tmp_path / "runs"
-    command = ("run", schedule, ONE_SIZE, f"start.checkpoint={trained}/expanded", "seed=4", "--runs-dir", runs)
-    hashes = final_hashes(runs / "on")
-    shutil.rmtree(runs / "base")
-    shutil.rmtree(runs / "on/stages/0-more/final")
-    out, _ = run(*command, "--name", "on")
+    hashes = final_hashes(copied / "runs/on")
+    shutil.rmtree(copied / "runs/base")
+    shutil.rmtree(copied / "runs/on/stages/0-more/final")
+    out, _ = run(*command(copied, trained / "expanded", "on"))
     assert "starting from" not in out
-    assert final_hashes(runs / "on") == hashes
-    command = ("run", schedule, ONE_SIZE, f"start.checkpoint={tmp_path}/expanded", "seed=4", "--runs-dir", runs)
-    parameter = next((tmp_path / "expanded/parameters").iterdir())
+    assert final_hashes(copied / "runs/on") == hashes
+    parameter = next((copied / "expanded/parameters").iterdir())
     data = bytearray(parameter.read_bytes())
     data[-3] ^= 1
     parameter.unlink()
     parameter.write_bytes(data)
-    _, err = run(*command, "--name", "bad", expect=2)
+    _, err = run_here(*command(copied, copied / "expanded", "bad"), expect=2)
     assert "does not have the hash in the manifest" in err
-    assert not (runs / "bad").exists()
+    assert not (copied / "runs/bad").exists()
 
 
-def test_a_run_without_its_initial_refuses_a_checkpoint_that_changed_or_is_gone(trained: Path, tmp_path: Path) -> None:
-    shutil.copytree(trained / "runs", tmp_path / "runs")
-    shutil.copytree(trained / "expanded", tmp_path / "expanded")
-    schedule, runs = write_schedule(tmp_path), tmp_path / "runs"
-    own = runs / "on/schedule.yaml"
-    own.write_text(own.read_text().replace(str(trained / "expanded"), str(tmp_path / "expanded")))
-    shutil.rmtree(runs / "on/stages/0-more")
-    start = f"start.checkpoint={tmp_path}/expanded"
-    change_manifest(tmp_path / "expanded", samples_seen=5)
-    _, err = run("run", schedule, ONE_SIZE, start, "seed=4", "--runs-dir", runs, "--name", "on", expect=2)
-    assert "is gone or has changed since this run was started" in err
-    shutil.rmtree(tmp_path / "expanded")
-    _, err = run("run", schedule, ONE_SIZE, start, "seed=4", "--runs-dir", runs, "--name", "on", expect=2)
-    assert "is gone or has changed since this run was started" in err
+def test_a_run_without_its_initial_refuses_a_checkpoint_that_changed_or_is_gone(trained: Path, copied: Path) -> None:
+    own, expanded = copied / "runs/on/schedule.yaml", copied / "expanded"
+    own.write_text(own.read_text().replace(str(trained / "expanded"), str(expanded)))
+    shutil.rmtree(copied / "runs/on/stages/0-more")
+    for change in (lambda: change_manifest(expanded, samples_seen=5), lambda: shutil.rmtree(expanded)):
+        change()
+        _, err = run_here(*command(copied, expanded, "on"), expect=2)
+        assert "is gone or has changed since this run was started" in err
 
 
 @pytest.mark.parametrize("attention_tokens", [8, 12])
 def test_an_engine_checkpoint_is_converted_and_grown_or_trained_on(
-    trained: Path, tmp_path: Path, attention_tokens: int
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attention_tokens: int
 ) -> None:
+    monkeypatch.setenv(warm_start.VARIABLE, "1")
     [step] = (trained / "runs/base/stages/0-small").glob("step_*")
     stages = f"stages=[{{name: more, attention_tokens: {attention_tokens}, ffn_tokens: 16, train_steps: 4}}]"
     schedule = load_schedule(str(write_schedule(tmp_path)), [stages, f"start.checkpoint={step}"])

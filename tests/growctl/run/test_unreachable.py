@@ -14,9 +14,7 @@ from tests.growctl.fakes.hub import growctl, hub
 from tests.workers import REPOSITORY
 
 SOURCE = "hf://datasets/owner/texts/train"
-START = ("checkpoint.check_space=false", "launch.devices=1")
-"""`run` checks the disk and the devices first."""
-
+START = ("checkpoint.check_space=false", "launch.devices=1")  # `run` checks the disk and the devices first
 PREPARE = ["prepare", "quickstart", f"data.source={SOURCE}"]
 TOKENIZER = ["prepare", "quickstart", "data.vocab_size=null", "model.vocab_size=50304", "data.tokenizer=owner/model"]
 
@@ -59,8 +57,6 @@ def test_every_shipped_schedule_names_the_download_if_the_hub_is_unreachable(tmp
     ("failure", "said"),
     [
         (401, r"the server answered 401 Unauthorized; .* a token in HF_TOKEN"),
-        (403, r"the server answered 403 Forbidden; .* a token in HF_TOKEN"),
-        (503, r"the server answered 503 Service Unavailable"),
         ("offline", "offline|disabled"),
     ],
 )
@@ -90,12 +86,3 @@ def test_a_hub_that_fails_in_the_middle_of_a_file_leaves_nothing_of_the_dataset(
             why = rf"data\.source: datasets/owner/texts/train/a\.jsonl cannot be read \(.*({said})"
             assert re.search(why, message), message
             assert "then set data.source=DIR/train" in message
-
-
-def test_a_working_hub_is_read(tmp_path: Path) -> None:
-    """Shows that the tests above fail for the reason in their messages."""
-    with hub() as healthy:
-        command = [*PREPARE, "data.vocab_size=300", "--runs-dir", tmp_path / "runs"]
-        [done] = growctl(healthy.environment(tmp_path / "home"), command)
-    assert done.code == 0, done.err
-    assert "documents" in done.out

@@ -248,11 +248,13 @@ def kill(process: subprocess.Popen, directory: Path) -> tuple[str, str]:
     return said
 
 
-def as_killed_at(step: int, whole: Path, runs: Path) -> Path:
-    """Copies a run as if its machine went down right after the checkpoint at `step`; returns the grown stage's
+def as_killed_at(step: int, whole: Path, runs: Path, name: str = "1-large") -> Path:
+    """Copies a run as if its machine went down right after a stage's checkpoint at `step`; returns that stage's
     directory."""
     shutil.copytree(whole, runs)
-    stage = runs / "tiny/stages/1-large"
+    stage = runs / "tiny/stages" / name
+    for later in (path for path in stage.parent.iterdir() if path.name > name):
+        shutil.rmtree(later)
     for later in [stage / "final", *(path for path in stage.glob("step_*") if path.name > f"step_{step:08d}")]:
         shutil.rmtree(later)
     lines = (stage / "metrics.jsonl").read_text().splitlines(keepends=True)
