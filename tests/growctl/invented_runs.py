@@ -91,12 +91,8 @@ class FakeRun:
         """
         stage = self.stages[index]
         records: list[dict[str, Any]] = []
-        device: dict[str, Any] = {
-            "device": "cpu",
-            "num_devices": 2,
-            "precision": self.precision,
-            "zero_stage": 1,
-        } | self.machine
+        device: dict[str, Any] = {"device": "cpu", "num_devices": 2, "precision": self.precision, "zero_stage": 1}
+        device |= self.machine
         goal = final if final and math.isfinite(final) else 2.0
 
         def write(event: str, attempt: int, step: int, **values: Any) -> None:
@@ -153,14 +149,11 @@ class FakeRun:
             return None
         shares = [weight / sum(weights.values()) for weight in weights.values()]
         middle = sum(number * share for number, share in enumerate(shares))
+        same = {"bits_per_byte": loss / math.log(2), "num_tokens": 1000}
         return {
-            name: {
-                "loss": loss + 0.1 * (number - middle),
-                "bits_per_byte": loss / math.log(2),
-                "num_tokens": 1000,
-                "trained_tokens": round(step * TOKENS_PER_STEP * share),
-                "epochs": step * share / 100,
-            }
+            name: same
+            | {"loss": loss + 0.1 * (number - middle), "epochs": step * share / 100}
+            | {"trained_tokens": round(step * TOKENS_PER_STEP * share)}
             for number, (name, share) in enumerate(zip(weights, shares, strict=True))
         }
 

@@ -28,26 +28,16 @@ SAID = "growctl: this is a bug in growctl: ValueError: zip() argument 2 is longe
 
 
 def test_an_internal_error_is_one_line_and_a_file_with_the_traceback_in_the_runs_directory(tmp_path):
-    result = subprocess.run(
-        [sys.executable, "-c", BROKEN_COMMAND, str(tmp_path)],
-        env=os.environ | {"GROWCTL_RUNS_DIR": str(tmp_path), "GROWCTL_DEBUG": ""},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = os.environ | {"GROWCTL_RUNS_DIR": str(tmp_path), "GROWCTL_DEBUG": ""}
+    command = [sys.executable, "-c", BROKEN_COMMAND, str(tmp_path)]
+    result = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (1, "")
     [line] = result.stderr.splitlines()
     [file] = (tmp_path / ".bugs").iterdir()
     assert line.startswith(f"{SAID}{file};")
-    report = file.read_text()
-    for part in (
-        "Traceback (most recent call last)",
-        "find_status",
-        f"command: growctl status --runs-dir {tmp_path}",
-        "python: 3.",
-    ):
-        assert part in report
+    command_line = f"command: growctl status --runs-dir {tmp_path}"
+    for part in ("Traceback (most recent call last)", "find_status", command_line, "python: 3."):
+        assert part in file.read_text()
 
 
 @pytest.fixture
@@ -59,13 +49,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def raised(error: Exception) -> Exception:
-    try:
-        raise error
-    except Exception as caught:
-        return caught
-
-
 @pytest.mark.parametrize("runs_dir", ["missing", "file", "without-room"])
 def test_an_unwritable_runs_directory_moves_the_traceback_to_the_temporary_directory(
     tmp_path, temporary, capsys, runs_dir
@@ -74,7 +57,7 @@ def test_an_unwritable_runs_directory_moves_the_traceback_to_the_temporary_direc
     (tmp_path / "without-room").mkdir()
     (tmp_path / "without-room/.bugs").touch()
     before = sorted(tmp_path.rglob("*"))
-    report_bug(raised(KeyError("what")), tmp_path / runs_dir)
+    report_bug(KeyError("what"), tmp_path / runs_dir)
     [report] = temporary.iterdir()
     assert sorted(tmp_path.rglob("*")) == sorted([*before, report])
     assert f"this is a bug in growctl: KeyError: 'what'. The traceback is in {report};" in capsys.readouterr().err
@@ -84,16 +67,15 @@ def test_an_unwritable_runs_directory_moves_the_traceback_to_the_temporary_direc
 def test_a_bug_is_reported_even_if_another_package_shadows_stages(tmp_path, temporary, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "growctl.runs_dir", None)
     monkeypatch.setenv("GROWCTL_DEBUG", "1")
-    report_bug(raised(KeyError("what")), tmp_path)
-    [report] = temporary.iterdir()
+    report_bug(KeyError("what"), tmp_path)
     *trace, line = capsys.readouterr().err.splitlines()
-    assert f"The traceback is in {report};" in line
-    assert trace[0] == "Traceback (most recent call last):"
+    assert f"The traceback is in {next(temporary.iterdir())};" in line
+    assert trace[-1] == "KeyError: 'what'"
 
 
 def test_a_bug_is_reported_even_if_no_file_can_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    report_bug(raised(KeyError("what")), tmp_path / "missing")
+    report_bug(KeyError("what"), tmp_path / "missing")
     assert "KeyError: 'what'. The traceback could not be written" in capsys.readouterr().err
 
 
@@ -107,7 +89,7 @@ def test_a_bug_is_reported_even_if_no_file_can_be_written(tmp_path, monkeypatch,
     ids=["sentence", "full stop", "long"],
 )
 def test_the_line_for_the_user_is_one_short_line_whatever_the_error_says(tmp_path, capsys, message, shown):
-    report_bug(raised(RuntimeError(message)), tmp_path)
+    report_bug(RuntimeError(message), tmp_path)
     [line] = capsys.readouterr().err.splitlines()
     assert f"this is a bug in growctl: RuntimeError: {shown}" in line
     assert len(line) < 600
@@ -124,19 +106,16 @@ OTHER_ERRORS = {
 def is_foreign_exception(base: str) -> bool:
     """Whether a base class, as it is written, is an exception of Python or, by its name, of a library."""
     builtin = getattr(builtins, base, None)
-    return (isinstance(builtin, type) and issubclass(builtin, BaseException)) or bool(
-        re.search(r"(Error|Exception|Warning)$", base)
-    )
+    is_builtin = isinstance(builtin, type) and issubclass(builtin, BaseException)
+    return is_builtin or bool(re.search(r"(Error|Exception|Warning)$", base))
 
 
 def test_every_error_class_is_a_user_error_or_a_failure():
     """growctl would report any other exception as a bug. `model/errors.py` defines the two base classes."""
     bases: dict[str, set[str]] = {}
-    sources = [
-        path.read_text() for floor in ("model", "stages", "growctl") for path in (REPOSITORY / floor).rglob("*.py")
-    ]
-    for source in (source for source in sources if "class " in source):
-        for node in ast.walk(ast.parse(source)):
+    files = [path for floor in ("model", "stages", "growctl") for path in (REPOSITORY / floor).rglob("*.py")]
+    for source in map(Path.read_text, files):
+        for node in ast.walk(ast.parse(source)) if "class " in source else ():
             if isinstance(node, ast.ClassDef):
                 bases.setdefault(node.name, set()).update(ast.unparse(base).rpartition(".")[2] for base in node.bases)
 

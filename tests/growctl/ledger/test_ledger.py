@@ -48,21 +48,15 @@ def test_evaluations_cost_no_training_flops_and_those_at_the_own_context_their_o
     assert (evaluation.own_context_loss, evaluation.own_context_tokens) == (1.25, 100)
 
 
-def test_every_stage_has_costs_of_its_own_and_an_mfu_if_the_peak_of_its_device_is_known(ledger: Ledger) -> None:
-    for stage, steps, device in (("0-small", 40, "CPU AMD EPYC"), ("1-large", 30, "NVIDIA H100 80GB HBM3")):
-        start = Metrics().start(1, device=device, precision="bf16", peak_flops=None)
-        booked(ledger, start.train(steps).end(), stage)
+def test_mfu_is_the_share_of_a_known_peak_in_steps_alone_and_each_stage_has_its_own(ledger: Ledger) -> None:
+    known: dict[str, Any] = {"device": "NVIDIA H100 80GB HBM3", "precision": "bf16", "peak_flops": None}
+    booked(ledger, Metrics().start(1).train(40).evaluate("final").end())
+    booked(ledger, Metrics().start(1, **known).train(30).end(), "1-large")
     small, large = ledger.stage_cost("0-small").spent, ledger.stage_cost("1-large").spent
-    assert (small.steps, small.tokens, small.flops) == (40, 4000, Flops(24e6, 8e6, 4e6))
+    assert small.mfu == pytest.approx(9e5 / (2 * 1e6))  # one step a second on two devices, whatever start-up takes
+    assert small.step_seconds == 40.0 < small.wall_seconds
     assert (large.steps, large.tokens, large.flops) == (30, 3000, Flops(60e6, 6e6, 3e6))
-    assert (small.device_seconds, large.device_seconds) == (102.0, 82.0)  # 2 devices: start-up, steps and 1 line
-    assert (small.mfu, large.mfu) == (None, pytest.approx(2.3e6 / (2 * 989e12)))
-
-
-def test_mfu_is_the_share_of_the_peak_in_steps_alone(ledger: Ledger) -> None:
-    spent = booked(ledger, Metrics().start(1).train(40).evaluate("final").end()).stage_cost("0-small").spent
-    assert spent.mfu == pytest.approx(9e5 / (2 * 1e6))  # one step a second on two devices, whatever start-up takes
-    assert spent.step_seconds == 40.0 < spent.wall_seconds
+    assert (large.device_seconds, large.mfu) == (82.0, pytest.approx(2.3e6 / (2 * 989e12)))
 
 
 def test_repeated_steps_count_as_replayed_and_stay_in_the_cost(ledger: Ledger) -> None:
@@ -86,13 +80,6 @@ def test_resuming_before_the_last_row_replays_its_steps(
     cost = booked(ledger, killed_once(resumed_from=resumed_from)).stage_cost("0-small")
     assert (cost.kept.steps, cost.replayed.steps) == (40, replayed)
     assert cost.replayed.wall_seconds == pytest.approx(wall_seconds)
-
-
-def test_steps_shown_only_by_the_resume_step_are_counted(ledger: Ledger) -> None:
-    """Killed between the checkpoint's rename and its line in metrics.jsonl."""
-    booked(ledger, Metrics().start(1).train(15).start(2, resumed_from=20).train(20).end())
-    assert extents(ledger) == [(1, 0, 15, "interruption"), (2, 15, 40, "end")]
-    assert (ledger.stage_cost("0-small").kept.steps, ledger.stage_cost("0-small").replayed.steps) == (40, 0)
 
 
 def test_the_seconds_of_an_attempt_without_steps_are_booked(ledger: Ledger) -> None:
@@ -186,21 +173,15 @@ def test_the_launch_of_a_resumed_run_may_change_and_is_remembered(ledger: Ledger
     assert len(rows(ledger, "run")) == 3
 
 
-def test_each_row_has_the_energy_since_the_row_before_and_unmeasured_steps_have_none(ledger: Ledger) -> None:
-    metrics = Metrics().start(1).usage().train(20).usage().checkpoint().train(10).usage().train(3)
-    first, second = rows(booked(ledger, metrics, attempt_over=True), "work")
-    assert (first["gpu_joules"], second["gpu_joules"]) == (4000.0, 2000.0)
-    assert (first["step_seconds"], second["step_seconds"]) == (20.0, 13.0)
-    assert first["available_flops"] == 20.0 * 2 * 1e6
-    assert first["money"] == first["device_seconds"] / 3600 * 3.6
-
-
-def test_replayed_energy_and_money_are_those_of_the_replayed_steps(ledger: Ledger) -> None:
-    metrics = Metrics().start(1).train(20).usage().checkpoint().train(7).usage()
+def test_energy_and_money_are_those_of_a_rows_steps_and_unmeasured_steps_have_none(ledger: Ledger) -> None:
+    metrics = Metrics().start(1).usage().train(20).usage().checkpoint().train(7).usage().train(3)
     metrics.start(2, resumed_from=20, price_per_device_hour=7.2).train(20).usage().end()
-    cost = booked(ledger, metrics).stage_cost("0-small")
+    first, second, _ = rows(booked(ledger, metrics), "work")
+    assert (first["gpu_joules"], second["gpu_joules"]) == (4000.0, 1400.0)
+    assert (first["step_seconds"], second["step_seconds"], first["available_flops"]) == (20.0, 10.0, 20.0 * 2 * 1e6)
+    cost = ledger.stage_cost("0-small")
     assert (cost.kept.gpu_joules, cost.replayed.gpu_joules) == (8000.0, 1400.0)
-    assert cost.replayed.money == pytest.approx(3.6 * 2 * 7 / 3600)
+    assert cost.replayed.money == pytest.approx(3.6 * 2 * 10 / 3600)
     assert cost.kept.money == pytest.approx((3.6 * 2 * 31 + 7.2 * 2 * 31) / 3600), "the price changed at the resume"
 
 

@@ -53,11 +53,6 @@ def test_recording_again_changes_nothing_and_other_values_are_rejected(
     assert ledger.stages() == [BASE, GROWN]
 
 
-def test_a_stage_that_was_not_recorded_has_no_books(ledger: Ledger) -> None:
-    with pytest.raises(LedgerError, match="no stage '2-huge'"):
-        ledger.books("2-huge")
-
-
 def test_reading_writes_nothing(path: Path) -> None:
     before = path.read_bytes()
     with Ledger(path, read_only=True) as reader:
@@ -140,11 +135,10 @@ def test_a_broken_ledger_is_set_aside_with_its_companion_files(path: Path) -> No
     assert sorted(p.name for p in path.parent.iterdir()) == names
 
 
-def test_importing_the_ledger_and_the_report_imports_no_heavy_library() -> None:
-    heavy = {"torch", "deepspeed", "matplotlib", "rich"}
-    code = f"import sys, growctl.ledger.ledger, growctl.analysis.results; print({heavy!r} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+def test_the_ledger_and_the_report_import_no_heavy_library() -> None:
+    code = "import sys, growctl.ledger.ledger, growctl.analysis.results; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "deepspeed", "matplotlib", "rich"} & set(imported)
 
 
 def test_a_full_disk_is_not_reported_as_a_broken_ledger(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from growctl.ledger.entries import ScoreEntry
 from growctl.ledger.ledger import Ledger
-from growctl.report.documents import report_document
 from growctl.report.scores import COLUMNS, other_scores, section
 from growctl.runs.find import find_runs
 from tests.growctl.invented_runs import FakeRun, stage_of
@@ -16,7 +15,6 @@ LATER = "2026-02-01T00:00:00.000+00:00"
 FINAL = ScoreEntry(
     "small", "final", "a" * 64, "2026-01-01T00:00:00.000+00:00", "piqa", "acc", "none", 0.6, 0.01, 1838, 0
 )
-TEXT = replace(FINAL, task="text", metric="loss", value=3.0, standard_error=None)
 
 
 def report(folder, *scores):
@@ -42,18 +40,13 @@ def test_the_newest_evaluation_of_the_newest_final_checkpoint_counts(tmp_path):
 
 
 def test_a_model_gets_a_row_in_the_papers_columns_and_an_average_of_all_tasks(tmp_path):
-    values = (16.38, 0.45, 0.355, 0.649, 0.473, 0.249, 0.504)
-    scores = [
-        replace(FINAL, task=task, metric=metric, value=value)
-        for (task, metric), value in zip(COLUMNS.values(), values, strict=True)
-    ]
-    runs = report(tmp_path / "all", *scores)
-    lines = shown(runs, width=80)
-    assert lines[-2].split()[2:6] == ["ppl", "LAMBADA", "Swag", "PIQA"]
-    assert lines[-1].endswith("1M   16.38    45.0   35.5 64.9  47.3  24.9   50.4    44.7")
-    assert [score.value for score in report_document(runs).runs[0].stages[0].scores] == list(values)
-    assert shown(report(tmp_path / "missing", *scores[:-1]))[-1].split()[-2:] == ["-", "-"]
+    values = dict(zip(COLUMNS.values(), (16.38, 0.45, 0.355, 0.649, 0.473, 0.249, 0.504), strict=True))
+    scores = [replace(FINAL, task=task, metric=metric, value=value) for (task, metric), value in values.items()]
     assert shown(report(tmp_path / "none")) == []
+    *_, headings, row = shown(report(tmp_path / "all", *scores), width=80)
+    assert headings.split()[2:6] == ["ppl", "LAMBADA", "Swag", "PIQA"]
+    assert row.split()[-9:] == ["1M", "16.38", "45.0", "35.5", "64.9", "47.3", "24.9", "50.4", "44.7"]
+    assert shown(report(tmp_path / "missing", *scores[:-1]))[-1].split()[-2:] == ["-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +79,7 @@ CONTEXTS = {"text": ["/a.txt"], "rope_scaling": "none", "trained_length": 64, "m
     ],
 )
 def test_evaluations_of_other_settings_are_rows_of_their_own_which_name_them(tmp_path, task, usual, changes, said):
-    score = replace(TEXT, task=task, settings=usual)
+    score = replace(FINAL, task=task, metric="loss", value=3.0, standard_error=None, settings=usual)
     bits = replace(score, metric="bits_per_byte", value=1.5)
     later = replace(score, evaluated_at=LATER, value=4.0, settings=usual | changes)
     (model, plain, first), (_, other, second) = other_scores(report(tmp_path, score, bits, later))

@@ -36,8 +36,10 @@ def test_runs_of_one_environment_share_a_sentence_with_the_versions_that_their_l
     assert texts(setup.environment_section(runs_beside(quick))) == [
         "All 2 runs: 2 x cpu in bf16; versions not recorded."
     ]
+    quick.starts.write_bytes(b'{"at": 1}\n\xff\n[]\n{"at": "x", "command": "no list", "software": {}}\n')  # damaged
     record_start(quick, ["growctl", "run", "quickstart"])
     [start] = read_lines(quick.starts, RunStart)
+    assert start.command == ("growctl", "run", "quickstart")
     software = "growctl {growctl}, Python {python}, torch {torch}, DeepSpeed {deepspeed}".format(**start.software)
     first, other = runs_beside(quick)
     runs = [replace(first, conditions={"launch.zero_stage": 2}), other]
@@ -45,13 +47,9 @@ def test_runs_of_one_environment_share_a_sentence_with_the_versions_that_their_l
         f"quick: 2 x cpu in bf16, ZeRO stage 2; {software}.",
         f"{other.name}: 2 x cpu in bf16; {software}.",
     ]
-
-
-def test_a_run_that_trained_nothing_has_no_environment_and_no_growths(tmp_path):
-    FakeRun(tmp_path, "new", [SMALL, LARGE])
-    assert setup.environment_section(find_runs(tmp_path)) is None
-    FakeRun(tmp_path, "small", [SMALL, LARGE]).train(0, 1.42)
-    assert setup.growth_section(find_runs(tmp_path)) is None
+    FakeRun(quick.directory.parent / "other", "new", [SMALL, LARGE])
+    untrained = find_runs(quick.directory.parent / "other")
+    assert (setup.environment_section(untrained), setup.growth_section(untrained)) == (None, None)
 
 
 def test_a_command_that_was_given_again_is_listed_once_and_secrets_are_hidden(quick):
@@ -64,17 +62,10 @@ def test_a_command_that_was_given_again_is_listed_once_and_secrets_are_hidden(qu
     assert own.text == "growctl report --runs-dir 'my runs'"
 
 
-def test_damaged_lines_of_starts_are_skipped(quick):
-    assert read_lines(quick.starts, RunStart) == []
-    quick.starts.write_bytes(b'{"at": 1}\n\xff\n[]\n{"at": "x", "command": "no list", "software": {}}\n')
-    record_start(quick, ["growctl", "run", "a"])
-    assert [start.command for start in read_lines(quick.starts, RunStart)] == [("growctl", "run", "a")]
-
-
 def test_a_schedule_is_shown_without_secrets_and_left_out_if_it_cannot_be_read(quick):
     quick.schedule.write_text("launch: {environment: {WANDB_API_KEY: abc, NCCL_DEBUG: INFO}}\n")
-    shown = texts(setup.schedule_section(runs_beside(quick)))
-    assert shown == ["launch: {environment: {WANDB_API_KEY: ***, NCCL_DEBUG: INFO}}\n"]
+    [shown] = texts(setup.schedule_section(runs_beside(quick)))
+    assert shown == "launch: {environment: {WANDB_API_KEY: ***, NCCL_DEBUG: INFO}}\n"
     quick.schedule.write_bytes(b"a: [\xff")
     assert setup.schedule_section(runs_beside(quick)) is None
 
