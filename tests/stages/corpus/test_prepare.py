@@ -7,6 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import fsspec
 import pytest
@@ -16,15 +17,19 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from stages.corpus import corpus as corpus_module
 from stages.corpus import tokenizer as tokenizer_module
-from stages.corpus.encoding import is_cuttable
 from stages.corpus.prepare import prepare
 from stages.corpus.shards import Shards
 from stages.corpus.tasks import Progress
 from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.errors import DataError, Unreadable
 from stages.data.spec import SPLITS, DataSpec
-from tests.conftest import SHARED
+from tests.pretrained import byte_tokenizer
 from tests.stages.corpus.small_source import assert_holds_the_source, decoded, is_held_out, spec_of
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
 
 
 def prepared(spec: DataSpec, datasets: Path) -> tuple[Path, dict[str, list[Any]]]:
@@ -34,24 +39,16 @@ def prepared(spec: DataSpec, datasets: Path) -> tuple[Path, dict[str, list[Any]]
     return prepare(spec, datasets, progress=progress), reported
 
 
-def text_hashes(dataset: Path) -> list[str | None]:
-    manifest = read_dataset_manifest(dataset)
-    return [manifest.splits[split].text_hash for split in SPLITS]
-
-
 def folders(directory: Path) -> list[Path]:
     return [path for path in directory.iterdir() if path.is_dir()] if directory.exists() else []
 
 
-def test_a_dataset_holds_its_documents_and_is_reused_until_a_text_changes(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
+def test_a_dataset_holds_its_documents_and_is_reused_until_a_text_changes(folder, tmp_path, small_shards):
     dataset, reported = prepared(spec_of(folder), tmp_path / "datasets")
     manifest = assert_holds_the_source(dataset)
     assert len(manifest.splits["train"].shards) > 2
     assert 257 < manifest.vocab_size <= 300
     assert sorted(path.name for path in dataset.iterdir()) == ["manifest.json", "tokenizer.json", "train", "validation"]
-    texts = [path.read_bytes().decode() for path in folder.iterdir()]
-    assert manifest.splits["validation"].num_documents == sum(map(is_held_out, texts))
     works = ["reading the source", "training the tokenizer", "tokenising"]
     assert list(reported) == [*works, f"prepared {dataset.name}"]
     for work in works:
@@ -86,19 +83,22 @@ def test_the_tokenizer_is_trained_on_the_train_split_only(tmp_path):
     assert read_dataset_manifest(dataset).vocab_size < 600, "what was reached, not what was asked for"
 
 
-def test_hashes_of_the_text_depend_on_the_documents_alone(folder, tmp_path, monkeypatch):
-    small = prepare(spec_of(folder), tmp_path / "small")
-    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
-    large = prepare(spec_of(folder, vocab_size=320), tmp_path / "large")
-    assert read_dataset_manifest(small).fingerprint != read_dataset_manifest(large).fingerprint
+def test_hashes_of_the_text_depend_on_the_documents_alone(folder, tmp_path, small_shards, monkeypatch):
+    def text_hashes(name: str, source: Path = folder, **values: object) -> list[str | None]:
+        manifest = read_dataset_manifest(prepare(spec_of(source, **values), tmp_path / name))
+        return [manifest.splits[split].text_hash for split in SPLITS]
+
+    expected = text_hashes("small shards")
     rows = [json.dumps({"text": path.read_bytes().decode()}) for path in sorted(folder.iterdir(), reverse=True)]
     (tmp_path / "reversed.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
-    reordered = prepare(spec_of(tmp_path / "reversed.jsonl.gz"), tmp_path / "reversed")
-    assert text_hashes(small) == text_hashes(large) == text_hashes(reordered)
+    monkeypatch.undo()
+    assert text_hashes("large shards", vocab_size=320) == expected
+    assert text_hashes("reversed", tmp_path / "reversed.jsonl.gz") == expected
     held_out = next(path for path in sorted(folder.iterdir()) if is_held_out(path.read_bytes().decode()))
     held_out.write_text(next(text for text in (f"another text {number}" for number in range(99)) if is_held_out(text)))
-    train, validation = text_hashes(prepare(spec_of(folder), tmp_path / "other"))
-    assert [train, validation] != [train, text_hashes(small)[1]] == text_hashes(small)
+    train, validation = text_hashes("other")
+    assert train == expected[0]
+    assert validation != expected[1]
 
 
 @settings(max_examples=15)
@@ -112,9 +112,10 @@ def test_no_text_is_in_both_splits_and_none_is_left_out(numbers, kind, fraction)
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus_module, "SHARD_BYTES", 150)
         texts = [f"text {number}" for number in numbers]
-        source = "memory://corpus" if kind == "memory" else f"{place}/source"
-        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-        files = {"d.jsonl": lines} if kind == "jsonl" else {"text": " ; ".join(texts)}
+        source, datasets = "memory://corpus" if kind == "memory" else f"{place}/source", Path(place) / "datasets"
+        files = {"text": " ; ".join(texts)}
+        if kind == "jsonl":
+            files = {"d.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in texts)}
         if kind == "folder":
             files = {f"{index:02d}.txt": text for index, text in enumerate(texts)}
         for name, content in files.items():
@@ -124,21 +125,19 @@ def test_no_text_is_in_both_splits_and_none_is_left_out(numbers, kind, fraction)
         train, validation = ([text for text in texts if is_held_out(text, fraction) == held] for held in (False, True))
         if not (train and validation):
             with pytest.raises(DataError, match=r"data\.validation_fraction: .*documents with the same text stay"):
-                prepare(spec, Path(place) / "datasets")
+                prepare(spec, datasets)
             return
-        dataset = prepare(spec, Path(place) / "datasets")
+        dataset = prepare(spec, datasets)
         assert (decoded(dataset, "train"), decoded(dataset, "validation")) == (train, validation)
 
 
-def test_shuffling_mixes_the_train_documents_of_all_files_by_the_seed_alone(folder, tmp_path, monkeypatch):
-    in_order, one_shard = (prepare(spec_of(folder, shuffle_seed=seed), tmp_path / "large") for seed in (None, 1))
-    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
-    first, other = (prepare(spec_of(folder, shuffle_seed=seed), tmp_path / "datasets") for seed in (1, 2))
+def test_shuffling_mixes_the_train_documents_of_all_files_by_the_seed_alone(folder, tmp_path, small_shards):
+    in_order, first, other = (prepare(spec_of(folder, shuffle_seed=seed), tmp_path) for seed in (None, 1, 2))
     train = verify_dataset(first).splits["train"]
     assert len(train.shards) > 2
-    expected, shuffled = decoded(in_order, "train"), decoded(first, "train")
-    assert len({tuple(decoded(each, "train")) for each in (in_order, one_shard, first, other)}) == 4
-    assert sorted(shuffled) == sorted(decoded(one_shard, "train")) == sorted(expected)
+    expected, shuffled, again = (decoded(each, "train") for each in (in_order, first, other))
+    assert len({tuple(each) for each in (expected, shuffled, again)}) == 3
+    assert sorted(shuffled) == sorted(again) == sorted(expected)
     first_shard = [int(text.split()[1]) for text in shuffled[: len(shuffled) // len(train.shards)]]
     assert max(first_shard) - min(first_shard) > 30, "documents of a shard come from everywhere in the source"
     assert decoded(first, "validation") == decoded(in_order, "validation")
@@ -151,7 +150,7 @@ def test_shuffling_mixes_the_train_documents_of_all_files_by_the_seed_alone(fold
     ids=["unreadable", "bad text", "at once"],
 )
 def test_a_source_that_breaks_off_keeps_what_is_done_and_bad_text_does_not(
-    folder, tmp_path, monkeypatch, error, failing, num_kept
+    folder, tmp_path, monkeypatch, small_shards, error, failing, num_kept
 ):
     run, datasets = Shards._tokenise, tmp_path / "datasets"
 
@@ -160,7 +159,6 @@ def test_a_source_that_breaks_off_keeps_what_is_done_and_bad_text_does_not(
             raise error
         return run(self, number, meter)
 
-    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
     monkeypatch.setattr(Shards, "_tokenise", work)
     with pytest.raises(type(error), match=str(error)):
         prepare(spec_of(folder), datasets)
@@ -169,9 +167,8 @@ def test_a_source_that_breaks_off_keeps_what_is_done_and_bad_text_does_not(
     assert bool(folders(datasets)) == (num_kept > 0)
 
 
-def test_a_text_that_changes_meanwhile_never_mixes_with_what_is_done(folder, tmp_path, monkeypatch):
+def test_a_text_that_changes_meanwhile_never_mixes_with_what_is_done(folder, tmp_path, small_shards):
     """The file changes after the start and changes back later, so that the same dataset is asked for again."""
-    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
     unbroken, last = prepare(spec_of(folder), tmp_path / "unbroken"), folder / "59.txt"
     before = last.read_bytes()
 
@@ -196,11 +193,11 @@ def test_a_complete_dataset_that_could_not_be_renamed_is_only_renamed_the_next_t
             raise OSError(errno.EIO, "Input/output error", str(source))
         rename(source, target)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", failing)
-        with pytest.raises(OSError, match="Input/output error"):
-            prepare(spec_of(folder), tmp_path / "datasets")
-    monkeypatch.setattr(Shards, "_tokenise", lambda *_: pytest.fail("the work is done"))
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        prepare(spec_of(folder), tmp_path / "datasets")
+    monkeypatch.undo()
+    monkeypatch.setattr(Shards, "_tokenise", Mock(side_effect=AssertionError("the work is done")))
     dataset = prepare(spec_of(folder), tmp_path / "datasets")
     verify_dataset(dataset)
     assert folders(dataset.parent) == [dataset]
@@ -222,19 +219,6 @@ def test_a_damaged_dataset_is_set_aside_and_prepared_again(folder, tmp_path, dam
 
 
 @pytest.mark.slow
-def test_wikitext_in_neox_tokens(tmp_path):
-    tokenizer, text = SHARED / "data/gpt-neox-20b-tokenizer.json", SHARED / "data/wikitext2-valid.txt"
-    if not (tokenizer.is_file() and text.is_file()):
-        pytest.skip(f"{SHARED} has no NeoX tokenizer and WikiText file")
-    assert is_cuttable(Tokenizer.from_file(str(tokenizer)))
-    spec = DataSpec(source=str(text), tokenizer=str(tokenizer), validation_fraction=0.1)
-    manifest = assert_holds_the_source(prepare(spec, tmp_path))
-    assert (manifest.vocab_size, manifest.token_bytes, manifest.end_of_text_id) == (50277, 2, 0)
-    splits = manifest.splits.values()
-    assert 4 < sum(split.num_bytes for split in splits) / sum(split.num_tokens for split in splits) < 5
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("size", "token_bytes"), [(2**16, 2), (2**16 + 1, 4)])
 def test_a_large_vocabulary_takes_four_bytes_per_token(tmp_path, size, token_bytes):
     words = {str(number): number for number in range(size - 1)} | {"<|endoftext|>": size - 1}
@@ -247,28 +231,24 @@ def test_a_large_vocabulary_takes_four_bytes_per_token(tmp_path, size, token_byt
     assert (manifest.token_bytes, manifest.vocab_size) == (token_bytes, size)
 
 
-@pytest.fixture
-def trained(folder: Path, tmp_path: Path) -> Tokenizer:
-    dataset = prepare(spec_of(folder), tmp_path / "for the tokenizer")
-    return Tokenizer.from_file(str(dataset / "tokenizer.json"))
-
-
-def test_only_the_vocabulary_of_an_existing_tokenizer_counts(trained, folder, tmp_path):
-    trained.enable_truncation(5)
-    trained.enable_padding(length=64)
-    trained.save(str(tmp_path / "tokenizer.json"))
+def test_only_the_vocabulary_of_an_existing_tokenizer_counts(folder, tmp_path):
+    tokenizer = Tokenizer.from_str(byte_tokenizer().to_str())
     spec = spec_of(folder, tokenizer=str(tmp_path), vocab_size=None)
+    tokenizer.enable_truncation(5)
+    tokenizer.enable_padding(length=64)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
     dataset = prepare(spec, tmp_path / "datasets")
     assert_holds_the_source(dataset)
-    trained.add_tokens(["Document"])
-    trained.save(str(tmp_path / "tokenizer.json"))
+    tokenizer.add_tokens(["Document"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
     assert prepare(spec, tmp_path / "datasets") != dataset, "another tokenizer of the same name"
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_ends_of_text_that_the_tokenizer_finds_inside_documents_are_counted(trained, tmp_path, special):
-    (trained.add_special_tokens if special else trained.add_tokens)(["</s>"])
-    trained.save(str(tmp_path / "tokenizer.json"))
+def test_ends_of_text_that_the_tokenizer_finds_inside_documents_are_counted(tmp_path, special):
+    tokenizer = Tokenizer.from_str(byte_tokenizer().to_str())
+    (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(["</s>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "ends").write_text("|".join(f"one </s> and {number} </s>" for number in range(40)))
     own = {"tokenizer": str(tmp_path), "vocab_size": None, "end_of_text": "</s>", "document_separator": "|"}
     splits = read_dataset_manifest(prepare(spec_of(tmp_path / "ends", **own), tmp_path / "datasets")).splits.values()
@@ -279,31 +259,26 @@ def test_ends_of_text_that_the_tokenizer_finds_inside_documents_are_counted(trai
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"tokenizer": "{tmp}/blank", "vocab_size": None}, r"data\.tokenizer: .* is not a tokenizer\.json"),
-        (
-            {"tokenizer": "{tmp}", "vocab_size": None, "end_of_text": "</s>"},
-            r"data\.end_of_text: .* has no token '</s>'; its special tokens are <\|endoftext\|>",
-        ),
+        ({"tokenizer": "{tmp}/blank"}, r"data\.tokenizer: .* is not a tokenizer\.json"),
+        ({"tokenizer": "{tmp}", "end_of_text": "</s>"}, r"has no token '</s>'; its special tokens are <\|endoftext\|>"),
         ({"validation_fraction": 1e-6}, r"data\.validation_fraction: 1e-06 of the 60 .* none for validation \("),
         ({"validation_fraction": 0.999999}, r"data\.validation_fraction: .* leaves none for train \("),
         ({"source": "{folder}/00.txt"}, r"of the 1 document in .* none for (train|vali.*) .* data\.document_separator"),
         ({"source": "{tmp}/blank"}, r"of the 0 documents in '.*/blank' leaves none for train and validation "),
     ],
 )
-def test_an_error_that_the_user_can_fix_is_one_line_and_leaves_nothing_behind(
-    folder, tmp_path, trained, values, message
-):
-    trained.save(str(tmp_path / "tokenizer.json"))
+def test_an_error_that_the_user_can_fix_is_one_line_and_leaves_nothing_behind(folder, tmp_path, values, message):
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "blank").write_text(" \n\n")
     places = {"folder": folder, "tmp": tmp_path}
     values = {key: value.format(**places) if isinstance(value, str) else value for key, value in values.items()}
+    size = None if "tokenizer" in values else 300
     with pytest.raises(DataError, match=rf"^[^\n]*{message}[^\n]*$"):
-        prepare(spec_of(folder, **values), tmp_path / "datasets")
+        prepare(spec_of(folder, vocab_size=size, **values), tmp_path / "datasets")
     assert not folders(tmp_path / "datasets")
 
 
-def test_an_error_in_a_worker_has_the_same_message(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus_module, "SHARD_BYTES", 900)
+def test_an_error_in_a_worker_has_the_same_message(folder, tmp_path, monkeypatch, small_shards):
     monkeypatch.setattr(tokenizer_module, "TOKENIZER_SAMPLE_BYTES", 1)
     (folder / "59.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match=r"data\.source: .*/59\.txt line 1 is not UTF-8"):

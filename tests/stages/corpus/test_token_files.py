@@ -33,18 +33,20 @@ def test_megatron_documents_are_read_in_every_type_by_any_name(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", ["H", "I"])
 def test_datatrove_documents_are_read_alone_and_from_a_folder(tmp_path, kind):
+    with pytest.raises(DataError, match=r"has no token files: no \*\.idx and no \*\.ds"):
+        open_token_files(tmp_path)
     path = write_datatrove_files(tmp_path / "00000_shuffled.ds", [[4, 5, 6], [], [65535]], kind)
     write_datatrove_files(tmp_path / "00001_shuffled.ds", [], kind)
     assert [texts_of(file) for file in open_token_files(path)] == [[[4, 5, 6], [65535]]]
     assert [texts_of(file) for file in open_token_files(tmp_path)] == [[[4, 5, 6], [65535]], []]
 
 
-INDEX = megatron_index([3, 1], [0, 1, 2])
-FOLLOW, DOCUMENTS_FOLLOW = "its sequences do not follow each other", "its documents do not follow each other"
-
-
 def index(**changes: object) -> bytes:
     return megatron_index(**{"sizes": [3, 1], "bounds": [0, 1, 2], **changes})  # type: ignore[arg-type]
+
+
+INDEX = index()
+FOLLOW, DOCUMENTS_FOLLOW = "its sequences do not follow each other", "its documents do not follow each other"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +104,3 @@ def test_a_damaged_or_missing_file_beside_another_is_an_error_that_names_it(tmp_
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         open_token_files(tmp_path / {"a": "a.ds", "m": "m"}[name[0]])
-
-
-def test_a_folder_without_token_files_is_an_error(tmp_path):
-    with pytest.raises(DataError, match=r"has no token files: no \*\.idx and no \*\.ds"):
-        open_token_files(tmp_path)
