@@ -50,12 +50,8 @@ def joined_names(node: ast.expr) -> Iterator[str]:
 @pytest.mark.slow
 def test_no_file_but_the_owners_spells_a_name_under_a_runs_directory(floor: str) -> None:
     files = {str(path.relative_to(REPOSITORY)): path for path in sorted((REPOSITORY / floor).rglob("*.py"))}
-    found = [
-        f"{name}:{line}: {text!r}"
-        for name, path in files.items()
-        if name not in OWNERS
-        for line, text in spelled_names(path.read_text())
-    ]
+    others = {name: path.read_text() for name, path in files.items() if name not in OWNERS}
+    found = [f"{name}:{line}: {text!r}" for name, code in others.items() for line, text in spelled_names(code)]
     assert not found, "use RunPaths and StagePaths for " + ", ".join(found)
 
 
@@ -63,17 +59,12 @@ def test_no_file_but_the_owners_spells_a_name_under_a_runs_directory(floor: str)
     "code",
     [
         'directory / "final"',
-        'directory / "log.txt"',
         'f"step_{step:08d}"',
         'directory.glob("step_*")',
-        'folder.glob("stages/*/metrics.jsonl")',
         'directory / f".lifeline.{attempt}"',
-        'runs_dir / ".datasets"',
-        'name.startswith("broken-")',
         'directory.joinpath("final")',
         'Path(directory, "final")',
         'f"{stage}/final"',
-        'runs_dir / ".bugs"',
         'PAGE_NAME = "report.html"',
     ],
 )

@@ -139,8 +139,3 @@ def test_every_recipe_has_a_test_in_this_file():
     tests = Path(__file__).read_text()
     assert [heading for heading in RECIPES if f'"{heading}"' not in tests] == []
     assert len(RECIPES) == 12
-
-
-def test_recipes_are_found_by_heading_and_number():
-    page = "# T\n\n## A\n\n```python\na\n```\ntext\n```python\nb\n```\n```\nno\n```\n\n## B c\n\n```python\nd\n```\n"
-    assert recipes(page) == {"A": "a\n", "A (2)": "b\n", "B c": "d\n"}

@@ -14,7 +14,7 @@ from growctl.launch.local import local_launch
 from growctl.launch.workers import Workers
 from tests.growctl.runs import finish, growctl, run, stat_of
 from tests.reliability.harness import KilledRun
-from tests.workers import TrainingGuard, launch
+from tests.workers import launch
 
 
 def test_no_property_test_has_a_deadline_or_fails_because_the_machine_is_slow(request: pytest.FixtureRequest) -> None:
@@ -56,18 +56,6 @@ def test_every_helper_that_starts_training_is_watched(tmp_path: Path) -> None:
     for start in starts:
         with pytest.raises(AssertionError, match=r"mark it @pytest\.mark\.trains"):
             start()
-
-
-def test_commands_that_train_nothing_need_no_mark(tmp_path: Path) -> None:
-    helped, _ = run("run", "--help")
-    _, rejected = run("run", tmp_path / "no-such-schedule.yaml", expect=2)
-    assert "Train a schedule, stage by stage" in helped
-    assert "no such file; growctl comes with" in rejected
-
-
-@pytest.mark.trains
-def test_a_test_with_the_mark_may_start_training() -> None:
-    TrainingGuard.check()
 
 
 def test_a_process_that_has_ended_counts_as_gone_before_its_parent_asks() -> None:

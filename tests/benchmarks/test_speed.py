@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import data, generate, history, start_up
 from stages.metrics import read_metrics
-from tests.growctl.runs import SCHEDULE, write_schedule
-from tests.workers import REPOSITORY, TrainingGuard
+from tests.growctl.runs import SCHEDULE, workers_of, write_schedule
+from tests.workers import REPOSITORY
 from tools import results
 
 TINY = generate.Case(generate.grown(generate.quickstart(4), (4, 16)), 2, 3)
@@ -20,19 +20,6 @@ DOCUMENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "generate": lambda folder: {"rows": [{"case": "tiny"} | generate.measured(TINY, turns=2)]},
     "history": lambda folder: history.measured([50, 200]),
 }
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Commands that name a folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().replace(b"\0", b" ").decode()
-        except OSError:
-            continue
-        if str(folder) in command:
-            found.append(command)
-    return found
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -45,14 +32,10 @@ def test_the_documentation_shows_what_a_benchmark_measures(name, tmp_path, monke
     assert len(results.results_table(name).splitlines()) > 4
 
 
-@pytest.fixture
-def own_environment(monkeypatch) -> None:
+@pytest.mark.trains
+def test_a_run_is_watched_up_to_its_first_step_and_then_stopped(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-
-
-@pytest.mark.trains
-def test_a_run_is_watched_up_to_its_first_step_and_then_stopped(tmp_path, own_environment) -> None:
     schedule = str(write_schedule(tmp_path, SCHEDULE.replace("train_steps: 30", "train_steps: 20000")))
     subprocess.run([*start_up.growctl(), "prepare", schedule, "--runs-dir", tmp_path], check=True, capture_output=True)
     run = start_up.first_step(schedule, tmp_path, "watched")
@@ -60,10 +43,4 @@ def test_a_run_is_watched_up_to_its_first_step_and_then_stopped(tmp_path, own_en
     first, *records = read_metrics(tmp_path / "watched/stages/0-small/metrics.jsonl")
     assert first["event"] == "start"
     assert next(record["step"] for record in records if record["event"] == "train") == 1
-    assert not processes_of(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_ends_the_benchmark_with_its_reason(tmp_path, own_environment) -> None:
-    with TrainingGuard.rejection(), pytest.raises(RuntimeError, match=r"ended with exit code 2 before .*nowhere"):
-        start_up.first_step("nowhere", tmp_path, "never")
+    assert not workers_of(tmp_path)

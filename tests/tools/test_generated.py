@@ -1,6 +1,5 @@
 """The generated parts of the documentation match the code and the results files."""
 
-import json
 import re
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from tests.workers import REPOSITORY
 from tools import generate, results
 from tools.gpu_tables import device_tables
-from tools.tables import NOT_MEASURED, held, number
+from tools.tables import NOT_MEASURED, held
 
 
 @pytest.mark.slow
@@ -40,33 +39,13 @@ def test_a_measurement_is_held_against_its_goal(value, goal, shown) -> None:
     assert held(value, **goal) == shown
 
 
-def test_a_number_has_three_digits() -> None:
-    assert [number(value) for value in (0.1234, 1.234, 12.34, 1234.5)] == ["0.123", "1.23", "12.3", "1,234"]
-
-
 def test_results_of_a_gpu_say_what_is_missing_and_those_of_a_trial_are_rejected() -> None:
     rows = [{"family": "tokenformer", "context": 8, "tokens_per_second": {"median": 3.14159, "samples": [3.0]}}]
     contexts = {"status": "shortened", "rows": rows, "failures": [{"size": 2, "error": "lost"}], "skipped": [{}]}
     sections = {"contexts": contexts, "zero": {"status": "skipped", "reason": "no time"}}
     head = {"date": "2026-01-02", "note": None, "machine": {"device": "H100", "versions": {"torch": "2"}}}
     shown = device_tables(head | {"trial": False, "sections": sections}, "gpu_h100.json")
-    for expected in (
-        "| tokenformer | - | 8 | 3.14 |",
-        "2: lost",
-        "cases not run for lack of time: 1",
-        "skipped, no time",
-    ):
+    for expected in ("| tokenformer | - | 8 | 3.14 |", "2: lost", "lack of time: 1", "skipped, no time"):
         assert expected in shown
     with pytest.raises(ValueError, match="is from a trial run"):
         device_tables(head | {"trial": True, "sections": sections}, "gpu_h100.json")
-
-
-def test_the_picture_has_a_panel_for_each_dtype(tmp_path, monkeypatch) -> None:
-    row = {"width": 64, "num_tokens": 16, "over_floor": {"ours": 1.1}}
-    (tmp_path / "pattention.json").write_text(
-        json.dumps({"rows": [row | {"dtype": each} for each in ("fp32", "bf16")]})
-    )
-    monkeypatch.setattr(results, "RESULTS", tmp_path)
-    monkeypatch.setattr(results, "PICTURE", tmp_path / "picture.png")
-    results.draw()
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
