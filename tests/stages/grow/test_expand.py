@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import stages.checkpoint.parameters
 from model.config import TransformerConfig, num_parameters, parameter_shapes
 from model.errors import UserError
-from model.initialization import build_model, initial_parameter
+from model.initialization import build_model
 from model.parameter_names import generation_of
-from model.policy import GrowthPolicy, grow_config
+from model.policy import GrowthPolicy
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.files import hash_file, write_file
 from stages.checkpoint.lineage import GrowthRecord
@@ -164,30 +164,6 @@ def test_the_copy_init_reads_only_old_tokens_and_refuses_a_corrupted_one(final, 
         with pytest.raises(CheckpointError, match=message):
             read()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["final", "grown"]
-
-
-def test_bytes_written_grow_with_the_added_tokens_not_with_the_model(tmp_path):
-    def written(attention_tokens: int, added: int) -> int:
-        parent, child = (tmp_path / f"{attention_tokens}-{added}-{what}" for what in ("parent", "child"))
-        write_checkpoint(parent, small_config(attention_tokens=attention_tokens, ffn_tokens=2 * attention_tokens))
-        expand(parent, child, attention_tokens=added)
-        new = inodes(child).items() - inodes(parent).items()
-        return sum((child / name).stat().st_size for name, _ in new)
-
-    fewer, more = written(100, added=60), written(100, added=70)
-    assert written(5, added=60) == fewer
-    # One more float32 per added parameter; the headers have equal length.
-    assert more - fewer == 2 * (8 * 10 + 2 * 20) * 16 * 4
-
-
-def test_drawing_new_tokens_does_not_list_the_whole_model(monkeypatch):
-    config = grow_config(small_config(), attention_tokens=3, ffn_tokens=4)
-    config = grow_config(config, attention_tokens=0, ffn_tokens=9)
-    shapes, listed = parameter_shapes(config), []
-    monkeypatch.setattr("model.config.parameter_shapes", lambda config: listed.append(config) or shapes)
-    for name, shape in shapes.items():
-        assert initial_parameter(name, config, seed=0).shape == shape
-    assert len(listed) == len([name for name in shapes if "_tokens." not in name])
 
 
 @pytest.mark.parametrize(("stops_at", "failure"), [(5, DiskFull), (None, KeyboardInterrupt)])

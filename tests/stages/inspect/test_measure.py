@@ -201,17 +201,6 @@ def test_the_effective_tokens_are_those_of_all_scores_at_once(name):
     assert scores_of(model, 0, "query").effective_tokens == pytest.approx(expected)
 
 
-def test_equal_scores_use_all_tokens_and_one_score_uses_one():
-    model = built("softmax")
-    with torch.no_grad():
-        pattention(model, 0, "query").key_tokens["0"].zero_()
-        pattention(model, 0, "key").key_tokens["0"][:] = 1000 * first_inputs(model)[0, 0]
-        pattention(model, 0, "key").key_tokens["0"][1:] *= -1
-    one = TOKENS_ST[:1, :1].expand(2, 9)
-    assert scores_of(model, 0, "query", one).effective_tokens == pytest.approx(5)
-    assert scores_of(model, 0, "key", one).effective_tokens == pytest.approx(1)
-
-
 @for_each_function
 def test_shares_of_generations_are_those_of_scores_and_values(name):
     model = built(name)
