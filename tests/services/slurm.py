@@ -11,21 +11,6 @@ from tests.services.service import Service
 from tests.services.slurm_cluster import Cluster, start
 
 
-def a_ladder_as_one_job(cluster: Cluster) -> str:
-    [job] = cluster.submit("one_job", seconds_per_step=0.1)
-    cluster.wait_for_step("one_job", "0-small", 5)
-    status = cluster.status("one_job")
-    assert (status["state"], status["host"], status["jobs"]) == ("running", "node1", {"tiny": job}), status
-    told = cluster.submitted("one_job", code=2)
-    assert f"this run already has jobs: {job} (tiny, RUNNING)" in told, told
-    found = cluster.wait_for(job, "COMPLETED")
-    assert found["NumNodes"] == "2", found
-    _check_same(cluster.folder / "one_job/tiny", cluster.two_ranks)
-    assert cluster.status("one_job")["state"] == "finished"
-    assert "there is nothing to submit" in cluster.submitted("one_job")
-    return "2 nodes; a second `growctl run` submitted nothing; the same bits as without SLURM"
-
-
 def a_job_per_stage(cluster: Cluster) -> str:
     urgent = _take_all_nodes(cluster)
     launch = ("launch.slurm.job=stage", "launch.nodes=[1,2]")
@@ -46,6 +31,10 @@ def a_job_per_stage(cluster: Cluster) -> str:
 def preemption(cluster: Cluster, partition: str, name: str) -> str:
     [job] = cluster.submit(name, f"launch.slurm.partition={partition}", seconds_per_step=0.3)
     cluster.wait_for_step(name, "0-small", 15)
+    status = cluster.status(name)
+    assert (status["state"], status["host"], status["jobs"]) == ("running", "node1", {"tiny": job}), status
+    told = cluster.submitted(name, code=2)
+    assert f"this run already has jobs: {job} (tiny, RUNNING)" in told, told
     urgent = _take_all_nodes(cluster)
     cluster.wait_for(job, "PENDING")
     cluster.wait_for(urgent, "RUNNING")
@@ -54,9 +43,10 @@ def preemption(cluster: Cluster, partition: str, name: str) -> str:
     step = status["stages"][0]["step"]
     assert status["stages"][0]["checkpoint"] == f"step_{step:08}", status
     cluster.slurm("scancel", urgent)
-    cluster.wait_for(job, "COMPLETED")
-    assert cluster.job(job)["Restarts"] == "1", cluster.job(job)
+    found = cluster.wait_for(job, "COMPLETED")
+    assert (found["NumNodes"], found["Restarts"]) == ("2", "1"), found
     _check_same(cluster.folder / name / "tiny", cluster.two_ranks)
+    assert "there is nothing to submit" in cluster.submitted(name)
     signalled = "the runner" if "stopping: the workers save first" in cluster.log(job) else "the workers alone"
     return f"SLURM signalled {signalled}; saved at step {step}, resumed; the same bits as without SLURM"
 
@@ -142,7 +132,6 @@ def _alone(check: Callable[[Cluster], str], cluster: Cluster) -> str:
 
 
 _CHECKS: dict[str, Callable[[Cluster], str]] = {
-    "a ladder as one job": a_ladder_as_one_job,
     "one job per stage": a_job_per_stage,
     "pre-emption without grace time": partial(preemption, partition="batch", name="preempted"),
     "pre-emption with grace time": partial(preemption, partition="grace", name="preempted_with_grace"),

@@ -13,10 +13,8 @@ import pytest
 
 from growctl.ladder.load import load_schedule
 from growctl.launch.prepare import JOBS, TaskPart, error_file, execute_on
-from growctl.run.screen import work_words
 from stages.corpus import corpus as corpus_module
 from stages.corpus.prepare import prepare
-from stages.corpus.tasks import Meter
 from stages.data.dataset import read_dataset_manifest
 from stages.data.errors import DataError
 from tests.growctl.runs import run_here
@@ -129,12 +127,3 @@ def test_an_executor_that_is_not_there_is_one_error(
         assert f"--executor {executor}" in last_line
         assert fix in last_line
     assert not (tmp_path / "runs/.datasets").exists()
-
-
-def test_the_figures_on_the_screen_name_bytes_speed_and_time_left() -> None:
-    meter = Meter("tokenising", 1_200_000_000)
-    meter.skip(12_000_000)
-    meter.advance(300_000_000, 80_000_000)
-    meter._start -= 100
-    assert work_words(meter) == "tokenising: 312 MB of 1.2 GB, 800k tokens/s, 4m 56s left"
-    assert work_words(Meter("shuffling", 4096)) == "shuffling: 0 B of 4.1 kB"

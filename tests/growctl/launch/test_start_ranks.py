@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from growctl.launch.start_ranks import LEAVING_SECONDS, PATIENCE_SECONDS, STARTED
+from growctl.launch.start_ranks import STARTED
 from stages.process.lifeline import STDIN, VARIABLE
 from tests.growctl.runs import stat_of, wait_for
 from tests.workers import HANG_SECONDS, REPOSITORY
@@ -35,24 +35,17 @@ wait_for(lambda: all(pid_of(other) for other in range(int(os.environ["WORLD_SIZE
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts ranks that run `code` and write their process ids to files pid-0, pid-1, ..."""
+    """Starts ranks that run `code` and write their process ids to files pid-0, pid-1, ...; `seconds` are those that the
+    launcher waits, by the name of the constant."""
 
-    def started(
-        num_ranks: int,
-        code: str,
-        leaving_seconds: float = LEAVING_SECONDS,
-        patience_seconds: float = PATIENCE_SECONDS,
-        **environment: str,
-    ) -> subprocess.Popen[str]:
+    def started(num_ranks: int, code: str, lifeline: str = "", **seconds: float) -> subprocess.Popen[str]:
         (tmp_path / "rank.py").write_text(RANK + code)
-        ranks = [str(num_ranks), "29999", str(tmp_path / "rank.py"), str(tmp_path)]
-        seconds = f"s.LEAVING_SECONDS = {leaving_seconds}; s.PATIENCE_SECONDS = {patience_seconds}"
-        main = f"from growctl.launch import start_ranks as s; {seconds}; s.main()"
-        command = [sys.executable, "-c", main, *ranks]
+        main = f"from growctl.launch import start_ranks as s; vars(s).update({seconds}); s.main()"
+        command = [sys.executable, "-c", main, str(num_ranks), "29999", str(tmp_path / "rank.py"), str(tmp_path)]
         return subprocess.Popen(
             command,
             cwd=REPOSITORY,
-            env=os.environ | environment,
+            env=os.environ | ({VARIABLE: lifeline} if lifeline else {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -65,11 +58,6 @@ def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
 def gone(folder: Path, num_ranks: int) -> bool:
     pids = [(folder / f"pid-{rank}").read_text() for rank in range(num_ranks)]
     return not any(Path("/proc", pid).exists() for pid in pids)
-
-
-def all_there(folder: Path, num_ranks: int) -> bool:
-    files = [folder / f"pid-{rank}" for rank in range(num_ranks)]
-    return all(file.exists() and file.read_text() for file in files)
 
 
 def test_each_rank_gets_its_position_and_success_of_all_is_exit_code_0(start):
@@ -96,7 +84,7 @@ def test_if_several_ranks_fail_the_one_ended_by_a_signal_gives_the_exit_code(sta
     exits = "if rank == 0: sys.exit(3)\nif rank == 1: wait_for(lambda: gone(0))\n"
     killed = "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
     if last == "exits":
-        process = start(3, f"{exits}{killed}wait_for(lambda: gone(1)); sys.exit(3)", leaving_seconds=HANG_SECONDS)
+        process = start(3, f"{exits}{killed}wait_for(lambda: gone(1)); sys.exit(3)", LEAVING_SECONDS=HANG_SECONDS)
     else:
         process = start(3, f"{killed}if rank == 0: wait_for(lambda: gone(1)); sys.exit(3)\nstay()")
     process.communicate(timeout=HANG_SECONDS)
@@ -110,7 +98,7 @@ def test_signals_are_left_to_the_ranks_and_a_request_to_save_reaches_the_first(s
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
         "signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b'asked' + bytes([10])))\n"
         "os.write(1, b'ready' + bytes([10])); stay()",
-        **{VARIABLE: STDIN},
+        lifeline=STDIN,
     )
     assert process.stdout
     assert process.stdout.readline().startswith(STARTED)
@@ -131,9 +119,9 @@ def test_signals_are_left_to_the_ranks_and_a_request_to_save_reaches_the_first(s
 
 @pytest.mark.slow
 def test_stopped_or_stuck_ranks_end_with_their_runner(start, tmp_path):
-    code = "os.kill(os.getpid(), signal.SIGSTOP) if rank else stay()"
-    process = start(2, code, patience_seconds=0.5, **{VARIABLE: STDIN})
-    wait_for(lambda: all_there(tmp_path, 2))
+    code = "os.write(1, b'there' + bytes([10])); os.kill(os.getpid(), signal.SIGSTOP) if rank else stay()"
+    process = start(2, code, lifeline=STDIN, PATIENCE_SECONDS=0.5)
+    assert [process.stdout.readline() for _ in range(3)][1:] == ["there\n"] * 2
     process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 143
     wait_for(lambda: gone(tmp_path, 2))
