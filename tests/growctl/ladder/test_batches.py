@@ -20,7 +20,6 @@ from tests.growctl.schedules import changed, parse
 SHORT: tuple[dict[str, Any], ...] = ({"sequence_length": 4, "batch_size": 8}, {"sequence_length": 8}, {})
 """Of training's 8 sequences of 16 tokens: a quarter of the tokens, then all of them in shorter sequences."""
 SMALL: dict[str, Any] = {"attention_tokens": 4, "ffn_tokens": 8}
-RATE = {"peak": 1e-3, "warmup_steps": 2}
 
 
 def changing(*changes: dict[str, Any], **blocks: Any) -> Schedule:
@@ -33,9 +32,26 @@ def of_sizes(*stages: dict[str, Any], **blocks: Any) -> Schedule:
     return ladder(stages=[{"name": f"s{i}", "train_steps": 10} | stage for i, stage in enumerate(stages)], **blocks)
 
 
+@pytest.mark.parametrize(
+    ("changes", "batches", "longest"),
+    [
+        ({}, [(8, 16), (8, 16)], 16),
+        ({"stages.0.batch_size": 2}, [(2, 16), (8, 16)], 16),
+        ({"stages.1.sequence_length": 32, "stages.1.batch_size": 3}, [(8, 16), (3, 32)], 32),
+        ({"stages.0.sequence_length": 4}, [(32, 4), (8, 16)], 16),
+        ({"stages.0.sequence_length": 64}, [(2, 64), (8, 16)], 64),
+    ],
+)
+def test_a_stage_has_trainings_batch_and_context_and_with_another_context_its_tokens_per_step(
+    changes: dict[str, Any], batches: list[tuple[int, int]], longest: int
+) -> None:
+    schedule = parse(changed({"launch.micro_batch_size": "auto"} | changes))
+    assert [stage_batch(schedule, index) for index in range(2)] == batches
+    assert longest_context(schedule) == longest
+
+
 def test_tokens_flops_and_position_are_those_of_each_stages_own_batch_and_context() -> None:
     plans = plan_stages(changing())
-    assert [plan.batch for plan in plans] == [(8, 4), (16, 8), (8, 16)]
     assert [plan.budget_tokens for plan in plans] == [5 * 32, 6 * 128, 20 * 128]
     assert [(plan.first_token, plan.first_sample) for plan in plans] == [(0, 0), (160, 20), (160 + 768, 58)]
     for plan in plans:
@@ -49,18 +65,21 @@ def test_tokens_flops_and_position_are_those_of_each_stages_own_batch_and_contex
 
 
 def test_workers_read_windows_of_the_longest_context_and_are_judged_at_the_last() -> None:
-    schedule = changing({"sequence_length": 4}, {"sequence_length": 32}, {})
+    schedule = changing({"sequence_length": 4}, {"sequence_length": 32}, {}, launch={"devices": 1})
     specs = [spec_of(schedule, index) for index in range(3)]
     assert [each.sequence_length for each in specs] == [4, 32, 16]
     assert {(each.window_length, each.evaluation_length) for each in specs} == {(32, 16)}
     limited = specs[0].model_copy(update={"evaluation_sequences": 5})
     assert limited.own_evaluation_sequences == 20, "about as many tokens"
+    planned = [(stage.micro_batch_size, stage.sequence_length) for stage in make_plan(schedule).stages]
+    assert planned == [(32, 4), (4, 32), (8, 16)]
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1.0), ("sqrt", 0.5), ("linear", 0.25)])
 def test_the_learning_rate_follows_the_batch_as_asked(scaling: str, factor: float) -> None:
+    rate = {"peak": 1e-3, "warmup_steps": 2}
     plain, scaled = (
-        plan_run(changing(learning_rate=RATE | {"batch_scaling": each}, releases="all")) for each in ("none", scaling)
+        plan_run(changing(learning_rate=rate | {"batch_scaling": each}, releases="all")) for each in ("none", scaling)
     )
     assert [part.learning_rate.scale for part in scaled] == [factor, factor, 1.0, 1.0, 1.0]
     for part, other in zip(scaled, plain, strict=True):
@@ -85,25 +104,17 @@ def test_the_batches_and_contexts_of_the_stages_are_conditions_however_they_are_
     assert small == large != comparison_conditions(changing({"batch_size": 8}, {}, {}, training=of_training[0]))
 
 
-def test_the_plan_has_memory_and_micro_batches_of_each_context() -> None:
-    hardware = {"flops": "1T", "memory": "1GB"}
-    schedule = changing({"sequence_length": 4}, {}, {}, launch={"devices": 1, "hardware": hardware})
-    assert [(stage.micro_batch_size, stage.sequence_length) for stage in make_plan(schedule).stages] == [
-        *((32, 4), (8, 16), (8, 16))
-    ]
-
-
 def test_a_stage_of_the_same_size_trains_on_without_a_growth() -> None:
     growth = {"ramp": 0.3, "lr_scale": [1.0, 0.5], "rewarmup": {"steps": 3}}
     others = {"batch_size": 4}, {"ffn_tokens": 16}, {"sequence_length": 8}
     schedule = of_sizes(SMALL, *others, growth=growth, releases="all")
     plans = plan_stages(schedule)
-    assert [plan.is_grown for plan in plans] == [False, False, True, False]
-    assert [plan.ramp_steps for plan in plans] == [0, 0, 3, 0]
-    assert [len(plan.generations) for plan in plans] == [0, 0, 2, 0]
-    assert [plan.model.newest_generation for plan in plans] == [0, 0, 1, 1]
+    found = [
+        (plan.is_grown, plan.has_initial, plan.ramp_steps, len(plan.generations), plan.model.newest_generation)
+        for plan in plans
+    ]
+    assert found == [(False, False, 0, 0, 0), (False, True, 0, 0, 0), (True, True, 3, 2, 1), (False, True, 0, 0, 1)]
     assert (plans[0].model, plans[2].model) == (plans[1].model, plans[3].model)
-    assert [plan.has_initial for plan in plans] == [False, True, True, True]
     assert not any(part.is_grown for part in plan_run(schedule) if part.branch_of)
 
 
@@ -125,37 +136,20 @@ def test_controls_train_each_size_once_and_a_single_jump_replaces_two_growths_or
 @pytest.mark.parametrize("change", [{"batch_size": 16}, {"sequence_length": 8}, {"mixture": {"books": 1, "code": 1}}])
 @pytest.mark.parametrize("model", [{}, BASES["one transformer"]], ids=["tokenformer", "transformer"])
 def test_two_stages_of_one_size_may_differ_in_what_they_read(model: dict[str, Any], change: dict[str, Any]) -> None:
-    sizes = {} if model else SMALL
-    stages = [{"name": "a", "train_steps": 10} | sizes, {"name": "b", "train_steps": 10} | sizes | change]
+    first = {"name": "a", "train_steps": 10} | ({} if model else SMALL)
+    stages = [first, first | {"name": "b"} | change]
     schedule = parse(changed(BASES["mixed"] | BASES["alone"] | model | {"stages": stages}))
     assert [plan.is_grown for plan in plan_stages(schedule)] == [False, False]
 
 
 @pytest.mark.parametrize(
-    ("changes", "batches", "longest"),
+    ("changes", "ranks", "said"),
     [
-        ({}, [(8, 16), (8, 16)], 16),
-        ({"stages.0.batch_size": 2}, [(2, 16), (8, 16)], 16),
-        ({"stages.1.sequence_length": 32, "stages.1.batch_size": 3}, [(8, 16), (3, 32)], 32),
-        ({"stages.0.sequence_length": 4}, [(32, 4), (8, 16)], 16),
-        ({"stages.0.sequence_length": 64}, [(2, 64), (8, 16)], 64),
+        ({"stages.0.batch_size": 10}, 4, "stages.0.batch_size: makes 10 sequences"),
+        ({"stages.1.sequence_length": 64}, 4, "stages.1.sequence_length: makes 2 sequences"),
+        ({"stages.0.batch_size": 12, "stages.1.batch_size": 24}, 12, "None"),
     ],
 )
-def test_a_stage_has_trainings_batch_and_context_and_with_another_context_its_tokens_per_step(
-    changes: dict[str, Any], batches: list[tuple[int, int]], longest: int
-) -> None:
-    schedule = parse(changed({"launch.micro_batch_size": "auto"} | changes))
-    assert [stage_batch(schedule, index) for index in range(2)] == batches
-    assert longest_context(schedule) == longest
-
-
-def test_a_batch_that_the_ranks_cannot_share_names_its_stage() -> None:
-    auto = {"launch.micro_batch_size": "auto"}
-    for key, value, size, name in (
-        ("stages.0.batch_size", 10, 10, "small"),
-        ("stages.1.sequence_length", 64, 2, "large"),
-    ):
-        said = f"makes {size} sequences of a step, which must be a multiple of 4, for 4 devices of stage {name}"
-        assert uneven_batch(parse(changed(auto | {key: value})), 4) == f"{key}: {said}"
-    of_each = {"stages.0.batch_size": 12, "stages.1.batch_size": 24}
-    assert uneven_batch(parse(changed(auto | of_each)), 12) is None, "no stage has the batch of training"
+def test_a_batch_that_the_ranks_cannot_share_names_its_stage(changes: dict[str, Any], ranks: int, said: str) -> None:
+    """The batch of training does not count if no stage has it."""
+    assert str(uneven_batch(parse(changed({"launch.micro_batch_size": "auto"} | changes)), ranks)).startswith(said)

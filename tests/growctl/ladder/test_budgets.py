@@ -12,9 +12,7 @@ from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.stage_plans import in_steps, plan_stages, stage_steps, total_flops
 from growctl.schedule.blocks import Schedule
-from tests.growctl.ladder.test_mistakes import BASES
 from tests.growctl.ladders import ladder
-from tests.growctl.schedules import changed, parse
 
 STEP = 8 * 16
 """Data tokens of a step."""
@@ -70,14 +68,6 @@ def test_a_stage_that_ends_early_leaves_its_tokens_or_flops_to_the_next(budget: 
     assert abs(sum(map(unit, early)) - sum(map(unit, whole))) <= most
 
 
-def test_the_ladder_wide_rate_spans_the_resolved_steps() -> None:
-    first, last = plan_stages(shared(0.8, ladder_tokens="128k"))
-    assert (first.num_steps, last.num_steps) == (800, 200)
-    assert (first.learning_rate.first_step, last.learning_rate.first_step) == (0, 800)
-    assert first.learning_rate.total_steps == last.learning_rate.total_steps == 1000
-    assert last.learning_rate.decay_steps == 100
-
-
 @pytest.mark.parametrize("budget", [{"ladder_tokens": 600 * STEP}, {"ladder_flops": 5e9}])
 def test_controls_have_steps_of_their_own_that_cost_their_multiple_of_the_ladder(budget: dict[str, Any]) -> None:
     controls = [{"kind": kind, "budgets": [1.0, 1.5]} for kind in KINDS]
@@ -93,8 +83,3 @@ def test_controls_have_steps_of_their_own_that_cost_their_multiple_of_the_ladder
             assert total_flops(plans).total == pytest.approx(wanted, abs=sum(p.step_flops.total for p in plans))
         own = comparison_conditions(control.schedule)
         assert not [key for key in conditions if key.startswith("training") and own[key] != conditions[key]]
-
-
-def test_each_stage_but_the_last_ends_at_a_share_of_the_ladders_budget() -> None:
-    for changes in ({}, {"stages.1.until": 1.0}):
-        assert [plan.num_steps for plan in plan_stages(parse(changed(BASES["shared"] | changes)))] == [125, 31]

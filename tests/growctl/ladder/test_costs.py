@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from growctl.ladder.costs import HEADROOM, Measurements, StageCost, planned_micro_batch, stage_memory, total_cost
 from growctl.ladder.datasets import DatasetSizes
-from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.resolve import planned_devices
@@ -61,14 +60,6 @@ def test_recomputed_flops_take_time_and_are_no_part_of_model_flops_or_mfu() -> N
         assert after.memory_bytes.activations < before.memory_bytes.activations
 
 
-def test_every_stage_and_control_has_its_own_number_of_machines() -> None:
-    controls = [{"kind": "tokenformer-scratch"}, {"kind": "single-jump"}, {"kind": "best-scratch"}]
-    launch = {"cluster": "slurm", "devices": 2, "nodes": [1, 2, 4]}
-    plan = make_plan(ladder(training=TRAINING, launch=launch, controls=controls))
-    devices = [[cost.num_devices for cost in run.stages] for run in plan.runs]
-    assert devices == [[2, 4, 8], [8], [2, 8], [2], [4]]
-
-
 TIMES, SHARE = ("wall_seconds", "device_seconds"), "largest_micro_batch_size"
 
 
@@ -83,11 +74,10 @@ TIMES, SHARE = ("wall_seconds", "device_seconds"), "largest_micro_batch_size"
     ],
 )
 def test_missing_hardware_values_leave_costs_and_sums_unknown(hardware: dict, unknown: set[str]) -> None:
-    costs = costs_of(launched(hardware=hardware))
+    costs, known = costs_of(launched(hardware=hardware)), costs_of(launched())
     for cost in costs:
         assert {name for name in (*TIMES, "money", SHARE) if getattr(cost, name) is None} == unknown
         assert cost.memory_bytes is not None
-    known = costs_of(launched())
     mixed = total_cost([costs[0], *known[1:]])
     assert {name for name in (*TIMES, "money") if getattr(mixed, name) is None} == unknown - {SHARE}
     assert mixed.flops == total_cost(known).flops == sum(cost.flops for cost in known)
@@ -96,7 +86,7 @@ def test_missing_hardware_values_leave_costs_and_sums_unknown(hardware: dict, un
         assert total_cost(costs).wall_seconds == pytest.approx(sum(cost.wall_seconds or 0 for cost in costs))
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(st.integers(1, 6), st.sampled_from([1, 6, 7, 48, 60]), st.integers(10**5, 10**8), st.sampled_from([1, 2, 3]))
 def test_the_largest_micro_batch_is_the_largest_divisor_of_the_share_that_fits(
     devices: int, share: int, memory_bytes: int, zero_stage: int
@@ -127,17 +117,16 @@ def test_a_run_uses_the_given_micro_batch_or_its_whole_share_if_memory_is_unknow
     for cost in costs_of(launched(**launch)):
         assert (cost.micro_batch_size, cost.largest_micro_batch_size) == (micro, largest)
         assert (cost.memory_bytes is None) == (micro is None), "the batch does not split evenly"
+
+
+def test_the_largest_micro_batch_of_a_huge_share_is_found_quickly() -> None:
     huge = launched({"sequence_length": 1, "batch_size": 2**40}, devices=1, hardware={"memory": "1GB"})
-    assert costs_of(huge)[0].largest_micro_batch_size in {2**power for power in range(10, 20)}, "and quickly"
+    assert costs_of(huge)[0].largest_micro_batch_size in {2**power for power in range(10, 20)}
 
 
 @pytest.mark.parametrize(
     ("every", "keep", "keep_every"),
-    [
-        *((5, keep, None) for keep in (2, 100)),
-        *((every, 2, None) for every in (60, 61, 500)),
-        *((5, *kept) for kept in ((1, 1), (1, 2), (2, 3), (100, 2), (2, 50))),
-    ],
+    [(5, 2, None), (5, 100, None), (60, 2, None), (61, 2, None), (5, 1, 1), (5, 2, 3), (5, 100, 2), (5, 2, 50)],
 )
 def test_disk_space_counts_the_final_checkpoint_and_those_that_pruning_leaves(
     every: int, keep: int, keep_every: int | None
@@ -148,22 +137,23 @@ def test_disk_space_counts_the_final_checkpoint_and_those_that_pruning_leaves(
     kept = len(saved) - len(outdated(saved, spec.keep_checkpoints, spec.keep_every_steps))
     within = 12 + {"bf16": 2, "fp32": 4}[planned_devices(schedule).precision("auto")]
     assert cost.checkpoint_bytes == (12 + kept * within) * cost.num_parameters
-    trunk = ladder((61,), checkpoint=checkpoint | {"keep_trunk": True}, launch={"devices": 1})
-    assert costs_of(trunk)[0].checkpoint_bytes == cost.checkpoint_bytes + within * cost.num_parameters
-    constant = trunk.model_copy(update={"learning_rate": trunk.learning_rate.model_copy(update={"decay": 0.0})})
-    assert costs_of(constant)[0].checkpoint_bytes == cost.checkpoint_bytes, "there is nothing before a decay"
+    trunk = {"checkpoint": checkpoint | {"keep_trunk": True}, "launch": {"devices": 1}}
+    [with_trunk], [constant] = (
+        costs_of(ladder((61,), **trunk, learning_rate={"peak": 1e-3, "decay": decay})) for decay in (0.2, 0.0)
+    )
+    assert with_trunk.checkpoint_bytes == cost.checkpoint_bytes + within * cost.num_parameters
+    assert constant.checkpoint_bytes == cost.checkpoint_bytes, "there is nothing before a decay"
 
 
 def test_epochs_use_the_prepared_dataset_or_else_approximate_tokens(tmp_path: Path) -> None:
     data = {"source": "text", "vocab_size": 300}
     schedule = ladder(data=data | {"workers": 4}, controls=[{"kind": "tokenformer-scratch"}])
-    datasets = RunsPaths(tmp_path).datasets
+    approximate, datasets = ladder(data=data | {"approximate_tokens": "1280"}), RunsPaths(tmp_path).datasets
 
     def epochs(schedule: Schedule) -> list[float | None]:
         return [cost.epochs for cost in make_plan(schedule, tmp_path).trunk]
 
     assert epochs(schedule) == [None] * 3
-    approximate = ladder(data=data | {"approximate_tokens": "1280"})
     write_dataset(datasets / "other-0", DataSpec(source="other", vocab_size=300), 10)
     (datasets / "broken-1").mkdir()
     (datasets / "broken-1/manifest.json").write_text('{"spec": 3}')
@@ -176,23 +166,14 @@ def test_epochs_use_the_prepared_dataset_or_else_approximate_tokens(tmp_path: Pa
 
 def test_measured_micro_batches_add_up_to_the_time_of_a_step() -> None:
     schedule = launched(micro_batch_size=6, hardware=GPU | {"mfu": 0.001})
-    first, second, third = plan_stages(schedule)
-    steps = MeasuredSteps(
-        micro_batch_seconds=0.5, last_micro_batch_seconds=2.0, num_steps=3, num_devices=2, device="CPU", memory=None
-    )
+    first, _, third = plan_stages(schedule)
+    seconds = {"micro_batch_seconds": 0.5, "last_micro_batch_seconds": 2.0}
+    steps = MeasuredSteps(**seconds, num_steps=3, num_devices=2, device="CPU", memory=None)
     measured = Measurements("2 x CPU", 2, {(first.model, 6, 16): steps, (third.model, 12, 16): steps})
     one, two, three = make_plan(schedule, measurements=measured).trunk
     assert one.wall_seconds == pytest.approx(20 * (3 * 0.5 + 2.0))  # 48 sequences: 4 micro-batches of 6 on 2 devices
     assert one.mfu == pytest.approx(first.step_flops.total / (3.5 * 2 * 1e12))
     assert (two.wall_seconds, three.wall_seconds) == (None, None), "not measured, nor reckoned in their place"
-    assert two.plan == second
-
-
-def test_training_in_fp32_is_priced_at_the_devices_fp32_peak() -> None:
-    hardware = {"device": "h100", "mfu": 0.4}
-    fast, slow = (costs_of(launched(TRAINING | {"precision": p}, hardware=hardware))[0] for p in ("bf16", "fp32"))
-    assert slow.wall_seconds == pytest.approx((fast.wall_seconds or 0.0) * 989 / 67)
-    assert [fast.mfu, slow.mfu] == pytest.approx([0.4, 0.4])
 
 
 def test_importing_plans_imports_no_composition_and_planning_nothing_heavy(tmp_path: Path) -> None:
@@ -215,20 +196,12 @@ assert not heavy & set(sys.modules)
     assert " host" in result.stdout
 
 
-def test_the_papers_ladder_fits_sixteen_h100s() -> None:
-    for cost in costs_of(load_schedule("pile_1.4b", ["launch=slurm"])):
-        assert cost.num_devices == 16
-        assert cost.memory_bytes
-        assert cost.memory_bytes.total < 0.9 * 80e9
-
-
 def test_releases_count_in_the_totals_and_read_the_text_of_the_next_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = DatasetSizes(is_prepared=False, training_tokens=48 * 16 * 100, sources={})
     monkeypatch.setattr("growctl.ladder.plan.known_sizes", lambda *_: sizes)
     plain, plan = make_plan(launched()), make_plan(launched().model_copy(update={"releases": "all"}))
     epochs = {"stage-0": 0.2, "stage-0/release": 0.22, "stage-1": 0.5, "stage-1/release": 0.53, "stage-2": 1.0}
-    assert [cost.name for cost in plan.stages] == list(epochs)
-    assert [cost.epochs for cost in plan.stages] == pytest.approx(list(epochs.values()))
+    assert {cost.name: cost.epochs for cost in plan.stages} == pytest.approx(epochs)
     assert plan.trunk == plain.trunk
     releases = total_cost([cost for cost in plan.stages if cost.branch_of])
     for name in ("flops", "checkpoint_bytes", "wall_seconds", "money"):

@@ -8,7 +8,7 @@ import pytest
 from growctl.ladder.conditions import Trained
 from growctl.ladder.costs import Plan
 from growctl.ladder.load import load_schedule
-from growctl.ladder.plan import make_plan, plan_sections
+from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_run
 from growctl.ladder.warnings import too_slow
 from growctl.launch.machines import Devices
@@ -119,12 +119,6 @@ def test_evaluations_that_cost_much_of_the_training_are_a_warning_and_others_a_n
     [warning] = [line for line in make_plan(ladder((20,), evaluation=few | {"every": 1})).warnings if "Evalu" in line]
     assert "evaluation.every" in warning
     assert make_plan(ladder((20,))).total.evaluation_flops is None, "the size of the text is not known"
-
-
-def test_an_assumed_mfu_is_called_assumed_beside_the_time() -> None:
-    schedule = ladder(launch={"hardware": {"flops": "1T", "mfu": 0.4}})
-    titles = [section.heading for section in plan_sections(make_plan(schedule))]
-    assert "Time, at an MFU of 40% (assumed, not measured: see --measure)" in titles
 
 
 def test_a_ladder_for_gpus_on_cpus_is_told_the_years_first(tmp_path: Path) -> None:

@@ -50,8 +50,3 @@ def test_the_transformer_is_within_5_percent_of_any_tokenformer(
 ) -> None:
     tokens = math.ceil(num_heads * head_width * factor)
     assert miss(tokenformer(num_layers, num_heads, head_width, tokens, ffn_ratio * tokens, vocab_size)) < 0.05
-
-
-def test_the_ffn_keeps_4_times_the_width_if_that_is_close_enough() -> None:
-    found = equal_size_transformer(tokenformer(12, 12, 64, 2140, 8560, 50304))
-    assert found.ffn_size == 4 * found.hidden_size

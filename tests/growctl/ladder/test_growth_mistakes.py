@@ -8,17 +8,8 @@ import pytest
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.errors import ScheduleError
 from tests.growctl.grown_ladders import ONE_TRANSFORMER, ladder, last_model
-from tests.growctl.schedules import changed, message_of, parse
+from tests.growctl.schedules import changed, parse
 from tests.model.growths import EXACT, INITS, POSSIBLE, SCORE_FUNCTIONS, TAUS
-
-
-def test_several_mistakes_in_a_growth_are_reported_together() -> None:
-    data = changed({"growth": {"init": "copy", "copy_noise": 0.1, "slope": 1.0}})
-    assert message_of(parse, data).splitlines() == [
-        "s.yaml: 2 problems",
-        "  growth.slope = 1.0: is for growth.when = 'slope'; leave it out",
-        "  growth: init 'copy' cannot be combined with tau 'ramp'; use init 'copy' with tau 'recompute'",
-    ]
 
 
 def test_an_error_names_the_stage_whose_copies_are_not_whole() -> None:

@@ -7,13 +7,11 @@ import pytest
 from rich.console import Console
 
 from growctl.ladder.controls import plan_controls
-from growctl.ladder.costs import Measurements
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan, print_plan
 from growctl.ladder.stage_plans import plan_stages
 from growctl.schedule.blocks import Schedule
 from growctl.text.documents import plain
-from stages.probe.records import MeasuredSteps, StepMemory
 from tests.growctl.ladders import ladder
 from tests.growctl.text.schemas import assert_follows_schema
 
@@ -59,21 +57,6 @@ def test_the_json_plan_has_stages_controls_and_totals_that_add_up(hardware: dict
     for key in ("flops", "checkpoint_bytes", "budget_tokens"):
         totals = sum(run["total"][key] for run in (plan, *plan["controls"]))
         assert plan["total_with_controls"][key] == pytest.approx(totals)
-
-
-def test_the_json_has_measurements_with_tokens_per_second_and_mfu() -> None:
-    schedule = ladder((20,), launch={"devices": 1, "hardware": {"flops": "1T"}})
-    [stage] = plan_stages(schedule)
-    memory = StepMemory(lasting_bytes=1_000_000, activation_bytes=1_500_000, peak_bytes=3_000_000)
-    seconds = {"micro_batch_seconds": 0.25, "last_micro_batch_seconds": 0.5}
-    steps = MeasuredSteps(**seconds, num_steps=3, num_devices=1, device="GPU", memory=memory)
-    plan = plain(make_plan(schedule, measurements=Measurements("1 x GPU", 1, {(stage.model, 8, 16): steps})))
-    assert_follows_schema(plan, "plan")
-    [document] = plan["stages"]
-    assert document["measured"] == steps.model_dump()
-    assert document["wall_seconds"] == pytest.approx(20 * 0.5)
-    assert document["tokens_per_second"] == pytest.approx(8 * 16 / 0.5)
-    assert document["mfu"] == pytest.approx(stage.step_flops.total / 0.5e12)
 
 
 @pytest.mark.parametrize("width", [40, 120])

@@ -8,16 +8,13 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from growctl.ladder import sizes
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
-from growctl.schedule.files import shipped_schedules
 from model.config import TokenformerConfig, num_parameters, tokenformer_config
 from model.flops import training_flops_per_token
-from model.initialization import build_model
 from model.policy import grow_config
 from tests.growctl.ladder import spec_of
 from tests.growctl.ladders import ladder
@@ -29,18 +26,6 @@ MUON = {"optimizer.name": "muon"}
 def rates(plans: list[StagePlan]) -> list[float]:
     """The learning rate of every step, stage after stage."""
     return [plan.learning_rate.at(step) for plan in plans for step in range(plan.num_steps)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(shipped_schedules()))
-def test_every_shipped_size_has_the_parameters_of_the_built_model(name: str) -> None:
-    loaded = load_schedule(name)
-    runs = [loaded, *(control.schedule for control in plan_controls(loaded))]
-    planned = {plan.model: plan for run in runs for plan in plan_stages(run)}
-    for model, plan in planned.items():
-        built = build_model(model, device="meta")
-        assert plan.num_parameters == sum(parameter.numel() for parameter in built.parameters())
-        assert plan.num_embedding_parameters == built.embedding.weight.numel()
 
 
 def test_a_stage_grows_by_the_difference_and_ends_ramped_in_with_the_published_tau(
@@ -93,14 +78,15 @@ def test_a_ladder_wide_rate_warms_up_once_and_does_not_jump_between_stages(
     steps: list[int], warmup: int, decay: float, shape: str, final: float
 ) -> None:
     total = sum(steps)
-    assume(total > warmup)
     block = {"peak": 1e-3, "final": final, "shape": shape, "warmup_steps": warmup, "decay": decay}
     curve = rates(plan_stages(ladder(tuple(steps), learning_rate=block)))
-    assert curve[:warmup] == pytest.approx([1e-3 * (i + 1) / warmup for i in range(warmup)])
+    assert curve[:warmup] == pytest.approx([1e-3 * (i + 1) / warmup for i in range(min(warmup, total))])
+    assert curve == rates(plan_stages(ladder((total,), learning_rate=block))), "the split into stages does not matter"
     after = curve[warmup:]
+    if not after:
+        return
     assert max(after) == pytest.approx(1e-3)
     assert all(later <= earlier for earlier, later in pairwise(after))
-    assert curve == rates(plan_stages(ladder((total,), learning_rate=block))), "the split into stages does not matter"
     if shape == "wsd":
         decay_steps = min(round(decay * total), total - warmup)
         assert after[: total - warmup - decay_steps] == [1e-3] * (total - warmup - decay_steps)
@@ -120,15 +106,10 @@ def test_with_span_stage_every_stage_warms_up_and_decays(shape: str) -> None:
     assert rates(plans)[20 + 5 + 17] == pytest.approx(1e-3 * expected)  # halfway through the 35 steps after warm-up
 
 
-def test_a_warm_up_longer_than_the_training_only_rises() -> None:
-    block = {"peak": 1e-3, "warmup_steps": 200, "decay": 0.5}
-    assert rates(plan_stages(ladder((3, 7), learning_rate=block))) == [1e-3 * (i + 1) / 200 for i in range(10)]
-
-
-def test_controls_with_the_longest_names_reload() -> None:
-    schedule = ladder(name="x" * 100, controls=[{"kind": "transformer-scratch", "budgets": [0.5, 0.00123456]}])
-    for control in plan_controls(schedule):
-        assert parse(OmegaConf.to_container(OmegaConf.create(control.schedule.model_dump()))) == control.schedule
+def test_a_control_of_the_longest_name_reloads() -> None:
+    schedule = ladder(name="x" * 100, controls=[{"kind": "transformer-scratch", "budgets": [0.00123456]}])
+    [control] = plan_controls(schedule)
+    assert parse(control.schedule.model_dump(mode="json")) == control.schedule
 
 
 def test_muon_trains_without_clipping_on_every_zero_stage_that_keeps_its_momentum_exact() -> None:

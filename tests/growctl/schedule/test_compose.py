@@ -48,10 +48,6 @@ a choice on the command line:
   gives: {launch.cluster: slurm, launch.micro_batch_size: auto}
 a choice with a sign:
   mine: {defaults: [s]}
-  overrides: [+launch=slurm]
-  gives: {launch.cluster: slurm, launch.micro_batch_size: auto}
-a choice with two signs:
-  mine: {defaults: [s]}
   overrides: [++launch=slurm]
   gives: {launch.cluster: slurm, launch.micro_batch_size: auto}
 another choice has the place of the first, of which nothing is left:
