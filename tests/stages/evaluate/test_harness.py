@@ -4,11 +4,10 @@ Importing lm_eval takes seconds, so everything that needs it is in this file.
 """
 
 import json
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -43,12 +42,6 @@ output_type: loglikelihood_rolling
 doc_to_text: ""
 doc_to_target: "{{text}}"
 metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]""",
-    "hen_generation": """
-output_type: generate_until
-doc_to_text: "{{text}}"
-doc_to_target: "{{text}}"
-generation_kwargs: {until: ["."], max_gen_toks: 5}
-metric_list: [{metric: exact_match}]""",
 }
 TEXTS = [
     "the hen in the barn",
@@ -71,10 +64,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Pretrained:
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of local tasks: YAML files and their data."""
     folder = tmp_path_factory.mktemp("tasks")
-    choices = [
-        {"question": text, "choices": [" hen", " in the inn", "."], "answer": i % 3} for i, text in enumerate(TEXTS)
-    ]
-    rows = [row | {"text": text} for row, text in zip(choices, TEXTS, strict=True)]
+    choices = [" hen", " in the inn", "."]
+    rows = [{"question": text, "text": text, "choices": choices, "answer": i % 3} for i, text in enumerate(TEXTS)]
     (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = f"dataset_path: json\ndataset_kwargs: {{data_files: {folder}/texts.jsonl}}\ntest_split: train"
     for name, definition in TASKS.items():
@@ -96,10 +87,17 @@ def adapter(checkpoint: Pretrained, batch_size: int = 4, context: int = 32) -> G
     return GrowctlLM(checkpoint, context=context, batch_size=batch_size)
 
 
-def requests(kind: Any, *arguments: tuple[Any, ...]) -> list[Any]:
+def requests(*arguments: tuple[Any, ...]) -> list[Any]:
     from lm_eval.api.instance import Instance
 
-    return [Instance(request_type=kind, doc={}, arguments=args, idx=i) for i, args in enumerate(arguments)]
+    return [Instance(request_type="loglikelihood", doc={}, arguments=args, idx=i) for i, args in enumerate(arguments)]
+
+
+def continued(checkpoint: Pretrained, text: str, num_tokens: int, **settings: Any) -> str:
+    """What `generate` writes after the end of a text, which leaves room in the context."""
+    kept = byte_tokenizer().decode(byte_tokenizer().encode(text).ids[-(32 - num_tokens) :])
+    wanted = GenerationSettings(max_new_tokens=num_tokens, sampling=GREEDY, **settings)
+    return generate(checkpoint, kept, wanted).samples[0].text
 
 
 def plain(checkpoint: Pretrained, context: list[int], continuation: list[int]) -> tuple[float, bool]:
@@ -116,7 +114,7 @@ def test_log_probabilities_do_not_depend_on_batches_and_leave_out_padding_rows(c
     encode = byte_tokenizer().encode
     expected = [plain(checkpoint, encode(text).ids or [0], encode(ending).ids) for text, ending in pairs]
     for batch_size in (1, 5):
-        found = adapter(checkpoint, batch_size).loglikelihood(requests("loglikelihood", *pairs), disable_tqdm=True)
+        found = adapter(checkpoint, batch_size).loglikelihood(requests(*pairs), disable_tqdm=True)
         assert [score for score, _ in found] == pytest.approx([score for score, _ in expected], rel=1e-5)
         assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
     tokens = generate(checkpoint, "the hen", GenerationSettings(max_new_tokens=4, sampling=GREEDY)).samples[0].tokens
@@ -126,31 +124,29 @@ def test_log_probabilities_do_not_depend_on_batches_and_leave_out_padding_rows(c
 
 def test_rolling_log_probabilities_cover_every_token_of_a_text_longer_than_the_context(checkpoint: Pretrained):
     text = " ".join(TEXTS) * 2
-    tokens = byte_tokenizer().encode(text).ids
-    ends = [min(start + 32, len(tokens)) for start in range(0, len(tokens), 32)]
-    before = [[0, *tokens][max(0, end - 32) : 32 * number + 1] for number, end in enumerate(ends)]
-    parts = [tokens[start : start + 32] for start in range(0, len(tokens), 32)]
-    expected = sum(plain(checkpoint, *window)[0] for window in zip(before, parts, strict=True))
-    found = adapter(checkpoint).loglikelihood_rolling(requests("loglikelihood_rolling", (text,), ("",)))
+    tokens, expected = byte_tokenizer().encode(text).ids, 0.0
+    for start in range(0, len(tokens), 32):
+        part = tokens[start : start + 32]
+        before = [0, *tokens][max(0, start + len(part) - 32) : start + 1]
+        expected += plain(checkpoint, before, part)[0]
+    found = adapter(checkpoint).loglikelihood_rolling(requests((text,), ("",)))
     assert found == pytest.approx([expected, 0.0], rel=1e-5)
 
 
 def test_generated_text_is_that_of_generate_whatever_the_batch(checkpoint: Pretrained):
-    prompts = requests("generate_until", *((text, {"until": ["."], "max_gen_toks": 6}) for text in TEXTS))
-    expected = []
-    for text in TEXTS:
-        kept = byte_tokenizer().encode(text).ids[-26:]  # the context without the tokens to generate
-        settings = GenerationSettings(max_new_tokens=6, sampling=GREEDY, stop=(".",))
-        expected.append(generate(checkpoint, byte_tokenizer().decode(kept), settings).samples[0].text)
+    prompts = requests(*((text, {"until": ["."], "max_gen_toks": 6}) for text in TEXTS))
+    expected = [continued(checkpoint, text, 6, stop=(".",)) for text in TEXTS]
     for batch_size in (1, 3):
         assert adapter(checkpoint, batch_size).generate_until(prompts) == expected
+    prompts = requests((TEXTS[2], {"until": []}))  # half of the context is for new tokens
+    assert adapter(checkpoint).generate_until(prompts) == [continued(checkpoint, TEXTS[2], 16)]
 
 
 SAMPLED = {"until": ["."], "max_gen_toks": 6, "do_sample": True, "temperature": 1.0}
 
 
 def test_sampled_text_depends_on_its_prompt_and_on_how_often_it_came_before_alone(checkpoint: Pretrained):
-    prompts = requests("generate_until", *((text, SAMPLED) for text in TEXTS))
+    prompts = requests(*((text, SAMPLED) for text in TEXTS))
     prompts += [prompts[0]] * 3  # as lm_eval repeats requests
     expected = adapter(checkpoint, batch_size=1).generate_until(prompts)
     assert len({expected[0], *expected[3:]}) > 1
@@ -167,64 +163,43 @@ def test_sampled_text_depends_on_its_prompt_and_on_how_often_it_came_before_alon
         ({"temperature": 0.7, "top_k": -1}, Sampling(temperature=0.7)),
         ({"temperature": 0.7, "top_k": 5, "top_p": 0.9}, Sampling(temperature=0.7, top_k=5, top_p=0.9)),
         ({"num_beams": 1, "repetition_penalty": 1.0}, GREEDY),
+        ({"num_beams": 4}, "num_beams: 4"),
+        ({"temperature": 0.7, "top_p": 7}, "poems: generation_kwargs.top_p: "),
     ],
 )
-def test_what_a_task_asks_of_generation_is_translated(asked: dict[str, Any], sampling: Sampling):
-    assert generation_settings("poems", asked).sampling == sampling
+def test_what_a_task_asks_of_generation_is_translated_or_refused(asked: dict[str, Any], sampling: Sampling | str):
+    if isinstance(sampling, Sampling):
+        assert generation_settings("poems", asked).sampling == sampling
+    else:
+        with pytest.raises(UserError, match=sampling):
+            generation_settings("poems", asked)
 
 
-def test_what_growctl_cannot_do_for_a_task_is_refused(checkpoint: Pretrained):
+def test_what_cannot_be_scored_gets_one_message(checkpoint: Pretrained, tasks: Path, monkeypatch: pytest.MonkeyPatch):
+    too_long = requests(("the", "x" * 33))
+    with pytest.raises(UserError, match=r"33 tokens does not .* context of 32"):
+        adapter(checkpoint).loglikelihood(too_long, disable_tqdm=True)
     text = checkpoint.text.model_copy(update={"end_of_text_id": None})
-    without = checkpoint._replace(manifest=checkpoint.manifest.model_copy(update={"text": text}))
-    too_long = requests("loglikelihood", ("the", "x" * 33))
-    cases: list[tuple[Callable[[], object], str]] = [
-        (lambda: generation_settings("poems", {"num_beams": 4}), "--tasks poems: growctl cannot .* num_beams: 4, as"),
-        (lambda: generation_settings("poems", {"temperature": 0.7, "top_p": 7}), "poems: generation_kwargs.top_p: "),
-        (lambda: adapter(checkpoint).loglikelihood(too_long, disable_tqdm=True), "33 tokens does not .* context of 32"),
-        (lambda: adapter(without), "its tokenizer has no end of text"),
-    ]
-    for call, said in cases:
-        with pytest.raises(UserError, match=said):
-            call()
-    (written,) = adapter(checkpoint).generate_until(requests("generate_until", (TEXTS[2], {"until": []})))
-    kept = byte_tokenizer().decode(byte_tokenizer().encode(TEXTS[2]).ids[-16:])  # half of the context is for new tokens
-    settings = GenerationSettings(max_new_tokens=16, sampling=GREEDY)
-    assert written == generate(checkpoint, kept, settings).samples[0].text
-
-
-def test_an_unknown_task_gets_the_nearest_names(tasks: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(UserError, match="its tokenizer has no end of text"):
+        adapter(checkpoint._replace(manifest=checkpoint.manifest.model_copy(update={"text": text})))
+    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=ConnectionError("Couldn't reach the Hub")))
+    with pytest.raises(UserError, match=r"hen_choice cannot be loaded \(.*Couldn't reach .*\)\. Without a network, "):
+        list(task_scores(adapter(checkpoint), *find_tasks(["hen_choice"], tasks), limit=None))
     own = task_module.TaskManager
     monkeypatch.setattr(task_module, "TaskManager", lambda **settings: own(**settings | {"include_defaults": False}))
-    with pytest.raises(UserError, match=r"--tasks hen_choise: .* no such task; did you mean hen_choice"):
+    with pytest.raises(UserError, match=r"--tasks hen_choise: .*; did you mean hen_choice"):
         find_tasks(["hen_choise"], tasks)
-
-
-def test_data_that_cannot_be_loaded_is_one_message_with_the_way_out(
-    checkpoint: Pretrained, tasks: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def unreachable(*_: Any, **__: Any) -> None:
-        raise ConnectionError("Couldn't reach 'hens/barn' on the Hub")
-
-    monkeypatch.setattr("datasets.load_dataset", unreachable)
-    with pytest.raises(
-        UserError, match=r"hen_choice cannot be loaded \(.*Couldn't reach .*\)\. Without a network, .*=1$"
-    ):
-        list(task_scores(adapter(checkpoint), *find_tasks(["hen_choice"], tasks), limit=None))
 
 
 def test_the_command_scores_the_first_examples_of_the_tasks_that_a_pattern_matches(checkpoint: Pretrained, tasks: Path):
     arguments = ("eval", checkpoint.directory, "--tasks", "hen_c*,hen_text", "--include-path", tasks)
     found = json.loads(run_here(*arguments, "--limit", 2, "--json")[0])
-    scores = [(score["task"], score["metric"], score["num_samples"], score["num_shots"]) for score in found["scores"]]
+    scores = [(score["task"], score["metric"], score["num_samples"]) for score in found["scores"]]
     assert scores == [
-        *(("hen_choice", metric, 2, 0) for metric in ("acc", "acc_norm")),
-        *(("hen_text", metric, 2, 0) for metric in ("word_perplexity", "bits_per_byte")),
+        *(("hen_choice", metric, 2) for metric in ("acc", "acc_norm")),
+        *(("hen_text", metric, 2) for metric in ("word_perplexity", "bits_per_byte")),
     ]
-    settings = found["settings"]
-    assert (settings["limit"], settings["context"], found["padding_rows"]) == (2, 32, 39)
-    assert (settings["include_path"], settings["trained_length"]) == (str(tasks.resolve()), 32)
-    table, _ = run_here(*arguments)
-    assert re.search(r"hen_choice +acc +0\.\d{4} +0\.\d{4} +3 +0", table)
+    assert found["settings"].items() >= {"limit": 2, "context": 32, "include_path": str(tasks.resolve())}.items()
 
 
 @pytest.mark.slow  # imports transformers
@@ -248,5 +223,5 @@ def test_the_scores_are_those_of_the_harness_on_the_hugging_face_export(tmp_path
     for own, their in zip(ours_scores, their_scores, strict=True):
         assert own.value == pytest.approx(their.value, rel=1e-5, abs=1e-5), own
         assert replace(own, value=0.0, standard_error=0.0) == replace(their, value=0.0, standard_error=0.0)
-    prompts = requests("generate_until", *((text, {"until": ["."], "max_gen_toks": 6}) for text in TEXTS))
+    prompts = requests(*((text, {"until": ["."], "max_gen_toks": 6}) for text in TEXTS))
     assert adapter(opened).generate_until(prompts) == theirs.generate_until(prompts, disable_tqdm=True)

@@ -46,18 +46,22 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(sampling):
     torch.testing.assert_close(counts / num, (expected / expected.sum()).float(), rtol=0, atol=1e-4)
 
 
-@given(st.floats(0.0, 1.0, exclude_max=True), st.floats(0.1, 5.0), st.sampled_from([1.0, 0.5, 1e-3]))
+def chosen(draw, scale=1.0, **sampling) -> int:
+    draw_B = torch.tensor([draw], dtype=torch.float64)
+    return choose(LOGITS_BV.double() * scale, draw_B, Sampling(**sampling)).item()
+
+
+@given(
+    st.floats(0.0, 1.0, exclude_max=True) | st.just(1 - 2**-53), st.floats(0.1, 5.0), st.sampled_from([1, 0.5, 1e-3])
+)
 def test_a_token_of_probability_0_is_never_drawn(draw, temperature, top_p):
-    for draw_B in (torch.tensor([draw], dtype=torch.float64), torch.tensor([1 - 2**-53], dtype=torch.float64)):
-        assert choose(LOGITS_BV, draw_B, Sampling(temperature=temperature, top_p=top_p)).item() != 4
+    assert chosen(draw, temperature=temperature, top_p=top_p) != 4
 
 
 @pytest.mark.parametrize("temperature", [0.0, 5e-324, 9e-7, 1e-6])
 @pytest.mark.parametrize("scale", [1.0, 1e30, 1e307])
 def test_a_tiny_temperature_takes_the_most_likely_token(temperature, scale):
-    for draw in (0.0, 1 - 2**-53):
-        draw_B = torch.tensor([draw], dtype=torch.float64)
-        assert choose(LOGITS_BV.double() * scale, draw_B, Sampling(temperature=temperature)).item() == 1
+    assert [chosen(draw, scale, temperature=temperature) for draw in (0.0, 1 - 2**-53)] == [1, 1]
 
 
 def test_a_rows_random_numbers_depend_on_seed_and_row_alone():
