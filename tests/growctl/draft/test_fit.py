@@ -1,6 +1,7 @@
 """A drafted schedule loads, comes close to the wish, fits its devices, and gives `growctl plan` nothing to warn of."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -12,18 +13,10 @@ from growctl.draft.recipe import DECAY_SHARE, Wish
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from model.errors import UserError
-from tests.growctl.draft.wishes import bases, parameters
+from tests.growctl.draft.test_sizes import bases, parameters
 from tests.growctl.schedules import file_of
 
-wishes = st.builds(
-    lambda params, span, ratio, gpus, device, grow_depth: Wish(
-        params=params,
-        base=span and round(params / span),
-        tokens=ratio and round(params * ratio),
-        gpus=gpus,
-        device=device,
-        grow_depth=grow_depth,
-    ),
+wishes = st.tuples(
     parameters,
     bases,
     st.none() | st.floats(6, 75),
@@ -31,7 +24,7 @@ wishes = st.builds(
     st.sampled_from([None, "rtx-4090", "a100-40gb", "h100", "b200"]),
     st.booleans(),
 )
-
+"""Parameters, their multiple of the base, tokens per parameter, GPUs and their kind, and whether growth deepens."""
 
 SMALL = "Evaluations add "
 """How a warning begins that the smallest ladders get: a validation set is large beside so little training."""
@@ -44,19 +37,19 @@ def without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(wishes)
-def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: Wish) -> None:
+def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: tuple[Any, ...]) -> None:
+    params, span, ratio, gpus, device, grow_depth = wish
+    sizes = {"base": span and round(params / span), "tokens": ratio and round(params * ratio)}
     try:
-        _, plan = drafted(wish, "mine")
+        _, plan = drafted(Wish(params=params, gpus=gpus, device=device, grow_depth=grow_depth, **sizes), "mine")
     except UserError:
         assume(False)  # bases that no width can span, and too small devices: other tests cover both
     assert [warning for warning in plan.warnings if not warning.startswith(SMALL)] == []
-    last = plan.trunk[-1]
-    assert last.num_parameters == pytest.approx(wish.params, rel=0.03)
+    assert plan.trunk[-1].num_parameters == pytest.approx(params, rel=0.03)
     total = sum(stage.budget_tokens for stage in plan.trunk)
-    assert total == pytest.approx(wish.tokens or 20 * wish.params, rel=0.03)
-    assert last.num_parameters <= wish.params * 1.03
+    assert total == pytest.approx(sizes["tokens"] or 20 * params, rel=0.03)
 
 
 @pytest.mark.parametrize("params", [150_000, 1_000_000, 24_000_000, 350_000_000, 1_400_000_000, 10_000_000_000])
@@ -71,29 +64,37 @@ def test_a_written_draft_loads_and_plans_without_warnings(params: int, tmp_path:
 
 
 @pytest.mark.slow
-def test_what_exceeds_a_device_is_sharded_then_offloaded_then_rejected() -> None:
-    assert drafted(Wish(params=1_400_000_000, gpus=8, device="h100"), "s")[0].sharding == (1, "none")
-    assert drafted(Wish(params=10_000_000_000, gpus=8, device="h100"), "s")[0].sharding == (3, "none")
-    assert drafted(Wish(params=3_000_000_000, gpus=1, device="a100-40gb"), "s")[0].sharding[1] == "optimizer"
+@pytest.mark.parametrize(
+    ("params", "gpus", "device", "sharding"),
+    [
+        (1_400_000_000, 8, "h100", (1, "none")),
+        (10_000_000_000, 8, "h100", (3, "none")),
+        (3_000_000_000, 1, "a100-40gb", (3, "optimizer")),
+        (15_000_000_000, 4, "h100", (3, "optimizer")),
+    ],
+)
+def test_what_exceeds_a_device_is_sharded_then_offloaded(
+    params: int, gpus: int, device: str, sharding: tuple[int, str]
+) -> None:
+    draft, plan = drafted(Wish(params=params, gpus=gpus, device=device), "s")
+    assert (draft.sharding, plan.warnings) == (sharding, ())
+
+
+@pytest.mark.slow
+def test_what_does_not_fit_at_all_is_rejected() -> None:
     with pytest.raises(UserError, match=r"^--params 15B: does not fit on 1 x h100, .*, more --gpus"):
         drafted(Wish(params=15_000_000_000, gpus=1, device="h100"), "s")
-    assert drafted(Wish(params=15_000_000_000, gpus=4, device="h100"), "s")[1].warnings == ()
 
 
 @pytest.mark.parametrize("params", [300_000, 30_000_000])
-def test_the_controls_are_the_best_size_from_scratch_and_their_cost_is_what_no_run_has_trained_before(
-    params: int,
-) -> None:
+def test_controls_are_the_best_size_from_scratch_and_cost_what_no_run_has_trained_before(params: int) -> None:
     draft, plan = drafted(Wish(params=params), "s")
-    sizes = [stage.num_parameters for stage in plan.trunk]
-    last = [control for control in plan.controls if control.kind == "tokenformer-scratch"]
+    last = [control.total.flops for control in plan.controls if control.kind == "tokenformer-scratch"]
     smaller = [control for control in plan.controls if control.kind == "best-scratch"]
-    assert [control.largest.num_parameters for control in smaller] == sizes[:-1]
-    trained = sum(control.total.flops for control in (*last, *smaller)) - plan.trunk[0].flops  # the ladder's own
-    trained -= sum(control.total.flops for control in last[:-1]) * (1 - DECAY_SHARE)
-    ladder = sum(stage.flops for stage in plan.trunk)
-    assert draft.controls_cost == pytest.approx(trained / ladder, rel=0.02)
-    assert f"# {draft.controls_cost:.1f} times the ladder's FLOPs, " in schedule_text(draft)
+    assert [each.largest.num_parameters for each in smaller] == [stage.num_parameters for stage in plan.trunk[:-1]]
+    trained = sum(last) + sum(each.total.flops for each in smaller) - plan.trunk[0].flops  # the ladder's own
+    trained -= sum(last[:-1]) * (1 - DECAY_SHARE)
+    assert draft.controls_cost == pytest.approx(trained / sum(stage.flops for stage in plan.trunk), rel=0.02)
 
 
 def test_tokens_far_from_optimal_are_kept_with_the_warning_that_plan_gives() -> None:

@@ -59,11 +59,14 @@ def test_an_evaluation_reads_enough_tokens(params: int) -> None:
     assert f"\n  max_sequences: {draft.evaluate_sequences}  # " in schedule_text(draft)
 
 
-def test_too_few_tokens_are_rejected_with_about_how_many_are_needed() -> None:
-    with pytest.raises(UserError, match=r"^--tokens 1M: only 30 steps of 32,768 tokens; must be about 6\.55M or more"):
-        make_draft(Wish(params=350_000_000, tokens=1_000_000))
-
-
-def test_more_gpus_than_sequences_in_a_step_are_rejected() -> None:
-    with pytest.raises(UserError, match=r"^--gpus 512: more than the 256 sequences of a step"):
-        make_draft(Wish(params=1_000_000), 512)
+@pytest.mark.parametrize(
+    ("wish", "gpus", "message"),
+    [
+        (Wish(params=350_000_000, tokens=1_000_000), 1, r"^--tokens 1M: .*; must be about 6\.55M or more"),
+        (Wish(params=1_000_000), 512, r"^--gpus 512: more than the 256 sequences of a step"),
+    ],
+    ids=["tokens", "gpus"],
+)
+def test_too_few_tokens_and_more_gpus_than_sequences_are_rejected(wish: Wish, gpus: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_draft(wish, gpus)
