@@ -74,7 +74,7 @@ def test_a_written_draft_loads_and_plans_without_warnings(params: int, tmp_path:
     ],
 )
 def test_what_exceeds_a_device_is_sharded_then_offloaded(
-    params: int, gpus: int, device: str, sharding: tuple[int, str]
+    params: int, gpus: int, device: Any, sharding: tuple[int, str]
 ) -> None:
     draft, plan = drafted(Wish(params=params, gpus=gpus, device=device), "s")
     assert (draft.sharding, plan.warnings) == (sharding, ())

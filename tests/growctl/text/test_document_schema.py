@@ -13,7 +13,7 @@ from growctl.cli.app import app
 from growctl.doctor.check import Check, DoctorDocument
 from growctl.schedule.json_schema import schema_text
 from growctl.text.document_schema import document_schema, document_schema_text
-from growctl.text.documents import COMMANDS, DOCUMENTS, FILES, document_text, plain
+from growctl.text.documents import COMMANDS, FILES, document_text, plain
 from tests.growctl.runs import run_here
 from tests.growctl.text.schemas import assert_follows_schema
 from tests.stages.test_metrics import EVENTS, line
@@ -33,11 +33,8 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]
 
 def test_every_command_that_prints_json_has_a_schema_and_no_other_has():
     group = typer.main.get_group(app)
-    with_json = {
-        name for name, command in commands(group) if any("--json" in parameter.opts for parameter in command.params)
-    }
+    with_json = {name for name, command in commands(group) if any("--json" in each.opts for each in command.params)}
     assert with_json == set(COMMANDS)
-    assert len(with_json) > 15
 
 
 @pytest.mark.parametrize("name", [*FILES, *COMMANDS])
@@ -61,14 +58,11 @@ def test_a_new_or_missing_key_is_refused_at_every_depth():
     with pytest.raises(AssertionError, match=r"doctor: \$: .*'seconds' was unexpected"):
         assert_follows_schema(document | {"seconds": 1.0}, "doctor")
     document["checks"][0]["seconds"] = document["checks"][0].pop("fix")
-    with pytest.raises(AssertionError, match="'fix' is a required property") as refused:
+    with pytest.raises(AssertionError, match=r"\$\.checks\[0\]: .*'seconds' was unexpected"):
         assert_follows_schema(document, "doctor")
-    assert "doctor: $.checks[0]: Additional properties are not allowed ('seconds' was unexpected)" in str(refused.value)
 
 
 def test_docstrings_become_descriptions_in_the_words_of_json():
-    check = document_schema("doctor")["$defs"]["Check"]
-    assert check["properties"]["fix"]["description"] == "How to fix it; set unless the level is `ok`."
     run = document_schema("status")["$defs"]["RunStatus"]["properties"]
     assert run["control"]["description"] == "Kind of control; null for a ladder."
 
@@ -82,24 +76,14 @@ def test_a_line_of_every_kind_follows_the_schema_of_metrics(event: str):
 
 
 def test_infinite_numbers_are_null_and_paths_are_text():
-    assert json.loads(document_text({"loss": float("inf"), "path": REPOSITORY, "runs": (float("nan"), 2)})) == {
-        "loss": None,
-        "path": str(REPOSITORY),
-        "runs": [None, 2],
-    }
+    document = {"loss": float("inf"), "path": REPOSITORY, "runs": (float("nan"), 2)}
+    assert json.loads(document_text(document)) == {"loss": None, "path": str(REPOSITORY), "runs": [None, 2]}
 
 
 def test_the_command_prints_the_schema_of_a_schedule_by_default_and_any_document_by_name():
     assert run_here("schema")[0] == run_here("schema", "schedule")[0] == schema_text()
     for words in (["import-official"], ["import", "official"]):
         assert run_here("schema", *words)[0] == document_schema_text("import-official")
-    assert "schema 'import-offical': must be" in run_here("schema", "import", "offical", expect=2)[1]
-
-
-def test_an_unknown_document_gives_one_message_with_the_nearest_name():
-    out, err = run_here("schema", "statsu", expect=2)
-    assert out == ""
-    assert err == f"growctl: schema 'statsu': must be one of {', '.join(DOCUMENTS)}; did you mean 'status'?\n"
 
 
 @pytest.mark.slow

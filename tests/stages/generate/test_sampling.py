@@ -46,7 +46,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(sampling):
     torch.testing.assert_close(counts / num, (expected / expected.sum()).float(), rtol=0, atol=1e-4)
 
 
-def chosen(draw, scale=1.0, **sampling) -> int:
+def chosen(draw, scale=1.0, **sampling):
     draw_B = torch.tensor([draw], dtype=torch.float64)
     return choose(LOGITS_BV.double() * scale, draw_B, Sampling(**sampling)).item()
 
