@@ -31,10 +31,6 @@ def a_job_per_stage(cluster: Cluster) -> str:
 def preemption(cluster: Cluster, partition: str, name: str) -> str:
     [job] = cluster.submit(name, f"launch.slurm.partition={partition}", seconds_per_step=0.3)
     cluster.wait_for_step(name, "0-small", 15)
-    status = cluster.status(name)
-    assert (status["state"], status["host"], status["jobs"]) == ("running", "node1", {"tiny": job}), status
-    told = cluster.submitted(name, code=2)
-    assert f"this run already has jobs: {job} (tiny, RUNNING)" in told, told
     urgent = _take_all_nodes(cluster)
     cluster.wait_for(job, "PENDING")
     cluster.wait_for(urgent, "RUNNING")

@@ -267,12 +267,11 @@ def test_a_run_uses_the_devices_it_starts_on_and_not_the_gpu_that_its_plan_assum
 
 def test_a_hostfiles_devices_are_those_of_the_hosts_that_a_run_uses(tmp_path):
     hostfile = tmp_path / "hostfile"
-    hosts = {"cluster": "hostfile", "nodes": 2, "hostfile": {"path": str(hostfile)}}
-    missing = planned_devices(ladder(launch=hosts))
+    schedule = ladder(launch={"cluster": "hostfile", "nodes": 2, "hostfile": {"path": str(hostfile)}})
+    missing = planned_devices(schedule)
     assert (missing.per_machine, str(hostfile) in (missing.note or "")) == (1, True)
     hostfile.write_text("a slots=8\nb slots=4\nc slots=2\n")
-    assert planned_devices(ladder(launch=hosts)) == Devices(4, "cuda", fast_bf16=True)
-    assert machines_of(ladder(launch=hosts)).devices == 4
+    assert planned_devices(schedule) == Devices(4, "cuda", fast_bf16=True)
 
 
 def test_a_slurm_job_uses_launch_devices_and_the_plan_otherwise_assumes_one(other_machine):

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -33,12 +32,6 @@ def test_cpu_workers_share_the_cores_on_the_loopback_and_keep_freed_memory_unles
     assert not KEPT_MEMORY.keys() & local_environment(1, gpus=True).keys()
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "100000")
     assert local_environment(1, gpus=False)["MALLOC_TRIM_THRESHOLD_"] == "100000"
-
-
-def test_workers_ignore_a_model_py_in_the_working_directory(tmp_path):
-    (tmp_path / "model.py").write_text("raise SystemExit(3)")
-    command = [sys.executable, "-c", "import stages.spec"]
-    assert subprocess.run(command, cwd=tmp_path, env=local_environment(1, gpus=False), check=False).returncode == 0
 
 
 def test_the_schedules_environment_overrides_all_others(monkeypatch):
@@ -105,13 +98,10 @@ def test_a_rank_reads_its_position_from_any_launchers_variables(monkeypatch, lau
     for names, values in zip(launchers, places, strict=False):
         for name, value in zip(names, values, strict=True):
             monkeypatch.setenv(name, value)
-    found = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(
-        deepspeed, "init_distributed", lambda **_: found.append(tuple(os.environ[name] for name in TORCH))
-    )
+    monkeypatch.setattr(deepspeed, "init_distributed", lambda **_: None)
     start_distributed()
-    assert found == places[:1]
+    assert tuple(os.environ[name] for name in TORCH) == places[0]
 
 
 def test_ranks_meet_on_a_free_port_that_is_not_ephemeral(monkeypatch):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -97,15 +98,8 @@ def test_a_worker_ends_when_its_own_clock_says_that_the_file_stopped_changing(tm
 def test_a_short_outage_of_the_file_server_ends_no_worker(tmp_path, monkeypatch):
     path = tmp_path / "alive"
     path.write_text("1")
-    reads = iter([path.read_text, OSError(116, "Stale file handle"), path.read_text, FileNotFoundError()])
-
-    def read(_: Path) -> str:
-        what = next(reads)
-        if isinstance(what, Exception):
-            raise what
-        return "1"
-
-    monkeypatch.setattr(Path, "read_text", read)
+    reads = ["1", OSError(116, "Stale file handle"), "1", FileNotFoundError()]
+    monkeypatch.setattr(Path, "read_text", Mock(side_effect=reads))
     assert Time().watch(path) == (1, 3)
 
 
