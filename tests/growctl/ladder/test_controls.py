@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from growctl.ladder import checks
 from growctl.ladder.checks import check_combinations, check_controls
 from growctl.ladder.controls import control_name, plan_controls
-from growctl.ladder.load import parse_schedule
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from growctl.schedule.blocks import ControlBlock, Schedule
 from model.policy import GrowthPolicy
+from tests.growctl.ladders import ladder as small_ladder
 from tests.growctl.schedules import message_of
 
 EVERY_KIND = ("tokenformer-scratch", "transformer-scratch", "best-scratch", "single-jump", "official-growth")
@@ -22,26 +22,15 @@ EVERY_KIND = ("tokenformer-scratch", "transformer-scratch", "best-scratch", "sin
 def ladder(
     *kinds: str, steps: tuple[int, ...] = (40, 60, 90), budgets: tuple[float, ...] = (1.0,), **blocks: Any
 ) -> Schedule:
-    """A ladder with these controls, whose stages have 8, 16, 24, ... attention tokens."""
-    stages = [
-        {"name": f"s{i}", "attention_tokens": 8 * (i + 1), "ffn_tokens": 32 * (i + 1), "train_steps": num_steps}
-        for i, num_steps in enumerate(steps)
-    ]
-    data = {
-        "data": {"source": "text", "vocab_size": 300},
-        "model": {"num_layers": 2, "hidden_size": 16, "num_heads": 2},
-        "stages": stages,
-        "training": {"sequence_length": 16, "batch_size": 8},
-        "learning_rate": {"peak": 1e-3, "warmup_steps": 3},
-        "controls": [{"kind": kind, "budgets": list(budgets)} for kind in kinds],
-    }
-    return parse_schedule(data | blocks, label="s.yaml", default_name="s")
+    """A ladder with these controls, whose stages have 4, 8, 12, ... attention tokens."""
+    controls = [{"kind": kind, "budgets": list(budgets)} for kind in kinds]
+    return small_ladder(steps, **{"controls": controls, "learning_rate": {"peak": 1e-3, "warmup_steps": 3}} | blocks)
 
 
 def transformer_ladder(*kinds: str) -> Schedule:
     """A ladder of Transformers, stacked to twice and four times the depth."""
     stages = [{"name": f"d{2**i}", "num_layers": 2 * 2**i, "train_steps": 50} for i in range(3)]
-    model = {"family": "transformer", "num_layers": 2, "hidden_size": 16, "num_heads": 2}
+    model = {"family": "transformer", "num_layers": 2, "hidden_size": 32, "num_heads": 2}
     return ladder(*kinds, model=model, stages=stages, growth={"depth": "copy-stack", "allow_jump": True})
 
 
@@ -136,7 +125,7 @@ NO_DECAY = {"releases": "all", "learning_rate": {"peak": 1e-3, "decay": 0.0}}
 )
 def test_a_control_names_what_it_needs_of_its_ladder(make: Any, kind: str, blocks: Any, needed: str) -> None:
     message = message_of(lambda: make(kind, **blocks))
-    assert message.startswith(f"s.yaml: controls.0.kind = '{kind}': needs {needed}")
+    assert message.startswith(f"s: controls.0.kind = '{kind}': needs {needed}")
 
 
 def test_controls_of_a_ladder_ended_by_a_slope_use_its_actual_steps() -> None:
@@ -168,11 +157,11 @@ def test_a_transformers_controls_have_its_own_sizes() -> None:
 def test_best_scratch_is_every_size_of_the_ladder_alone_but_those_that_another_control_trains() -> None:
     schedule = ladder("best-scratch", budgets=(1.0, 2.0))
     plans = plans_of(schedule)
-    assert list(plans) == [f"best-scratch-s{i}{budget}" for budget in ("", "-2x") for i in range(3)]
+    assert list(plans) == [f"best-scratch-stage-{i}{budget}" for budget in ("", "-2x") for i in range(3)]
     sizes = [plan.num_parameters for plan in plan_stages(schedule)]
     assert [[plan.num_parameters for plan in alone] for alone in plans.values()] == [[size] for size in sizes] * 2
     assert list(plans_of(ladder("tokenformer-scratch", "best-scratch"))) == [
-        *("tokenformer-scratch", "best-scratch-s0", "best-scratch-s1")
+        *("tokenformer-scratch", "best-scratch-stage-0", "best-scratch-stage-1")
     ]
 
 
@@ -181,7 +170,7 @@ def test_a_single_jump_trains_the_first_stage_and_then_the_last_size() -> None:
     (control,) = plan_controls(schedule)
     (first, last), plans = plan_stages(control.schedule), plan_stages(schedule)
     assert (first.model, first.num_steps) == (plans[0].model, plans[0].num_steps)
-    assert (last.num_parameters, last.growth.attention_tokens) == (plans[-1].num_parameters, (16, 16))
+    assert (last.num_parameters, last.growth.attention_tokens) == (plans[-1].num_parameters, (8, 8))
     assert last.num_steps > plans[-1].num_steps
     assert control.schedule.growth == schedule.growth
 
@@ -210,16 +199,16 @@ def test_scratch_of_each_size_trains_every_finished_model_alone_at_that_models_o
     costs = [total_flops(stages[: i + 1]).total for i in range(3)]
     costs = [cost + stage.step_flops.total * steps for cost, stage, steps in zip(costs, stages, (4, 6, 0), strict=True)]
     plans = plans_of(schedule)
-    assert list(plans) == [f"scratch-of-each-size-s{i}{budget}" for budget in ("-0.5x", "") for i in range(3)]
+    assert list(plans) == [f"scratch-of-each-size-stage-{i}{budget}" for budget in ("-0.5x", "") for i in range(3)]
     for [plan], cost in zip(plans.values(), [0.5 * cost for cost in costs] + costs, strict=True):
-        assert plan.num_parameters == stages[int(plan.name[1:])].num_parameters
+        assert plan.num_parameters == stages[int(plan.name[-1])].num_parameters
         assert abs(plan.flops.total - cost) <= 0.5 * plan.step_flops.total
         rate = plan.learning_rate
         assert (rate.warmup_steps, rate.total_steps) == (3, plan.num_steps)
         assert rate.decay_steps == round(0.2 * plan.num_steps), "its own full decay"
     for twin in ("tokenformer-scratch", "best-scratch"):
         names = plans_of(ladder("scratch-of-each-size", twin, releases="all"))
-        assert "scratch-of-each-size-s1" in names
-        assert "scratch-of-each-size-s2" not in names, "the twin trains it"
+        assert "scratch-of-each-size-stage-1" in names
+        assert "scratch-of-each-size-stage-2" not in names, "the twin trains it"
     decayed = ladder("scratch-of-each-size", learning_rate={"peak": 1e-3, "shape": "cosine", "span": "stage"})
     assert len(plan_controls(decayed)) == 3, "its stages are finished without releases"

@@ -280,9 +280,7 @@ def test_values_that_do_not_go_together_are_one_mistake(base: str, changes: dict
 @pytest.mark.parametrize(
     ("path", "key", "value", "reported"),
     [
-        ("", 1, 2, "1"),
         ("", "\x1b[2J", 1, "'\\x1b[2J'"),
-        ("", "a\nb", 1, "'a\\nb'"),
         ("", "k" * 999, 1, "k" * 57 + "..."),
         ("launch", "environment", {1: "x"}, "launch.environment.1"),
         ("launch", "devices", 10**400, "launch.devices"),

@@ -77,14 +77,6 @@ def test_a_plan_shows_every_stage_and_control_and_in_120_columns_everything_know
         assert columns <= set(cells(text, "control "))
 
 
-def test_unknown_columns_and_totals_of_a_single_stage_are_hidden_and_a_hint_names_what_is_missing() -> None:
-    unknown, alone = printed(ladder(launch={"devices": 2})), printed(ladder((20,)))
-    columns = {"time", "money", "MFU", "largest", "epochs", "measured", "device-hours", "recomputed"}
-    assert not columns & {word for words in headings(unknown) for word in words}
-    assert "launch.hardware.device" in unknown
-    assert not [line for line in alone.splitlines() if line.startswith("total ") or "Controls" in line]
-
-
 def test_tokens_are_counted_from_the_start_of_the_ladder_and_flops_by_stage() -> None:
     plans, text = plan_stages(ladder()), printed(ladder())
     *_, tokens, per_parameter, last_flops = cells(text, "stage-2")

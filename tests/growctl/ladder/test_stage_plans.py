@@ -3,19 +3,15 @@
 import math
 from itertools import pairwise
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from growctl.ladder import sizes
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
-from model.config import TokenformerConfig, num_parameters, tokenformer_config
 from model.flops import training_flops_per_token
-from model.policy import grow_config
 from tests.growctl.ladder import spec_of
 from tests.growctl.ladders import ladder
 from tests.growctl.schedules import changed, parse
@@ -26,23 +22,6 @@ MUON = {"optimizer.name": "muon"}
 def rates(plans: list[StagePlan]) -> list[float]:
     """The learning rate of every step, stage after stage."""
     return [plan.learning_rate.at(step) for plan in plans for step in range(plan.num_steps)]
-
-
-def test_a_stage_grows_by_the_difference_and_ends_ramped_in_with_the_published_tau(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    schedule, calls = ladder(), Mock(side_effect=grow_config)
-    monkeypatch.setattr(sizes, "grow_config", calls)
-    plans = plan_stages(schedule)
-    assert calls.call_count == 2, "each stage's model is grown once"
-    grown = ((4, 4), (8, 8))
-    assert [(plan.growth.attention_tokens, plan.growth.ffn_tokens) for plan in plans] == [((), ()), grown, grown]
-    model = plans[2].model
-    assert isinstance(model, TokenformerConfig)
-    assert [(g.num_tokens, g.key_ramp) for g in model.blocks[1].ffn.generations] == [(8, 1.0)] * 3
-    assert model.blocks[1].ffn.tau == pytest.approx(math.sqrt(24))
-    shape: dict[str, Any] = {"num_layers": 2, "vocab_size": 300, "hidden_size": 32, "num_heads": 2}
-    assert plans[2].num_parameters == num_parameters(tokenformer_config(attention_tokens=12, ffn_tokens=24, **shape))
 
 
 @given(st.integers(1, 50_000), st.integers(1, 64), st.integers(1, 256))

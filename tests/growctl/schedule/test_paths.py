@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from growctl.ladder.load import load_resolved, load_schedule
-from growctl.run.requests import schedule_yaml
-from growctl.schedule.blocks import Schedule
+from growctl.ladder.load import load_schedule
 from tests.growctl.bases import write_base
 from tests.growctl.schedules import TEXT, changed, file_of
 
@@ -124,11 +122,3 @@ def test_a_start_checkpoint_counts_from_the_schedules_folder_and_the_name_of_a_r
         assert start
         assert start.base
         assert (start.checkpoint, Path(start.base.path)) == (name, found)
-
-
-def test_a_stored_schedule_holds_absolute_paths(there: Path) -> None:
-    first: Schedule = load_schedule(write(there, TEXT_HERE), ["launch.cluster=hostfile"])
-    run = there.parent / "runs/s"
-    run.mkdir(parents=True)
-    stored = load_resolved(Path(file_of(run, schedule_yaml(first), "schedule.yaml")))
-    assert (stored.data.source, stored.launch.hostfile.path) == (f"{there}/text", f"{there.parent}/here/hostfile")

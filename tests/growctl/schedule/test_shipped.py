@@ -52,15 +52,6 @@ def test_every_shipped_choice_loads_in_a_schedule(group: str, choice: str) -> No
     assert load_schedule("quickstart", [f"{group}={choice}", *without])
 
 
-@pytest.mark.parametrize("cluster", ["local", "hostfile", "slurm"])
-def test_every_cluster_has_a_choice_that_marks_its_hardware_as_assumed(cluster: str) -> None:
-    launch = load_schedule("pile_1.4b", [f"launch={cluster}"]).launch
-    assert launch.cluster == cluster
-    assert (launch.hardware.mfu is None) == (cluster == "local")
-    text = (SHIPPED / "launch" / f"{cluster}.yaml").read_text()
-    assert ("hardware: # assumptions" in text) == (cluster != "local")
-
-
 def test_the_quickstart_matches_the_figures_in_the_readme() -> None:
     loaded = load_schedule("quickstart")
     plans = plan_stages(loaded)
