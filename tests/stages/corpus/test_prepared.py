@@ -20,21 +20,21 @@ from tests.stages.data.test_dataset import write_dataset
 
 
 def test_the_newest_dataset_of_the_same_settings_is_enough_without_its_text(folder, tmp_path):
-    datasets = tmp_path / "datasets"
-    lines: list[str] = []
-    first = prepare(spec_of(folder), datasets, progress=Progress(tell=lines.append))
+    datasets, told = tmp_path / "datasets", list[str]()
+    progress = Progress(tell=told.append)
+    first = prepare(spec_of(folder), datasets, progress=progress)
     (folder / "00.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match="is not UTF-8"):
-        prepare(spec_of(folder), datasets)
+        prepare(spec_of(folder), datasets, progress=progress)
     (folder / "00.txt").write_text("another text")
-    second = prepare(spec_of(folder), datasets, progress=Progress(tell=lines.append))
+    second = prepare(spec_of(folder), datasets, progress=progress)
     os.utime(first / "manifest.json", (1, 1))
-    assert lines == []
+    assert told == []
     shutil.rmtree(folder)
-    assert prepare(spec_of(folder, workers=2), datasets, progress=Progress(tell=lines.append)) == second != first
-    assert lines[0].startswith(f"{second}, prepared with these settings, is used without comparing its text: ")
-    assert f"data.source: '{folder}' does not exist" in lines.pop()
-    assert not lines
+    assert prepare(spec_of(folder, workers=2), datasets, progress=progress) == second != first
+    [line] = told
+    assert line.startswith(f"{second}, prepared with these settings, is used without comparing its text: ")
+    assert f"data.source: '{folder}' does not exist" in line
     with pytest.raises(DataError, match="does not exist"):
         prepare(spec_of(folder, validation_fraction=0.3), datasets)
     for dataset in (first, second):
@@ -46,13 +46,13 @@ def test_the_newest_dataset_of_the_same_settings_is_enough_without_its_text(fold
 def test_a_dataset_as_source_is_used_as_it_is_unless_it_is_damaged_or_a_setting_differs(tmp_path):
     dataset, datasets = write_dataset(tmp_path / "given", [100], [100]), tmp_path / "datasets"
     spec = DataSpec(source=str(dataset))
-    assert prepare(spec, datasets) == dataset
-    assert prepare(spec.model_copy(update={"vocab_size": 2**16}), datasets) == dataset
+    for same in (spec, spec.model_copy(update={"vocab_size": 2**16})):
+        assert prepare(same, datasets) == dataset
     assert not datasets.exists()
     assert [*prepared_datasets(spec, datasets)] == [(dataset, read_dataset_manifest(dataset))]
     message = r"data\.vocab_size: 300, but data\.source '.*given' is a prepared dataset, which was made with 65536"
     with pytest.raises(DataError, match=message):
-        prepare(DataSpec(source=str(dataset), vocab_size=300), datasets)
+        prepare(spec.model_copy(update={"vocab_size": 300}), datasets)
     (dataset / "train/00000.ds").write_bytes(bytes(400))
     with pytest.raises(DataError, match=r"data\.source: .*given is damaged: train/00000\.ds does not have the hash"):
         prepare(spec, datasets)
@@ -64,17 +64,15 @@ def test_only_a_large_source_has_a_cache_of_hashes_by_which_only_changed_files_a
 ):
     hashed: list[str] = []
 
-    def watched(paths: list[Path]):
-        hashed.extend(path.name for path in paths)
-        return hash_files(paths)
-
     def prepared(expected: list[str]) -> Path:
         hashed.clear()
         dataset = prepare(spec_of(folder), tmp_path / "datasets")
         assert hashed == expected
         return dataset
 
-    monkeypatch.setattr(files, "hash_files", watched)
+    monkeypatch.setattr(
+        files, "hash_files", lambda paths: hashed.extend(path.name for path in paths) or hash_files(paths)
+    )
     names = [path.name for path in sorted(folder.iterdir())]
     first = prepared(names)
     assert not list(first.parent.glob("*.hashes.json"))

@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from itertools import zip_longest
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,7 +54,7 @@ def write_dataset(
     for split, (lengths, others) in by_split.items():
         (directory / split).mkdir(parents=True, exist_ok=True)
         files, first = [], 0
-        for number, (length, more) in enumerate(zip_longest(lengths, others, fillvalue=0)):
+        for number, (length, more) in enumerate(zip(lengths, chain(others, repeat(0)), strict=False)):
             ids = np.append(np.arange(first, first + length), np.full(more, 2**16 - 1))
             data, name = ids.astype(f"<u{token_bytes}").tobytes(), f"{split}/{number:05d}.ds"
             (directory / name).write_bytes(data)
@@ -106,12 +106,13 @@ def test_an_epoch_contains_every_window_exactly_once(make_dataset, size, seed, e
 
 
 @settings(max_examples=40)
-@given(sizes, seeds, st.integers(0, 10**12), st.lists(st.integers(0, 9), max_size=5))
+@given(sizes, seeds, st.integers(0, 10**12), st.lists(st.integers(0, 9), max_size=5), st.sampled_from([2, 4]))
 def test_samples_are_slices_of_the_stream_joined_end_to_start_however_they_are_batched(
-    make_dataset, size, seed, first, counts
+    tmp_path_factory, size, seed, first, counts, token_bytes
 ):
-    length, num_tokens = size
-    directory, total = make_dataset([1, num_tokens - 1]), sum(counts)
+    (length, num_tokens), total = size, sum(counts)
+    shards = [1, *([num_tokens - 2, 1] if num_tokens > 2 else [num_tokens - 1])]
+    directory = write_dataset(tmp_path_factory.mktemp("dataset"), shards, [9], token_bytes, beyond=[3, 0, 5])
     whole = TrainingSamples(directory, length, seed).batch(first, total)
     assert (whole.shape, whole.dtype) == ((total, length + 1), np.int64)
     assert np.array_equal(whole, (whole[:, :1] + np.arange(length + 1)) % num_tokens)
@@ -119,15 +120,6 @@ def test_samples_are_slices_of_the_stream_joined_end_to_start_however_they_are_b
     parts = [again.batch(first + end, count) for end, count in zip(ends, counts, strict=False)]
     assert np.array_equal(np.concatenate([*parts, whole[:0]]), whole)
     assert all(np.array_equal(again[first + row], whole[row]) for row in range(total))
-
-
-def test_no_sample_reads_beyond_the_tokens_of_a_shard_that_belong_to_its_split(tmp_path):
-    whole, limited = tmp_path / "whole", write_dataset(tmp_path / "limited", [7, 40], [9], beyond=[3, 5])
-    split = TokenSplit(limited, "train")
-    assert len(split) == 47
-    assert split.read(5, 42).tolist() == list(range(5, 47))
-    expected = TrainingSamples(write_dataset(whole, [7, 40], [9]), 6, seed=3).batch(0, 50)
-    assert np.array_equal(TrainingSamples(limited, 6, seed=3).batch(0, 50), expected)
 
 
 def test_every_seed_and_epoch_has_its_own_order_and_cuts_and_neighbours_are_far_apart(make_dataset):
@@ -141,14 +133,13 @@ def test_every_seed_and_epoch_has_its_own_order_and_cuts_and_neighbours_are_far_
     assert len({int(starts[0]) % 10 for starts in epochs}) > 3, "the cuts are shifted against each other"
 
 
-@pytest.mark.parametrize("token_bytes", [2, 4])
-def test_a_read_can_span_any_number_of_shards(make_dataset, token_bytes):
-    split = TokenSplit(make_dataset([5, 1, 1, 40, 3], token_bytes=token_bytes), "train")
-    for start in range(51):
-        for length in range(51 - start):
+def test_a_read_can_span_any_number_of_shards(make_dataset):
+    split = TokenSplit(make_dataset([5, 1, 1, 20, 3]), "train")
+    for start in range(31):
+        for length in range(31 - start):
             assert split.read(start, length).tolist() == list(range(start, start + length))
-    for start, length in ((-1, 2), (0, 51), (50, 1)):
-        with pytest.raises(IndexError, match="50 tokens"):
+    for start, length in ((-1, 2), (0, 31), (30, 1)):
+        with pytest.raises(IndexError, match="30 tokens"):
             split.read(start, length)
 
 
@@ -158,18 +149,14 @@ def test_evaluation_windows_are_in_order_and_predict_no_token_twice(make_dataset
     length, num_tokens = size
     directory = make_dataset([5], [num_tokens // 2, num_tokens - num_tokens // 2])
     windows, all_windows = EvaluationWindows(directory, "validation", length, most), (num_tokens - 1) // length
-    assert len(windows) == min(most or all_windows, all_windows)
+    assert len(windows) == windows.sources[0].num_windows == min(most or all_windows, all_windows)
+    assert windows.sources[0].bytes_per_token == 3.0
     batch = windows.batch(0, len(windows))
     assert np.array_equal(batch, batch[:, :1] + np.arange(length + 1))
-    assert np.all(np.diff(batch[:, 1:].ravel()) > 0)
+    starts = np.arange(len(windows)) * all_windows // len(windows) * length
+    assert batch[:, 0].tolist() == starts.tolist(), "spread over the split"
     assert np.array_equal(np.concatenate([windows.batch(i, i + 1) for i in range(len(windows))]), batch)
     assert np.array_equal(np.stack([windows[i] for i in range(len(windows))]), batch)
-
-
-def test_limited_evaluation_windows_are_spread_over_the_split(make_dataset):
-    windows = EvaluationWindows(make_dataset([5], [1001]), "validation", 10, max_sequences=4)
-    assert windows.batch(0, 4)[:, 0].tolist() == [0, 250, 500, 750]
-    assert windows.sources[0].bytes_per_token == 3.0
 
 
 def test_a_split_shorter_than_a_sample_is_rejected_with_a_fix(make_dataset):
