@@ -29,9 +29,7 @@ class FakeRun:
         stages: list[StageEntry],
         kind: str | None = None,
         data: str = "f00d",
-        precision: str = "bf16",
         decays: bool = True,
-        caveats: tuple[str, ...] = (),
         ladder_id: str | None = None,
         base: BaseEntry | None = None,
         validation: tuple[int, int] | None = None,
@@ -48,9 +46,9 @@ class FakeRun:
         `evaluates`: what its `start` and evaluation records say in place of the usual. `tokens_per_second`: its speed,
         which its seconds and its energy, 100 W a device, then follow. `num_evaluations`: of each stage, before its end.
         `entry`: the whole entry, if it is known."""
-        self.stages, self.path, self.precision = stages, runs / name / "ledger.db", precision
-        self.machine, self.evaluates, self.tokens_per_second = machine or {}, evaluates or {}, tokens_per_second
-        self.num_evaluations = num_evaluations
+        self.stages, self.path = stages, runs / name / "ledger.db"
+        self.machine, self.evaluates = machine or {}, evaluates or {}
+        self.tokens_per_second, self.num_evaluations = tokens_per_second, num_evaluations
         self.has_base = (entry.base if entry else base) is not None
         self.path.parent.mkdir(parents=True)
         self.entry = entry or RunEntry(
@@ -63,7 +61,6 @@ class FakeRun:
             dataset_fingerprint=data,
             conditions={"seed": seed, "training.sequence_length": 64} | conditions,
             decays=decays,
-            caveats=list(caveats),
             ladder_id=ladder_id,
             base=base,
             validation_documents=validation and validation[0],
@@ -91,7 +88,7 @@ class FakeRun:
         """
         stage = self.stages[index]
         records: list[dict[str, Any]] = []
-        device: dict[str, Any] = {"device": "cpu", "num_devices": 2, "precision": self.precision, "zero_stage": 1}
+        device: dict[str, Any] = {"device": "cpu", "num_devices": 2, "precision": "bf16", "zero_stage": 1}
         device |= self.machine
         goal = final if final and math.isfinite(final) else 2.0
 

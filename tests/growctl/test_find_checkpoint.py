@@ -62,12 +62,6 @@ def test_a_checkpoint_that_was_not_typed_in_full_is_found_and_named(runs, refere
     assert found(path, runs) == (path, [])
 
 
-def test_a_path_wins_over_a_run_of_the_same_name(runs):
-    Path("tiny").mkdir()
-    Path("tiny/manifest.json").touch()
-    assert found("tiny", runs) == ("tiny", [])
-
-
 TINY = "runs/tiny/stages"
 INCOMPLETE = "is not a complete checkpoint, and holds none"
 
@@ -110,10 +104,13 @@ def test_what_is_not_a_checkpoint_gets_one_message_with_what_there_is(runs, refe
     assert "\n" not in str(error.value)
 
 
-def test_a_run_without_a_finished_stage_names_what_its_newest_stage_has(runs):
+def test_a_run_without_a_finished_stage_names_what_its_newest_stage_has_and_a_path_wins_over_a_run(runs):
     for stage in ("0-small", "1-large"):
         (runs / "tiny/stages" / stage / "final/manifest.json").unlink()
     with pytest.raises(CheckpointError, match=r"tiny has no finished stage; name .*, such as .*/2-huge/step_0"):
         found("tiny", runs)
     with pytest.raises(CheckpointError, match="tiny is neither a path nor a run in nowhere; it is empty"):
         found("tiny", Path("nowhere"))
+    Path("tiny").mkdir()
+    Path("tiny/manifest.json").touch()
+    assert found("tiny", runs) == ("tiny", [])

@@ -92,19 +92,16 @@ def test_the_seconds_of_an_attempt_without_steps_are_booked(ledger: Ledger) -> N
     assert ledger.stage_cost("0-small").replayed == lost
 
 
-def test_a_stage_counts_as_finished_once_its_steps_are_booked(ledger: Ledger) -> None:
-    """Killed after the final evaluation, before `end`."""
-    metrics = Metrics().start(1).train(40).evaluate("final")
+def test_a_stage_is_finished_once_its_steps_are_booked_and_a_worker_that_outlives_its_runner_counts_once(
+    ledger: Ledger,
+) -> None:
+    metrics = Metrics().start(1).train(39)
+    booked(ledger, metrics, attempt_over=True)
+    metrics.train(1).evaluate("final")
     assert not booked(ledger, metrics).finished("0-small")
     assert booked(ledger, metrics, attempt_over=True).finished("0-small")
-
-
-def test_a_worker_that_outlived_its_runner_is_still_counted_once(ledger: Ledger) -> None:
-    metrics = Metrics().start(1).train(7)
-    booked(ledger, metrics, attempt_over=True)
-    booked(ledger, metrics.train(1).evaluate(), attempt_over=True)
-    assert extents(ledger) == [(1, 0, 7, "interruption"), (1, 7, 8, "interruption")]
-    assert ledger.stage_cost("0-small").spent.wall_seconds == 19.0
+    assert extents(ledger) == [(1, 0, 39, "interruption"), (1, 39, 40, "interruption")]
+    assert ledger.stage_cost("0-small").spent.wall_seconds == 51.0
 
 
 def test_records_of_a_failed_sync_are_booked_by_the_next_one(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ledger.entries import StageEntry, WorkEntry
+from growctl.ledger.entries import WorkEntry
 from growctl.ledger.ledger import Ledger, split_by_resumes
 from tests.growctl.ledger.records import BASE, NUM_STEPS, RUN, Done, killed_runs, rows
 
@@ -20,11 +19,11 @@ Killed = tuple[list[dict[str, Any]], list[Done]]
 
 
 @contextmanager
-def two_ledgers(factory: pytest.TempPathFactory, stage: StageEntry = STAGE) -> Iterator[tuple[Ledger, Ledger]]:
+def two_ledgers(factory: pytest.TempPathFactory) -> Iterator[tuple[Ledger, Ledger]]:
     folder = factory.mktemp("ledgers")
     with Ledger(folder / "once.db") as once, Ledger(folder / "pieces.db") as pieces:
         for ledger in (once, pieces):
-            ledger.record_run(RUN, [stage])
+            ledger.record_run(RUN, [STAGE])
         yield once, pieces
 
 
@@ -40,12 +39,15 @@ def kept_steps(done: list[Done]) -> list[int]:
     return [max(0, min(one.last_step, end) - one.resumed_from) for one, end in zip(done, later, strict=True)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=90)
 @given(killed=killed_runs(), data=st.data())
 def test_any_history_of_kills_adds_up_and_any_way_of_booking_it_gives_the_same_rows(
     killed: Killed, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """Even if starts are lost, which are all that tells where an attempt resumed."""
     records, done = killed
+    lost = data.draw(st.just(set()) | st.sets(st.integers(1, 7)))
+    records = [record for record in records if record["event"] != "start" or record["attempt"] not in lost]
     with two_ledgers(tmp_path_factory) as (once, followed):
         once.books(STAGE.name).sync(records)
         books, begin = followed.books(STAGE.name), 0
@@ -61,6 +63,8 @@ def test_any_history_of_kills_adds_up_and_any_way_of_booking_it_gives_the_same_r
         books.sync()
         followed.books(STAGE.name).sync(records)
         assert_same_rows(once, followed)
+        if len(records) < len(killed[0]):
+            return
         assert once.finished(STAGE.name)
         cost, work, final = once.stage_cost(STAGE.name), once.work(STAGE.name), once.evaluations(STAGE.name)[-1]
 
@@ -85,23 +89,6 @@ def test_any_history_of_kills_adds_up_and_any_way_of_booking_it_gives_the_same_r
         assert spent.recomputed_flops == pytest.approx(sum(one.recomputed * one.steps for one in done))
         path = (100.0 * kept * one.num_devices for kept, one in zip(kept_steps(done), done, strict=True))
         assert (cost.kept.gpu_joules or 0.0) <= sum(path) + 1e-6, "what an attempt used at its end is not known"
-
-
-@settings(max_examples=30)
-@given(killed=killed_runs(), data=st.data())
-def test_rows_do_not_depend_on_the_pieces_that_are_booked_even_if_starts_are_lost(
-    killed: Killed, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    lost = data.draw(st.sets(st.integers(1, 7)))
-    records = [record for record in killed[0] if record["event"] != "start" or record["attempt"] not in lost]
-    cuts = data.draw(st.lists(st.integers(0, len(records)), min_size=1, max_size=6))
-    with two_ledgers(tmp_path_factory, BASE) as (once, pieces):
-        once.books(BASE.name).sync(records, attempt_over=True)
-        books = pieces.books(BASE.name)
-        for begin, end in pairwise([0, *sorted(cuts), len(records)]):
-            books.sync(records[begin:end])
-        books.sync(attempt_over=True)
-        assert_same_rows(once, pieces)
 
 
 @settings(max_examples=30)

@@ -89,9 +89,7 @@ def page() -> ParsedPage:
     return ParsedPage(render_page("The title", sections()))
 
 
-def test_the_page_leads_from_the_headline_and_the_contents_to_folded_details(page):
-    [main] = page.all("main")
-    assert [each.tag for each in page.elements if each.parents[-1:] == [main]] == ["section", "nav", "div"]
+def test_the_page_leads_from_the_headline_to_folded_details(page):
     assert [each.attributes["id"] for each in page.all("section")] == ["headline", "first", "figures", "method"]
     [details] = page.all("details")
     assert ("open" in details.attributes, details.parents[-1].attributes["id"]) == (False, "method")
@@ -99,7 +97,7 @@ def test_the_page_leads_from_the_headline_and_the_contents_to_folded_details(pag
     assert (levels[0], levels.count(1)) == (1, 1)
     assert all(after - before <= 1 for before, after in pairwise(levels))
     assert [warning.text for warning in page.all("p", class_="warning")] == ["Warning: some text"]
-    assert [image.attributes["alt"] for image in page.all("img", id="chart-curve")] == ["some text. some text"]
+    assert [image.attributes["alt"] for image in page.all("img")] == ["some text. some text"]
 
 
 def test_every_reference_within_the_page_has_its_target_and_ids_are_unique(page):

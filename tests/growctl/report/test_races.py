@@ -1,6 +1,5 @@
 """Reports of a runs directory while runs in it start and write, in real processes."""
 
-import gc
 import subprocess
 import sys
 
@@ -74,14 +73,3 @@ def test_a_run_that_is_only_just_starting_does_not_stop_the_report_on_the_others
     (tmp_path / "still/ledger.db").unlink()
     with pytest.raises(RunNotFoundError, match=r"there are no runs in .* yet"):
         find_runs(tmp_path)
-
-
-@pytest.mark.parametrize("set_to", [gc.enable, gc.disable])
-def test_reading_ledgers_leaves_the_garbage_collector_as_it_was(tmp_path, set_to):
-    ladder(tmp_path)
-    set_to()
-    try:
-        find_runs(tmp_path)
-        assert gc.isenabled() == (set_to is gc.enable)
-    finally:
-        gc.enable()

@@ -2,8 +2,10 @@
 
 import csv
 import io
+import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,15 @@ from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
 from growctl.report.chart import Chart
 from growctl.report.documents import report_document, stages_csv
-from growctl.report.sections import MOST_RUNS, newest_sections, remarks, report_sections
+from growctl.report.sections import (
+    _STAGE_COLUMNS,
+    MOST_RUNS,
+    newest_sections,
+    remarks,
+    report_sections,
+    stage_section,
+    validation_warning,
+)
 from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.text.documents import plain
 from growctl.text.formatting import short_count
@@ -180,11 +190,9 @@ def test_the_texts_of_all_stages_stand_below_their_prompt(runs):
 def test_losses_at_other_contexts_than_the_last_stages_are_shown_beside_the_comparable_ones():
     report = run_report("ladder")
     first, last = report.stages
-    last = replace(last, sequence_length=1024)
-    shorter, equal = replace(first, sequence_length=256, own_context_loss=3.1), replace(first, sequence_length=1024)
-    [said] = remarks(replace(report, stages=(shorter, last)))
+    stages = (replace(first, sequence_length=256, own_context_loss=3.1), replace(last, sequence_length=1024))
+    [said] = remarks(replace(report, stages=stages))
     assert "at the last stage's context, 1,024 tokens. At a stage's own context: 3.1000 for s1000 at 256" in said
-    assert list(remarks(replace(report, stages=(equal, last)))) == []
 
 
 def test_the_terminal_leads_with_the_missing_opponent_and_leaves_details_to_those_who_ask(runs):
@@ -222,3 +230,97 @@ def test_of_many_runs_the_terminal_shows_the_stages_of_the_ladders_alone(runs):
     control(runs, 1000, 1.40)
     assert controls_shown() == 0
     assert controls_shown(details=True) >= MOST_RUNS
+
+
+MIXTURE: dict[str, Any] = {"data.mixture": {"books": 6.0, "code": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "extra"),
+    [
+        ({"num_layers": (2, 2)}, {}),
+        ({"num_layers": (None, 12)}, {"layers": ["-", "12"]}),
+        ({"sequence_length": (50, 100)}, {"batch": ["20", "10"], "context": ["50", "100"]}),
+        ({"sequence_length": (50, 50), "tokens_per_step": (1000, 100_000)}, {"batch": ["20", "2,000"]}),
+    ],
+)
+def test_the_table_names_depth_batch_and_context_where_they_change_within_a_run(runs, changes, extra):
+    ladder(runs)
+    [run] = find_runs(runs)
+    changed = [{name: values[number] for name, values in changes.items()} for number in (0, 1)]
+    stages = tuple(replace(stage, **change) for stage, change in zip(run.stages, changed, strict=True))
+    [table] = stage_section([replace(run, stages=stages)]).parts
+    headings = [column.heading for column in table.columns[1 : -len(_STAGE_COLUMNS)]]
+    columns = list(zip(*table.groups[0].rows, strict=True))[1 : len(headings) + 1]
+    assert {name: [cell.text for cell in cells] for name, cells in zip(headings, columns, strict=True)} == extra
+
+
+def source_rows(runs):
+    [found] = [section for section in report_sections(runs) if section.key == "sources"]
+    return [[cell.text for cell in row] for group in found.parts[0].groups for row in group.rows]
+
+
+def test_a_mixture_has_the_tokens_epochs_and_losses_of_each_source_by_stage_and_for_controls(tmp_path):
+    FakeRun(tmp_path, "quick", [SMALL, LARGE], **MIXTURE).train(0, 1.42).train(1, 1.28, start=1.42, killed_at=240)
+    control(tmp_path, 2000, 1.31, **MIXTURE)
+    found = find_runs(tmp_path)
+    assert source_rows(found) == [
+        ["0-800k", "books", "750k", "7.5", "1.3950", "2.0486"],
+        ["0-800k", "code", "250k", "2.5", "1.4950", "2.0486"],
+        ["1-2m", "books", "450k", "4.5", "1.2550", "1.8466"],
+        ["1-2m", "code", "150k", "1.5", "1.3550", "1.8466"],
+        ["0-2m", "books", "1.5M", "15", "1.2850", "1.8899"],
+        ["0-2m", "code", "500k", "5", "1.3850", "1.8899"],
+    ]
+    recorded = report_document(found).runs[0].stages[1].by_source
+    assert recorded["books"]["trained_tokens"] == 450_000
+    assert json.loads(list(csv.DictReader(io.StringIO(stages_csv(found))))[1]["by_source"]) == recorded
+
+
+def test_an_unfinished_stage_has_the_figures_of_its_last_evaluation_and_one_text_no_sources(tmp_path):
+    FakeRun(tmp_path, "quick", [SMALL, LARGE], **MIXTURE).train(0, 1.42).train(1, None, start=1.42)
+    unfinished = [row[:3] for row in source_rows(find_runs(tmp_path))[2:]]
+    assert unfinished == [["1-2m (unfinished)", "books", "225k"], ["1-2m (unfinished)", "code", "75k"]]
+    ladder(tmp_path / "one")
+    assert "sources" not in [section.key for section in report_sections(find_runs(tmp_path / "one"))]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "warned"),
+    [
+        ({"a": (6, 9_000), "b": (6, 9_000)}, "warning: Validation has 6 documents with 9,000 tokens, and an "),
+        ({"few": (6, 9_000), "many": (50, 100_000)}, "warning: few: Validation has 6 documents"),
+        ({"a": None}, None),
+    ],
+    ids=["both", "one", "unknown"],
+)
+def test_runs_with_a_small_validation_set_share_one_warning_which_names_them_if_others_have_a_large_one(
+    tmp_path, sizes, warned
+):
+    for name, size in sizes.items():
+        FakeRun(tmp_path, name, [SMALL, LARGE], validation=size).train(0, 1.42)
+    found = find_runs(tmp_path)
+    lines = [line for line in lines_of(report_sections(found)) if line.startswith("warning")]
+    assert len(lines) == (warned is not None)
+    assert warned is None or lines[0].startswith(warned)
+    for run in report_document(found).runs:
+        assert (run.validation_documents, run.validation_tokens) == (sizes[run.name] or (None, None))
+        assert len(run.warnings) == (sizes[run.name] == (6, 9_000))
+
+
+@pytest.mark.parametrize(
+    ("size", "max_sequences", "said"),
+    [
+        ((50, 100_000), None, "None"),
+        ((80, 500_000), 1563, "None"),
+        ((49, 100_000), None, "Validation has 49 documents with 100,000 tokens, and an evaluation reads 100,000"),
+        ((50, 99_999), None, "with fewer than 50 documents or 100,000 tokens, a difference of 0.05 nats"),
+        ((80, 500_000), 1562, "Set evaluation.max_sequences to 1,563 or more."),
+        ((80, 500_000), 10, "an evaluation reads 640 of them"),
+    ],
+)
+def test_a_validation_set_that_is_small_or_little_of_which_is_read_is_warned_of(tmp_path, size, max_sequences, said):
+    few: dict[str, Any] = {"evaluation.max_sequences": max_sequences}
+    stages = [SMALL, replace(LARGE, sequence_length=64)]
+    FakeRun(tmp_path, "a", stages, validation=size, **few).train(0, 1.42)
+    assert said in str(validation_warning(find_runs(tmp_path)[0]))

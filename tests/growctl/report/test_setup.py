@@ -62,24 +62,23 @@ def test_a_command_that_was_given_again_is_listed_once_and_secrets_are_hidden(qu
     assert own.text == "growctl report --runs-dir 'my runs'"
 
 
-def test_a_schedule_is_shown_without_secrets_and_left_out_if_it_cannot_be_read(quick):
-    quick.schedule.write_text("launch: {environment: {WANDB_API_KEY: abc, NCCL_DEBUG: INFO}}\n")
-    [shown] = texts(setup.schedule_section(runs_beside(quick)))
-    assert shown == "launch: {environment: {WANDB_API_KEY: ***, NCCL_DEBUG: INFO}}\n"
-    quick.schedule.write_bytes(b"a: [\xff")
-    assert setup.schedule_section(runs_beside(quick)) is None
-
-
 @pytest.mark.parametrize(
     ("text", "clean"),
     [
+        (
+            "{environment: {WANDB_API_KEY: abc, NCCL_DEBUG: INFO}}",
+            "{environment: {WANDB_API_KEY: ***, NCCL_DEBUG: INFO}}",
+        ),
         ("s3://key:word@bucket/a?X-Amz-Signature=1 b", "s3://***@bucket/a?*** b"),
         ("export HF_TOKEN=swordfish", "export HF_TOKEN=***"),
         *[(same, same) for same in ("attention_tokens: 1024, text_key: content", "https://pytorch.org/get-started")],
     ],
 )
-def test_secrets_are_removed_from_a_text_and_nothing_else(text, clean):
-    assert setup.without_secrets(text) == clean
+def test_a_schedule_is_shown_without_its_secrets_and_left_out_if_it_cannot_be_read(quick, text, clean):
+    quick.schedule.write_text(text)
+    assert texts(setup.schedule_section(runs_beside(quick))) == [clean]
+    quick.schedule.write_bytes(b"a: [\xff")
+    assert setup.schedule_section(runs_beside(quick)) is None
 
 
 @pytest.fixture
@@ -113,29 +112,17 @@ def test_a_growth_is_judged_by_what_its_policy_promises(tmp_path, lineage, moved
     [growth] = setup.growths(run)
     assert (growth.outcome, growth.num_parameters_before, growth.record) == (outcome, 800_000, lineage.growth)
     assert run.stages[1].jump == pytest.approx(moved, abs=1e-12)
-
-
-def test_without_the_grown_checkpoint_only_the_losses_are_known(tmp_path):
-    run = grown(tmp_path, 1.5)
-    [growth] = setup.growths(run)
-    assert (growth.record, growth.outcome) == (None, "moved")
     [unmeasured] = setup.growths(replace(run, stages=(run.stages[0], replace(run.stages[1], loss_after_growth=None))))
     assert (unmeasured.outcome, unmeasured.highest, unmeasured.regained_after_tokens) == ("unknown", None, None)
 
 
 def test_a_growth_is_listed_with_its_policy_its_losses_and_its_new_layers(tmp_path, lineage):
-    run = grown(tmp_path)
-
-    def cells():
-        [row] = setup.growth_section([run]).parts[0].groups[0].rows
-        return [cell.text for cell in row]
-
-    assert cells() == [
-        *("1-2m", "800k to 2.4M", "init matched, tau ramp", "1.420000", "1.420000", "0"),
-        *("1.4285", "120k", "1.58e12", "preserved"),
-    ]
     lineage.growth = GrowthRecord(policy=GrowthPolicy(depth="interleave"), new_layers=2, preserves=True, seed=0)
-    assert cells()[1:3] == ["800k to 2.4M, 2 new layers", "init matched, tau ramp, depth interleave"]
+    [row] = setup.growth_section([grown(tmp_path)]).parts[0].groups[0].rows
+    assert [cell.text for cell in row] == [
+        *("1-2m", "800k to 2.4M, 2 new layers", "init matched, tau ramp, depth interleave", "1.420000", "1.420000"),
+        *("0", "1.4285", "120k", "1.58e12", "preserved"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from rich.console import Console
@@ -39,18 +39,10 @@ LONG_AGO = 1_700_000_000.0
 
 def manifest_of(checkpoint: str, step: int, model: ModelConfig | None = None, **files: FileEntry) -> Manifest:
     """The manifest of a checkpoint of that name."""
-    return Manifest(
-        kind="parameters" if checkpoint in ("final", "initial") else "engine",
-        model=model or small_config(),
-        step=step,
-        group_steps={},
-        samples_seen=0,
-        seed=3,
-        dataset_fingerprint=None,
-        tokenizer_sha256=None,
-        files=files,
-        lineage=Lineage(operation="train"),
-    )
+    kind: Literal["parameters", "engine"] = "parameters" if checkpoint in ("final", "initial") else "engine"
+    unknown: dict[str, Any] = {"samples_seen": 0, "dataset_fingerprint": None, "tokenizer_sha256": None}
+    model, lineage = model or small_config(), Lineage(operation="train")
+    return Manifest(kind=kind, model=model, step=step, group_steps={}, seed=3, files=files, lineage=lineage, **unknown)
 
 
 class HandMade:

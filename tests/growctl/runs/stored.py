@@ -10,17 +10,11 @@ from growctl.runs.directory import own_schedule
 from model.config import ModelConfig
 from stages.checkpoint.directory import finish_directory, whole_directory
 from stages.checkpoint.files import link_or_copy, list_files, write_file
-from stages.data.dataset import (
-    FORMAT_VERSION,
-    DatasetFile,
-    DatasetManifest,
-    DatasetSplit,
-    dataset_fingerprint,
-    dataset_manifest_bytes,
-)
-from stages.data.spec import SPLITS, DataSpec, SplitName
+from stages.data.dataset import dataset_manifest_bytes, read_dataset_manifest
+from stages.data.spec import DataSpec
 from stages.spec import TrainSpec
 from tests.growctl.runs.hand_made import HandMade, manifest_of
+from tests.stages.data.test_dataset import write_dataset
 
 WEIGHTS = 10_000
 """Bytes of the one large file of a checkpoint."""
@@ -78,23 +72,9 @@ def linked_copy(directory: Path, target: Path) -> Path:
 
 
 def dataset(runs_dir: Path, name: str, spec: DataSpec | None = None) -> Path:
-    """A dataset without text, whose manifest is in order."""
-    directory = runs_dir / ".datasets" / name
-    splits: dict[SplitName, DatasetSplit] = {}
-    for split in SPLITS:
-        entry = write_file(directory / split / "shard.bin", name.encode().ljust(WEIGHTS, b"t"))
-        file = DatasetFile(name=f"{split}/shard.bin", bytes=entry.bytes, sha256=entry.sha256)
-        splits[split] = DatasetSplit(num_tokens=1, num_bytes=1, num_documents=1, files=(file,))
-    manifest = DatasetManifest(
-        format_version=FORMAT_VERSION,
-        spec=spec or DataSpec(source="elsewhere"),
-        vocab_size=300,
-        token_bytes=2,
-        tokenizer_sha256="0" * 64,
-        end_of_text_id=0,
-        splits=splits,
-        fingerprint=dataset_fingerprint("0" * 64, splits),
-    )
+    """A dataset of a few numbers, as if it was made from `spec`."""
+    directory = write_dataset(runs_dir / ".datasets" / name, [8], [8])
+    manifest = read_dataset_manifest(directory).model_copy(update={"spec": spec or DataSpec(source="elsewhere")})
     write_file(directory / "manifest.json", dataset_manifest_bytes(manifest))
     return directory
 

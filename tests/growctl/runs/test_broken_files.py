@@ -61,11 +61,10 @@ def test_a_broken_file_gives_a_note_and_the_rest_is_still_shown(tmp_path, file, 
         assert any(Path(file).name in note or "final" in note for note in status.notes), status.notes
 
 
-@pytest.mark.parametrize("content", ["seed: !!bool maybe", "seed: 0b_", "[" * 5000, "seed: !!set [a]"])
+@pytest.mark.parametrize("content", ["seed: !!bool maybe", "[" * 5000], ids=["tag", "deep"])
 def test_a_schedule_that_is_no_longer_yaml_gives_a_note(tmp_path, content):
-    schedule = HandMade(tmp_path).directory / "schedule.yaml"
-    schedule.write_text(content)
-    assert only(tmp_path).notes[0].startswith(f"{schedule}, the run's own schedule, cannot be read")
+    (HandMade(tmp_path).directory / "schedule.yaml").write_text(content)
+    assert "schedule.yaml, the run's own schedule, cannot be read" in only(tmp_path).notes[0]
 
 
 @pytest.mark.slow

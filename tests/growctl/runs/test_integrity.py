@@ -56,22 +56,17 @@ def test_everything_below_a_runs_directory_is_checked_and_named(runs):
     assert found(runs / "tiny/stages/0-small/broken-step_00000020")["broken-step_00000020"].whole, "asked for by name"
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"\0" * 100)], ids=["gone", "spoilt"])
 @pytest.mark.parametrize(
     ("victim", "owner"),
     [
-        (".datasets/text-0123/train/00001.ds", "text-0123"),
         (".datasets/text-0123/tokenizer.json", "text-0123"),
-        (".datasets/text-0123/manifest.json", "text-0123"),
         ("tiny/ledger.db", "ledger.db"),
-        ("tiny/stages/0-small/final/manifest.json", "final"),
+        ("tiny/schedule.yaml", "schedule.yaml"),
         ("tiny/stages/0-small/step_00000010/manifest.json", "step_00000010"),
-        ("tiny/stages/0-small/step_00000010/parameters/embedding.weight.safetensors", "step_00000010"),
     ],
 )
-@pytest.mark.slow
-def test_only_the_damaged_target_is_reported(runs, victim, owner, damage):
-    damage(runs / victim)
+def test_only_the_damaged_target_is_reported(runs, victim, owner):
+    (runs / victim).write_bytes(b"\0" * 100)
     broken = {name: result for name, result in found(runs).items() if result.whole is False}
     assert list(broken) == [owner]
     assert str(runs / victim).rpartition(f"/{owner}")[0] in broken[owner].line()
@@ -97,22 +92,13 @@ def test_a_path_with_nothing_to_check_gives_one_message(tmp_path):
             find_targets(tmp_path / name)
 
 
-@pytest.mark.parametrize("content", ["seed: !!bool maybe", "seed: 0b_", "[" * 5000, "seed: !!set [a]"])
-def test_a_runs_schedule_that_is_no_longer_yaml_is_reported_as_broken(runs, content):
-    (runs / "tiny/schedule.yaml").write_text(content)
-    assert found(runs)["schedule.yaml"].whole is False
-
-
-def test_a_copy_of_a_dataset_is_recognised_anywhere(runs, tmp_path):
-    copy = Path(shutil.copytree(runs / ".datasets/text-0123", tmp_path / "copy"))
-    assert found(copy)["copy"].bytes == sum(file.bytes for file in read_dataset_manifest(copy).files)
-
-
 def test_a_mixture_is_checked_with_its_sources(runs, tmp_path):
     elsewhere = write_dataset(tmp_path / "elsewhere", [40], [20])
     sources = [Ingredient("a", runs / ".datasets/text-0123", 1.0), Ingredient("b", elsewhere, 1.0)]
     mixture = write_mixture(sources, runs / ".datasets")
     whole = found(runs / ".datasets")
+    size = sum(file.bytes for file in read_dataset_manifest(runs / ".datasets/text-0123").files)
+    assert whole["text-0123"].bytes == size
     assert whole.keys() == {mixture.name, "text-0123"}
     assert whole[mixture.name].whole
     assert whole[mixture.name].bytes > whole["text-0123"].bytes

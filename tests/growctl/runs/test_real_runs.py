@@ -1,6 +1,5 @@
 """`growctl status` and `growctl clean` of runs that really train, stop, fail and finish."""
 
-import json
 import shlex
 import shutil
 import signal
@@ -20,7 +19,6 @@ from tests.growctl.runs import (
     paused_rank,
     reached,
     run,
-    run_here,
     wait_until,
     workers_of,
 )
@@ -49,8 +47,10 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     assert status.stages[1].checkpoint.startswith("step_")
 
     run(*shlex.split(status.resume_command)[1:])
-    assert only(runs_dir).state == "finished"
-    assert stages_of(only(runs_dir)) == ["small done 30/30", "large done 150/150"]
+    status, found = only(runs_dir), losses(runs_dir / "tiny")
+    assert (status.state, stages_of(status)) == ("finished", ["small done 30/30", "large done 150/150"])
+    recorded = found["1-large", 150, "final"], found["1-large", 150, "train"]
+    assert (status.stages[1].validation_loss, status.stages[1].training_loss) == recorded
 
 
 def test_a_real_failure_is_shown_with_the_runs_own_message(two_ranks, runs_dir):
@@ -63,18 +63,6 @@ def test_a_real_failure_is_shown_with_the_runs_own_message(two_ranks, runs_dir):
     assert reason.startswith("the gradient of step 12 of stage small is not finite")
     assert reason in err
     assert reason in " ".join(printed(runs_dir).split())
-
-
-def test_a_finished_run_as_json_for_scripts(two_ranks):
-    document = json.loads(run_here("status", "tiny", "--runs-dir", two_ranks[1], "--json")[0])
-    assert (document["runs_dir"], document["preparing"]) == (str(two_ranks[1]), [])
-    [tiny] = document["runs"]
-    assert (tiny["name"], tiny["state"], tiny["schedule"]) == ("tiny", "finished", str(two_ranks[0]))
-    large, found = tiny["stages"][1], losses(two_ranks[1] / "tiny")
-    assert (large["state"], large["step"], large["checkpoint"]) == ("done", 60, "final")
-    recorded = found["1-large", 60, "final"], found["1-large", 60, "train"]
-    assert (large["validation_loss"], large["training_loss"]) == recorded
-    assert large["last_record_at"].endswith("+00:00")
 
 
 def test_status_imports_neither_torch_nor_training_code(two_ranks):

@@ -5,7 +5,6 @@ import math
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from growctl.runs.show import read_facts
 from model.config import TransformerConfig, num_parameters
@@ -91,6 +90,8 @@ def test_sizes_are_shown_by_generation_and_sum_to_the_model(final, tmp_path):
     by_part = base.num_parameters + grown.num_parameters + facts.other_parameters
     assert by_part == facts.num_parameters
     assert "1 0 to 3 0 to 4 512 0" in words(tmp_path / "grown"), "the last is the ramp"
+    lines = show(tmp_path / "grown").splitlines()
+    assert max(len(line.rstrip()) for line in lines if str(tmp_path) not in line) <= 80
 
 
 def test_layers_are_counted_with_the_generation_that_added_them(final, tmp_path):
@@ -101,12 +102,6 @@ def test_layers_are_counted_with_the_generation_that_added_them(final, tmp_path)
     assert (base.new_layers[0], len(grown.new_layers)) == (0, 2)
     assert f"0 {layers} 5 10 " in words(tmp_path / "deep")
     assert "1 2 0 to 3 0 to 6 " in words(tmp_path / "deep")
-
-
-def test_everything_but_paths_fits_80_columns(final):
-    expand(final, final.with_name("x" * 90), attention_tokens=[1000, 2], ffn_tokens=[30_000, 4])
-    for line in show(final.with_name("x" * 90)).splitlines():
-        assert len(line.rstrip()) <= 80 or "x" * 90 in line, line
 
 
 def test_a_transformer_has_no_generations(tmp_path):
@@ -122,12 +117,6 @@ def test_a_damaged_history_is_rejected(final):
     (final / "manifest.json").write_text(text)
     with pytest.raises(CheckpointError, match="its seal does not match its content"):
         read_facts(final)
-
-
-@pytest.mark.parametrize("claim", [{"tokens": 10**400}, {"steps": -1}, {"device_seconds": math.inf}], ids=str)
-def test_a_cost_that_no_training_can_have_is_rejected(claim):
-    with pytest.raises(ValidationError):
-        TrainingCost.model_validate(claim)
 
 
 @pytest.mark.parametrize(

@@ -26,18 +26,6 @@ def made(tmp_path: Path) -> HandMade:
     return HandMade(tmp_path)
 
 
-def test_time_left_follows_from_the_last_speed_of_the_training_stage(tmp_path, made):
-    made.finishes("0-small", 30)
-    made.saves("1-large", "initial", 0)
-    made.trains("1-large", 20)
-    with made.hold():
-        small, large = only(tmp_path).stages
-        assert "20s" in printed(tmp_path)
-    assert (small.seconds_left, large.seconds_left) == (None, 40 * 256 / 512.0)
-    assert (large.training_loss, large.validation_loss, small.validation_loss) == (3.25, None, 2.5)
-    assert only(tmp_path).stages[1].seconds_left is None
-
-
 def test_a_stage_is_done_at_its_actual_steps_and_a_resumed_one_is_at_the_step_of_its_last_attempt(tmp_path, made):
     made.finishes("0-small", 17)
     assert stages_of(only(tmp_path)) == ["small done 17/17", "large waiting 0/60"]
@@ -59,7 +47,7 @@ def test_the_next_stage_trains_until_its_share_of_a_shared_budget_after_one_that
     assert stages_of(only(tmp_path)) == ["small done 17/17", "large waiting 0/73"]
 
 
-def test_a_stage_is_starting_or_growing_until_its_workers_write_a_record(tmp_path, made):
+def test_a_stage_is_starting_or_growing_until_its_workers_write_a_record_and_then_has_a_time_left(tmp_path, made):
     with made.hold():
         assert only(tmp_path).stages[0].state == "starting"
         made.finishes("0-small", 30)
@@ -67,32 +55,31 @@ def test_a_stage_is_starting_or_growing_until_its_workers_write_a_record(tmp_pat
         assert only(tmp_path).stages[1].state == "growing"
         made.saves("1-large", "initial", 0)
         assert only(tmp_path).stages[1].state == "starting"
-        made.trains("1-large", 10)
-        assert only(tmp_path).stages[1].state == "training"
+        made.trains("1-large", 20)
+        small, large = only(tmp_path).stages
+        assert (large.state, small.seconds_left, large.seconds_left) == ("training", None, 40 * 256 / 512.0)
+        assert (large.training_loss, large.validation_loss, small.validation_loss) == (3.25, None, 2.5)
+        assert "20s" in printed(tmp_path)
         os.utime(made.directory / ".lock")  # another process has taken over since
         assert only(tmp_path).stages[1].state == "starting"
         assert "starting" in printed(tmp_path)
+    assert only(tmp_path).stages[1].seconds_left is None
 
 
-def test_the_newest_intact_checkpoint_is_shown_and_a_broken_one_named(tmp_path, made):
-    made.trains("0-small", 25)
-    for step in (10, 20):
-        made.saves("0-small", f"step_000000{step}", step)
-    assert only(tmp_path).stages[0].checkpoint == "step_00000020"
-    (made.stage("0-small") / "step_00000020/manifest.json").write_text('{"format_version": 1, "ki')
-    status = only(tmp_path)
-    assert status.stages[0].checkpoint == "step_00000010"
-    assert any("step_00000020" in note and "sets it aside" in note for note in status.notes)
-
-
-def test_a_broken_result_does_not_count_as_done(tmp_path, made):
+def test_a_broken_checkpoint_is_named_and_the_one_before_shown_and_a_broken_result_is_not_done(tmp_path, made):
     made.finishes("0-small", 30)
     made.finishes("1-large", 60)
-    assert only(tmp_path).state == "finished"
+    for step in (10, 20):
+        made.saves("1-large", f"step_000000{step}", step)
+    assert (only(tmp_path).state, only(tmp_path).stages[1].checkpoint) == ("finished", "final")
     (made.stage("1-large") / "final/manifest.json").unlink()
+    assert only(tmp_path).stages[1].checkpoint == "step_00000020"
+    (made.stage("1-large") / "step_00000020/manifest.json").write_text('{"format_version": 1, "ki')
     status = only(tmp_path)
     assert (status.state, stages_of(status)[1]) == ("stopped", "large stopped 60/60")
-    assert "final is not a checkpoint" in " ".join(status.notes)
+    assert status.stages[1].checkpoint == "step_00000010"
+    assert "final is not a checkpoint" in status.notes[0]
+    assert any("step_00000020" in note and "sets it aside" in note for note in status.notes)
     (made.stage("0-small") / "final/manifest.json").unlink()
     assert stages_of(only(tmp_path)) == ["small stopped 30/30", "large waiting 60/60"]
 
@@ -127,8 +114,7 @@ def test_controls_are_listed_below_their_ladder_even_before_they_start(tmp_path)
 
 
 def test_a_finished_ladder_whose_controls_cannot_be_planned_is_finished_and_the_reason_is_noted(tmp_path):
-    text = f"{STACKED.replace('name: stacked', '')}controls: [{{kind: single-jump}}]\n"
-    made = HandMade(tmp_path, text=text)
+    made = HandMade(tmp_path, text=STACKED.replace("name: stacked", "controls: [{kind: single-jump}]"))
     for stage in ("0-d2", "1-d4", "2-d8"):
         made.finishes(stage, 20)
     status = only(tmp_path)
@@ -212,15 +198,12 @@ def test_a_dataset_that_is_being_prepared_is_named(tmp_path):
         assert being_prepared(tmp_path) == ["text-0123"]
 
 
-def test_an_unknown_run_gives_the_nearest_names_and_an_empty_runs_directory_a_message(tmp_path):
+def test_an_empty_runs_directory_gives_a_message(tmp_path):
     assert "there are no runs in" in run_here("status", "--runs-dir", tmp_path / "nowhere")[0]
-    for other in ("notes", ".datasets"):
-        (tmp_path / other).mkdir()
+    (tmp_path / ".datasets").mkdir()
     assert json.loads(run_here("status", "--runs-dir", tmp_path, "--json")[0])["runs"] == []
-    for name in ("quickstart", "wikitext"):
-        HandMade(tmp_path, name)
-    with pytest.raises(RunNotFoundError, match=r"no run 'quikstart' in .*; the nearest are quickstart, wikitext"):
-        find_status(tmp_path, ["quikstart"])
+    with pytest.raises(RunNotFoundError, match=r"no run 'tiny' in .*; it holds no runs"):
+        find_status(tmp_path, ["tiny"])
 
 
 def test_the_resume_command_is_quoted_for_a_shell(tmp_path, monkeypatch):

@@ -61,14 +61,9 @@ def test_the_tables_fit_80_columns_with_controls_below_their_ladder(tmp_path):
     ladder(tmp_path)
     control(tmp_path, 1000, 1.5, kind="scratch-of-each-size-with-quite-a-long-name")
     finished_run(tmp_path, "a-ladder-with-quite-a-long-name")
-    stored = shown([storage.section(measure_storage(tmp_path))], 80)
-    removable = shown([clean.section(find_removable(tmp_path))], 80).partition("this would free")[0]
-    assert max(len(line.rstrip()) for line in f"{stored}\n{removable}".splitlines() if str(tmp_path) not in line) <= 80
-    _, _, below = stored.partition("\n  quick ")
-    assert below.splitlines()[1].startswith("    scratch-")
-    assert "scratch-of-each-size-with-quite-a-long-name-1000" in "".join(
-        line.split()[0] for line in below.splitlines() if line
-    )
+    tables = shown([storage.section(measure_storage(tmp_path)), clean.section(find_removable(tmp_path))], 80)
+    assert max(len(line.rstrip()) for line in tables.splitlines() if str(tmp_path) not in line) <= 80
+    assert tables.partition("\n  quick ")[2].splitlines()[1].startswith("    scratch-of-each-size-")
 
 
 def test_clean_only_shows_until_it_is_told_to_remove(tmp_path):

@@ -1,5 +1,6 @@
 """What trackers get of a run, and that none of them can slow or stop it."""
 
+import shutil
 import signal
 import tomllib
 from importlib.machinery import ModuleSpec
@@ -9,13 +10,12 @@ from typing import Any, get_args
 import pytest
 
 from growctl.ladder.stage_plans import plan_release, plan_stages
+from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths
 from growctl.schedule.blocks import TrackerName
 from growctl.trackers import adapters, tracking
-from growctl.trackers.adapters import TrackedPoint
-from stages.metrics import Record
+from stages.metrics import Record, read_metrics
 from tests.growctl.runs import UNUSABLE_INPUT, run_here, wait_for, write_schedule
-from tests.growctl.schedules import changed, message_of, parse
 from tests.growctl.trackers.invented import (
     LARGE,
     SMALL,
@@ -103,12 +103,6 @@ def test_a_release_continues_at_the_end_of_its_stage_with_lines_of_its_own(notin
     assert "release/loss/validation" in logged[0][5]
 
 
-def test_a_value_has_one_x_for_each_axis():
-    point = TrackedPoint(0, "s", 0, 3, 10**13, 2.0**80, {"loss": 4.0})
-    x = {"loss": 3, "by_tokens/loss": 10**13, "by_gigaflops/loss": 1208925819614629}
-    assert list(point.by_axis()) == [(name, 4.0, value) for name, value in x.items()]
-
-
 def test_a_resumed_run_keeps_its_id_and_gets_only_what_is_new(noting, tmp_path):
     track(tmp_path, SMALL[:4], [])
     first, *logged, _ = track(tmp_path, SMALL, LARGE)
@@ -189,12 +183,6 @@ def test_a_killed_growctl_leaves_trackers_that_finish_by_themselves(monkeypatch,
     assert [call[0] for call in calls(tmp_path)].count("log") == 5
 
 
-@pytest.mark.parametrize("value", ["tensorbord", 3, []], ids=repr)
-def test_an_unknown_tracker_is_rejected_with_the_known_names(value):
-    known = "must be 'tensorboard', 'wandb', 'mlflow' or 'trackio'"
-    assert message_of(parse, changed({"trackers": [value]})) == f"s.yaml: trackers.0 = {value!r}: {known}"
-
-
 def test_a_tracker_without_its_package_is_found_before_anything_is_trained_or_written(monkeypatch, tmp_path):
     monkeypatch.setattr(adapters, "find_spec", lambda name: None if name == "wandb" else ModuleSpec(name, None))
     message = "trackers.1 = 'wandb': needs the package wandb; pip install 'growctl[wandb]'"
@@ -212,3 +200,22 @@ def test_every_tracker_has_an_extra_of_its_name_with_its_packages():
     assert tuple(adapters.PACKAGES) == tuple(adapters.ADAPTERS) == get_args(TrackerName)
     for name, packages in adapters.PACKAGES.items():
         assert [package for package in packages if package not in " ".join(extras[name])] == []
+
+
+def test_a_tracker_that_is_added_to_a_finished_run_gets_all_of_it(
+    two_ranks: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here(monkeypatch)
+    stand_in(monkeypatch, Noting)
+    schedule, trained = two_ranks
+    runs = Path(shutil.copytree(trained, tmp_path / "runs", symlinks=True))
+    arguments = ("run", schedule, "launch.devices=2", "--runs-dir", runs)
+    assert "trackers" not in run_here(*arguments)[0]
+    assert f"trackers: tensorboard, in {runs}/.trackers unless" in run_here(*arguments, "trackers=[tensorboard]")[0]
+    first, *logged, last = calls(runs)
+    assert (first[:4], last) == (["run", "tiny", "tiny", "ladder"], ["finish", "finished"])
+    for _, name, stage in RunPaths(runs / "tiny").stages_found():
+        shown = [record for record in read_metrics(stage.metrics) if record["event"] in ("train", "evaluation")]
+        assert len([call for call in logged if call[:2] == ["log", name]]) == len(shown)
+    ends = {call[1]: call[4] for call in logged}
+    assert ends == pytest.approx({stage.name: stage.cumulative_flops for stage in find_runs(runs)[0].stages})
