@@ -3,16 +3,16 @@
 Importing them costs a rank two of the three seconds that a tiny stage takes. Where `VARIABLE` is in the environment of
 a new process, and so in that of everything it starts, `python -m MODULE` and `python SCRIPT` begin as a fork that is
 made to look freshly started: the same file descriptors, environment, directory, signals, caches and random numbers. It
-is a process of its own, child of the one that starts it, for signals, pipes, locks and files. Its command line is that
-of its parent, so tests that look for processes by name, and those that put faults into an interpreter's start, start
-real ones.
+is a process of its own, child of the one that starts it, for signals, pipes, locks and files. A `sitecustomize` on its
+PYTHONPATH, which injects faults, is run as at an interpreter's start. For its command line and environment, which in
+/proc are its parent's, ask tests/reliability/faults/sitecustomize.py.
 """
 
 import atexit
 import faulthandler
 import functools
 import gc
-import importlib
+import importlib.util
 import logging
 import os
 import random
@@ -24,15 +24,18 @@ import threading
 import traceback
 import warnings
 from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from typing import Any, NoReturn
 
+from tests.reliability.faults.sitecustomize import OURS, describe
+
 VARIABLE = "GROWCTL_TESTS_FORK"
-OURS = ("growctl", "model", "stages")
 NONE = -1
 """What subprocess passes for a stream that the child inherits."""
 
 _STREAMS = (("stdin", "r", "strict"), ("stdout", "w", "strict"), ("stderr", "w", "backslashreplace"))
 _FILTERS = list(warnings.filters)
+_PATH = list(sys.path)
 _EXEC = subprocess._fork_exec  # type: ignore[attr-defined]
 
 
@@ -66,6 +69,9 @@ def _start(args: Sequence[bytes], executables: Any, close_fds: bool, keep: Any, 
     stdin, _, _, stdout, _, stderr, _, _, _, new_session, process_group, *_ = rest
     try:
         _look_fresh(environment, cwd, (stdin, stdout, stderr), new_session, process_group, states)
+        sys.orig_argv[:] = program
+        describe(program, environment)
+        _customize(os.environ.get("PYTHONPATH", "").split(":"))
         _run(program[1:])
     finally:
         os._exit(1)
@@ -124,6 +130,14 @@ def _look_fresh(
     torch.set_rng_state(states[0])
     random.setstate(states[1])
     atexit._clear()
+
+
+def _customize(folders: list[str]) -> None:
+    """What an interpreter does at its start with the folders of PYTHONPATH."""
+    sys.path[:] = [*filter(None, folders), *_PATH]
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec and spec.loader:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 def _run(program: list[str]) -> NoReturn:

@@ -90,6 +90,8 @@ class KilledRun:
         self.schedule = folder / "three.yaml"
         self.schedule.write_text(SCHEDULE)
         self.lives: list[Life] = []
+        self.forks = not os.environ.get("GROWCTL_SOAK")
+        """Whether processes are forks that start warm, not new interpreters."""
 
     def give(self, other: "KilledRun") -> None:
         """Puts a copy of another run beside this one, which then takes over all of its stages."""
@@ -108,7 +110,7 @@ class KilledRun:
             "HOME": str(self.folder / "home"),
             "TMPDIR": str(self.folder / "temporary"),
         }
-        if not faults:
+        if self.forks:
             environment[warm_start.VARIABLE] = "1"
         ranks = self.then if self.then and SWITCH["name"] in self.struck() else self.ranks
         command = [sys.executable, "-m", "growctl.cli.app", "run", self.schedule, f"launch.devices={ranks}"]

@@ -1,9 +1,7 @@
 """Bad losses and gradients in real runs: the run skips the update, rolls back, or stops."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,25 +20,17 @@ from growctl.run.screen import Screen
 from growctl.run.stage_run import Execution, StageRun
 from stages.checkpoint.manifest import read_manifest
 from stages.metrics import MetricsWriter, Record, read_metrics
-from tests.growctl.runs import FAULTS, SCHEDULE, final_hashes, finish, kill, losses, wait_until, write_schedule
-from tests.reliability.faults.sitecustomize import VARIABLE
-from tests.workers import PRINT_TRACEBACKS, REPOSITORY
+from tests.growctl.runs import SCHEDULE, final_hashes, finish, growctl, kill, losses, wait_until, write_schedule
 
 ONE_STAGE = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
 POLICY = "anomalies: {non_finite: skip, spikes: %s, window: 16}\n"
 BATCH, NUM_STEPS = 8, 60
 
 
-def start(schedule: Path, poison: dict[str, list[int]], *arguments: object) -> subprocess.Popen:
-    """`growctl run` on data with poisoned samples."""
-    paths = f"{Path(__file__).parent / 'poison'}:{REPOSITORY}"
-    if VARIABLE in os.environ:
-        paths = f"{FAULTS}:{paths}"
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "POISON": json.dumps(poison)}
-    environment |= PRINT_TRACEBACKS
-    command = [sys.executable, "-m", "growctl.cli.app", "run", str(schedule), "--runs-dir", str(schedule.parent)]
-    command += ["--no-reuse", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+def start(schedule: Path, poison: dict[str, list[int]], *arguments: object, **faults: object) -> subprocess.Popen:
+    """`growctl run` on data with poisoned samples, with further faults."""
+    told = {"folder": str(schedule.parent), "faults": [], "poison": poison} | faults
+    return growctl(*("run", schedule, "--runs-dir", schedule.parent, "--no-reuse", *arguments), faults=json.dumps(told))
 
 
 def anomalies(metrics: Path) -> list[Record]:
@@ -106,12 +96,11 @@ def test_a_spike_rolls_a_stage_back_and_the_data_since_the_checkpoint_is_skipped
     assert "rolling back to step 30 and skipping the data of 7 steps" in " ".join(out.split())
 
 
-def test_a_run_killed_after_a_rollback_ends_in_the_same_bits(rolled_back, tmp_path, monkeypatch):
+def test_a_run_killed_after_a_rollback_ends_in_the_same_bits(rolled_back, tmp_path):
     schedule, poison, _ = rolled_back
     fault = {"name": "saving", "at": "files", "matching": "step_00000040", "process": "rank", "do": "SIGSTOP"}
-    monkeypatch.setenv(VARIABLE, json.dumps({"folder": str(tmp_path), "faults": [fault]}))
     metrics = schedule.parent / "killed/stages/0-large/metrics.jsonl"
-    process = start(schedule, poison, "--name", "killed")
+    process = start(schedule, poison, "--name", "killed", folder=str(tmp_path), faults=[fault])
     wait_until((tmp_path / "saving").exists, process)
     kill(process, schedule.parent)
     finish(start(schedule, poison, "--name", "killed"))

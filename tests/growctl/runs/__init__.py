@@ -23,7 +23,7 @@ from growctl.cli.app import main
 from stages.metrics import read_metrics
 from tests import warm_start
 from tests.growctl.text.schemas import assert_printed_as_documented
-from tests.reliability.faults.sitecustomize import VARIABLE
+from tests.reliability.faults.sitecustomize import VARIABLE, described
 from tests.workers import BUG, HANG_SECONDS, PRINT_TRACEBACKS, REPOSITORY, TrainingGuard
 
 TEXT = Path(asyncio.__file__).parent
@@ -77,7 +77,7 @@ def growctl(
     fork: bool = False,
     faults: str | None = None,
 ) -> subprocess.Popen:
-    """growctl as a user starts it in `cwd`, output captured or written to `output`; with `fork`, by a warm start.
+    """growctl as a user starts it in `cwd`, output captured or written to `output`; a warm start with `fork` or faults.
 
     `faults` are those of this process and all that it starts, in place of those in the test's environment.
     """
@@ -85,7 +85,7 @@ def growctl(
     path = f"{FAULTS}:{REPOSITORY}" if VARIABLE in environment else str(REPOSITORY)
     environment |= {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"} | PRINT_TRACEBACKS
     environment.pop("GROWCTL_RUNS_DIR", None)
-    if fork and VARIABLE not in environment:
+    if fork or VARIABLE in environment:
         environment[warm_start.VARIABLE] = "1"
     command = [sys.executable, "-m", "growctl.cli.app", *map(str, arguments)]
     return subprocess.Popen(command, stdout=output, stderr=output, text=True, env=environment, cwd=cwd)
@@ -206,15 +206,8 @@ def reached(metrics: Path, event: str, step: int) -> Callable[[], bool]:
 
 def workers_of(directory: Path) -> list[int]:
     """Processes whose command line names a file below `directory`, without children that have yet to become another."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().decode()
-            except OSError:
-                continue
-            if str(directory) in command and "stages.train.worker" in command:
-                found[entry.name] = command
+    commands = {str(pid): " ".join(command) for pid, command, _ in described()}
+    found = {pid: said for pid, said in commands.items() if str(directory) in said and "stages.train.worker" in said}
     parents = {pid: stat_of(int(pid))[1:2] for pid in found}
     return [int(pid) for pid, command in found.items() if command not in map(found.get, parents[pid])]
 

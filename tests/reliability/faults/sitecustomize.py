@@ -17,6 +17,8 @@ GROWCTL_FAULTS holds a JSON object: `folder`, for the mark files, and `faults`, 
 - tear: first cut the call's file to half its length
 - always: strike at every such call, in every process, and leave no mark
 
+It may also hold `poison`: the training samples that tests/reliability/poison.py poisons.
+
 growctl itself contains no code for this.
 """
 
@@ -30,7 +32,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,11 @@ VARIABLE = "GROWCTL_FAULTS"
 HERE = str(Path(__file__).parent)
 HOLD_SECONDS = 300.0
 """Seconds that a rank waits after it had others killed: their end also ends it."""
+
+FORK = 1000
+"""The descriptor by which a fork of tests/warm_start.py tells what it is: in /proc, it is like its parent."""
+
+OURS = ("growctl", "model", "stages")
 
 MODULES = {"growctl.cli.app": "runner", "stages.engine.convert": "converter", "growctl.launch.start_ranks": "launcher"}
 MODULES |= {"stages.train.worker": "rank"}
@@ -53,20 +60,39 @@ def part_of(command: list[str]) -> str:
     return MODULES.get(module, "helper")
 
 
-def processes(folder: str) -> list[tuple[int, str, int | None]]:
-    """(process id, part, rank) of every live process that was started with this folder's faults."""
-    found = []
+def describe(command: list[str], environment: dict[bytes, bytes]) -> None:
+    """Has `described` tell this of the calling process, a fork."""
+    description = os.memfd_create("growctl-fork")
+    lines = [b"=".join(entry).decode(errors="replace") for entry in environment.items()]
+    os.write(description, json.dumps([command, lines]).encode())
+    os.dup2(description, FORK, inheritable=False)
+    os.close(description)
+
+
+def described() -> Iterator[tuple[int, list[str], list[str]]]:
+    """(process id, command line, lines of the environment) of every live process."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
+        fork = entry / f"fd/{FORK}"
         try:
-            environment = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-            command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue  # the process has ended, or belongs to another user
+            if fork.is_symlink() and "growctl-fork" in os.readlink(fork):
+                command, environment = json.loads(fork.read_text())
+            else:
+                texts = [(entry / name).read_bytes().decode(errors="replace") for name in ("cmdline", "environ")]
+                command, environment = (text.split("\0") for text in texts)
+        except (OSError, ValueError):
+            continue  # the process has ended, has just begun, or belongs to another user
+        yield int(entry.name), command, environment
+
+
+def processes(folder: str) -> list[tuple[int, str, int | None]]:
+    """(process id, part, rank) of every live process that was started with this folder's faults."""
+    found = []
+    for pid, command, environment in described():
         if any(line.startswith(f"{VARIABLE}=") and json.dumps(folder) in line for line in environment):
             rank = next((int(line[5:]) for line in environment if line.startswith("RANK=")), None)
-            found.append((int(entry.name), part_of(command), rank))
+            found.append((pid, part_of(command), rank))
     return found
 
 
@@ -96,11 +122,14 @@ class Armed:
     def __init__(self, fault: Fault, folder: str) -> None:
         self.fault = fault
         self.folder = folder
+        self.process = os.getpid()
         self.calls = 0
 
     def meets(self, arguments: tuple[Any, ...]) -> bool:
         """Whether the fault strikes at this call."""
         pattern = self.fault.get("matching")
+        if os.getpid() != self.process:  # a fork of the process that it is meant for
+            return False
         if pattern and not any(re.search(pattern, text) for text in map(_text, arguments)):
             return False
         self.calls += 1
@@ -180,7 +209,12 @@ def _wrap(module: Any, armed: Armed) -> None:
     owner = module
     for part in owners:
         owner = getattr(owner, part)
-    setattr(owner, name, _wrapped(getattr(owner, name), armed))
+    function = getattr(owner, name)
+    wrapped = _wrapped(function, armed)
+    setattr(owner, name, wrapped)
+    for other in [module for name, module in sys.modules.items() if name.partition(".")[0] in OURS]:
+        for name in [name for name, value in vars(other).items() if value is function]:
+            setattr(other, name, wrapped)  # a fork has modules that have imported the function
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -249,15 +283,15 @@ def install(told: dict[str, Any]) -> None:
     by_module: dict[str, list[Armed]] = {}
     for fault in filter(_meant, told["faults"]):
         armed = Armed(fault, folder)
-        module = fault["at"].partition(":")[0]
         if fault["at"] == "files":
             sys.addaudithook(_on_files(armed, folder))
-        elif module in sys.modules:
-            _wrap(sys.modules[module], armed)
         else:
-            by_module.setdefault(module, []).append(armed)
+            by_module.setdefault(fault["at"].partition(":")[0], []).append(armed)
     if program in by_module:
         by_module.setdefault("stages.engine.rank_process", []).append(_Program(by_module.pop(program)))
+    for module in by_module.keys() & sys.modules.keys():
+        for armed in by_module[module]:
+            _wrap(sys.modules[module], armed)
     sys.meta_path.insert(0, _Finder(by_module))
 
 
@@ -272,4 +306,9 @@ def _next_sitecustomize() -> None:
 if __name__ == "sitecustomize":
     _next_sitecustomize()
     if VARIABLE in os.environ:
-        install(json.loads(os.environ[VARIABLE]))
+        told = json.loads(os.environ[VARIABLE])
+        install(told)
+        if "poison" in told and "RANK" in os.environ:
+            from tests.reliability import poison
+
+            poison.install(told["poison"])
