@@ -36,6 +36,7 @@ NONE = -1
 _STREAMS = (("stdin", "r", "strict"), ("stdout", "w", "strict"), ("stderr", "w", "backslashreplace"))
 _FILTERS = list(warnings.filters)
 _PATH = list(sys.path)
+_KEPT: list[Any] = []
 _EXEC = subprocess._fork_exec  # type: ignore[attr-defined]
 
 
@@ -104,6 +105,7 @@ def _look_fresh(
         if callable(signal.getsignal(sent)):
             signal.signal(sent, signal.default_int_handler if sent == signal.SIGINT else signal.SIG_DFL)
     for number, (name, mode, errors) in enumerate(_STREAMS):
+        _KEPT.append(getattr(sys, name))  # whose closing may wait for a thread of the parent
         stream = open(number, mode, buffering=1 if mode == "w" else -1, errors=errors, closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
@@ -119,7 +121,7 @@ def _look_fresh(
     for logger in logging.Logger.manager.loggerDict.values():
         for handler in getattr(logger, "handlers", ()):
             if type(handler) is logging.StreamHandler:
-                handler.setStream(sys.stdout)
+                handler.stream = sys.stdout
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] in OURS:
             for value in vars(module).values():

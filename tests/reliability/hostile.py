@@ -1,6 +1,12 @@
 """Malicious text for places where growctl expects a name."""
 
+from pathlib import Path
+
 from hypothesis import strategies as st
+
+from growctl.ledger.entries import RunEntry, StageEntry
+from growctl.ledger.ledger import Ledger
+from model.flops import Flops
 
 HOSTILE = [
     *("", ".", "..", "../up", "a/../../b", "/etc", "a/b", "~", "~root", ".hidden", "-rf", "--wrap=touch x", "-"),
@@ -12,3 +18,12 @@ HOSTILE = [
     *("a" * 300, "é" * 200, "=1+1", "+1", "@a"),
 ]
 TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40))
+
+
+def record_run(directory: Path, name: str, *stages: str, text: str = "text", ladder: str | None = None) -> Path:
+    """A run whose ledger has these names, and `text` for all other text; with a `ladder`, it is a control of that."""
+    directory.mkdir(parents=True)
+    entries = [StageEntry(stage, 10, 1, 1, 1, 256, Flops(1.0, 1.0, 1.0), 1.0) for stage in stages]
+    with Ledger(directory / "ledger.db") as ledger:
+        ledger.record_run(RunEntry(name, text, ladder and text, ladder, 1, text, text), entries)
+    return directory

@@ -24,17 +24,14 @@ from growctl.launch.local import Local
 from growctl.launch.machines import Devices, Launch, LaunchError, plain_path
 from growctl.launch.slurm import check_slurm
 from growctl.launch.workers import Workers
-from growctl.ledger.entries import RunEntry, StageEntry
-from growctl.ledger.ledger import Ledger
 from growctl.run.requests import LadderRequest
 from growctl.run.slurm_jobs import plan_jobs
 from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.runs.status import find_status
 from growctl.schedule.errors import ScheduleError
-from model.flops import Flops
 from stages.corpus.corpus import plain_name
 from tests.growctl.schedules import BASE, changed, parse
-from tests.reliability.hostile import HOSTILE, TEXTS
+from tests.reliability.hostile import HOSTILE, TEXTS, record_run
 from tests.workers import HANG_SECONDS, REPOSITORY
 
 DUMP = "import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open(os.environ['DUMP'], 'w'))"
@@ -95,68 +92,58 @@ def test_a_hostile_name_on_the_command_line_is_rejected(tmp_path):
 
 
 @quick
-@given(source=TEXTS.map(lambda text: f"folder/{text}"))
-def test_every_source_gives_a_plain_datasetplain_name(source):
-    assert is_plain(plain_name(source))
-    assert len(plain_name(source)) <= 100
+@given(source=TEXTS)
+def test_every_source_gives_a_plain_name_of_a_dataset(source):
+    assert is_plain(name := plain_name(f"folder/{source}"))
+    assert len(name) <= 100
 
 
-def told(dump: Path) -> tuple[list[str], dict[str, str]]:
-    arguments, environment = json.loads(dump.read_text())
-    return arguments, environment
+NO_NUL = [text for text in HOSTILE if "\0" not in text]
+VALUES = {f"V{number}": value for number, value in enumerate(NO_NUL)}
+"""An environment with every hostile value."""
 
 
-def no_nul(texts: list[str]) -> list[str]:
-    return [text for text in texts if "\0" not in text]
-
-
-def environment_of(tmp_path: Path) -> dict[str, str]:
-    """A schedule whose `launch.environment` has one variable for each hostile value."""
-    values = {f"V{number}": value for number, value in enumerate(no_nul(HOSTILE))}
-    return parse(changed({"launch.environment": values | {"DUMP": str(tmp_path / "dump")}})).launch.environment
+def assert_told(dump: Path, arguments: list[str], environment: dict[str, str]) -> None:
+    """Asserts that `DUMP` got these arguments, and at least this environment."""
+    found, variables = json.loads(dump.read_text())
+    assert found == arguments
+    assert variables.items() >= environment.items()
 
 
 def test_the_workers_environment_arrives_unchanged_or_is_rejected(tmp_path):
-    given = environment_of(tmp_path)
-    [started] = [Local(Devices(1, "cpu", False), environment=given).launch(tmp_path / "spec.json", 1, 1)]
+    environment = parse(changed({"launch.environment": VALUES | {"DUMP": str(tmp_path / "dump")}})).launch.environment
+    [started] = [Local(Devices(1, "cpu", False), environment=environment).launch(tmp_path / "spec.json", 1, 1)]
     with Workers(Launch([sys.executable, "-c", DUMP], started.environment), tmp_path / "log") as workers:
         workers.wait(HANG_SECONDS)
-    assert {name: told(tmp_path / "dump")[1].get(name) for name in given} == given
-    with pytest.raises(ScheduleError, match=r"launch\.environment\.A = 'a\\x00b': must match pattern"):
-        parse(changed({"launch.environment": {"A": "a\0b"}}))
-    for key in HOSTILE:
-        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key, re.ASCII):
-            with pytest.raises(ScheduleError, match=r"launch\.environment"):
-                parse(changed({"launch.environment": {key: "a"}}))
+    assert_told(tmp_path / "dump", [], VALUES)
+    not_names = [key for key in HOSTILE if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key, re.ASCII)]
+    for key, value in [("A", "a\0b"), *((key, "a") for key in not_names)]:
+        with pytest.raises(ScheduleError, match=r"launch\.environment"):
+            parse(changed({"launch.environment": {key: value}}))
 
 
 def test_on_a_hostfiles_machines_the_environment_travels_in_a_private_file(tmp_path):
     (tmp_path / "hosts").write_text("one slots=1\ntwo slots=1\n")
-    environment = environment_of(tmp_path) | {"PYTHONPATH": str(tmp_path)}
     (tmp_path / "stand_in.py").write_text(DUMP)
-    block = {"cluster": "hostfile", "nodes": 2, "environment": environment}
-    block["hostfile"] = {"path": str(tmp_path / "hosts")}
-    machines = hostfile_machines(parse(changed({"launch": block})).launch, 2)
+    environment = VALUES | {"DUMP": str(tmp_path / "dump"), "PYTHONPATH": str(tmp_path)}
+    block = {"cluster": "hostfile", "nodes": 2, "environment": environment, "hostfile.path": str(tmp_path / "hosts")}
+    machines = hostfile_machines(parse(changed({f"launch.{key}": value for key, value in block.items()})).launch, 2)
     launch = machines.launch(tmp_path / "spec.json", 2, 1)
     assert shlex.join(launch.command) == " ".join(launch.command)
     with Workers(Launch([sys.executable, "-c", ""], {}, files=launch.files), tmp_path / "log") as workers:
         workers.wait(HANG_SECONDS)
     file = tmp_path / "environment.json"
     assert file.stat().st_mode & 0o777 == 0o600
-    command = [sys.executable, "-m", "growctl.launch.start_on_host", str(file), "stand_in", *no_nul(HOSTILE)]
+    command = [sys.executable, "-m", "growctl.launch.start_on_host", str(file), "stand_in", *NO_NUL]
     subprocess.run(command, check=True, timeout=HANG_SECONDS, env=os.environ | {"PYTHONPATH": str(REPOSITORY)})
-    arguments, found = told(tmp_path / "dump")
-    assert arguments == no_nul(HOSTILE)
-    assert {name: found.get(name) for name in environment} == environment
+    assert_told(tmp_path / "dump", NO_NUL, environment)
 
 
 def test_the_commands_of_a_dry_run_mean_the_same_to_a_shell(tmp_path):
-    given = environment_of(tmp_path)
-    launch = Launch([sys.executable, "-c", DUMP, *no_nul(HOSTILE)], given, directory=tmp_path)
+    environment = VALUES | {"DUMP": str(tmp_path / "dump")}
+    launch = Launch([sys.executable, "-c", DUMP, *NO_NUL], environment, directory=tmp_path)
     subprocess.run(["bash", "-c", "\n".join(_launch(launch))], check=True, timeout=HANG_SECONDS)
-    arguments, environment = told(tmp_path / "dump")
-    assert arguments == no_nul(HOSTILE)
-    assert {name: environment.get(name) for name in given} == given
+    assert_told(tmp_path / "dump", NO_NUL, environment)
     assert not (tmp_path / "x").exists()
 
 
@@ -196,7 +183,7 @@ def test_a_job_script_starts_python_from_any_path_and_nothing_else(tmp_path, mon
     subprocess.run(
         ["bash", "-c", script], check=True, timeout=HANG_SECONDS, env=os.environ | {"DUMP": str(tmp_path / "dump")}
     )
-    assert told(tmp_path / "dump")[0] == ["-u", "-m", "submitit.core._submit", str(tmp_path / "slurm")]
+    assert_told(tmp_path / "dump", ["-u", "-m", "submitit.core._submit", str(tmp_path / "slurm")], {})
     assert not (tmp_path / "x").exists()
 
 
@@ -231,19 +218,9 @@ def test_a_path_passed_through_shells_stays_unchanged_or_is_rejected(part):
         assert is_word(str(plain_path(path, "the path")))
 
 
-def run_of(runs_dir: Path, directory: str, name: str, stage: str = "small", ladder: str | None = None) -> Path:
-    """A run directory whose ledger records another name."""
-    entry = RunEntry(name, "s.yaml", "best-scratch" if ladder else None, ladder, 1, "data", "f00d")
-    stages = [StageEntry(stage, 10, 1, 1, 1, 256, Flops(1.0, 1.0, 1.0), 1.0)]
-    (runs_dir / directory).mkdir(parents=True)
-    with Ledger(runs_dir / directory / "ledger.db") as ledger:
-        ledger.record_run(entry, stages)
-    return runs_dir / directory
-
-
 @pytest.mark.parametrize("name", ["../quick", "/etc", "..", ".", "", "a\0b", "quick/../quick", "-quick", "./quick"])
 def test_a_run_is_selected_by_name_and_never_by_path(tmp_path, name):
-    run_of(tmp_path / "runs", "quick", "quick")
+    record_run(tmp_path / "runs/quick", "quick", "small")
     for find in (find_runs, find_status):
         with pytest.raises(RunNotFoundError, match="no run"):
             find(tmp_path / "runs", [name])
@@ -251,7 +228,7 @@ def test_a_run_is_selected_by_name_and_never_by_path(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["../up", "../../up", "other", "{tmp_path}/up"])
 def test_a_report_is_written_beside_its_ledger_whatever_name_the_ledger_has(tmp_path, name):
-    directory = run_of(tmp_path / "runs", "quick", name.format(tmp_path=tmp_path))
+    directory = record_run(tmp_path / "runs/quick", name.format(tmp_path=tmp_path), "small")
     before = set(tmp_path.rglob("*"))
     report.report(["quick"], runs_dir=tmp_path / "runs")
     written = set(tmp_path.rglob("*")) - before
@@ -261,19 +238,17 @@ def test_a_report_is_written_beside_its_ledger_whatever_name_the_ledger_has(tmp_
 
 @pytest.mark.parametrize(("stage", "ladder"), [("x/../../../other", None), ("small", "../other"), ("small", "..")])
 def test_status_opens_no_path_from_hostile_names_in_a_ledger(tmp_path, stage, ladder):
-    run = run_of(tmp_path / "runs", "quick", "quick", stage, ladder)
-    secret = tmp_path / "other"
-    secret.mkdir()
-    (secret / "log.txt").write_text("WORLD INFO DICT\ngrowctl: a secret\n")
-    (run / "stages" / "0-x").mkdir(parents=True)
+    run = record_run(tmp_path / "runs/quick", "quick", stage, ladder=ladder)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/log.txt").write_text("WORLD INFO DICT\ngrowctl: a secret\n")
+    (run / "stages/0-x").mkdir(parents=True)
     [status] = find_status(tmp_path / "runs", ["quick"])
     assert "secret" not in repr(status)
 
 
 def test_status_reports_hostile_names_in_a_runs_schedule(tmp_path):
-    run = run_of(tmp_path / "runs", "quick", "quick")
-    text = json.dumps(changed({"stages.0.name": "x/../../../other"}))
-    (run / "schedule.yaml").write_text(text)
+    run = record_run(tmp_path / "runs/quick", "quick", "small")
+    (run / "schedule.yaml").write_text(json.dumps(changed({"stages.0.name": "x/../../../other"})))
     [status] = find_status(tmp_path / "runs", ["quick"])
     assert any("stages.0.name = 'x/../../../other': must match" in note for note in status.notes)
     assert [stage.name for stage in status.stages] == []
