@@ -12,16 +12,11 @@ import torch
 
 from growctl.ladder.load import load_schedule
 from growctl.launch.resolve import machines_of
-from growctl.run.requests import LadderRequest, check_space, remaining_bytes
+from growctl.run.requests import LadderRequest, RunRequest, check_space, remaining_bytes
 from growctl.runs.directory import RunError
 from stages.checkpoint import disk_full
 from stages.checkpoint.directory import begin_directory
-from stages.checkpoint.disk_full import (
-    DiskFull,
-    free_bytes,
-    raise_when_full,
-    require_space,
-)
+from stages.checkpoint.disk_full import DiskFull, free_bytes, raise_when_full, require_space
 from stages.checkpoint.files import write_file
 from stages.data.dataset import verify_dataset
 from stages.engine.memory import engine_checkpoint_bytes
@@ -39,17 +34,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A separate file system of 8 MB, in memory."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "growctl-test", str(disk)], capture_output=True, check=False
-    )
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "growctl-test", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, check=False)
     if mounted.returncode:
         pytest.skip(f"needs to mount a tmpfs: {mounted.stderr.decode().strip()}")
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-def remount(disk: Path, options: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{options}", str(disk)], check=True)
 
 
 def fill(disk: Path, leave: int) -> Path:
@@ -89,24 +79,25 @@ def test_a_checkpoint_that_does_not_fit_stops_the_run_which_resumes_once_there_i
     assert losses(small_disk / "runs/tiny") == losses(expected)
 
 
-@pytest.mark.parametrize("through", ["torch", "files"])
-def test_a_checkpoint_that_fills_the_disk_is_removed_completely(small_disk, through):
-    directory = small_disk / "step_00000010"
-    staging = begin_directory(directory)
+WRITERS = {
+    "torch": lambda path: torch.save(torch.zeros(25_000), path),
+    "files": lambda path: write_file(path, bytes(100_000)),
+}
 
-    def write() -> None:
+
+@pytest.mark.parametrize("through", WRITERS)
+def test_a_checkpoint_that_fills_the_disk_is_removed_completely(small_disk, through):
+    def write(staging: Path) -> None:
         fill(small_disk, leave=300_000)
         for number in range(10):
-            if through == "torch":
-                torch.save(torch.zeros(25_000), staging / f"{number}.pt")
-            else:
-                write_file(staging / f"{number}", bytes(100_000))
+            WRITERS[through](staging / f"{number}.pt")
 
-    with (
-        pytest.raises(DiskFull, match="is full while it was being written; the incomplete checkpoint was removed"),
-        raise_when_full(directory, 1_000_000),
-    ):
-        write()
+    staging, said = (
+        begin_directory(small_disk / "step_00000010"),
+        "full while .*the incomplete checkpoint was removed",
+    )
+    with pytest.raises(DiskFull, match=said), raise_when_full(small_disk / "step_00000010", 1_000_000):
+        write(staging)
     assert os.listdir(small_disk) == ["filler"]
 
 
@@ -117,51 +108,50 @@ def test_a_metrics_line_that_does_not_fit_is_reported(small_disk):
         metrics.write("train", 1, 0.0, note="x" * 100_000)
 
 
-def test_other_failures_are_not_reported_as_a_full_disk(small_disk):
-    directory = small_disk / "step_00000010"
-    fill(small_disk, leave=1_500_000)
-
-    def die(error: Exception) -> None:
-        write_file(begin_directory(directory) / "shard", bytes(800_000))
+@pytest.mark.parametrize("error", [RuntimeError("Connection closed by peer"), PermissionError(13, "no")])
+def test_other_failures_are_not_reported_as_a_full_disk(small_disk, error):
+    def fail() -> None:
+        write_file(begin_directory(small_disk / "step_00000010") / "shard", bytes(800_000))
         raise error
 
-    for error in (RuntimeError("Connection closed by peer"), PermissionError(13, "no")):
-        with pytest.raises(type(error)) as caught, raise_when_full(directory, 1_000_000):
-            die(error)
-        assert caught.value is error
-        assert os.listdir(small_disk) == ["filler"]
+    fill(small_disk, leave=1_500_000)
+    with pytest.raises(type(error)) as caught, raise_when_full(small_disk / "step_00000010", 1_000_000):
+        fail()
+    assert caught.value is error
+    assert os.listdir(small_disk) == ["filler"]
 
 
 def test_the_size_of_a_checkpoint_must_be_free_before_it_is_written(tmp_path, monkeypatch):
-    size = 10**6
-    monkeypatch.setattr(disk_full, "free_bytes", lambda path: size + disk_full.MARGIN_BYTES)
-    require_space(tmp_path / "step_00000020", size)
-    monkeypatch.setattr(disk_full, "free_bytes", lambda path: size + disk_full.MARGIN_BYTES - 1)
+    monkeypatch.setattr(disk_full, "free_bytes", lambda path: 10**6 + disk_full.MARGIN_BYTES)
+    require_space(tmp_path / "step_00000020", 10**6)
     with pytest.raises(DiskFull, match="nothing was written"):
-        require_space(tmp_path / "step_00000020", size)
+        require_space(tmp_path / "step_00000020", 10**6 + 1)
 
 
 def test_a_run_compares_what_it_will_write_with_the_free_space_before_it_starts(tmp_path, monkeypatch):
     schedule = load_schedule(str(write_schedule(tmp_path)), [])
     request = LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, with_controls=False).ladder
-    directory, devices = tmp_path / "runs/tiny", machines_of(schedule).on_each
-    needed = remaining_bytes(request, directory, devices)
-    monkeypatch.setattr("growctl.run.requests.free_bytes", lambda path: needed)
-    check_space([request], tmp_path / "runs", devices)
-    monkeypatch.setattr("growctl.run.requests.free_bytes", lambda path: needed - 1)
+    stages, devices = tmp_path / "runs/tiny/stages", machines_of(schedule).on_each
+
+    def needed() -> int:
+        return remaining_bytes(request, stages.parent, devices)
+
+    def check(free: int, *requests: RunRequest) -> None:
+        monkeypatch.setattr("growctl.run.requests.free_bytes", lambda path: free)
+        check_space(requests, tmp_path / "runs", devices)
+
+    first = needed()
+    check(first, request)
     with pytest.raises(RunError, match=r"about \d.* but only \d.* are free in .*checkpoint\.check_space=false"):
-        check_space([request], tmp_path / "runs", devices)
+        check(first - 1, request)
     with pytest.raises(RunError, match=r"^tiny, tiny: the checkpoints still to be written"):
-        check_space([request, request], tmp_path / "runs", devices)
-    write_checkpoint(directory / "stages/0-small/step_00000010")
-    assert remaining_bytes(request, directory, devices) < needed, "existing files are not written again"
-    check_space([request], tmp_path / "runs", devices)
-    beside, left = directory / "stages/0-small/step_00000010", remaining_bytes(request, directory, devices)
-    beside.rename(staging_directory(beside))
-    assert remaining_bytes(request, directory, devices) == left, "leftovers are removed first"
+        check(first, request, request)
+    write_checkpoint(stages / "0-small/step_00000010")
+    assert (left := needed()) < first, "existing files are not written again"
+    (stages / "0-small/step_00000010").rename(staging_directory(stages / "0-small/step_00000010"))
+    assert needed() == left, "leftovers are removed first"
     unchecked = load_schedule(str(tmp_path / "tiny.yaml"), ["checkpoint.check_space=false"])
-    monkeypatch.setattr("growctl.run.requests.free_bytes", lambda path: 0)
-    check_space([LadderRequest.of(unchecked, "tiny", tmp_path, None, with_controls=False).ladder], tmp_path, devices)
+    check(0, LadderRequest.of(unchecked, "tiny", tmp_path / "runs", None, with_controls=False).ladder)
 
 
 @pytest.mark.slow
@@ -187,7 +177,7 @@ def test_a_dataset_that_does_not_fit_is_removed_completely_and_prepared_once_the
 def test_a_read_only_runs_directory_gives_one_message(tmp_path, small_disk):
     schedule = write_schedule(tmp_path, ONE_STAGE)
     (small_disk / "runs").mkdir()
-    remount(small_disk, "ro")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     out, err = run("run", schedule, "--runs-dir", small_disk / "runs", expect=2)
     assert "Read-only file system" in err
     assert "Traceback" not in out + err

@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,7 +20,7 @@ from growctl.run.runner import stage_entry
 from growctl.run.screen import Screen
 from growctl.run.stage_run import Execution, StageRun
 from stages.checkpoint.manifest import read_manifest
-from stages.metrics import MetricsWriter, Record, read_metrics
+from stages.metrics import MetricsWriter, read_metrics
 from tests.growctl.runs import SCHEDULE, final_hashes, finish, growctl, kill, losses, wait_until, write_schedule
 
 ONE_STAGE = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
@@ -33,10 +34,10 @@ def start(schedule: Path, poison: dict[str, list[int]], *arguments: object, **fa
     return growctl(*("run", schedule, "--runs-dir", schedule.parent, "--no-reuse", *arguments), faults=json.dumps(told))
 
 
-def anomalies(metrics: Path) -> list[Record]:
-    """The recorded anomalies, without their values, which depend on the data."""
+def anomalies(metrics: Path) -> list[tuple[Any, ...]]:
+    """The recorded anomalies: (attempt, step, kind, action, first step skipped, number of steps)."""
     keys = ("attempt", "step", "kind", "action", "first_step", "num_steps")
-    return [{key: r[key] for key in keys} for r in read_metrics(metrics) if r["event"] == "anomaly"]
+    return [tuple(r[key] for key in keys) for r in read_metrics(metrics) if r["event"] == "anomaly"]
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +55,8 @@ def test_both_ranks_skip_a_nan_on_one_of_them_and_a_spike_stops_the_run_under_th
     out, err = finish(run, expect=1)
     stage = folder / "stopped/stages/0-large"
     assert anomalies(stage / "metrics.jsonl") == [
-        {"attempt": 1, "step": 13, "kind": "non_finite", "action": "skip", "first_step": 12, "num_steps": 1},
-        {"attempt": 1, "step": 34, "kind": "spike", "action": "stop", "first_step": 33, "num_steps": 1},
+        (1, 13, "non_finite", "skip", 12, 1),
+        (1, 34, "spike", "stop", 33, 1),
     ]
     skipped, spike = (record for record in read_metrics(stage / "metrics.jsonl") if record["event"] == "anomaly")
     assert (skipped["value"], skipped["threshold"]) == (None, None)
@@ -84,8 +85,8 @@ def test_a_spike_rolls_a_stage_back_and_the_data_since_the_checkpoint_is_skipped
     schedule, _, out = rolled_back
     stage = schedule.parent / "tiny/stages/0-large"
     assert anomalies(stage / "metrics.jsonl") == [
-        {"attempt": 1, "step": 37, "kind": "spike", "action": "rollback", "first_step": 30, "num_steps": 7},
-        {"attempt": 2, "step": 53, "kind": "non_finite", "action": "skip", "first_step": 52, "num_steps": 1},
+        (1, 37, "spike", "rollback", 30, 7),
+        (2, 53, "non_finite", "skip", 52, 1),
     ]
     starts = [r["resumed_from"] for r in read_metrics(stage / "metrics.jsonl") if r["event"] == "start"]
     assert starts == [None, 30]
@@ -106,7 +107,7 @@ def test_a_run_killed_after_a_rollback_ends_in_the_same_bits(rolled_back, tmp_pa
     finish(start(schedule, poison, "--name", "killed"))
     assert final_hashes(metrics.parents[2]) == final_hashes(schedule.parent / "tiny") != {}
     assert losses(metrics.parents[2]) == losses(schedule.parent / "tiny")
-    assert [(r["attempt"], r["action"]) for r in anomalies(metrics)] == [(1, "rollback"), (3, "skip")]
+    assert [(attempt, action) for attempt, _, _, action, *_ in anomalies(metrics)] == [(1, "rollback"), (3, "skip")]
 
 
 def rollbacks(directory: Path, *attempts: int) -> None:
@@ -160,27 +161,25 @@ def test_data_stays_skipped_if_its_metrics_line_is_damaged(execution):
 
 
 def test_the_screen_reports_anomalies_and_keeps_the_last_loss_if_a_record_has_none(tmp_path):
-    schedule = load_schedule(str(write_schedule(tmp_path, ONE_STAGE)), [])
     console = Console(record=True, width=200)
     screen = Screen(console)
-    [plan] = plan_stages(schedule)
+    [plan] = plan_stages(load_schedule(str(write_schedule(tmp_path, ONE_STAGE)), []))
     screen.run_started("tiny", None, [plan])
     train = {"event": "train", "step": 10, "loss": None, "tokens_per_second": 5.0, "data_wait_seconds": 0.0}
-    common = {"event": "anomaly", "step": 37, "value": 12.5, "threshold": 5.25, "first_step": 30, "num_steps": 7}
-    screen.record(plan, train)
-    assert "stage large step 10/60: loss not logged yet" in console.export_text()
-    screen.record(plan, common | {"kind": "spike", "action": "rollback"})
-    screen.record(plan, common | {"kind": "non_finite", "action": "stop", "value": None})
+    anomaly = {"event": "anomaly", "step": 37, "value": 12.5, "threshold": 5.25, "first_step": 30, "num_steps": 7}
+    evaluation = {"event": "evaluation", "point": "final", "step": 60, "perplexity": None, "bits_per_byte": 1100.0}
+    for record, said in (
+        (train, "stage large step 10/60: loss not logged yet"),
+        (
+            anomaly | {"kind": "spike", "action": "rollback"},
+            "a loss of 12.5000 is a spike (above 5.2500)",
+        ),
+        (anomaly | {"kind": "non_finite", "action": "stop", "value": None}, "gradient is not finite: the stage stops"),
+        (evaluation | {"loss": 800.0}, "validation loss 800.00000, perplexity infinite, 1100.0000 bits/byte"),
+        (evaluation | {"loss": None, "bits_per_byte": None}, "the validation loss is not finite"),
+    ):
+        screen.record(plan, record)
+        assert said in console.export_text()
     for loss in (3.5, None):
         screen.record(plan, train | {"loss": loss})
     assert screen.ladder.stages[plan.name].loss == 3.5
-    evaluation = {"event": "evaluation", "point": "final", "step": 60, "bits_per_byte": 1100.0}
-    screen.record(plan, evaluation | {"loss": 800.0, "perplexity": None})
-    screen.record(plan, evaluation | {"loss": None, "perplexity": None, "bits_per_byte": None})
-    assert console.export_text().splitlines() == [
-        "stage large step 37: a loss of 12.5000 is a spike (above 5.2500): "
-        "rolling back to step 30 and skipping the data of 7 steps",
-        "stage large step 37: the gradient is not finite: the stage stops",
-        "stage large step 60: validation loss 800.00000, perplexity infinite, 1100.0000 bits/byte (final, float32)",
-        "stage large step 60: the validation loss is not finite (final, float32)",
-    ]
