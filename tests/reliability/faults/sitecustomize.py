@@ -33,6 +33,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -99,20 +100,16 @@ def processes(folder: str) -> list[tuple[int, str, int | None]]:
 def send(number: signal.Signals, to: str, folder: str) -> list[int]:
     """Signals all processes that `to` selects, this process last; returns their ids."""
     alive = processes(folder)
-    meant = {
-        "self": [os.getpid()],
-        "everybody": [pid for pid, *_ in alive],
-        "runner": [pid for pid, part, _ in alive if part == "runner"],
-        "ranks": [pid for pid, part, _ in alive if part == "rank"],
-    }
-    for _, part, rank in alive:
-        meant |= {f"rank {rank}": [p for p, of, r in alive if (of, r) == ("rank", rank)]} if part == "rank" else {}
-    pids = sorted(meant.get(to, []), key=lambda pid: pid == os.getpid())
+    if to == "self":
+        pids = [os.getpid()]
+    elif to == "everybody":
+        pids = [pid for pid, *_ in alive]
+    else:
+        pids = [pid for pid, part, rank in alive if to in (part, f"{part}s", f"{part} {rank}")]
+    pids.sort(key=lambda pid: pid == os.getpid())
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
     return pids
 
 

@@ -4,6 +4,7 @@ test_rejection.py tests that a rejected update leaves no trace.
 """
 
 import math
+import re
 import statistics
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from stages.checkpoint.lineage import TrainingRecord
 from stages.spec import Anomalies, GenerationRule
-from stages.train.anomaly_guard import MAD_TO_SIGMA, SMALLEST_SIGMA, Guard, spike_limit
+from stages.train.anomaly_guard import Guard, spike_limit
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 
@@ -33,11 +34,12 @@ def alone(tmp_path_factory):
     dist.destroy_process_group()
 
 
-def guard(**changes) -> Guard:
+def guard(**changes: Any) -> Guard:
+    """A guard whose policy and stage have these settings."""
     policy: dict[str, Any] = {"spikes": "skip", "window": WINDOW, "most": 3}
-    own = {key: changes.pop(key) for key in list(changes) if key in Anomalies.model_fields}
-    settings: dict[str, Any] = {"num_steps": 100, "checkpoint_every": 10, "anomalies": Anomalies(**(policy | own))}
-    return Guard(small_spec(small_config(), **(settings | changes)))
+    policy |= {key: changes.pop(key) for key in list(changes) if key in Anomalies.model_fields}
+    settings: dict[str, Any] = {"num_steps": 100, "checkpoint_every": 10, "anomalies": Anomalies(**policy)} | changes
+    return Guard(small_spec(small_config(), **settings))
 
 
 def resume(saved: Guard, resumed: Guard) -> None:
@@ -52,22 +54,10 @@ def bad(judge: Guard, step: int, loss: float):
 
 @given(losses, st.floats(0.1, 50.0))
 def test_the_limit_is_the_median_and_z_robust_deviations(past, z):
-    ordered = sorted(past)
-    half = len(ordered) // 2
-    middle = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-    away = sorted(abs(loss - middle) for loss in past)
-    mad = away[half] if len(away) % 2 else (away[half - 1] + away[half]) / 2
-    assert spike_limit(past, z) == pytest.approx(middle + z * max(1.4826 * mad, SMALLEST_SIGMA))
-
-
-@given(losses, st.floats(-5.0, 5.0), st.floats(1.0, 100.0))
-def test_shifting_or_scaling_the_losses_shifts_or_scales_the_limit(past, shift, scale):
-    assert spike_limit([2.0] * 64, 10.0) == pytest.approx(2.1), "a ripple in a flat loss is no spike"
-    limit = spike_limit(past, 10.0)
-    assert spike_limit([loss + shift for loss in past], 10.0) == pytest.approx(limit + shift, abs=1e-9)
     middle = statistics.median(past)
-    if MAD_TO_SIGMA * statistics.median(abs(loss - middle) for loss in past) > SMALLEST_SIGMA:
-        assert spike_limit([loss * scale for loss in past], 10.0) == pytest.approx(limit * scale)
+    mad = statistics.median(abs(loss - middle) for loss in past)
+    assert spike_limit(past, z) == pytest.approx(middle + z * max(1.4826 * mad, 0.01))
+    assert spike_limit([2.0] * 64, 10.0) == pytest.approx(2.1), "a ripple in a flat loss is no spike"
 
 
 @given(st.lists(st.lists(st.floats(0.0, 20.0), max_size=6), min_size=1, max_size=12), st.data())
@@ -100,16 +90,19 @@ def test_a_checkpoint_carries_the_losses_since_the_last_log_line_and_a_new_numbe
     assert judge.limit is None, "a checkpoint without guard state"
 
 
-def test_no_step_is_a_spike_until_the_stage_has_settled_and_the_window_is_full():
-    rest = (GenerationRule(frozen_steps=100), GenerationRule(frozen_steps=20, warmup_steps=7))
-    for settings, settled in (({"ramp_steps": 23}, 23), ({"anneal_steps": 25}, 25), ({"generations": rest}, 27)):
-        judge = guard(**settings)
-        assert judge.spec.settled_step == settled
-        judge.learn(20, [9.0] * 10)
-        judge.learn(30, [9.0] * (settled - 20) + [2.0] * (30 - settled))
-        assert judge.limit is None
-        judge.learn(40, [2.0] * (WINDOW - (30 - settled)))
-        assert judge.limit == pytest.approx(2.1)
+REST = (GenerationRule(frozen_steps=100), GenerationRule(frozen_steps=20, warmup_steps=7))
+
+
+@pytest.mark.parametrize(
+    ("settings", "settled"), [({"ramp_steps": 23}, 23), ({"anneal_steps": 25}, 25), ({"generations": REST}, 27)]
+)
+def test_no_step_is_a_spike_until_the_stage_has_settled_and_the_window_is_full(settings, settled):
+    judge = guard(**settings)
+    judge.learn(20, [9.0] * 10)
+    judge.learn(30, [9.0] * (settled - 20) + [2.0] * (30 - settled))
+    assert judge.limit is None
+    judge.learn(40, [2.0] * (WINDOW - (30 - settled)))
+    assert judge.limit == pytest.approx(2.1)
 
 
 def test_ignoring_spikes_stores_no_losses():
@@ -137,15 +130,12 @@ def test_only_a_loss_above_the_limit_makes_the_gradient_non_finite(mean, is_spik
 
 def test_a_verdict_distinguishes_spikes_from_non_finite_gradients():
     judge = guard(non_finite="skip", spikes="rollback")
-    assert bad(judge, 5, 7.0) == {
-        "kind": "non_finite", "value": 7.0, "threshold": None, "action": "skip", "first_step": 4, "num_steps": 1,
-    }  # fmt: skip
+    of = {"kind": "non_finite", "value": 7.0, "threshold": None, "action": "skip", "first_step": 4, "num_steps": 1}
+    assert bad(judge, 5, 7.0) == of
     assert bad(judge, 6, math.nan)["value"] is None
     judge.learn(20, [2.0] * WINDOW)
-    assert bad(judge, 27, 7.0) == {
-        "kind": "spike", "value": 7.0, "threshold": pytest.approx(2.1), "action": "rollback", "first_step": 20,
-        "num_steps": 7,
-    }  # fmt: skip
+    of = {"kind": "spike", "value": 7.0, "action": "rollback", "first_step": 20, "num_steps": 7}
+    assert bad(judge, 27, 7.0) == of | {"threshold": pytest.approx(2.1)}
     assert bad(judge, 28, math.inf)["kind"] == "non_finite"
 
 
@@ -170,11 +160,10 @@ def test_too_many_rejected_updates_in_a_row_stop_the_stage_even_across_a_resume(
 def test_the_reason_for_a_stop_names_the_problem_and_what_to_try():
     judge = guard(non_finite="stop", spikes="stop", spike_z=20.0)
     said = judge.reason(5, bad(judge, 5, math.nan))
-    assert said.startswith("the gradient of step 5 of stage s is not finite; try a lower learning_rate.peak (now 0.01)")
-    assert "anomalies.non_finite (now stop), under another --name" in said
+    assert re.search(r"step 5 of stage s .*learning_rate\.peak \(now 0\.01\).*anomalies\.non_finite \(now stop\)", said)
     judge.passed(torch.tensor(2.0, dtype=torch.float64))
     judge.learn(20, [2.0] * WINDOW)
     assert "step 21 of stage s, 7.5000, is a spike: above 2.2000;" in judge.reason(21, bad(judge, 21, 7.5))
     skipping = guard()
-    anomalies = [bad(skipping, step, math.nan) for step in range(1, 5)]
-    assert "this is rejected update number 4 in a row (anomalies.most: 3)" in skipping.reason(4, anomalies[-1])
+    last = [bad(skipping, step, math.nan) for step in range(1, 5)][-1]
+    assert "number 4 in a row (anomalies.most: 3)" in skipping.reason(4, last)

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,11 +98,16 @@ def test_only_the_newest_rollbacks_to_the_same_step_are_counted():
     assert [rollbacks_in_place(rollbacks[:end]) for end in range(5)] == [0, 1, 1, 2, 3]
 
 
-def test_a_checkpoint_trained_on_since_skipped_data_is_not_used():
-    assert trained_without([(20, 5)], checkpoint(20, []))
-    assert not trained_without([(20, 5)], checkpoint(23, []))
-    assert trained_without([(20, 5)], checkpoint(30, [(20, 5)]))
-    assert not trained_without([(10, 6)], checkpoint(30, [(20, 5)]))
-    # This checkpoint precedes the data that is skipped later.
-    assert trained_without([(20, 5)], checkpoint(15, [(20, 5)]))
-    assert trained_without([], checkpoint(15, []).model_copy(update={"lineage": Lineage(operation="train")}))
+@pytest.mark.parametrize(
+    ("skipped", "step", "known", "used"),
+    [
+        ((20, 5), 20, [], True),
+        ((20, 5), 23, [], False),
+        ((20, 5), 30, [(20, 5)], True),
+        ((10, 6), 30, [(20, 5)], False),
+        ((20, 5), 15, [(20, 5)], True),  # it precedes the data that is skipped later
+    ],
+)
+def test_a_checkpoint_trained_on_since_skipped_data_is_not_used(skipped, step, known, used):
+    assert trained_without([skipped], checkpoint(step, known)) == used
+    assert trained_without([], checkpoint(step, []).model_copy(update={"lineage": Lineage(operation="train")}))

@@ -79,43 +79,26 @@ def hash_of(precision: Any = "fp32", dataset: str = "d", **changes: Any) -> str:
     return TrainingHistory(spec, fingerprint, precision).hash_at(3)
 
 
-def test_launch_settings_are_not_part_of_the_history():
-    launch: dict[str, Any] = {
-        "zero_stage": 3,
-        "offload": "optimizer",
-        "micro_batch_size": 2,
-        "kernels": "compiled",
-        "recompute_every": 2,
-        "log_every": 7,
-    }
-    elsewhere: dict[str, Any] = {
-        "stage": "other",
-        "directory": "d",
-        "dataset": "d",
-        "attempt": 4,
-        "keep_checkpoints": 9,
-    }
-    assert hash_of(**launch, **elsewhere, evaluate_every=9, checkpoint_every=9, keep_trunk=True) == hash_of()
+def test_settings_of_the_launch_are_not_part_of_the_history():
+    launch: dict[str, Any] = {"zero_stage": 3, "offload": "optimizer", "micro_batch_size": 2, "kernels": "compiled"}
+    elsewhere: dict[str, Any] = {"stage": "other", "directory": "d", "dataset": "d", "attempt": 4}
+    often: dict[str, Any] = {"log_every": 7, "evaluate_every": 9, "checkpoint_every": 9, "keep_checkpoints": 9}
+    assert hash_of(**launch, **elsewhere, **often, recompute_every=2, keep_trunk=True) == hash_of()
     assert hash_of(anomalies=Anomalies(most=3), evaluation_length=20) == hash_of()
 
 
 def test_everything_that_determines_the_weights_is_part_of_the_history():
-    changed = [
-        hash_of(),
-        hash_of(dataset="e"),
-        hash_of(precision="bf16"),
-        hash_of(batch_size=8),
-        hash_of(sequence_length=20),
-        hash_of(window_length=20),
-        hash_of(optimizer=small_spec(MODEL).optimizer.model_copy(update={"weight_decay": 0.2})),
-        hash_of(generations=(GenerationRule(weight_decay=0.3),)),
-        hash_of(anomalies=Anomalies(spikes="skip")),
-        hash_of(anomalies=Anomalies(spikes="skip"), log_every=2),  # the log lines set the limit
-        hash_of(packing="best_fit"),
-        TrainingHistory(small_spec(MODEL.model_copy(update={"document_end_id": 0})), "d", "fp32").hash_at(3),
-        TrainingHistory(small_spec(small_config(attention_tokens=6)), "d", "fp32").hash_at(3),
+    decay = small_spec(MODEL).optimizer.model_copy(update={"weight_decay": 0.2})
+    skip = Anomalies(spikes="skip")
+    changes: list[dict[str, Any]] = [
+        *({}, {"dataset": "e"}, {"precision": "bf16"}, {"batch_size": 8}, {"sequence_length": 20}),
+        *({"window_length": 20}, {"optimizer": decay}, {"generations": (GenerationRule(weight_decay=0.3),)}),
+        *({"anomalies": skip}, {"anomalies": skip, "log_every": 2}, {"packing": "best_fit"}),  # a log line sets a limit
     ]
-    assert len(set(changed)) == len(changed)
+    models = (MODEL.model_copy(update={"document_end_id": 0}), small_config(attention_tokens=6))
+    hashes = [hash_of(**changed) for changed in changes]
+    hashes += [TrainingHistory(small_spec(model), "d", "fp32").hash_at(3) for model in models]
+    assert len(set(hashes)) == len(changes) + len(models)
 
 
 def test_the_weights_of_a_mixture_are_part_of_the_history_as_far_as_training_has_come(tmp_path: Path):
@@ -129,18 +112,13 @@ def test_the_weights_of_a_mixture_are_part_of_the_history_as_far_as_training_has
         return hash_of(dataset=str(write_mixture(sources, tmp_path)), mixture=spans, **changes)
 
     base, even = {"books": 2.0, "code": 1.0}, {"books": 1.0, "code": 1.0}
+    few: dict[str, Any] = {"when_exhausted": "others"}
     plain = hash_with((0, base))
     assert plain == hash_with((0, {"code": 0.1, "books": 0.2}), (4, base)), "the unit does not matter"
     assert plain == hash_with((0, base), (12, even)), "nor does what comes later"
-    assert plain == hash_with((0, base), epochs=2, when_exhausted="others"), "nor does a limit that is not reached"
-    changed = [
-        plain,
-        hash_with((0, even)),
-        hash_with((0, base), (11, even)),
-        hash_with((0, base), (11, even), left_out=((2, 1),)),
-        hash_with((0, base), (13, even), left_out=((2, 1),)),
-        hash_with((0, base), epochs=0.2, when_exhausted="others"),
-    ]
+    assert plain == hash_with((0, base), epochs=2, **few), "nor does a limit that is not reached"
+    changed = [plain, hash_with((0, even)), hash_with((0, base), (11, even)), hash_with((0, base), epochs=0.2, **few)]
+    changed += [hash_with((0, base), (first, even), left_out=((2, 1),)) for first in (11, 13)]
     assert len(set(changed)) == len(changed)
 
 
@@ -179,11 +157,8 @@ def test_a_slope_follows_the_loss_at_the_stages_own_context(own, reused):
 
 def test_the_end_of_a_shorter_stage_lacks_the_evaluation_that_a_slope_of_a_longer_one_needs():
     end = made(small_spec(MODEL, num_steps=3), 3, FALLING[:2], validation_tokens=1)
-    for changes, reused in (
-        ({}, True),
-        ({"trigger": TRIGGER}, False),
-        ({"trigger": TRIGGER, "evaluate_every": 2}, False),
-    ):
+    slope: dict[str, Any] = {"trigger": TRIGGER}
+    for changes, reused in (({}, True), (slope, False), (slope | {"evaluate_every": 2}, False)):
         longer = small_spec(MODEL, num_steps=6, **changes)
         assert TrainingHistory(longer, "d", "fp32").leads_on_from(end) is reused
 

@@ -3,12 +3,10 @@
 import math
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from stages.metrics_lines import Usage
 from stages.train import usage as meter
 from stages.train.usage import UsageMeter, gpu_joules
 
@@ -16,23 +14,19 @@ from stages.train.usage import UsageMeter, gpu_joules
 class FakeNvml(SimpleNamespace):
     """The module `pynvml`, with one GPU that has counted `millijoules`."""
 
-    class NVMLError(Exception):
-        """What the real module raises."""
-
+    NVMLError = LookupError
     millijoules: int | None = 40_000
 
     def nvmlInit(self) -> None:
         """Always succeeds."""
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        if uuid != "GPU-1234":
-            raise self.NVMLError("Not Found")
-        return "handle"
+        return {"GPU-1234": "handle"}[uuid]
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
-        if handle != "handle" or self.millijoules is None:
+        if self.millijoules is None:
             raise self.NVMLError("Not Supported")
-        return self.millijoules
+        return {"handle": self.millijoules}[handle]
 
 
 @pytest.fixture
@@ -51,6 +45,17 @@ def test_a_gpu_without_a_counter_or_without_nvml_is_unknown(nvml, monkeypatch) -
     assert math.isnan(gpu_joules("GPU-1234"))
 
 
+def of_ranks(monkeypatch: pytest.MonkeyPatch, *others: list[float]) -> None:
+    """Has the meter gather what other ranks hold."""
+
+    def all_gather(ranks: list[torch.Tensor], own: torch.Tensor) -> None:
+        for rank, values in zip(ranks, [own.tolist(), *others], strict=True):
+            rank.copy_(torch.tensor(values, dtype=own.dtype))
+
+    monkeypatch.setattr(meter.dist, "get_world_size", lambda: 1 + len(others))
+    monkeypatch.setattr(meter.dist, "all_gather", all_gather)
+
+
 @pytest.mark.parametrize(
     ("millijoules", "joules"),
     [(41_500, 1.5), (100, None), (None, None)],
@@ -61,32 +66,17 @@ def test_a_meter_counts_what_its_gpu_uses_from_its_start(nvml, monkeypatch, mill
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 7)
     tensor = torch.tensor
     monkeypatch.setattr(torch, "tensor", lambda values, **options: tensor(values, **options | {"device": "cpu"}))
-    monkeypatch.setattr(meter.dist, "get_world_size", lambda: 1)
-    monkeypatch.setattr(meter.dist, "all_gather", gather())
+    of_ranks(monkeypatch)
     counting = UsageMeter(torch.device("cuda"))
     nvml.millijoules = millijoules
     assert counting.read()["gpu_joules"] == joules
 
 
-def gather(*others: list[float]) -> Any:
-    """Stands in for all_gather, with what the other ranks hold."""
-
-    def all_gather(ranks: list[torch.Tensor], own: torch.Tensor) -> None:
-        for rank, values in zip(ranks, [own.tolist(), *others], strict=True):
-            rank.copy_(torch.tensor(values, dtype=own.dtype))
-
-    return all_gather
-
-
-def usage(monkeypatch: pytest.MonkeyPatch, *others: list[float]) -> Usage:
-    monkeypatch.setattr(meter.dist, "get_world_size", lambda: 1 + len(others))
-    monkeypatch.setattr(meter.dist, "all_gather", gather(*others))
-    return UsageMeter(torch.device("cpu")).read()
-
-
 def test_ranks_add_up_their_energy_and_report_the_largest_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = usage(monkeypatch, [30.0, 5e9, 1.0], [20.0, 6e9, 2e15])
+    of_ranks(monkeypatch, [30.0, 5e9, 1.0], [20.0, 6e9, 2e15])
+    found = UsageMeter(torch.device("cpu")).read()
     assert tuple(found.values()) == (None, 6 * 10**9, 2 * 10**15), "this rank has no GPU, so the sum is unknown"
-    found = usage(monkeypatch)
+    of_ranks(monkeypatch)
+    found = UsageMeter(torch.device("cpu")).read()
     assert tuple(found.values())[:2] == (None, None), "on CPUs only the resident memory is known"
     assert (found["peak_resident_bytes"] or 0) > 10**7
