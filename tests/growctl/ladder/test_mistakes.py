@@ -1,12 +1,19 @@
-"""Mistakes in the values of a schedule: each is reported once, at its path."""
+"""Mistakes in a schedule: each is reported once, at its path; and any value gives a plan or a message."""
 
+import itertools
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.growctl.grown_ladders import ONE_TRANSFORMER, TRANSFORMER
-from tests.growctl.schedules import DELETE, changed, parse, paths_of
+from growctl.ladder.plan import make_plan
+from growctl.ladder.stage_plans import plan_stages
+from growctl.schedule.errors import ScheduleError
+from tests.growctl.grown_ladders import ONE_TRANSFORMER, TRANSFORMER, ladder, last_model
+from tests.growctl.schedules import BASE, DELETE, changed, message_of, parse, paths_of
+from tests.model.growths import EXACT, INITS, POSSIBLE, SCORE_FUNCTIONS, TAUS
 
 ALONE: dict[str, Any] = {"controls": []}
 NO_SIZES: dict[str, Any] = {f"stages.{i}.{key}": DELETE for i in (0, 1) for key in ("attention_tokens", "ffn_tokens")}
@@ -293,3 +300,98 @@ def test_a_key_or_a_number_that_no_schedule_has_is_printed_safely(
     data = changed({})
     (data[path] if path else data)[key] = value
     assert paths_of(parse, data) == reported
+
+
+# Growths
+
+
+def test_an_error_names_the_stage_whose_copies_are_not_whole() -> None:
+    growth = {"init": "copy", "tau": "recompute"}
+    sizes = (4, 8), (8, 8), (16, 24), (32, 40)
+    with pytest.raises(ScheduleError, match=r"stages\.3: growth by copies adds .* a whole multiple of the 24 tokens"):
+        ladder(*sizes, growth=growth)
+    block = last_model(ladder(*sizes[:3], growth=growth)).blocks[0]
+    assert (block.query.value_shares, block.ffn.value_shares) == ((1 / 4, 1 / 2, 1.0), (1 / 3, 1.0))
+    with pytest.raises(ScheduleError, match=r"stages\.2\.attention_tokens = 6: must be 8 or more"):
+        ladder((4, 8), (8, 16, [1]), (6, 16))
+
+
+JUMPS: dict[str, Any] = {"init": "copy", "tau": "recompute", "copy_noise": 0.1, "allow_jump": True}
+OF_TOKENFORMERS = {"old_tokens": "freeze", "lr_scale": [1.0, 0.5], "rewarmup": {"steps": 3, "of": "new"}}
+
+
+def test_a_policy_that_jumps_is_accepted_if_nothing_grows() -> None:
+    for growth in ({"tau": "recompute"}, {"init": "copy", "tau": "frozen"}, {"preset": "official"}):
+        assert plan_stages(ladder((4, 8), (8, 16), growth=growth | {"allow_jump": True}))
+        assert ladder((4, 8), growth=growth)
+    assert ladder((4, 8), growth={"init": "zero-value", "tau": "recompute"})
+    with pytest.raises(ScheduleError, match="cannot be combined with tau 'ramp'"):
+        ladder((4, 8), growth={"init": "zero-value"})
+    assert parse(changed(ONE_TRANSFORMER | {"growth": OF_TOKENFORMERS | JUMPS})), "as a ladder's transformer control"
+
+
+def test_a_ladder_is_accepted_if_its_policy_is_exact_for_its_scores_or_may_jump() -> None:
+    exact = {(init, tau, score_function) for init, tau, score_function in POSSIBLE if (init, tau) in EXACT}
+    for init, tau, score_function, jump in itertools.product(INITS, TAUS, SCORE_FUNCTIONS, (False, True)):
+        model = {"num_layers": 3, "hidden_size": 32, "num_heads": 2, "score_function": score_function}
+        blocks: dict[str, Any] = {"growth": {"init": init, "tau": tau, "allow_jump": jump}, "model": model}
+        if (init, tau, score_function) in (POSSIBLE if jump else exact):
+            schedule = ladder((4, 8), (8, 16), (24, 48), **blocks)
+            assert [g.number for g in last_model(schedule).blocks[0].query.generations] == [0, 1, 2]
+        else:
+            with pytest.raises(ScheduleError, match=r"^s\.yaml: (growth|stages\.1): "):
+                ladder((4, 8), (8, 16), (24, 48), **blocks)
+
+
+# Messages
+
+
+TRAINING_KEYS = "sequence_length, batch_size, ladder_tokens, ladder_flops, precision, log_every"
+
+
+def test_all_mistakes_are_reported_together_with_unknown_keys_first() -> None:
+    data = changed({"seed": "x" * 999, "training.batch_sise": 1, "learning_rate.peak": DELETE})
+    unknown = f"no such key; did you mean 'batch_size'? (allowed here: {TRAINING_KEYS})"
+    assert message_of(parse, data).splitlines() == [
+        "s.yaml: 3 problems",
+        f"  training.batch_sise = 1: {unknown}",
+        f"  seed = '{'x' * 56}...: must be a valid integer",
+        "  learning_rate.peak: is missing",
+    ]
+
+
+def test_a_message_lists_only_the_first_of_very_many_mistakes() -> None:
+    lines = message_of(parse, changed({f"x{number}": 1 for number in range(1000)})).splitlines()
+    assert (lines[0], lines[-1], len(lines)) == ("s.yaml: 1000 problems", "  ...", 22)
+
+
+def test_a_ladder_has_at_most_32_stages() -> None:
+    stages = [BASE["stages"][0] | {"name": f"s{number}", "ffn_tokens": 8 + number} for number in range(33)]
+    assert "must have at most 32 items" in message_of(parse, changed({"stages": stages}))
+    assert len(parse(changed({"stages": stages[:-1], "controls": []})).stages) == 32
+
+
+ANY_VALUE = st.one_of(
+    *(st.none(), st.booleans(), st.integers(-2, 2**70), st.floats(), st.text(max_size=5)),
+    st.sampled_from(["15B", "1.5k", "auto", "softmax", "transformer", "${seed}"]),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.dictionaries(st.sampled_from(["name", "kind", "x"]), st.integers(), max_size=2),
+)
+
+
+def paths_in(data: Any, path: str = "") -> list[str]:
+    entries = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [path] * bool(path) + [p for key, value in entries for p in paths_in(value, f"{path}.{key}".lstrip("."))]
+
+
+@settings(max_examples=400)
+@given(st.dictionaries(st.sampled_from([*paths_in(BASE), "model.ffn_size", "x"]), ANY_VALUE, min_size=1, max_size=1))
+def test_any_value_anywhere_gives_a_schedule_that_plans_or_short_messages(changes: dict[str, Any]) -> None:
+    try:
+        schedule = parse(changed(changes))
+    except ScheduleError as error:
+        lines = str(error).splitlines()
+        assert len(lines) == 1 or lines[0] == f"s.yaml: {len(lines) - 1} problems"
+        assert max(map(len, lines)) < 400
+    else:
+        make_plan(schedule)
