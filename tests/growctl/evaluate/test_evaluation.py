@@ -1,7 +1,7 @@
 """How much of a text `growctl eval` computes at once, and on how many threads."""
 
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,15 +18,10 @@ def test_short_windows_are_batched_by_tokens_and_small_models_use_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: int, batch_size: int | None, at_once: int
 ):
     write_pretrained(tmp_path / "final")
-    threads: list[int] = []
-
-    def text_loss(*_: Any, **settings: Any) -> Any:
-        batches.append(settings["batch_size"])
-        yield from ()
-
-    batches: list[int] = []
+    text_loss, threads = Mock(return_value=iter(())), Mock()
     monkeypatch.setattr("stages.evaluate.text.text_loss", text_loss)
-    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setattr(torch, "set_num_threads", threads)
     opened = load_pretrained(tmp_path / "final")
     Evaluator(opened, None, context, batch_size, lambda fraction: None).on_text([tmp_path], None)
-    assert (batches, threads) == ([at_once], [1])
+    assert text_loss.call_args.kwargs["batch_size"] == at_once
+    threads.assert_called_once_with(1)
