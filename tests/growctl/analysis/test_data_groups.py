@@ -61,10 +61,3 @@ def test_two_tokenizers_are_split_warned_of_and_compared_in_bits_per_byte_on_one
     assert [[rows.heading for rows in table.groups] for table in tables] == [["coarse"], ["fine"]]
     bits = [row[-1].value for table in tables for rows in table.groups for row in rows.rows]
     assert bits == pytest.approx([loss / 0.6931472 for loss in (1.7, 1.6, 1.7, 1.6)])
-
-
-def test_one_dataset_gets_no_warning_and_one_table(tmp_path):
-    for name in ("a", "b"):
-        trained(tmp_path, name, "f00d", "same")
-    found = sections(tmp_path)
-    assert ("warnings" in found, len(found["stages"]), len(found["compute"])) == (False, 1, 1)
