@@ -82,18 +82,11 @@ def compared(runs: Path, a: str, b: str) -> tuple[str | None, set[str]]:
     return pair["verdict"] and pair["verdict"]["outcome"], {each["key"] for each in pair["differences"]}
 
 
-def start_block(flops: float | None) -> dict[str, Any]:
+def from_start(flops: float | None = START_FLOPS) -> dict[str, Any]:
     """The block `start` of a schedule, as growctl writes it, for a checkpoint of that cost."""
     model = plan_run(parse(BASE))[0].model.model_dump_json()
-    base = {"path": "/trained/final", "manifest": "beef", "kind": "parameters", "flops": flops, "model_json": model}
-    return {"checkpoint": base["path"], "base": base}
-
-
-@pytest.mark.parametrize(("final", "outcome"), [(1.28, "won"), (1.38, "lost")])
-def test_three_seeds_beyond_the_noise_have_won_or_lost(runs: Path, final: float, outcome: str) -> None:
-    seeds(runs, [final + noise(seed) for seed in range(3)], CURVE)
-    found = verdict_of(runs)
-    assert (found.outcome, found.seeds) == (outcome, (0, 1, 2))
+    base = {"path": "/trained/final", "manifest": "beef", "kind": "parameters", "flops": flops}
+    return {"start": {"checkpoint": base["path"], "base": base | {"model_json": model}}}
 
 
 @pytest.mark.parametrize(("loss", "final"), [(1.44, 1.27), (1.20, 1.22)], ids=["worse", "better"])
@@ -119,15 +112,14 @@ def test_rollbacks_after_its_own_spikes_are_costs_of_the_ladder(runs: Path) -> N
     assert ratio_of(found) == pytest.approx(1.17 / (1 + rollbacks), rel=0.02)
 
 
+_TWO_SOURCES = [{"name": name, "source": __file__, "weight": 1.0} for name in ("books", "code")]
 RECIPES: dict[str, Mapping[str, Any]] = {
     "anomalies": {"anomalies.spikes": "skip"},
     "ramp_steps": {"stages.1.ramp_steps": 9},
     "mixture": {"stages.1.mixture": {"books": 1.0, "code": 3.0}},
-    "tokens": {"stages.1.attention_tokens": 4, "stages.1.ffn_tokens": 16},
+    "tokens": {"stages.1.attention_tokens": 4, "stages.1.ffn_tokens": 16},  # as many parameters
 }
-"""What sets the recipe of a seed apart. `tokens`: as many parameters, in the FFN instead of in attention."""
-
-_TWO_SOURCES = [{"name": name, "source": __file__, "weight": 1.0} for name in ("books", "code")]
+"""What sets the recipe of a seed apart."""
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -173,8 +165,8 @@ def test_between_budgets_the_cost_of_a_loss_follows_a_power_law(runs: Path) -> N
 
 def test_each_size_from_scratch_counts_for_a_ladder_with_a_start_checkpoint_and_has_its_flops(runs: Path) -> None:
     """From scratch, the loss of each of two models costs 1.5 times all that the model has cost."""
-    changes: dict[str, Any] = {"start": start_block(START_FLOPS), "releases": "all"}
-    changes |= {"controls": [{"kind": "scratch-of-each-size", "budgets": [0.75, 1.5, 3.0]}]}
+    controls = [{"kind": "scratch-of-each-size", "budgets": [0.75, 1.5, 3.0]}]
+    changes = from_start() | {"releases": "all", "controls": controls}
     ladder = parse(changed(changes))
     small, release, large = (plan.flops.total for plan in plan_run(ladder))
     spent = {"small": START_FLOPS + small + release, "large": START_FLOPS + small + large}
@@ -231,40 +223,33 @@ def test_a_seed_that_diverged_on_either_side_leaves_nothing_won(
         against(ladder, losses | ({2.0: math.nan} if seed in controls else {}))
     found = verdict_of(runs)
     assert found.outcome == "unknown"
-    assert "diverged" in said_of(found)
-    assert re.search(rf"\b{count}\b", said_of(found))
+    assert re.search(rf"diverged with {count} seed|{count} .*diverged", said_of(found))
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_is_a_divergence(runs: Path, loss: float) -> None:
     seeds(runs, [loss] * 3, CURVE)
     found = verdict_of(runs)
-    assert (found.outcome, ratio_of(found)) == ("unknown", None)
-    assert "diverged" in found.claim
+    assert (found.outcome, ratio_of(found), "diverged" in found.claim) == ("unknown", None, True)
 
 
 def test_two_ladders_at_equal_loss_have_an_interval(runs: Path) -> None:
     """The finished models of `one` lie on both sides of the loss of `other`."""
-    rate: dict[str, Any] = {"learning_rate.peak": 0.002}
     for seed in range(3):
         seed_of(runs, seed, 1.28 + noise(seed), "one", stages=[SMALL, RELEASE, LAST])
-        seed_of(runs, seed, 1.34 + noise(seed, 1), "other", **rate)
+        seed_of(runs, seed, 1.34 + noise(seed, 1), "other", **{"learning_rate.peak": 0.002})
     [pair] = results(find_runs(runs)).pairs
     assert (pair.first, pair.second) == ("other", "one")
     multiplier: Any = pair.verdict and pair.verdict.multiplier
     assert multiplier.low < multiplier.estimate < multiplier.high
 
 
-@pytest.mark.parametrize("start_flops", [None, START_FLOPS])
-def test_a_ledger_that_lost_rows_contradicts_the_cost_of_the_final_checkpoint(
-    runs: Path, start_flops: float | None
-) -> None:
-    changes: dict[str, Any] = {"controls": [{"kind": SCRATCH}]}
-    changes |= {"start": start_block(start_flops)} if start_flops else {}
+@pytest.mark.parametrize("start_flops", [0.0, START_FLOPS])
+def test_a_ledger_that_lost_rows_contradicts_the_cost_of_the_final_checkpoint(runs: Path, start_flops: float) -> None:
+    changes = {"controls": [{"kind": SCRATCH}]} | (from_start() if start_flops else {})
     ladder = scheduled(runs, "quick", [3.1, 2.3], always(2.5), changes)
-    plans = plan_run(parse(BASE))
-    history = extended((), "init", {}, num_parameters=1, cost=TrainingCost(flops=Flops(start_flops or 0.0, 0.0, 0.0)))
-    for plan in plans:
+    history = extended((), "init", {}, num_parameters=1, cost=TrainingCost(flops=Flops(start_flops, 0.0, 0.0)))
+    for plan in plan_run(parse(BASE)):
         cost = history[-1].cost.plus(plan.num_steps, plan.budget_tokens, plan.flops, 60.0)
         paths = RunPaths(ladder.path.parent).stage(plan.index, plan.name)
         history = extended(history, "train", {}, num_parameters=plan.num_parameters, cost=cost)
@@ -283,8 +268,7 @@ def test_a_ledger_that_lost_rows_contradicts_the_cost_of_the_final_checkpoint(
         ledger.execute(trigger)
         ledger.commit()
     found = verdict_of(runs)
-    assert found.outcome == "unknown"
-    assert "ledger" in said_of(found)
+    assert (found.outcome, "ledger" in said_of(found)) == ("unknown", True)
 
 
 @pytest.mark.parametrize("evaluates", [{"precision": "bf16"}, {"num_tokens": 2500}], ids=str)
@@ -295,8 +279,7 @@ def test_losses_in_another_precision_or_on_other_tokens_are_not_compared(runs: P
 
 
 def test_a_start_checkpoint_of_unknown_cost_is_a_caveat_of_its_control(runs: Path) -> None:
-    changes: dict[str, Any] = {"start": start_block(None), "controls": [{"kind": SCRATCH}]}
-    scheduled(runs, "quick", [3.1, 2.3], always(2.2), changes)
+    scheduled(runs, "quick", [3.1, 2.3], always(2.2), from_start(None) | {"controls": [{"kind": SCRATCH}]})
     assert "without its start checkpoint" in said_of(verdict_of(runs))
 
 
@@ -304,10 +287,8 @@ def test_a_ledger_of_another_version_is_one_message(runs: Path) -> None:
     [control] = against(grown(runs), {1.0: 1.33})
     with closing(sqlite3.connect(control.path)) as ledger:
         ledger.execute("CREATE TABLE something_new (x)")
-    out, err = run_here("report", "--runs-dir", runs, expect=2)
-    assert out == ""
+    _, err = run_here("report", "--runs-dir", runs, expect=2)
     assert f"{control.path}: the ledger is broken: its tables are not those of a ledger of this version" in err
-    assert err.count("\n") == 1
 
 
 def test_controls_without_their_ladder_name_it_on_the_first_screen(runs: Path) -> None:
