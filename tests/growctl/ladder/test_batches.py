@@ -13,7 +13,6 @@ from growctl.schedule.blocks import Schedule, longest_context, stage_batch
 from growctl.schedule.errors import ScheduleError
 from model.flops import forward_flops_per_token, training_flops_per_token
 from tests.growctl.ladder import spec_of
-from tests.growctl.ladder.test_mistakes import BASES
 from tests.growctl.ladders import ladder
 from tests.growctl.schedules import changed, parse
 
@@ -131,15 +130,6 @@ def test_controls_train_each_size_once_and_a_single_jump_replaces_two_growths_or
     for kind, stages in (("single-jump", two[:3]), ("official-growth", two[:1])):
         with pytest.raises(ScheduleError, match=rf"controls\.0\.kind = '{kind}': needs"):
             of_sizes(SMALL, *stages, controls=[{"kind": kind}])
-
-
-@pytest.mark.parametrize("change", [{"batch_size": 16}, {"sequence_length": 8}, {"mixture": {"books": 1, "code": 1}}])
-@pytest.mark.parametrize("model", [{}, BASES["one transformer"]], ids=["tokenformer", "transformer"])
-def test_two_stages_of_one_size_may_differ_in_what_they_read(model: dict[str, Any], change: dict[str, Any]) -> None:
-    first = {"name": "a", "train_steps": 10} | ({} if model else SMALL)
-    stages = [first, first | {"name": "b"} | change]
-    schedule = parse(changed(BASES["mixed"] | BASES["alone"] | model | {"stages": stages}))
-    assert [plan.is_grown for plan in plan_stages(schedule)] == [False, False]
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,6 @@ def test_controls_of_several_budgets_share_the_undecayed_training_of_those_befor
     assert list(reused(schedule).values()) == [[0, 0], [0], [trunks[0]], [trunks[1]]]
     lost = schedule.model_copy(update={"checkpoint": schedule.checkpoint.model_copy(update={"keep_trunk": False})})
     assert list(reused(lost).values()) == [[0, 0], [0], [0], [0]], "nothing is kept before the decay"
-
-
-def test_controls_that_grow_take_over_the_ladders_first_stage() -> None:
     shared = reused(ladder(controls=[{"kind": "single-jump"}, {"kind": "official-growth"}]))
     assert shared["single-jump"] == [20, 0]
     assert shared["official-growth"] == [20, 0, 0]

@@ -127,12 +127,10 @@ def test_notes_name_assumed_devices_and_fewer_measured_ones() -> None:
 
 
 def test_a_missing_text_is_a_warning_only_where_files_are_looked_at(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").touch()
     missing = of_text(tmp_path / "text.tx")
     assert warnings(missing) == []
     [warning] = warnings(missing, tmp_path)
     assert warning.startswith(f"data.source: '{tmp_path}/text.tx' does not exist; ")
-    assert make_plan(of_text(tmp_path / "text.txt"), tmp_path).missing is None
     write_dataset(RunsPaths(tmp_path).datasets / "gone-0", missing.data)
     assert make_plan(missing, tmp_path).missing is None, "its dataset is prepared"
 

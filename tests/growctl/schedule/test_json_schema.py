@@ -21,7 +21,6 @@ from tests.growctl.schedules import BASE, DELETE, changed, parse
 SCHEMA = schedule_schema()
 VALIDATOR = Draft202012Validator(SCHEMA)
 BLOCKS = {"Schedule": SCHEMA, **SCHEMA["$defs"]}
-CHOICES = [(group, choice) for group in GROUPS for choice in choices(group, [SHIPPED])]
 
 
 def plain(path: Path) -> Any:
@@ -40,16 +39,14 @@ def test_the_command_prints_the_schema_which_is_valid() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
-@pytest.mark.parametrize("name", shipped_schedules())
-def test_every_shipped_schedule_conforms(name: str) -> None:
-    assert not problems(plain(shipped_schedules()[name]))
-
-
-@pytest.mark.parametrize(("group", "choice"), CHOICES)
-def test_every_shipped_choice_conforms_to_its_block(group: str, choice: str) -> None:
-    block = Draft202012Validator(SCHEMA["properties"][group] | {"$defs": SCHEMA["$defs"]})
-    assert list(block.iter_errors({"no such key": 1}))
-    assert not list(block.iter_errors(plain(SHIPPED / group / f"{choice}.yaml")))
+def test_every_shipped_schedule_and_choice_conforms() -> None:
+    for name, path in shipped_schedules().items():
+        assert not problems(plain(path)), name
+    for group in GROUPS:
+        block = Draft202012Validator(SCHEMA["properties"][group] | {"$defs": SCHEMA["$defs"]})
+        assert list(block.iter_errors({"no such key": 1}))
+        for choice in choices(group, [SHIPPED]):
+            assert not list(block.iter_errors(plain(SHIPPED / group / f"{choice}.yaml"))), choice
 
 
 @pytest.mark.parametrize(
@@ -74,14 +71,10 @@ def test_valid_user_files_conform(data: dict[str, Any]) -> None:
     [
         (changed({"stages.0.train_token": "2k"}), "$.stages[0]"),
         (changed({"training.batch_sise": 4}), "$.training"),
-        (changed({"seed": -1}), "$.seed"),
         (changed({"seed": "five"}), "$.seed"),
         (changed({"stages.0.train_tokens": "15X"}), "$.stages[0].train_tokens"),
         (changed({"stages.0.train_tokens": 0}), "$.stages[0]"),
         (changed({"launch.slurm.time_limit": "24"}), "$.launch.slurm.time_limit"),
-        (changed({"launch.hardware.memory": "80 gigs"}), "$.launch.hardware.memory"),
-        (changed({"launch.hardware.mfu": 40}), "$.launch"),
-        (changed({"launch.environment.1A": "x"}), "$.launch"),
         (changed({"learning_rate.shape": "linear"}), "$.learning_rate"),
         (changed({"stages": []}), "$.stages"),
         (changed({"stages.0.name": DELETE}), "$.stages[0]"),

