@@ -4,13 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.web_server import Answer, WebServer
 from tests.workers import HANG_SECONDS, PRINT_TRACEBACKS, REPOSITORY
 
 LINE = b'{"text": "a text of the source, number %07d"}\n'
@@ -21,23 +20,20 @@ BREAKS_AT = 5_000_000
 """Byte of a file from which on `cut` and `stall` fail."""
 
 
-class Hub(ThreadingHTTPServer):
+class Hub:
     """`failure`: an HTTP status for all requests, `cut` or `stall` in the middle of a file, or nothing."""
 
-    daemon_threads = True
-
     def __init__(self, failure: int | str | None) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
         self.failure = failure
         num_lines = NUM_LONG_LINES if failure in ("cut", "stall") else NUM_LINES
         self.file = b"".join(LINE % number for number in range(num_lines))
         self.requests: list[str] = []
-        self.over = threading.Event()
+        self.server = WebServer(self._answer)
 
     def environment(self, home: Path) -> dict[str, str]:
         """What makes the hub's client go to this hub, with a wrong token, and wait a second at most."""
         return os.environ | {
-            "HF_ENDPOINT": f"http://127.0.0.1:{self.server_port}",
+            "HF_ENDPOINT": self.server.url,
             "HF_TOKEN": "wrong",
             "HF_HOME": str(home),
             "HF_HUB_DOWNLOAD_TIMEOUT": "1",
@@ -47,6 +43,39 @@ class Hub(ThreadingHTTPServer):
             "PYTHONPATH": str(REPOSITORY),
             **PRINT_TRACEBACKS,
         }
+
+    def _answer(self, _: str, path: str, headers: Mapping[str, str], __: bytes) -> Answer:
+        path = path.partition("?")[0]
+        self.requests.append(path)
+        if isinstance(self.failure, int):
+            return Answer(self.failure, body=b"{}")
+        if "/resolve/main/" in path:
+            return self._range({name.lower(): value for name, value in headers.items()}.get("range", "bytes=0-"))
+        if "/tree/" not in path:
+            return Answer(200, body=json.dumps({"id": "owner/texts", "sha": "0" * 40, "siblings": []}).encode())
+        size = len(self.file)
+        entries = [{"type": "file", "path": f"train/{name}.jsonl", "size": size, "oid": 40 * name} for name in "ab"]
+        if not path.partition("/tree/main")[2].strip("/"):
+            entries.append({"type": "directory", "path": "train", "size": 0, "oid": 40 * "c"})
+        return Answer(200, body=json.dumps(entries).encode())
+
+    def _range(self, asked: str) -> Answer:
+        start, _, last = asked.removeprefix("bytes=").partition("-")
+        end = int(last or len(self.file) - 1)
+        part = self.file[int(start) : end + 1]
+        place = {"Content-Range": f"bytes {start}-{end}/{len(self.file)}", "Content-Length": str(len(part))}
+        if self.failure is None or end < BREAKS_AT:
+            return Answer(206, place, part)
+        closes = {"Connection": "close"} if self.failure == "cut" else {}
+        return Answer(206, place | closes, part[: len(part) // 2])
+
+
+@contextmanager
+def hub(failure: int | str | None = None) -> Iterator[Hub]:
+    """A hub that listens until the block ends."""
+    made = Hub(failure)
+    with made.server.running():
+        yield made
 
 
 IMPATIENT = """
@@ -76,77 +105,10 @@ class Ended(NamedTuple):
 
 def growctl(environment: dict[str, str], *commands: Sequence[object]) -> list[Ended]:
     """How each growctl ends, one after another in a process where no client waits before it tries again."""
+    words = json.dumps([[str(argument) for argument in command] for command in commands])
+    command = [sys.executable, "-c", IMPATIENT]
     done = subprocess.run(
-        [sys.executable, "-c", IMPATIENT],
-        input=json.dumps([[str(argument) for argument in command] for command in commands]),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
+        command, input=words, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr
     return [Ended(*json.loads(line)) for line in done.stdout.splitlines()]
-
-
-@contextmanager
-def hub(failure: int | str | None = None) -> Iterator[Hub]:
-    """A hub that listens until the block ends."""
-    with Hub(failure) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.over.set()
-            server.shutdown()
-            thread.join()
-
-
-class _Answer(BaseHTTPRequestHandler):
-    server: Hub
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        self.server.requests.append(path)
-        if isinstance(self.server.failure, int):
-            self._send(self.server.failure, b"{}")
-        elif "/resolve/main/" in path:
-            self._send_range(self.server.file)
-        elif "/tree/" in path:
-            self._send(200, self._tree(path.partition("/tree/main")[2].strip("/")))
-        else:
-            self._send(200, json.dumps({"id": "owner/texts", "sha": "0" * 40, "siblings": []}).encode())
-
-    do_HEAD = do_POST = do_GET
-
-    def _send_range(self, data: bytes) -> None:
-        start, _, end = self.headers.get("Range", f"bytes=0-{len(data) - 1}").removeprefix("bytes=").partition("-")
-        wanted = data[int(start) : int(end) + 1]
-        failing = self.server.failure if int(end) >= BREAKS_AT else None
-        self.send_response(206)
-        self.send_header("Content-Length", str(len(wanted)))
-        self.send_header("Content-Range", f"bytes {start}-{end}/{len(data)}")
-        self.end_headers()
-        self.wfile.write(wanted if failing is None else wanted[: len(wanted) // 2])
-        if failing == "stall":
-            self.wfile.flush()
-            self.server.over.wait()
-        self.close_connection = True
-
-    def _tree(self, folder: str) -> bytes:
-        size = len(self.server.file)
-        entries = [{"type": "file", "path": f"train/{name}.jsonl", "size": size, "oid": 40 * name} for name in "ab"]
-        if not folder:
-            entries.append({"type": "directory", "path": "train", "size": 0, "oid": 40 * "c"})
-        return json.dumps(entries).encode()
-
-    def _send(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
