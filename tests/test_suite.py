@@ -3,17 +3,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from benchmarks.start_up import first_step
 from growctl.launch.local import local_launch
-from growctl.launch.workers import Workers
-from tests.growctl.runs import finish, growctl, run, stat_of
-from tests.reliability.harness import KilledRun
+from tests.growctl.runs import finish, stat_of
 from tests.workers import launch
 
 
@@ -44,18 +40,9 @@ def test_a_test_without_the_mark_starts_no_training(command: list[str]) -> None:
         subprocess.Popen(command)
 
 
-def test_every_helper_that_starts_training_is_watched(tmp_path: Path) -> None:
-    starts: list[Callable[[], object]] = [
-        lambda: launch(tmp_path / "never_started.py", 1),
-        KilledRun(tmp_path / "run", ranks=1).start,
-        lambda: growctl("run", "no-such-schedule"),
-        lambda: run("run", "no-such-schedule", expect=1),
-        lambda: first_step("no-such-schedule", tmp_path, "never"),
-        lambda: Workers(local_launch(tmp_path, 2, gpus=False), tmp_path / "log.txt").__enter__(),
-    ]
-    for start in starts:
-        with pytest.raises(AssertionError, match=r"mark it @pytest\.mark\.trains"):
-            start()
+def test_a_helper_that_starts_ranks_of_a_script_needs_the_mark_too(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"mark it @pytest\.mark\.trains"):
+        launch(tmp_path / "never_started.py", 1)
 
 
 def test_a_process_that_has_ended_counts_as_gone_before_its_parent_asks() -> None:

@@ -23,7 +23,7 @@ from tests.workers import HANG_SECONDS, REPOSITORY
 from tools.gpu_tables import COLUMNS, device_tables
 
 CPU = torch.device("cpu")
-QUICK = ("device", "kernels", "pattention", "training_eager", "training_compiled", "zero")
+QUICK = ("device", "kernels", "pattention", "training_eager", "zero")
 TRIED = SECTIONS if os.environ.get("GROWCTL_SOAK") else QUICK
 """The sections of the trial. The others take most of its time; `make soak` tries them too."""
 
