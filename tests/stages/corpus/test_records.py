@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import sys
 import tarfile
 import tracemalloc
 
@@ -185,13 +184,6 @@ def test_too_few_documents_because_the_others_were_skipped_says_which(tmp_path):
         prepare(spec_of(tmp_path, on_bad_record="skip"), tmp_path / "datasets")
     many = SkippedRecords(counts={"null": 1, "not JSON": 1_200}, first=("a line 1 (null)",))
     assert str(many) == "1,201 bad records (1,200 not JSON, 1 null): a line 1 (null), ..."
-
-
-def test_without_pyarrow_a_parquet_file_is_an_error_that_names_it(tmp_path, monkeypatch):
-    (tmp_path / "d.parquet").write_bytes(table(text=["a"]))
-    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it were not installed
-    with pytest.raises(DataError, match=r"/d\.parquet cannot be read \(.*\)\. To read it, `pip install pyarrow`"):
-        texts(DataSpec(source=str(tmp_path)))
 
 
 @pytest.mark.slow
