@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -132,10 +133,7 @@ def test_raw_tokens_without_an_end_of_text_are_cut_into_pieces(tmp_path, tokeniz
 
 
 def test_without_hard_links_files_are_copied(tmp_path, tokenizer, monkeypatch):
-    def refuse(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError(18, "Invalid cross-device link")))
     assert imported(tokenizer, pile(tmp_path / "a")).linked_files == ()
     assert documents_in(tmp_path / "new", "train") == ENCODED[:36]
 

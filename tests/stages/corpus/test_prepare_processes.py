@@ -1,4 +1,4 @@
-"""stages/data/prepare.py in real processes: output, kills, and two at once."""
+"""stages/corpus/prepare.py in real processes: output, kills, and two at once."""
 
 import os
 import re
@@ -15,9 +15,7 @@ from stages.corpus import corpus as corpus_module
 from stages.corpus.prepare import prepare
 from stages.data.dataset import verify_dataset
 from tests.stages.corpus.small_source import spec_of
-from tests.workers import HANG_SECONDS
-
-REPOSITORY = Path(__file__).parents[3]
+from tests.workers import HANG_SECONDS, REPOSITORY
 
 SCRIPT = """
 import multiprocessing, sys, time
@@ -60,7 +58,6 @@ def test_a_preparation_killed_ten_times_ends_in_the_same_dataset(folder, tmp_pat
         import os, random, signal
         module.SHARD_BYTES = 300
         spec = spec.model_copy(update={"shuffle_seed": 5})
-        names = ("fsync", "rename", "replace")
         for attempt in range(10):
             if pid := os.fork():
                 assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
@@ -75,15 +72,14 @@ def test_a_preparation_killed_ten_times_ends_in_the_same_dataset(folder, tmp_pat
                         os.kill(os.getpid(), signal.SIGKILL)
                     return real(*arguments)
                 return call
-            for name in names:
+            for name in ("fsync", "rename", "replace"):
                 setattr(os, name, dying(getattr(os, name)))
             prepare(spec, datasets, progress=Progress(log))
             os._exit(0)
         print(prepare(spec, datasets, progress=Progress(log)))
     """
-    process = start(folder, tmp_path, body, workers=1)
-    out, err = process.communicate(timeout=HANG_SECONDS)
-    assert (err, process.returncode) == ("", 0)
+    out, err = start(folder, tmp_path, body, workers=1).communicate(timeout=HANG_SECONDS)
+    assert err == ""
     dataset = Path(out.strip())
     monkeypatch.setattr(corpus_module, "SHARD_BYTES", 300)
     unbroken = prepare(spec_of(folder, shuffle_seed=5), tmp_path / "unbroken")
