@@ -152,10 +152,10 @@ class Hub:
 
     def answer(self, _, path, headers, __) -> Answer:
         headers = {name.lower(): value for name, value in headers.items()}
-        path = unquote(urlsplit(path).path).removeprefix("/api").removeprefix("/datasets/")
-        owner, name, action, _, below = [*path.split("/", 4), "", "", ""][:5]
         self.tokens.add(headers.get("authorization"))
-        if f"{owner}/{name}" != "owner/texts":
+        _, found, rest = unquote(urlsplit(path).path).partition("/datasets/owner/texts")
+        action, _, below = [*rest[1:].split("/", 2), "", ""][:3]
+        if not found:
             return Answer(401, {"X-Error-Code": "RepoNotFound"})
         if action == "tree":
             files = {name: len(content) for name, content in self.files.items() if name.startswith(below)}
