@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from growctl.analysis.conditions import control_differs, differences, recipe, same_machines
+from growctl.analysis.costs import currency
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
 from tests.growctl.report.invented_reports import run_report
@@ -82,3 +83,18 @@ def test_time_compares_only_on_the_same_machines_launched_alike():
     assert same_machines([run, run]) is None
     assert same_machines([run, more]) == "they ran on different machines (2 x cpu in bf16; 4 x cpu in bf16)"
     assert [same_machines(pair) for pair in ([run, sharded], [resumed, resumed])] == [launched, launched]
+
+
+@pytest.mark.parametrize(
+    ("key", "cost", "text"),
+    [
+        ("gpu_energy", 1000.0, "1 MWh"),
+        ("gpu_energy", 1.0, "1 kWh"),
+        ("gpu_energy", 0.001, "1 Wh"),
+        ("gpu_energy", 0.0005, "500 mWh"),
+        ("money", 1000.0, "1,000"),
+        ("money", 999.0, "999"),
+    ],
+)
+def test_a_cost_is_shown_in_its_unit(key, cost, text):
+    assert currency(key).shown(cost) == text

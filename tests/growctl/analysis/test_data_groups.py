@@ -16,18 +16,22 @@ FINGERPRINTS = st.sampled_from(["f00d", "beef"])
 TEXTS = st.dictionaries(st.just("data.validation_text"), st.sampled_from(["a", "b"]))
 
 
-@given(st.lists(st.tuples(FINGERPRINTS, TEXTS), min_size=1, max_size=6))
+@given(st.lists(st.tuples(FINGERPRINTS, TEXTS, st.sampled_from([None, "single-jump"])), min_size=1, max_size=6))
 def test_every_run_is_in_one_group_and_runs_share_a_group_if_losses_compare_them(runs):
     reports = [
-        run_report(f"run-{number}", dataset_fingerprint=fingerprint, conditions=text)
-        for number, (fingerprint, text) in enumerate(runs)
+        run_report(f"run-{number}", kind=kind, dataset_fingerprint=fingerprint, conditions=text)
+        for number, (fingerprint, text, kind) in enumerate(runs)
     ]
     groups = data_groups(reports)
     assert sorted(name for dataset in groups for name in dataset.runs) == [each.name for each in reports]
     for dataset, members in groups.items():
         assert {each.dataset_fingerprint for each in members} == {dataset.fingerprint}
     assert sum(map(len, comparable_datasets(groups))) == len(groups)
-    assert (data_document(reports).warning is None) == (len(groups) == 1)
+    warning = data_document(reports).warning
+    assert (warning is None) == (len(groups) == 1)
+    for dataset, members in groups.items():
+        ladders = [each.name for each in members if not each.control]
+        assert warning is None or f"{dataset.name}: {', '.join(ladders or dataset.runs)}" in warning
 
 
 def trained(runs, name, data, text):

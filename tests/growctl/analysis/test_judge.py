@@ -126,7 +126,7 @@ def test_a_ladder_that_a_cheaper_control_beats_has_lost_whichever_sizes_are_miss
     ("small", "result", "interval"),
     [
         ({0.5: 1.45, 2.0: 1.34}, "Growing won", " at most {0.ratio:.2f}x that, 95% interval {0.low:.2f}x to"),
-        ({0.5: 1.45, 1.0: 1.40, 2.0: 1.379}, "Growing won", ", 95% interval above "),
+        ({0.5: 1.45, 1.0: 1.40, 2.0: 1.379}, "Growing won", " cost {0.ratio:.2f}x that, 95% interval above "),
         ({0.5: 1.382, 1.0: 1.33, 2.0: 1.28}, "Not known", ", 95% interval below "),
     ],
     ids=["chord", "open above", "open below"],
@@ -145,6 +145,13 @@ def test_the_price_of_a_family_says_where_its_interval_ends_and_what_is_at_most_
     [family] = judged(runs).families
     assert family.claim.startswith(f"{result}: ")
     assert interval.format(family) in family.claim
+
+
+def test_a_size_without_a_control_near_the_ladders_flops_is_no_part_of_the_opponent(runs: Path) -> None:
+    ladder = grown(runs)
+    against(ladder, CURVE)
+    against(ladder, {0.25: 1.45}, size="0-800k", parameters=SMALL.num_parameters)
+    assert "training 2.4M parameters from scratch takes" in headline(runs)[1]
 
 
 def test_many_ladders_are_each_compared_with_the_best_one_on_the_same_data(runs: Path) -> None:

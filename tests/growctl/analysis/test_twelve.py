@@ -130,6 +130,7 @@ def test_another_recipe_is_no_further_seed_and_compare_names_its_keys(runs: Path
         changes |= RECIPES[recipe] if seed == 2 else {}
         scheduled(runs, f"quick-seed-{seed}", [3.1, 2.35 + noise(seed)], always(2.44), changes)
     assert [verdict_of(runs, f"quick-seed-{seed}").seeds for seed in range(3)] == [(0, 1), (0, 1), (2,)]
+    assert verdict_of(runs, "quick-seed-0").ladder == "quick"
     assert compared(runs, "quick-seed-0", "quick-seed-2")[1] >= set(RECIPES[recipe])
 
 
