@@ -95,13 +95,11 @@ class Done:
 
     resumed_from: int
     last_step: int
-    unrecorded: int
-    """Steps after the last record, up to a complete checkpoint."""
+    unrecorded: int  # steps after the last record, up to a complete checkpoint
     num_devices: int
     seconds: float
     peak_bytes: int
-    recomputed: float
-    """FLOPs of a step that activation checkpointing added."""
+    recomputed: float  # FLOPs of a step that activation checkpointing added
 
     @property
     def steps(self) -> int:

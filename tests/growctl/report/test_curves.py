@@ -1,8 +1,8 @@
 """The charts of compute and of training: what each run cost when it was measured, and kept steps only."""
 
-import json
 import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from model.flops import Flops
 from stages.metrics import MetricsWriter, read_metrics
 from stages.stage_dir import StagePaths
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
-from tests.growctl.runs import run_here
 from tests.stages.test_metrics import EVENTS
 
 SMALL_STEP, LARGE_STEP = (stage.step_flops.total for stage in (SMALL, LARGE))
@@ -150,23 +149,17 @@ def test_every_log_line_of_a_real_run_is_drawn_once_and_its_ledger_agrees_with_t
 
 
 @pytest.mark.trains
-def test_workers_say_what_they_use_before_each_line_that_the_ledger_books(two_ranks):
+def test_workers_say_what_they_use_before_each_line_that_the_ledger_books_and_invent_no_figures(two_ranks):
     for _, _, stage in RunsPaths(two_ranks[1]).run("tiny").stages_found():
         records = read_metrics(stage.metrics)
-        before = dict(zip((r["event"] for r in records[1:]), records, strict=False))
-        assert [records[0]["event"], records[1]["event"]] == ["start", "usage"]
-        assert {before[event]["event"] for event in ("train", "checkpoint", "end")} == {"usage"}
+        before = {record["event"]: earlier["event"] for earlier, record in pairwise(records)}
+        assert [before[event] for event in ("train", "checkpoint", "end")] == ["usage"] * 3
         usage = [record for record in records if record["event"] == "usage"]
+        assert usage[0] == records[1]
         assert {(record["gpu_joules"], record["peak_gpu_bytes"]) for record in usage} == {(None, None)}
         peaks = [record["peak_resident_bytes"] for record in usage]
         assert peaks == sorted(peaks)
         assert peaks[0] > 10**7
-
-
-@pytest.mark.trains
-def test_the_report_has_the_time_of_steps_and_no_invented_figures(two_ranks):
-    out = run_here("report", "tiny", "--json", "--runs-dir", two_ranks[1])[0]
-    for stage in json.loads(out)["runs"][0]["stages"]:
-        spent = stage["spent"]
-        assert 0 < spent["step_seconds"] < spent["wall_seconds"]
-        assert (stage["mfu"], spent["gpu_joules"], spent["money"]) == (None,) * 3
+    for part in find_runs(two_ranks[1], ["tiny"])[0].parts:
+        assert 0 < (part.spent.step_seconds or 0.0) < part.spent.wall_seconds
+        assert (part.mfu, part.spent.gpu_joules, part.spent.money) == (None,) * 3

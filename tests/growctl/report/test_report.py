@@ -16,7 +16,6 @@ from growctl.report.chart import Chart
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.sections import (
     _STAGE_COLUMNS,
-    MOST_RUNS,
     newest_sections,
     remarks,
     report_sections,
@@ -215,21 +214,6 @@ def test_a_report_on_all_runs_shows_the_newest_result_and_a_line_for_each_other_
     newest, others = newest_sections(find_runs(tmp_path))[:2]
     assert newest.heading == "Newest result: trunk"
     assert lines_of([others], width=80)[-2].split() == ["quick", SCRATCH, "unknown", "-"]
-
-
-def test_of_many_runs_the_terminal_shows_the_stages_of_the_ladders_alone(runs):
-    ladder(runs)
-    for steps in range(1, MOST_RUNS):
-        control(runs, 100 * steps, 1.40)
-
-    def controls_shown(**how):
-        lines = lines_of(report_sections(find_runs(runs)), **how)
-        return sum("-control-" in line for line in lines[lines.index("Stages") :])
-
-    assert controls_shown() == MOST_RUNS - 1
-    control(runs, 1000, 1.40)
-    assert controls_shown() == 0
-    assert controls_shown(details=True) >= MOST_RUNS
 
 
 MIXTURE: dict[str, Any] = {"data.mixture": {"books": 6.0, "code": 2.0}}

@@ -32,21 +32,16 @@ def texts(section):
     return [part.text for part in section.parts]
 
 
-def test_runs_of_one_environment_share_a_sentence_with_the_versions_that_their_ladder_recorded(quick):
-    assert texts(setup.environment_section(runs_beside(quick))) == [
-        "All 2 runs: 2 x cpu in bf16; versions not recorded."
-    ]
+def test_each_environment_has_a_sentence_with_the_versions_that_the_ladder_recorded(quick):
+    runs = runs_beside(quick)
+    assert texts(setup.environment_section(runs)) == ["All 2 runs: 2 x cpu in bf16; versions not recorded."]
     quick.starts.write_bytes(b'{"at": 1}\n\xff\n[]\n{"at": "x", "command": "no list", "software": {}}\n')  # damaged
     record_start(quick, ["growctl", "run", "quickstart"])
     [start] = read_lines(quick.starts, RunStart)
     assert start.command == ("growctl", "run", "quickstart")
     software = "growctl {growctl}, Python {python}, torch {torch}, DeepSpeed {deepspeed}".format(**start.software)
-    first, other = runs_beside(quick)
-    runs = [replace(first, conditions={"launch.zero_stage": 2}), other]
-    assert texts(setup.environment_section(runs)) == [
-        f"quick: 2 x cpu in bf16, ZeRO stage 2; {software}.",
-        f"{other.name}: 2 x cpu in bf16; {software}.",
-    ]
+    changed = replace(runs[0], conditions={"launch.zero_stage": 2})
+    assert texts(setup.environment_section([changed])) == [f"quick: 2 x cpu in bf16, ZeRO stage 2; {software}."]
     FakeRun(quick.directory.parent / "other", "new", [SMALL, LARGE])
     untrained = find_runs(quick.directory.parent / "other")
     assert (setup.environment_section(untrained), setup.growth_section(untrained)) == (None, None)

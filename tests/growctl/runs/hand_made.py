@@ -14,7 +14,6 @@ from growctl.ledger.entries import RunEntry, StageEntry
 from growctl.ledger.ledger import Ledger
 from growctl.runs.status import RunStatus, StatusDocument, find_status
 from growctl.runs.status_sections import status_sections
-from growctl.text.section import Section
 from growctl.text.terminal import print_sections
 from model.config import ModelConfig
 from model.flops import Flops
@@ -25,10 +24,8 @@ from stages.metrics import read_metrics
 from stages.process.holder import Holder
 from tests.growctl.runs import SCHEDULE
 from tests.stages.checkpoints import small_config
-from tests.stages.test_metrics import EVALUATION, TRAIN, with_crc
+from tests.stages.test_metrics import EVALUATION, START, TRAIN, with_crc
 
-START = {"device": "CPU X", "num_devices": 2, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
-START |= {"converted": False, "recomputed_step_flops": 0.0, "peak_flops": None, "price_per_device_hour": None}
 LAUNCHED = "[2026-01-02 03:04:05,678] [INFO] [launch.py:152:main] WORLD INFO DICT: {'localhost': ['0']}\n"
 KILLED = (
     "[launch.py:259:sigkill_handler] ['python', '-m', 'stages.train.worker', 'spec.json'] exits with return code = "
@@ -115,12 +112,8 @@ def only(runs_dir: Path) -> RunStatus:
 def printed(runs_dir: Path, *names: str, width: int = 200) -> str:
     """What status prints, with most paragraphs on one line."""
     document = StatusDocument(runs_dir, (), tuple(find_status(runs_dir, names)))
-    return shown(status_sections(document, details=bool(names)), width)
-
-
-def shown(sections: list[Section], width: int) -> str:
     out = io.StringIO()
-    print_sections(sections, Console(file=out, width=width, highlight=False))
+    print_sections(status_sections(document, details=bool(names)), Console(file=out, width=width, highlight=False))
     return out.getvalue()
 
 

@@ -9,12 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from growctl.runs import clean, storage
-from growctl.runs.clean import find_removable
 from growctl.runs.storage import measure_storage
-from tests.growctl.invented_runs import control, ladder
 from tests.growctl.runs import run_here
-from tests.growctl.runs.hand_made import shown
 from tests.growctl.runs.stored import WEIGHTS, dataset, finished_run, linked_copy, save
 from tests.workers import REPOSITORY
 
@@ -55,15 +51,6 @@ def test_datasets_are_listed_with_the_runs_that_use_them(tmp_path):
     dataset(tmp_path, "unused")
     assert {each.name: each.used_by for each in measure_storage(tmp_path).datasets} == {"data": ["tiny"], "unused": []}
     assert not measure_storage(tmp_path, ["tiny"]).datasets
-
-
-def test_the_tables_fit_80_columns_with_controls_below_their_ladder(tmp_path):
-    ladder(tmp_path)
-    control(tmp_path, 1000, 1.5, kind="scratch-of-each-size-with-quite-a-long-name")
-    finished_run(tmp_path, "a-ladder-with-quite-a-long-name")
-    tables = shown([storage.section(measure_storage(tmp_path)), clean.section(find_removable(tmp_path))], 80)
-    assert max(len(line.rstrip()) for line in tables.splitlines() if str(tmp_path) not in line) <= 80
-    assert tables.partition("\n  quick ")[2].splitlines()[1].startswith("    scratch-of-each-size-")
 
 
 def test_clean_only_shows_until_it_is_told_to_remove(tmp_path):
