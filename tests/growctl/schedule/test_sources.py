@@ -1,44 +1,77 @@
-"""The datasets of a mixture: prepared, found again, missing, changed, and kept by `clean`."""
+"""The datasets of a mixture and the tokenizer that growctl trains for it: made once, found again, never half made."""
 
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from growctl.ladder.datasets import DatasetSizes, dataset_warnings
 from growctl.ladder.load import load_schedule
 from growctl.run.requests import schedule_yaml
 from growctl.runs.storage import DatasetUse
 from growctl.schedule.blocks import Schedule
+from growctl.schedule.data_block import DataBlock
 from growctl.schedule.sources import missing_data, prepare_data, prepared_data
+from stages.corpus.tasks import Progress
 from stages.data.dataset import read_dataset_manifest, verify_dataset
 from stages.data.errors import DataError
 from tests.growctl.ladder import spec_of
-from tests.growctl.mixed import write_schedule, write_texts
+from tests.growctl.mixed import SCHEDULE, mixed_schedule, write_schedule, write_texts
 from tests.growctl.runs import run_here
+
+NO_WEIGHTS = ("~stages.1.mixture", "~stages.2.mixture")
+
+
+def loaded(folder: Path, *overrides: str) -> Schedule:
+    """The schedule of the mixture of texts in `folder`, whose tokenizer is given."""
+    return load_schedule(str(write_schedule(folder)), overrides, runs_dir=folder / "runs")
+
+
+def trained(folder: Path, *overrides: str, vocab_size: int = 300) -> DataBlock:
+    """The same mixture, without `data.tokenizer`."""
+    data: dict[str, Any] = mixed_schedule(folder)["data"] | {"tokenizer": None, "vocab_size": vocab_size}
+    path = write_schedule(folder, data=data, model=SCHEDULE["model"] | {"vocab_size": None})
+    return load_schedule(str(path), overrides, runs_dir=folder / "runs").data
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with texts, mixed.yaml, and the mixture prepared in `runs`."""
+    """A folder with texts, whose mixture is prepared in `runs` with a given tokenizer and in `trained` without one."""
     folder = tmp_path_factory.mktemp("mixed")
     write_texts(folder)
     run_here("prepare", write_schedule(folder), "--runs-dir", folder / "runs")
+    prepare_data(trained(folder), folder / "trained")
     return folder
 
 
-def loaded(folder: Path, *overrides: str) -> Schedule:
-    return load_schedule(str(folder / "mixed.yaml"), overrides, runs_dir=folder / "runs")
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with texts of which nothing is prepared."""
+    write_texts(tmp_path)
+    return tmp_path
 
 
-def mixture_in(folder: Path) -> Path:
-    [mixture] = folder.glob("runs/.datasets/mixture-*")
+def mixture_in(datasets: Path) -> Path:
+    [mixture] = datasets.glob("mixture-*")
     return mixture
 
 
+def sources_of(mixture: Path) -> list[Path]:
+    return [source.dataset(mixture) for source in read_dataset_manifest(mixture).sources]
+
+
+def tokenizers(datasets: Path) -> list[Path]:
+    return sorted(datasets.glob(".tokenizer-*.json"))
+
+
+# Datasets
+
+
 def test_every_source_is_prepared_and_then_the_mixture_which_later_schedules_find(original: Path) -> None:
-    datasets, mixture = original / "runs/.datasets", mixture_in(original)
+    datasets, mixture = original / "runs/.datasets", mixture_in(original / "runs/.datasets")
     manifest = verify_dataset(mixture)
     assert [(source.name, source.weight) for source in manifest.sources] == [("books", 3.0), ("code", 1.0)]
     for override, found in (
@@ -47,31 +80,29 @@ def test_every_source_is_prepared_and_then_the_mixture_which_later_schedules_fin
         ("data.mixture.0.weight=2", []),
     ):
         assert [path for path, _ in prepared_data(loaded(original, override).data, datasets)] == found
-    out, _ = run_here("prepare", original / "mixed.yaml", "--runs-dir", original / "runs", "--json")
+    out, _ = run_here("prepare", write_schedule(original), "--runs-dir", original / "runs", "--json")
     assert json.loads(out)["path"] == str(mixture)
 
 
-def test_a_missing_source_is_named_by_its_entry_before_any_other_is_prepared(tmp_path: Path) -> None:
-    write_texts(tmp_path)
-    path, given = write_schedule(tmp_path), ("--runs-dir", tmp_path / "new")
-    shutil.rmtree(tmp_path / "code")
-    missing = missing_data(loaded(tmp_path).data, tmp_path / "new")
+def test_a_missing_source_is_named_by_its_entry_before_any_other_is_prepared(folder: Path) -> None:
+    path, given = write_schedule(folder), ("--runs-dir", folder / "new")
+    shutil.rmtree(folder / "code")
+    missing = missing_data(loaded(folder).data, folder / "new")
     assert missing
-    assert missing.startswith(f"data.mixture.1.source: '{tmp_path}/code' does not exist; ")
+    assert missing.startswith(f"data.mixture.1.source: '{folder}/code' does not exist; ")
     for command in (("validate",), ("run", "--dry-run"), ("prepare",)):
         _, err = run_here(*command, path, *given, expect=2)
         assert missing in err
-    (tmp_path / "code").mkdir()
+    (folder / "code").mkdir()
     with pytest.raises(DataError, match=r"data\.mixture\.1\.include: no file of the folder .* matches '\*\*/\*'"):
-        prepare_data(loaded(tmp_path).data, tmp_path / "empty")
-    assert not list(tmp_path.glob("new/.datasets/*/"))
+        prepare_data(loaded(folder).data, folder / "empty")
+    assert not list(folder.glob("new/.datasets/*/"))
 
 
 def test_a_source_that_is_a_prepared_dataset_is_used_where_it_is(original: Path, tmp_path: Path) -> None:
-    manifest = read_dataset_manifest(mixture_in(original))
-    first = manifest.sources[0].dataset(mixture_in(original))
-    again = prepare_data(loaded(original, f"data.mixture.0.source={first}").data, tmp_path)
-    assert read_dataset_manifest(again).fingerprint == manifest.fingerprint
+    mixture = mixture_in(original / "runs/.datasets")
+    again = prepare_data(loaded(original, f"data.mixture.0.source={sources_of(mixture)[0]}").data, tmp_path)
+    assert read_dataset_manifest(again).fingerprint == read_dataset_manifest(mixture).fingerprint
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("books")]
 
 
@@ -81,7 +112,7 @@ def test_clean_keeps_the_sources_of_a_run_and_everything_if_its_mixture_is_damag
 ) -> None:
     runs, schedule = tmp_path / "runs", loaded(original)
     shutil.copytree(original / "runs", runs)
-    stage, mixture = runs / "mixed/stages/0-a", mixture_in(tmp_path)
+    stage, mixture = runs / "mixed/stages/0-a", mixture_in(runs / ".datasets")
     stage.mkdir(parents=True)
     (runs / "mixed/schedule.yaml").write_text(schedule_yaml(schedule))
     if case == "without its mixture":
@@ -99,7 +130,7 @@ def test_clean_keeps_the_sources_of_a_run_and_everything_if_its_mixture_is_damag
 
 @pytest.mark.parametrize("key", ["data.source", "data.mixture.1.source"])
 def test_a_mixture_is_no_text_to_train_on(original: Path, tmp_path: Path, key: str) -> None:
-    mixture, data = str(mixture_in(original)), loaded(original).data
+    mixture, data = str(mixture_in(original / "runs/.datasets")), loaded(original).data
     if key == "data.source":
         data = data.model_copy(update={"mixture": [], "source": mixture})
     else:
@@ -113,3 +144,96 @@ def test_an_evaluation_reads_a_sequence_of_each_source_at_least_and_the_warning_
     schedule = loaded(original, "evaluation.max_sequences=1")
     [warning] = dataset_warnings(schedule, DatasetSizes(True, 10**6, {}, 1000, 200_000, 261))
     assert "an evaluation reads 32 of them" in warning
+
+
+# The tokenizer
+
+
+def test_one_tokenizer_is_trained_on_the_train_splits_of_all_sources(original: Path) -> None:
+    mixture = mixture_in(original / "trained")
+    assert verify_dataset(mixture).vocab_size == 300
+    assert len(tokenizers(original / "trained")) == 1
+    tokenizer = Tokenizer.from_file(str(mixture / "tokenizer.json"))
+    assert all(len(tokenizer.encode(f" {word}").ids) == 1 for word in ("books", "code"))
+    for source in sources_of(mixture):
+        assert (source / "tokenizer.json").read_bytes() == (mixture / "tokenizer.json").read_bytes()
+
+
+def test_other_weights_another_order_and_another_spelling_keep_the_tokenizer_and_the_sources(
+    original: Path, tmp_path: Path
+) -> None:
+    datasets = shutil.copytree(original / "trained", tmp_path / "trained")
+    data = trained(original, "data.mixture.0.weight=1")
+    spelled = {"name": "programs", "source": f"{original}/books/../code"}
+    other = [data.mixture[1].model_copy(update=spelled), data.mixture[0]]
+    again = prepare_data(data.model_copy(update={"mixture": other}), datasets)
+    before = sources_of(mixture_in(original / "trained"))
+    assert [path.name for path in sources_of(again)] == [path.name for path in before][::-1]
+    assert len(tokenizers(datasets)) == 1
+
+
+@pytest.mark.parametrize("change", ["vocab_size", "text", "source"])
+def test_what_determines_the_tokenizer_trains_another(folder: Path, change: str) -> None:
+    datasets = folder / "datasets"
+    prepare_data(trained(folder), datasets)
+    if change == "text":
+        (folder / "code/00.txt").write_text("zyx " * 200)
+    data = trained(folder, vocab_size=290 if change == "vocab_size" else 300)
+    if change == "source":
+        shutil.copytree(folder / "code", folder / "more")
+        more = data.mixture[1].model_copy(update={"name": "more", "source": str(folder / "more")})
+        data = data.model_copy(update={"mixture": [*data.mixture, more]})
+    prepare_data(data, datasets)
+    assert len(tokenizers(datasets)) == 2
+
+
+def test_a_damaged_tokenizer_is_trained_again_with_the_same_result(original: Path, tmp_path: Path) -> None:
+    datasets = shutil.copytree(original / "trained", tmp_path / "trained")
+    [path] = tokenizers(datasets)
+    intact, prepared = path.read_bytes(), set(datasets.glob("*/manifest.json"))
+    path.write_bytes(intact[:-100])
+    prepare_data(trained(original), datasets)
+    assert path.read_bytes() == intact
+    assert set(datasets.glob("*/manifest.json")) == prepared, "nothing was prepared again"
+
+
+def test_the_tokenizer_of_a_text_that_is_gone_is_found_again(folder: Path) -> None:
+    said: list[str] = []
+    mixture = prepare_data(trained(folder), folder / "datasets")
+    shutil.rmtree(folder / "code")
+    assert prepare_data(trained(folder), folder / "datasets", Progress(tell=said.append)) == mixture
+    books, code = sources_of(mixture)
+    assert f"{books} has the tokenizer of these texts" in said[0]
+    for dataset in (mixture, books, code):
+        shutil.rmtree(dataset)
+    with pytest.raises(DataError, match=r"data\.mixture\.1\.source: '.*code' does not exist"):
+        prepare_data(trained(folder), folder / "datasets")
+
+
+def test_an_error_while_the_tokenizer_is_trained_names_the_entry_and_leaves_nothing(folder: Path) -> None:
+    for file in (folder / "code").iterdir():
+        file.write_bytes(b"not UTF-8: \xff\xfe\xff")
+    with pytest.raises(DataError, match=r"data\.mixture\.1\.source: .*is not UTF-8"):
+        prepare_data(trained(folder), folder / "datasets")
+    assert not [path for path in (folder / "datasets").iterdir() if not path.name.endswith(".lock")]
+
+
+def test_a_mixture_of_one_text_has_the_dataset_of_that_text(original: Path, tmp_path: Path) -> None:
+    one = f"data.mixture=[{{name: books, source: {original}/books, weight: 1}}]"
+    [books] = sources_of(prepare_data(trained(original, one, *NO_WEIGHTS), tmp_path))
+    plain = trained(original, "~data.mixture", f"data.source={original}/books", *NO_WEIGHTS)
+    assert prepare_data(plain, tmp_path) == books
+    assert not tokenizers(tmp_path)
+
+
+def test_prepared_datasets_bring_their_tokenizer(original: Path, tmp_path: Path) -> None:
+    mixture = mixture_in(original / "trained")
+    books, code = (f"data.mixture.{i}.source={path}" for i, path in enumerate(sources_of(mixture)))
+    again = prepare_data(trained(original, books, code), tmp_path / "both")
+    assert read_dataset_manifest(again).fingerprint == read_dataset_manifest(mixture).fingerprint
+    one = trained(original, books, "data.vocab_size=null")
+    with pytest.raises(DataError, match=r"data\.mixture\.0\.source .* a tokenizer of its own") as error:
+        prepare_data(one, tmp_path / "one")
+    advised = str(error.value).rpartition("set data.tokenizer to ")[2]
+    followed = one.model_copy(update={"tokenizer": advised})
+    assert read_dataset_manifest(prepare_data(followed, tmp_path / "one")).vocab_size == 300
