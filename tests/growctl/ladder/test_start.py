@@ -232,14 +232,16 @@ def test_official_growth_of_one_stage_needs_a_base_that_grows(base: Path) -> Non
 # Where the data goes on
 
 
-def at_sample_40(schedule: Schedule, folder: Path, **base: int) -> tuple[Start, DatasetManifest]:
+def at_sample_40(
+    schedule: Schedule, folder: Path, windows: int = 16, context: int = 16
+) -> tuple[Start, DatasetManifest]:
     """The start of a run whose checkpoint has read 40 samples of the dataset."""
     start = Start.of(schedule, folder)
     assert start
     write_dataset(folder / "dataset", DataSpec(source="text"))
     dataset = read_dataset_manifest(folder / "dataset")
     known = {"dataset_fingerprint": dataset.fingerprint, "seed": schedule.seed, "samples_seen": 40}
-    start.base = start.base.model_copy(update=known | base)
+    start.base = start.base.model_copy(update=known | {"window_length": windows, "sequence_length": context})
     return start, dataset
 
 
@@ -247,7 +249,7 @@ def at_sample_40(schedule: Schedule, folder: Path, **base: int) -> tuple[Start, 
 def test_the_data_goes_on_after_a_checkpoint_of_the_same_windows(
     base: Path, windows: int, context: int, sample: int
 ) -> None:
-    start, dataset = at_sample_40(started(base), base.parent, window_length=windows, sequence_length=context)
+    start, dataset = at_sample_40(started(base), base.parent, windows, context)
     token, reason = start.position(dataset)
     assert token == sample * context
     assert ("another context" in reason) is (sample == 0)

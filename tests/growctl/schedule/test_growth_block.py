@@ -17,12 +17,12 @@ from growctl.ladder.stage_plans import plan_stages, slope_trigger
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
-from growctl.schedule.training_blocks import FreezeForBlock, GrowthBlock, RewarmupBlock
+from growctl.schedule.training_blocks import GrowthBlock
 from model.config import TransformerConfig, num_parameters
 from model.policy import GrowthPolicy, Preset
 from stages.checkpoint.manifest import read_manifest
 from stages.grow.expand import expand
-from stages.spec import GenerationRule, SlopeTrigger
+from stages.spec import SlopeTrigger
 from tests.growctl.grown_ladders import ladder, last_model, transformer_ladder
 from tests.growctl.schedules import BASE, TEXT, changed, file_of, message_of, parse
 from tests.model.growths import INITS, TAUS
@@ -173,35 +173,24 @@ def test_any_growth_block_gives_a_schedule_that_plans_and_reloads_or_short_messa
 # How generations learn
 
 
-@given(
-    st.lists(st.floats(0.0, 3.0), max_size=3),
-    st.lists(st.floats(0.0, 1.0), max_size=3),
-    st.integers(0, 3),
-    st.sampled_from(["train", "freeze", 7]),
-    st.integers(0, 9),
-    st.sampled_from(["all", "new"]),
+@pytest.mark.parametrize(
+    ("growth", "old", "middle", "new"),
+    [
+        ({}, (1, None, 0, 0), (1, None, 0, 0), (1, None, 0, 0)),
+        ({"lr_scale": [2.0, 0.5], "weight_decay": [0.1]}, (0.5, 0.1, 0, 0), (0.5, 0.1, 0, 0), (2, 0.1, 0, 0)),
+        ({"lr_scale": [3.0, 2.0, 1.0, 0.0], "weight_decay": [0.2, 0.0]}, (1, 0, 0, 0), (2, 0, 0, 0), (3, 0.2, 0, 0)),
+        ({"old_tokens": "freeze", "rewarmup": {"steps": 9}}, (1, None, 50, 9), (1, None, 50, 9), (1, None, 0, 9)),
+        (
+            {"old_tokens": {"freeze_for": 7}, "rewarmup": {"steps": 9, "of": "new"}},
+            *((1, None, 7, 0), (1, None, 7, 0), (1, None, 0, 9)),
+        ),
+    ],
+    ids=str,
 )
-def test_rules_follow_the_age_of_a_generation_newest_first(
-    lr_scale: list[float], weight_decay: list[float], newest: int, old: Any, warmup: int, of: Any
-) -> None:
-    block = GrowthBlock(
-        lr_scale=lr_scale,
-        weight_decay=weight_decay,
-        old_tokens=FreezeForBlock(freeze_for=old) if isinstance(old, int) else old,
-        rewarmup=RewarmupBlock(steps=warmup, of=of),
-    )
-    scales = [*lr_scale, *(lr_scale[-1:] or [1.0]) * 4]
-    last = weight_decay[-1] if weight_decay else None
-    decays = [*weight_decay, *[last] * 4]
-    assert block.rules(newest, num_steps=50)[::-1] == tuple(
-        GenerationRule(
-            lr_scale=scales[age],
-            weight_decay=decays[age],
-            frozen_steps=0 if age == 0 else {"train": 0, "freeze": 50}.get(old, old),
-            warmup_steps=warmup if age == 0 or of == "all" else 0,
-        )
-        for age in range(newest + 1)
-    )
+def test_rules_follow_the_age_of_a_generation(growth: dict[str, Any], old: Any, middle: Any, new: Any) -> None:
+    rules = GrowthBlock.model_validate(growth).rules(2, num_steps=50)
+    found = [(rule.lr_scale, rule.weight_decay, rule.frozen_steps, rule.warmup_steps) for rule in rules]
+    assert found == [old, middle, new]
 
 
 @pytest.mark.parametrize(
