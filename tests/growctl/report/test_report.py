@@ -24,10 +24,9 @@ from growctl.report.sections import (
 )
 from growctl.runs.find import RunNotFoundError, find_runs
 from growctl.text.documents import plain
-from growctl.text.formatting import short_count
 from stages.generate.text_samples import TextRequest, TextSample, TextSamples
 from tests.growctl.analysis.ladders import LADDERS
-from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder, stage_of
+from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, control, ladder
 from tests.growctl.report.invented_reports import run_report
 from tests.growctl.report.rendered import lines_of, page_of
 from tests.growctl.runs import run_here
@@ -137,21 +136,8 @@ def test_an_unreadable_ledger_stops_only_reports_that_need_it(runs):
             find_runs(runs, names)
 
 
-def test_the_widest_cells_of_the_papers_models_fit_80_columns_uncut(runs):
-    sizes = (123_600_000, 354_200_000, 753_800_000, 1_310_000_000)
-    stages = [stage_of(f"{i}-{short_count(size).lower()}", size, 60_000) for i, size in enumerate(sizes)]
-    run = FakeRun(runs, "openwebtext-four-stages-and-a-rather-long-name", stages)
-    for i, loss in enumerate((2.80, 2.63, 2.52, 2.45)):
-        run.train(i, loss, start=2.83 if i else 10.8)
-    lines = lines_of(report_sections(find_runs(runs)), width=80)
-    assert max(len(line) for line in lines if "growctl run" not in line) <= 80
-    assert "…" not in " ".join(lines)
-    assert {"1.31B", "754M", "60M", "2-754m"} <= set(" ".join(lines).split())
-
-
 def test_the_newest_anomalies_are_listed_and_all_are_in_the_document(runs):
     run = ladder(runs)
-    assert "anomalies" not in [section.key for section in report_sections(find_runs(runs))]
     head = {"event": "anomaly", "attempt": 1, "step": 70}
     spike = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "rollback", "first_step": 60, "num_steps": 20}
     last = {"kind": "non_finite", "value": None, "threshold": None, "action": "stop", "seconds": 90.0}
@@ -161,29 +147,28 @@ def test_the_newest_anomalies_are_listed_and_all_are_in_the_document(runs):
     lines = [line.split() for line in lines_of(report_sections(found))]
     assert lines.count(["1-2m", "1", "70", "spike", "9.5", "6", "rollback", "20"]) == 9
     assert ["1-2m", "1", "70", "non-finite", "-", "-", "stop", "-"] in lines
-    assert ["2", "earlier", "anomalies", "are", "in", "the", "JSON", "report."] in lines
     anomalies = plain(report_document(found))["runs"][0]["anomalies"]
     assert (len(anomalies), anomalies[-1][0], anomalies[-1][1]["value"]) == (12, "1-2m", None)
 
 
 def test_the_texts_of_all_stages_stand_below_their_prompt(runs):
     ladder(runs)
-    for stage, text in {"0-0-800k": "<b>one\x1b[2J", "1-1-2m": "two\nlines"}.items():
+    for stage, text in {"0-0-800k": "<b>one\x1b[2J", "1-1-2m": "two"}.items():
         sample = TextSample(prompt="def ", text=text, finish_reason="length")
         written = TextSamples(checkpoint="f00d", request=TextRequest(prompts=("def ",)), samples=(sample,))
-        (runs / "quick/stages" / stage).mkdir(parents=True)
-        (runs / "quick/stages" / stage / "samples.json").write_text(written.model_dump_json())
+        file = runs / "quick/stages" / stage / "samples.json"
+        file.parent.mkdir(parents=True)
+        file.write_text(written.model_dump_json())
 
     def shown():
-        lines = lines_of(report_sections(find_runs(runs)), details=True)
-        return lines[lines.index("Text after 'def '") + 1 :]
+        return " ".join(lines_of(report_sections(find_runs(runs)), details=True)).partition("Text after 'def ' ")[2]
 
-    assert shown()[:5] == ["quick/0-800k", "def <b>one\\x1b[2J", "quick/1-2m", "def two", "lines"]
+    assert shown().startswith("quick/0-800k def <b>one\\x1b[2J quick/1-2m def two ")
     (runs / "quick/stages/0-0-800k/samples.json").write_text("damaged")
-    assert shown()[0] == "quick/1-2m"
-    (runs / "quick/stages/1-1-2m/final").mkdir()
-    (runs / "quick/stages/1-1-2m/final/manifest.json").write_text("of another training")
-    assert "Text after 'def '" not in lines_of(report_sections(find_runs(runs)), details=True)
+    assert shown().startswith("quick/1-2m")
+    (file.parent / "final").mkdir()
+    (file.parent / "final/manifest.json").write_text("of another training")
+    assert shown() == ""
 
 
 def test_losses_at_other_contexts_than_the_last_stages_are_shown_beside_the_comparable_ones():

@@ -111,15 +111,6 @@ def test_a_growth_is_judged_by_what_its_policy_promises(tmp_path, lineage, moved
     assert (unmeasured.outcome, unmeasured.highest, unmeasured.regained_after_tokens) == ("unknown", None, None)
 
 
-def test_a_growth_is_listed_with_its_policy_its_losses_and_its_new_layers(tmp_path, lineage):
-    lineage.growth = GrowthRecord(policy=GrowthPolicy(depth="interleave"), new_layers=2, preserves=True, seed=0)
-    [row] = setup.growth_section([grown(tmp_path)]).parts[0].groups[0].rows
-    assert [cell.text for cell in row] == [
-        *("1-2m", "800k to 2.4M, 2 new layers", "init matched, tau ramp, depth interleave", "1.420000", "1.420000"),
-        *("0", "1.4285", "120k", "1.58e12", "preserved"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("losses", "highest", "step"),
     [
