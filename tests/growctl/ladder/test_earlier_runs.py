@@ -37,7 +37,7 @@ def reused(schedule: Schedule) -> dict[str, list[int]]:
     }
 
 
-def test_controls_of_several_budgets_share_the_undecayed_training_of_those_before() -> None:
+def test_controls_share_the_undecayed_training_of_those_before_and_of_the_ladder() -> None:
     schedule = ladder((20, 20), controls=[{"kind": "tokenformer-scratch", "budgets": [0.5, 1, 2]}])
     half, whole = (make_plan(schedule).controls[number].stages[0].num_steps for number in (0, 1))
     trunks = [steps - round(0.2 * steps) + 1 for steps in (half, whole)]

@@ -171,11 +171,9 @@ WRONG_TOGETHER = """
 - [base, {stages.1.attention_tokens: 4, stages.1.batch_size: 16, stages.1.ramp_steps: 2}, stages.1.ramp_steps]
 - [mixed, {stages.1.attention_tokens: 4, stages.1.mixture: {books: 1, code: 3}}, stages.1]
 - [base, {model.score_function: softmax}, stages.1]
-- [base, {launch.nodes: [1, 10000000]}, launch.nodes.1]
 - [base, {launch.nodes: [1, 0]}, launch.nodes.1]
 - [base, {launch.kernels: compiled, launch.zero_stage: 3}, launch.kernels]
 - [muon, {launch.zero_stage: 2, training.precision: bf16}, launch.zero_stage]
-- [muon, {launch.zero_stage: 2, training.precision: auto}, launch.zero_stage]
 - [mixed, {data.mixture: []}, data.source]
 - [mixed, {stages.1.followed: [{first_step: 0, weights: {books: -1}}]}, stages.1.followed.0.weights.books]
 # the steps of stages that share a budget
@@ -212,7 +210,6 @@ WRONG_TOGETHER = """
 - [base, {growth: {allow_jump: true}, model.score_function: softmax}, stages.1]
 - [slope, {learning_rate.shape: cosine}, growth.when]
 - [slope, {learning_rate.span: stage}, growth.when]
-- [slope, {growth.preset: official}, growth.when]
 # layers and depth
 - [alone, {stages.1.layers: [-1]}, stages.1.layers.0]
 - [base, {stages.1.layers: [0]}, controls.0.kind]

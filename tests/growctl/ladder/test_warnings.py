@@ -208,8 +208,8 @@ def test_entries_that_the_trained_tokenizer_lacks_are_a_warning_with_both_number
 # Caveats of learning rates
 
 
-def with_budgets(*budgets: float, kind: str = "tokenformer-scratch", **rate: Any) -> Schedule:
-    controls = [{"kind": kind, "budgets": list(budgets)}]
+def with_budgets(*budgets: float, **rate: Any) -> Schedule:
+    controls = [{"kind": "tokenformer-scratch", "budgets": list(budgets)}]
     return ladder(controls=controls, learning_rate={"peak": 1e-3} | rate)
 
 
