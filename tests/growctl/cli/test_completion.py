@@ -1,6 +1,5 @@
-"""What a shell completes, as bash asks for it, and the version."""
+"""What a shell completes, as bash asks for it."""
 
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,6 @@ def in_a_folder_with_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def growctl(*arguments: str, **variables: str) -> str:
     return CliRunner().invoke(app, arguments, env=variables, prog_name="growctl").stdout
-
-
-def test_the_version_is_printed() -> None:
-    assert growctl("--version") == f"growctl {version('growctl')}\n"
 
 
 @pytest.mark.parametrize(

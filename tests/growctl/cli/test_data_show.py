@@ -22,20 +22,9 @@ from stages.data.tokens import TokenSplit
 from stages.spec import MixtureSpan, Packing
 from tests.growctl.report.rendered import lines_of
 from tests.growctl.runs import made_once, run_here
+from tests.growctl.schedules import TEXT, file_of
 from tests.web_server import WebServer
 from tests.web_server import folder as web_folder
-
-SCHEDULE = """
-seed: 5
-data: {source: docs.jsonl, vocab_size: 300, validation_fraction: 0.2}
-model: {num_layers: 1, hidden_size: 32, num_heads: 2}
-stages:
-  - {name: small, attention_tokens: 8, ffn_tokens: 16, train_steps: 10}
-  - {name: large, attention_tokens: 16, ffn_tokens: 40, train_steps: 30}
-training: {sequence_length: 32, batch_size: 4}
-learning_rate: {peak: 1e-3}
-controls: []
-"""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         texts = [f"Document {number}: café\tend\n" * (1 + number * number % 7) for number in range(40)]
         (folder / "docs.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        (folder / "tiny.yaml").write_text(SCHEDULE)
+        file_of(folder, TEXT.replace("python-stdlib", str(folder / "docs.jsonl")), "tiny.yaml")
         run_here("prepare", folder / "tiny.yaml", "--runs-dir", folder / "runs")
 
     return made_once(tmp_path_factory, "data_show", make)
@@ -104,11 +93,11 @@ def test_a_mixture_has_its_sources_and_the_sums_of_their_figures(mixture: Path, 
 
 
 def test_a_sample_is_printed_as_it_is_and_packed_if_the_schedule_packs(folder: Path, dataset: Path) -> None:
-    sample = read_sample(dataset, TrainingSamples(dataset, 32, 5), 123456)
-    fact = f"sample 123,456: epoch {sample.epoch + 1:,}, 33 tokens from token {sample.position:,} of train"
+    sample = read_sample(dataset, TrainingSamples(dataset, 16, 3), 123456)
+    fact = f"sample 123,456: epoch {sample.epoch + 1:,}, 17 tokens from token {sample.position:,} of train"
     assert show(folder, "--sample", 123456)[0] == f"{fact}\n{sample.text}\n"
     found = json.loads(show(folder, "data.packing=best_fit", "--sample", 3, "--json")[0])["sample"]
-    assert found["ids"] == TrainingSamples(dataset, 32, 5, packing="best_fit")[3].tolist()
+    assert found["ids"] == TrainingSamples(dataset, 16, 3, packing="best_fit")[3].tolist()
 
 
 def test_figures_are_those_of_the_tokens(folder: Path, dataset: Path) -> None:

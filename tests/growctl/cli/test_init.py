@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from growctl.ladder.load import load_schedule
-from growctl.ladder.stage_plans import plan_run, plan_stages, total_flops
-from growctl.text.formatting import scientific, short_count
+from growctl.ladder.stage_plans import plan_stages
 from tests.growctl.runs import run_here
 
 
@@ -31,15 +30,6 @@ def test_init_writes_a_file_named_after_the_size_and_never_replaces_it(tmp_path:
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_the_summary_states_the_tokens_and_flops_of_releases_apart_from_the_stages() -> None:
-    summary = init("--params 10M --tokens 100M")[0].splitlines()[0]
-    plans = plan_run(load_schedule("10m.yaml"))
-    for what in ("stages", "releases"):
-        part = [plan for plan in plans if bool(plan.branch_of) == (what == "releases")]
-        tokens = short_count(sum(plan.budget_tokens for plan in part))
-        assert f"; {what}: {tokens} tokens, {scientific(total_flops(part).total)} FLOPs" in summary
-
-
 @pytest.mark.parametrize(("option", "depths"), [("", [6, 6, 6]), (" --grow-depth", [3, 4, 6])])
 def test_a_dash_prints_the_schedule_alone_and_the_command_in_its_heading_prints_it_again(
     option: str, depths: list[int], tmp_path: Path
@@ -50,7 +40,3 @@ def test_a_dash_prints_the_schedule_alone_and_the_command_in_its_heading_prints_
     assert list(tmp_path.iterdir()) == []
     Path("mine.yaml").write_text(text)
     assert [plan.model.num_layers for plan in plan_stages(load_schedule("mine.yaml"))] == depths
-
-
-def test_a_wish_that_plan_will_warn_of_says_so_at_once() -> None:
-    assert "warning: far ends with 663 tokens per parameter" in init("far.yaml --params 150M --tokens 100B")[1]

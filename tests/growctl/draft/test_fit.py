@@ -52,7 +52,7 @@ def test_whatever_can_be_wished_for_is_planned_without_a_warning(wish: tuple[Any
     assert total == pytest.approx(sizes["tokens"] or 20 * params, rel=0.03)
 
 
-@pytest.mark.parametrize("params", [150_000, 1_000_000, 24_000_000, 350_000_000, 1_400_000_000, 10_000_000_000])
+@pytest.mark.parametrize("params", [150_000, 24_000_000, 1_400_000_000])
 @pytest.mark.slow
 def test_a_written_draft_loads_and_plans_without_warnings(params: int, tmp_path: Path) -> None:
     text = schedule_text(drafted(Wish(params=params), "mine")[0])

@@ -122,17 +122,6 @@ def test_log_probabilities_do_not_depend_on_batches_and_leave_out_padding_rows(c
     assert is_greedy is True
 
 
-def test_rolling_log_probabilities_cover_every_token_of_a_text_longer_than_the_context(checkpoint: Pretrained):
-    text = " ".join(TEXTS) * 2
-    tokens, expected = byte_tokenizer().encode(text).ids, 0.0
-    for start in range(0, len(tokens), 32):
-        part = tokens[start : start + 32]
-        before = [0, *tokens][max(0, start + len(part) - 32) : start + 1]
-        expected += plain(checkpoint, before, part)[0]
-    found = adapter(checkpoint).loglikelihood_rolling(requests((text,), ("",)))
-    assert found == pytest.approx([expected, 0.0], rel=1e-5)
-
-
 def test_generated_text_is_that_of_generate_whatever_the_batch(checkpoint: Pretrained):
     prompts = requests(*((text, {"until": ["."], "max_gen_toks": 6}) for text in TEXTS))
     expected = [continued(checkpoint, text, 6, stop=(".",)) for text in TEXTS]
