@@ -11,6 +11,7 @@ from growctl.ledger.file import TABLES
 from growctl.ledger.ledger import Ledger
 from model.flops import Flops
 from tests.growctl.ledger.records import BASE, GROWN, RUN, Metrics, extents, killed_once, rows
+from tests.stages.test_metrics import EVENTS
 
 
 def booked(ledger: Ledger, metrics: Metrics, stage: str = "0-small", attempt_over: bool = False) -> Ledger:
@@ -80,6 +81,14 @@ def test_resuming_before_the_last_row_replays_its_steps(
     cost = booked(ledger, killed_once(resumed_from=resumed_from)).stage_cost("0-small")
     assert (cost.kept.steps, cost.replayed.steps) == (40, replayed)
     assert cost.replayed.wall_seconds == pytest.approx(wall_seconds)
+
+
+def test_work_reused_from_another_run_is_no_cost_of_this_one_even_if_it_is_repeated(ledger: Ledger) -> None:
+    reused = {"event": "reused", "attempt": 1, "step": 20, "seconds": 0.0} | EVENTS["reused"]
+    ledger.books("0-small").sync([reused])
+    cost = booked(ledger, Metrics().start(2, resumed_from=10).train(30).end()).stage_cost("0-small")
+    assert (cost.reused.steps, cost.reused.device_seconds) == (10, 12.5 / 2)
+    assert (cost.kept.steps, cost.replayed, cost.spent) == (30, Cost(), cost.kept)
 
 
 def test_the_seconds_of_an_attempt_without_steps_are_booked(ledger: Ledger) -> None:

@@ -35,10 +35,12 @@ def texts(section):
 def test_each_environment_has_a_sentence_with_the_versions_that_the_ladder_recorded(quick):
     runs = runs_beside(quick)
     assert texts(setup.environment_section(runs)) == ["All 2 runs: 2 x cpu in bf16; versions not recorded."]
-    quick.starts.write_bytes(b'{"at": 1}\n\xff\n[]\n{"at": "x", "command": "no list", "software": {}}\n')  # damaged
-    record_start(quick, ["growctl", "run", "quickstart"])
-    [start] = read_lines(quick.starts, RunStart)
-    assert start.command == ("growctl", "run", "quickstart")
+    quick.starts.write_bytes(b'{"at": 1}\n\xff\n[]\n{"at": "x", "comm')  # damaged, and cut off by a crash
+    for word in ("run", "again"):
+        record_start(quick, ["growctl", word])
+    start, again = read_lines(quick.starts, RunStart)
+    assert (start.command, again.command) == (("growctl", "run"), ("growctl", "again"))
+    assert quick.starts.read_bytes().count(b"\n") == 6
     software = "growctl {growctl}, Python {python}, torch {torch}, DeepSpeed {deepspeed}".format(**start.software)
     changed = replace(runs[0], conditions={"launch.zero_stage": 2})
     assert texts(setup.environment_section([changed])) == [f"quick: 2 x cpu in bf16, ZeRO stage 2; {software}."]
