@@ -108,7 +108,7 @@ def _start(folder: Path) -> Iterator[Lab]:
         # The second stage is long enough to lose a machine in the middle of it.
         lab.schedule.write_text(SCHEDULE.replace("train_steps: 60", "train_steps: 300"))
         command = [sys.executable, "-m", "growctl.cli.app", "run", str(lab.schedule), "launch.devices=2"]
-        output_of([*command, "--runs-dir", str(lab.undisturbed)], VARIABLES, seconds=WAIT_SECONDS)
+        output_of([*command, "--runs-dir", str(lab.undisturbed)], VARIABLES)
         yield lab
 
 

@@ -51,7 +51,6 @@ def output_of(
     variables: Mapping[str, str] | None = None,
     *,
     folder: Path | None = None,
-    seconds: float = WAIT_SECONDS,
     code: int | None = 0,
 ) -> str:
     """What a command prints, on both streams. Fails unless it exits with `code`; None: any."""
@@ -63,7 +62,7 @@ def output_of(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=seconds,
+        timeout=WAIT_SECONDS,
         check=False,
     )
     words = " ".join(str(word) for word in command)
@@ -71,13 +70,12 @@ def output_of(
     return result.stdout
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> float:
-    """Waits until `condition` holds. Returns how many seconds that took; fails after `seconds`, naming `what`."""
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Waits until `condition` holds. Fails after WAIT_SECONDS, naming `what`."""
     began = time.monotonic()
     while not condition():
-        assert time.monotonic() - began < seconds, f"waited {seconds:.0f} s in vain: {what}"
+        assert time.monotonic() - began < WAIT_SECONDS, f"waited {WAIT_SECONDS:.0f} s in vain: {what}"
         time.sleep(0.1)
-    return time.monotonic() - began
 
 
 def message_in(printed: str) -> str:

@@ -85,7 +85,7 @@ def run_checks(service: Service, folder: Path) -> list[Result]:
     def all_checks() -> str:
         with service.start(folder) as running:
             results.extend(checked(name, partial(check, running)) for name, check in service.checks.items())
-        return "stopped"
+        return "every check was made"
 
     whole = checked("starts and stops", all_checks)
     return [*results, whole] if whole.outcome == "failed" else results

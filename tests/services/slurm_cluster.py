@@ -88,11 +88,8 @@ class Cluster:
         command = [*alone, "sh", "-c", program, "sh", name]
         log = self.folder / f"{name}.log"
         self._nodes[name] = self._stack.enter_context(background(command, log, self.variables))
-        wait_until(lambda: self._state(name) == "idle", f"{name} is idle")
-
-    def _state(self, node: str) -> str:
-        """A node's state, such as idle, alloc or down*."""
-        return self.slurm("sinfo", "--noheader", "--partition=batch", f"--nodes={node}", "--format=%t").strip()
+        state = ("sinfo", "--noheader", "--partition=batch", f"--nodes={name}", "--format=%t")
+        wait_until(lambda: self.slurm(*state).strip() == "idle", f"{name} is idle")
 
     def kill_node(self, name: str) -> None:
         """Kills every process of a node at once."""
@@ -100,14 +97,12 @@ class Cluster:
         self._nodes.pop(name).wait()
 
     def tidy(self) -> None:
-        """Cancels every job, and boots the nodes that are dead or set down."""
+        """Cancels every job, and boots the nodes that are dead."""
         self.slurm("scancel", "--user=root")
         wait_until(lambda: not self.slurm("squeue", "--noheader").strip(), "no job is queued or running")
         for name in NODES:
             if name not in self._nodes:
                 self.start_node(name)
-            elif "down" in self._state(name):
-                self.slurm("scontrol", "update", f"NodeName={name}", "State=RESUME")
 
     def stop(self) -> None:
         """Ends every node and the controller."""
@@ -198,7 +193,8 @@ def start(folder: Path) -> Iterator[Cluster]:
     files = [f"--{name}-file={folder}/munge.{name}" for name in ("key", "log", "pid", "seed")]
     (folder / "slurm.conf").write_text(CONFIGURATION.format(folder=folder, **ADDRESSES))
     cluster = Cluster(folder)
-    with _host_names(folder), ExitStack() as stack:
+    _name_hosts(folder)
+    with ExitStack() as stack:
         munged = ["munged", "--foreground", "--force", f"--socket={folder}/munge.socket", *files]
         stack.enter_context(background(munged, log))
         wait_until((folder / "munge.socket").exists, "munged answers")
@@ -209,20 +205,11 @@ def start(folder: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@contextmanager
-def _host_names(folder: Path) -> Iterator[None]:
-    """Addresses and names of the cluster's machines, of which this is the controller."""
-    before, hosts = socket.gethostname(), folder / "hosts"
+def _name_hosts(folder: Path) -> None:
+    """Addresses and names of the cluster's machines, of which this is the controller; in the script's namespaces."""
     lines = "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
-    hosts.write_text(f"127.0.0.1 localhost\n{lines}")
+    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{lines}")
     for address in ADDRESSES.values():
         output_of(["ip", "address", "add", f"{address}/32", "dev", "lo"])
-    output_of(["mount", "--bind", hosts, "/etc/hosts"])
+    output_of(["mount", "--bind", folder / "hosts", "/etc/hosts"])
     socket.sethostname("controller")
-    try:
-        yield
-    finally:
-        socket.sethostname(before)
-        output_of(["umount", "/etc/hosts"])
-        for address in ADDRESSES.values():
-            output_of(["ip", "address", "delete", f"{address}/32", "dev", "lo"])
