@@ -83,6 +83,9 @@ def test_the_controls_of_a_ladder_that_grows_in_depth_have_its_depths_and_sizes(
 
 
 def test_what_only_looks_mistaken_is_accepted() -> None:
+    other_text = {"stages.1.attention_tokens": 4, "stages.1.mixture": {"books": 1, "code": 1}}
+    assert depths(parse(changed(BASES["mixed"] | other_text))) == [2, 2]
+    assert depths(parse(changed(BASES["transformer"] | {"stages.1.batch_size": 16}))) == [2, 2]
     first_layers = BASES["from nothing"] | {"stages.1.attention_tokens": 4, "stages.1.ffn_tokens": 8}
     assert depths(parse(changed(first_layers | {"model.score_function": "softmax"}))) == [0, 2]
     assert depths(parse(changed({"growth.depth": "copy-stack"}))) == [2, 2]

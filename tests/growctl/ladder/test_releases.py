@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from growctl.ladder.controls import plan_controls
 from growctl.ladder.stage_plans import has_decayed, plan_run, plan_stages, slope_trigger
 from growctl.schedule.blocks import Schedule
 from tests.growctl.ladders import ladder
@@ -103,3 +104,9 @@ def test_a_release_follows_the_steps_that_its_stage_really_took_and_never_ends_e
     release = plan_run(schedule, [10])[1]
     assert (release.num_steps, release.first_step) == (1, 10)
     assert slope_trigger(schedule, release) is None
+
+
+def test_controls_have_no_releases() -> None:
+    kinds = ("tokenformer-scratch", "best-scratch", "single-jump", "official-growth")
+    schedule = with_stage(0, {"decay": 0.5}, releases="all", controls=[{"kind": kind} for kind in kinds])
+    assert not [plan for control in plan_controls(schedule) for plan in plan_run(control.schedule) if plan.branch_of]

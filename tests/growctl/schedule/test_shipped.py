@@ -135,6 +135,7 @@ def test_the_published_models_have_their_sizes_budgets_and_recipes(
     assert (training.sequence_length, training.batch_size) == step
     assert learning_rate.shape == "cosine"
     assert (learning_rate.peak, learning_rate.final, learning_rate.warmup_steps) == rate
+    assert plans[-1].num_embedding_parameters == loaded.vocab_size * model.hidden_size
     assert [plan.budget_tokens / 1e9 for plan in plans] == pytest.approx(billions, rel=1e-4)
     nominal = name.startswith("pile/")
     assert [plan.num_parameters / 1e6 for plan in plans] == pytest.approx(millions, rel=0.06 if nominal else 5e-4)
