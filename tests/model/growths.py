@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.config import ScoreFunction, TokenformerConfig, parameter_shapes, tokenformer_config
+from model.config import ScoreFunction, TokenformerConfig, TransformerConfig, parameter_shapes, tokenformer_config
 from model.growth import draw_added
 from model.initialization import build_model, initial_parameter
 from model.policy import GrowthPolicy, Init, TauPolicy, anneal_config, grow_config, ramp_config
@@ -44,9 +44,15 @@ POSSIBLE = [
 IDS = torch.randint(0, 29, (2, 7), generator=torch.Generator().manual_seed(3))
 
 
+SHAPE: dict[str, Any] = {"num_layers": 2, "vocab_size": 29, "hidden_size": 8, "num_heads": 1}
+
+
 def small_config(**changes) -> TokenformerConfig:
-    sizes = {"num_layers": 2, "attention_tokens": 4, "ffn_tokens": 6, "vocab_size": 29, "hidden_size": 8}
-    return tokenformer_config(**(sizes | {"num_heads": 1} | changes))
+    return tokenformer_config(**(SHAPE | {"attention_tokens": 4, "ffn_tokens": 6} | changes))
+
+
+def small_transformer(**changes) -> TransformerConfig:
+    return TransformerConfig(**(SHAPE | {"ffn_size": 16} | changes))
 
 
 def allowed(init: Any, tau: Any, **changes) -> GrowthPolicy:

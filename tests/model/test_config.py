@@ -1,7 +1,5 @@
 """Model configurations and the names of their parameters: sizes, JSON, and rejected values."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,30 +11,24 @@ from model.config import (
     Generation,
     ModelConfig,
     PattentionConfig,
-    TransformerConfig,
     num_parameters,
     parameter_shapes,
-    tokenformer_config,
 )
 from model.initialization import build_model
 from model.parameter_names import TOKEN_KINDS, TokensName, generation_of, in_block, split_block
 from model.policy import grow_config, ramp_config
+from tests.model.growths import small_config, small_transformer
 
 MODEL_CONFIG: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
-SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
-TRANSFORMER = TransformerConfig(num_layers=3, ffn_size=128, **SHAPE)
+TRANSFORMER = small_transformer()
 NUMBERS = st.integers(0, 10**6)
-
-
-def small_config(**changes):
-    return tokenformer_config(**({"num_layers": 2, "attention_tokens": 6, "ffn_tokens": 10} | SHAPE | changes))
 
 
 @pytest.mark.parametrize(("attention_tokens", "ffn_tokens", "millions"), [(576, 2304, 123.6), (8620, 34480, 1310)])
 def test_the_papers_sizes_have_the_published_parameter_counts(attention_tokens, ffn_tokens, millions):
     """The first and the last size of the growth ladder in arXiv 2410.23168."""
-    shape: dict[str, Any] = {"num_layers": 12, "vocab_size": 50304, "hidden_size": 768, "num_heads": 12}
-    config = tokenformer_config(attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, **shape)
+    shape = {"num_layers": 12, "vocab_size": 50304, "hidden_size": 768, "num_heads": 12}
+    config = small_config(attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, **shape)
     assert num_parameters(config) == pytest.approx(millions * 1e6, rel=5e-4)
 
 
@@ -61,8 +53,8 @@ def pattention(*numbers: int) -> PattentionConfig:
     ("build", "message"),
     [
         (lambda: small_config(num_heads=3), "must be a multiple of num_heads"),
-        (lambda: small_config(rotary_fraction=0.2), "must be an even number"),
-        (lambda: small_config(rotary_fraction=0.05), "rotates 0 dimensions; it must be an even number, 2 or more"),
+        (lambda: small_config(rotary_fraction=0.4), "must be an even number"),
+        (lambda: small_config(rotary_fraction=0.1), "rotates 0 dimensions; it must be an even number, 2 or more"),
         (lambda: small_config(rotary_base=float("inf")), "finite"),
         (lambda: small_config(block_ids=(0, 0)), r"\[0, 0\]; each of the 2 blocks needs its own"),
         (lambda: small_config(block_ids=(0,)), r"\[0\]; each of the 2 blocks needs its own"),
@@ -83,12 +75,9 @@ def test_a_name_of_parameter_tokens_says_what_it_was_built_from(tokens):
     assert split_block(str(tokens)) == (tokens.block, str(tokens).removeprefix(in_block(tokens.block, "")))
 
 
-def test_other_parameters_are_no_parameter_tokens_and_of_generation_0():
-    for name in (
-        "embedding.weight",
-        "blocks.3.ffn_input.weight",
-        "query.key_tokens.1",
-        "blocks.0.query.key_tokens.1.a",
-    ):
-        assert TokensName.parse(name) is None
-        assert generation_of(name) == 0
+@pytest.mark.parametrize(
+    "name", ["embedding.weight", "blocks.3.ffn_input.weight", "query.key_tokens.1", "blocks.0.query.key_tokens.1.a"]
+)
+def test_other_parameters_are_no_parameter_tokens_and_of_generation_0(name):
+    assert TokensName.parse(name) is None
+    assert generation_of(name) == 0

@@ -9,19 +9,18 @@ import torch.nn.functional as F
 from torch import nn
 
 from model.attention import causal_attention, rotary_table, rotate
-from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
+from model.config import TokenformerConfig, TransformerConfig
 from model.initialization import build_model, initial_parameter
 from model.language_model import KernelsMissing
 from model.policy import GrowthPolicy, grow_config, ramp_config
 from model.tokenformer import TokenformerBlock
+from tests.model.growths import small_config, small_transformer
 
-SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
+SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
-    "tokenformer": tokenformer_config(num_layers=2, attention_tokens=6, ffn_tokens=10, **SHAPE),
-    "transformer": TransformerConfig(num_layers=2, ffn_size=128, **SHAPE),
+    "tokenformer": small_config(attention_tokens=6, ffn_tokens=10, **SHAPE),
+    "transformer": small_transformer(ffn_size=128, **SHAPE),
 }
-
-
 IDS = torch.randint(0, 61, (2, 12), generator=torch.Generator().manual_seed(3))
 TARGETS = IDS.roll(-1, 1)
 

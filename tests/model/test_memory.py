@@ -1,63 +1,42 @@
 """The formula of activation memory is near what autograd saves and the measured peak of a pass."""
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from model import memory as memory_module
-from model.config import (
-    PATTENTIONS,
-    BlockConfig,
-    Generation,
-    PattentionConfig,
-    TokenformerConfig,
-    TransformerConfig,
-    tokenformer_config,
-)
+from model.config import PATTENTIONS, BlockConfig, TokenformerConfig, TransformerConfig
 from model.initialization import build_model
 from model.memory import ActivationMemory
 from model.policy import grow_config, ramp_config
 from tests.memory_tracking import MemoryTracking
+from tests.model.growths import small_config, small_transformer
+from tests.model.test_pattention import ALL_KINDS
 
-SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
+SHAPE = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
 MANY_WORDS = SHAPE | {"vocab_size": 2001}
-BASE = tokenformer_config(num_layers=2, attention_tokens=40, ffn_tokens=100, **SHAPE)
+BASE = small_config(attention_tokens=40, ffn_tokens=100, **SHAPE)
+MIXED = BlockConfig(**dict.fromkeys(PATTENTIONS, ALL_KINDS))
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 Config = TokenformerConfig | TransformerConfig
-
-
-def mixed() -> TokenformerConfig:
-    """A model with a separately scaled and normalised generation, followed by one of copies."""
-    generations = (
-        Generation(num_tokens=20),
-        Generation(num_tokens=24, number=1, key_ramp=0.5, tau=3.0),
-        Generation(num_tokens=44, number=2, copies=1),
-    )
-    pattention = PattentionConfig(generations=generations, tau=8.0)
-    block = BlockConfig(**dict.fromkeys(PATTENTIONS, pattention))
-    return TokenformerConfig(blocks=(block, block), **SHAPE)
-
-
 CONFIGS: dict[str, Config] = {
     "tokenformer": BASE,
     "gelu_l2_norm": BASE.model_copy(update={"score_function": "gelu_l2_norm"}),
     "softmax": BASE.model_copy(update={"score_function": "softmax"}),
     "ramped": ramp_config(grow_config(BASE, attention_tokens=24, ffn_tokens=24), 1.0),
-    "mixed": mixed(),
+    "mixed": BASE.model_copy(update={"blocks": (MIXED, MIXED)}),
     "deeper": grow_config(BASE, attention_tokens=8, ffn_tokens=0, new_layers=1, layer_tokens=(30, 150)),
-    "no-layers": tokenformer_config(num_layers=0, attention_tokens=1, ffn_tokens=1, **SHAPE),
-    "transformer": TransformerConfig(num_layers=3, ffn_size=100, **SHAPE),
+    "no-layers": small_config(num_layers=0, **SHAPE),
+    "transformer": small_transformer(num_layers=3, ffn_size=100, **SHAPE),
     "tokenformer-documents": BASE.model_copy(update={"document_end_id": 0}),
-    "transformer-documents": TransformerConfig(num_layers=3, ffn_size=100, document_end_id=0, **SHAPE),
+    "transformer-documents": small_transformer(num_layers=3, ffn_size=100, document_end_id=0, **SHAPE),
 }
 PEAKS: dict[str, Config] = {
-    "wide-ffn": tokenformer_config(num_layers=2, attention_tokens=40, ffn_tokens=2000, **SHAPE),
-    "many-words": tokenformer_config(num_layers=2, attention_tokens=40, ffn_tokens=100, **MANY_WORDS),
-    "wide-attention": tokenformer_config(num_layers=1, attention_tokens=500, ffn_tokens=400, **SHAPE),
-    "transformer": TransformerConfig(num_layers=2, ffn_size=1000, **SHAPE),
-    "transformer-many-words": TransformerConfig(num_layers=1, ffn_size=100, **MANY_WORDS),
+    "wide-ffn": small_config(attention_tokens=40, ffn_tokens=2000, **SHAPE),
+    "many-words": small_config(attention_tokens=40, ffn_tokens=100, **MANY_WORDS),
+    "wide-attention": small_config(num_layers=1, attention_tokens=500, ffn_tokens=400, **SHAPE),
+    "transformer": small_transformer(ffn_size=1000, **SHAPE),
+    "transformer-many-words": small_transformer(num_layers=1, ffn_size=100, **MANY_WORDS),
 }
 in_both_precisions = pytest.mark.parametrize("precision", ["bf16", "fp32"])
 
@@ -112,14 +91,11 @@ def peaks(config: Config, precision: str, length: int = 64) -> tuple[int, int]:
     Parameters, existing gradients and their transposes do not count.
     """
     model = build_model(config, seed=0).to(DTYPES[precision])
+    ids = torch.randint(0, config.vocab_size, (2, length))
+    known = [ids, *model.parameters()]
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    ids = torch.randint(0, config.vocab_size, (2, length))
-    known = [
-        ids,
-        *model.parameters(),
-        *(parameter.grad for parameter in model.parameters() if parameter.grad is not None),
-    ]
+        known.append(parameter.grad)
     with MemoryTracking(known) as training:
         held = training.live - 2 * ids.nbytes  # the formula counts both inputs, here they are one
         model(ids, ids).backward()

@@ -3,8 +3,6 @@
 Shapes: B batch, T sequence, D model width, N parameter tokens.
 """
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -58,17 +56,6 @@ def gradients(layer: Pattention, x: Tensor, out: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(out.sin().sum(), (x, *layer.parameters()), retain_graph=True)
 
 
-def exact_copy(layer: Pattention, x: Tensor) -> tuple[Pattention, Tensor]:
-    """The same numbers in float64."""
-    exact = Pattention(layer.config, x.shape[-1], layer.score_function).double()
-    exact.load_state_dict(layer.state_dict())
-    return exact, x.detach().double().requires_grad_()
-
-
-def error(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    return sum(float((a - b).norm() / b.norm()) for a, b in zip(found, wanted, strict=True))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_of_zero_scores_gives_zeros_and_contributes_no_gradient(dtype):
     x = torch.zeros(1, 2, 4, dtype=dtype, requires_grad=True)
@@ -120,51 +107,27 @@ def test_a_pass_without_gradients_gives_the_same_bits(score_function, dtype):
 
 
 @for_each_score_function
-def test_half_precision_is_as_accurate_as_plain_autograd(score_function):
-    """Against float64, over every gradient: recomputing in the backward pass must not cost accuracy."""
-    layer, x = all_kinds(score_function, torch.bfloat16)
-    exact, exact_x = exact_copy(layer, x)
-    wanted = gradients(exact, exact_x, exact(exact_x))
-    found, plain = (error(gradients(layer, x, out), wanted) for out in (layer(x), written_out(layer, x)))
-    assert found < 2 * plain
-
-
-@for_each_score_function
 def test_half_precision_is_as_accurate_as_autograd_for_gradients_along_the_scores(score_function):
-    """Most of the gradient cancels there, and only the rounding of the row sums remains."""
+    """Against float64. Most of the gradient cancels there, and only the rounding of the row sums remains."""
     generator = torch.Generator().manual_seed(5)
 
     def alike(rows: int) -> Tensor:
-        shared = torch.randn(1, 64, generator=generator)
-        return (shared + 0.3 * torch.randn(rows, 64, generator=generator)).bfloat16().requires_grad_()
+        return torch.randn(1, 64, generator=generator) + 0.3 * torch.randn(rows, 64, generator=generator)
 
-    x, key, value = alike(32), alike(512), alike(512)
+    x = alike(32).bfloat16().requires_grad_()
     config = PattentionConfig(generations=(Generation(num_tokens=512),), tau=8.0)
-    layer = Pattention(config, 64, score_function).bfloat16()
-    layer.key_tokens["0"].data, layer.value_tokens["0"].data = key.data, value.data
-    exact, exact_x = exact_copy(layer, x)
-    out = exact(exact_x)
-    wanted = torch.autograd.grad(out, exact_x, out.detach())
+    layer, exact = (Pattention(config, 64, score_function) for _ in range(2))
+    layer.key_tokens["0"].data, layer.value_tokens["0"].data = alike(512), alike(512)
+    layer.bfloat16()
+    exact.load_state_dict(layer.state_dict())
+    exact_x = x.detach().double().requires_grad_()
+    out = exact.double()(exact_x)
+    wanted = torch.autograd.grad(out, exact_x, out.detach())[0]
     rounded = out.detach().bfloat16()
-    found, plain = (error(torch.autograd.grad(form, x, rounded), wanted) for form in (layer(x), written_out(layer, x)))
+    found, plain = (
+        (torch.autograd.grad(form, x, rounded)[0] - wanted).norm() for form in (layer(x), written_out(layer, x))
+    )
     assert found < 2 * plain
-
-
-def test_the_layer_saves_its_scores_and_one_norm_per_data_token_but_no_copy_of_parameters():
-    layer, x = all_kinds("l2_norm_gelu", torch.bfloat16)
-    known = {tensor.untyped_storage().data_ptr() for tensor in (x, *layer.parameters())}
-    kept = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        if tensor.dim() and tensor.untyped_storage().data_ptr() not in known:
-            kept[tensor.untyped_storage().data_ptr()] = tuple(tensor.shape), tensor.dtype
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        layer(x)
-    norm = ((6, 1), torch.float32)  # of the 5 + 7 + 15 tokens that share one, and of the 3 with their own
-    expected = [((6, 27), torch.bfloat16), norm, ((6, 3), torch.bfloat16), norm]
-    assert sorted(kept.values(), key=str) == sorted(expected, key=str)
 
 
 def test_only_parameters_that_require_gradients_get_one():

@@ -6,20 +6,19 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import TokenformerConfig, TransformerConfig, tokenformer_config
+from model.config import TokenformerConfig, TransformerConfig
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import grow_config, ramp_config
+from tests.model.growths import small_config, small_transformer
 
-SHAPE: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_heads": 2}
-BASE = tokenformer_config(num_layers=3, attention_tokens=6, ffn_tokens=50, **SHAPE)
+BASE = small_config(num_layers=3, attention_tokens=6, ffn_tokens=50, hidden_size=32, num_heads=2)
 CONFIGS: dict[str, TokenformerConfig | TransformerConfig] = {
-    "tokenformer": BASE,
     "grown": ramp_config(grow_config(BASE, attention_tokens=9, ffn_tokens=4), 0.5),
     "within-documents": BASE.model_copy(update={"document_end_id": 0}),
-    "transformer": TransformerConfig(num_layers=3, ffn_size=128, **SHAPE),
+    "transformer": small_transformer(num_layers=3, ffn_size=128, hidden_size=32, num_heads=2),
 }
-IDS = torch.randint(0, 61, (2, 24), generator=torch.Generator().manual_seed(3))
+IDS = torch.randint(0, 29, (2, 24), generator=torch.Generator().manual_seed(3))
 
 
 def trained(model: LanguageModel, every: int | None) -> list[torch.Tensor]:

@@ -63,20 +63,20 @@ def test_what_another_process_is_writing_stays_until_the_process_is_killed(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("mark", "writer"),
+    ("changes", "text", "writer"),
     [
-        ({"host": "node-9"}, f"process {os.getpid()} on node-9 since "),
-        ({"pid_namespace": "another container"}, f"process {os.getpid()} on "),
-        *((text, "an unknown process") for text in ("", "[]", "{", '{"process": "one"}')),
+        ({"host": "node-9"}, None, "process {} on node-9 since "),
+        ({"pid_namespace": "another container"}, None, "process {} on "),
+        *(({}, text, "an unknown process") for text in ("", "[]", "{", '{"process": "one"}')),
     ],
-    ids=lambda value: str(value) if isinstance(value, dict) else repr(value).split()[0],
+    ids=str,
 )
 def test_what_another_machine_or_container_or_an_unknown_process_may_be_writing_stays_and_is_named(
-    tmp_path, mark, writer
+    tmp_path, changes, text, writer
 ):
-    staging, said = left(tmp_path / "new", **(mark if isinstance(mark, dict) else {})), list[str]()
-    if isinstance(mark, str):
-        (staging / WRITING_MARK).write_text(mark)
+    staging, said, writer = left(tmp_path / "new", **changes), list[str](), writer.format(os.getpid())
+    if text is not None:
+        (staging / WRITING_MARK).write_text(text)
     with pytest.raises(CheckpointError, match=rf"growctl \({writer}.* or remove {staging} if that process has ended$"):
         whole_directory(tmp_path / "new").__enter__()
     remove_abandoned(tmp_path, said.append)

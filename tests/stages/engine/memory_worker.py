@@ -1,11 +1,10 @@
-"""A rank of tests/stages/engine/test_memory.py: measures the memory of every kind of engine.
+"""A rank of tests/stages/engine/test_memory.py: measures the memory of engines.
 
     memory_worker.py OUTPUT
 
-Writes {kind: {moment: bytes}} for each ZeRO stage, precision, offloading and activation checkpointing. The moments are:
-after the engine's start, after the forward pass of a second micro-batch, and the peak of two steps and of an evaluation
-as at the end of a stage. The size of a checkpoint is included, and a hash of the losses and of the trained weights with
-their moments.
+Reads {case: spec} from OUTPUT/cases.json and writes to OUTPUT/measured.json, for each: the bytes after the forward pass
+of a second micro-batch, the peak of two steps and of an evaluation as at the end of a stage, the size of a checkpoint,
+and a hash of the losses and of the trained weights with their moments.
 """
 
 import gc
@@ -21,19 +20,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from pydantic import TypeAdapter
 from torch.distributed import distributed_c10d
 
-from model.config import ModelConfig
 from model.initialization import build_model
 from stages.engine.engine import build_engine
 from stages.engine.engine_state import engine_states, start_moments
 from stages.engine.rank_process import start_distributed
+from stages.spec import TrainSpec
 from tests.memory_tracking import MemoryTracking
-from tests.stages.checkpoints import small_config
-from tests.stages.specs import small_spec
 
-OPTIMIZER = small_spec(small_config()).optimizer
 COLLECTIVES = ("allgather", "all_gather_single", "allreduce", "broadcast", "reduce", "reduce_scatter_single")
 
 
@@ -71,30 +66,16 @@ class _GlooOfOneThread(dist.ProcessGroupGloo):
         super().__init__(store, rank, size, options)
 
 
-def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, int | str]:
-    """Measures the bytes of this rank at each moment, and of a checkpoint of all ranks, written to `output`."""
-    config = TypeAdapter(ModelConfig).validate_json(json.dumps(case["model"]))
-    micro, length, world_size = case["micro_batch_size"], case["sequence_length"], dist.get_world_size()
-    precision, optimizer = case.pop("precision"), case.get("optimizer", "adamw")
-    clipping = 1.0 if optimizer == "adamw" else 0.0
-    spec = small_spec(
-        config,
-        zero_stage=case["zero_stage"],
-        offload=case["offload"],
-        recompute_every=case["recompute_every"],
-        micro_batch_size=micro,
-        batch_size=2 * micro * world_size,
-        sequence_length=length,
-        optimizer=OPTIMIZER.model_copy(update={"name": optimizer, "gradient_clipping": clipping}),
-    )
+def measured(spec: TrainSpec, output: Path, overlap: Overlap) -> dict[str, int | str]:
+    """What this rank measures, and the size of a checkpoint of all ranks, written to `output`."""
     random = torch.Generator().manual_seed(dist.get_rank())
-    ids = torch.randint(0, config.vocab_size, (micro, length), generator=random)
+    ids = torch.randint(0, spec.model.vocab_size, (spec.micro_batch_size, spec.sequence_length), generator=random)
     found: dict[str, int | str] = {}
     trained = sha256()
+    assert spec.precision != "auto"
     with MemoryTracking([ids]) as memory:
-        engine = build_engine(build_model(config, seed=0), spec, precision)
+        engine = build_engine(build_model(spec.model, seed=0), spec, spec.precision)
         start_moments(engine, {})
-        found["engine"] = memory.live
         for step in range(2):
             for micro_batch in range(2):
                 overlap.end()
@@ -109,7 +90,7 @@ def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, 
                 del loss
         overlap.end()
         with torch.no_grad():
-            plain = build_model(config)
+            plain = build_model(spec.model)
             plain(ids, ids)
         found["peak"] = memory.peak
     for _, state in engine_states(engine):
@@ -124,12 +105,11 @@ def measured(case: dict[str, Any], output: Path, overlap: Overlap) -> dict[str, 
 
 
 def main() -> None:
-    output = Path(sys.argv[1])
+    output, report = Path(sys.argv[1]), {}
     overlap = Overlap()
     start_distributed()
-    report = {}
-    for name, case in json.loads((output / "cases.json").read_text()).items():
-        report[name] = measured(case, output / name, overlap)
+    for name, spec in json.loads((output / "cases.json").read_text()).items():
+        report[name] = measured(TrainSpec.model_validate_json(spec), output / name, overlap)
         gc.collect()
         dist.barrier()
     if dist.get_rank() == 0:
