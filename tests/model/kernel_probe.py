@@ -34,11 +34,10 @@ def offsets_of_tile(row: int, column: int, stride: int, transposed: bool) -> Ten
 
 
 def compile_for_hopper(calls: list[tuple[int, int, int, int, float]]) -> dict[str, list[dict[str, int]]]:
-    """Compiles the kernels of a forward and backward pass in bfloat16 for each (M, N, D, O, tau), without launching
-    them.
+    """Compiles, but does not launch, the kernels of a forward and backward pass in bfloat16 for each (M, N, D, O, tau).
 
-    Returns, for each kernel: the operands of its products, its `wgmma` instructions with the left operand in registers
-    and with both in shared memory, and its bytes of shared memory.
+    Returns, for each kernel: its `wgmma` instructions with the left operand in registers and with both in shared
+    memory, and its bytes of shared memory.
     """
     import triton
     from triton.backends.compiler import GPUTarget

@@ -1,11 +1,8 @@
-"""The KV cache and attention within documents.
-
-The logits of a sequence read in pieces, in rows of unequal length, are those of the sequence alone, and so are those of
-a document wherever it lies.
+"""The logits of a sequence read in pieces, in rows of unequal length, are those of the sequence alone, and so are those
+of a document wherever it lies.
 """
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -15,11 +12,10 @@ from hypothesis import strategies as st
 from model.config import TransformerConfig
 from model.documents import document_starts
 from model.initialization import build_model
-from tests.model.growths import SCORE_FUNCTIONS, built, histories, small_config
+from tests.model.growths import SCORE_FUNCTIONS, built, histories, small_config, small_transformer
 
 VOCAB_SIZE, END = 29, 3
 
-lengths_of_documents = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 in_both_precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 
@@ -30,17 +26,16 @@ def models(draw, document_end_ids: tuple[int | None, ...] = (None, END)):
     It may attend within documents.
     """
     seed, end = draw(st.integers(0, 100)), {"document_end_id": draw(st.sampled_from(document_end_ids))}
-    if draw(st.integers(0, 9)) == 9:
-        return build_model(small_config(num_layers=0, **end), seed=seed).double()
-    if draw(st.booleans()):
+    family = draw(st.sampled_from(["no layers", "transformer", "transformer", "grown", "grown"]))
+    if family == "grown":
         grown = built(draw(histories(draw(st.sampled_from(SCORE_FUNCTIONS)), max_growths=1)), seed)
         return grown._replace(config=grown.config.model_copy(update=end)).model()
-    return build_model(transformer(**end), seed=seed).double()
+    config = transformer(**end) if family == "transformer" else small_config(num_layers=0, **end)
+    return build_model(config, seed=seed).double()
 
 
 def transformer(document_end_id: int | None = END) -> TransformerConfig:
-    shape: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "hidden_size": 16, "num_heads": 2}
-    return TransformerConfig(num_layers=2, ffn_size=16, document_end_id=document_end_id, **shape)
+    return small_transformer(hidden_size=16, num_heads=2, document_end_id=document_end_id)
 
 
 def random_ids(rows: int, length: int, seed: int = 0) -> torch.Tensor:
@@ -60,7 +55,7 @@ def assert_close(found, expected, tolerance=1e-12):
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(models(), st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_a_sequence_read_in_pieces_has_the_logits_of_the_sequence_read_at_once(model, pieces):
     ids = random_ids(2, sum(pieces))
@@ -69,7 +64,7 @@ def test_a_sequence_read_in_pieces_has_the_logits_of_the_sequence_read_at_once(m
     assert_close(logits, model(ids).detach())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(models(), st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 3), st.sampled_from([END, 7]))
 def test_a_row_padded_on_the_left_has_the_logits_of_the_row_alone(model, lengths, num_later, padding):
     rows = [random_ids(1, length + num_later, seed)[0] for seed, length in enumerate(lengths)]
@@ -91,10 +86,9 @@ def test_the_first_forward_pass_with_a_cache_computes_the_bits_of_one_without(dt
 
 
 def test_the_last_logits_alone_are_those_of_the_last_positions():
-    model = build_model(small_config(), seed=0).double()
-    ids = random_ids(2, 6)
-    assert_close(model(ids, logits_to_keep=2), model(ids)[:, -2:])
-    assert_close(model(ids, cache=model.new_cache(2, 6), logits_to_keep=1), model(ids)[:, -1:].detach())
+    model, ids = build_model(small_config(), seed=0).double(), random_ids(2, 6)
+    for cache in (None, model.new_cache(2, 6)):
+        assert_close(model(ids, cache=cache, logits_to_keep=2).detach(), model(ids)[:, -2:].detach())
 
 
 def test_a_cache_never_changes_its_shape_needs_no_gradients_and_rejects_more_positions_than_it_holds():
@@ -110,7 +104,11 @@ def test_a_cache_never_changes_its_shape_needs_no_gradients_and_rejects_more_pos
 
 
 @settings(max_examples=20)
-@given(models((END,)), st.lists(lengths_of_documents, min_size=1, max_size=3), st.integers(1, 12))
+@given(
+    models((END,)),
+    st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=3),
+    st.integers(1, 12),
+)
 def test_in_a_batch_of_documents_each_has_the_logits_that_it_has_alone(model, rows, length):
     rows = [[*lengths, 20] for lengths in rows]
     ids_BT = torch.stack([documents(lengths, seed)[:length] for seed, lengths in enumerate(rows)])
@@ -133,19 +131,17 @@ def test_rows_that_begin_with_the_cache_of_one_prompt_go_on_in_its_document(ende
 
 
 @in_both_precisions
-@pytest.mark.parametrize("family", ["tokenformer", "transformer"])
-def test_in_training_precisions_a_batch_of_documents_has_their_loss_and_gradients_alone(family, dtype):
-    config = transformer() if family == "transformer" else small_config(document_end_id=END)
+@pytest.mark.parametrize("config", [transformer(), small_config(document_end_id=END)], ids=lambda config: config.family)
+def test_in_training_precisions_a_batch_of_documents_has_their_loss_and_gradients_alone(config, dtype):
     model = build_model(config, seed=1).to(dtype)
     ids = torch.stack([documents([3, 5]), documents([8], seed=1)])
     targets = ids.roll(-1, dims=1)
-    together = model(ids, targets)
     places = [(0, slice(0, 3)), (0, slice(3, 8)), (1, slice(0, 8))]
     sums = [model(ids[row, part][None], targets[row, part][None]) * ids[row, part].numel() for row, part in places]
-    alone = torch.stack(sums).sum() / 16
+    losses = model(ids, targets), torch.stack(sums).sum() / 16
     tolerance = 1e-5 if dtype == torch.float32 else 2e-2
-    torch.testing.assert_close(together, alone, rtol=tolerance, atol=0)
-    gradients = (torch.autograd.grad(loss, list(model.parameters())) for loss in (together, alone))
+    torch.testing.assert_close(*losses, rtol=tolerance, atol=0)
+    gradients = (torch.autograd.grad(loss, list(model.parameters())) for loss in losses)
     for found, expected in zip(*gradients, strict=True):
         assert_close(found, expected, 5 * tolerance * max(expected.abs().max().item(), 1e-3))
 
