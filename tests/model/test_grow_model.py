@@ -32,9 +32,8 @@ def test_a_model_grows_in_memory_to_the_bits_that_expand_writes(tmp_path, init):
     grown = grow_model(load_model(tmp_path / "old"), attention_tokens=5, policy=policy, seed=7)
     expanded = load_model(tmp_path / "new")
     assert grown.config == expanded.config
-    for (name, one), (other_name, other) in zip(grown.named_parameters(), expanded.named_parameters(), strict=True):
-        assert name == other_name
-        assert torch.equal(one, other), name
+    assert list(grown.state_dict()) == list(expanded.state_dict())
+    assert all(torch.equal(value, expanded.state_dict()[name]) for name, value in grown.state_dict().items())
 
 
 def test_an_optimizer_keeps_the_moments_of_old_parameters_and_takes_on_the_new_ones():
@@ -50,10 +49,9 @@ def test_an_optimizer_keeps_the_moments_of_old_parameters_and_takes_on_the_new_o
         assert torch.equal(optimizer.state[parameter]["exp_avg"], moments[name])
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     assert {id(p) for p in held} == {id(p) for p in grown.parameters()}
-    before = {name: p.detach().clone() for name, p in grown.named_parameters()}
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
     trained(grown, optimizer)
-    still = [name for name, p in grown.named_parameters() if torch.equal(p, before[name])]
-    assert all(name.endswith(("key_tokens.1", "value_tokens.1")) for name in still)  # they learn once their ramp rises
+    assert not any(torch.equal(p, before[name]) for name, p in model.named_parameters())
 
 
 def test_a_grown_model_keeps_dtype_mode_and_what_is_frozen():

@@ -14,7 +14,6 @@ from model.policy import (
     GrowthPolicy,
     anneal_config,
     grow_config,
-    invalid_combination,
     is_published,
     preserves,
     ramp_config,
@@ -50,8 +49,6 @@ def published_tau(config: TokenformerConfig, pattention: PattentionConfig) -> fl
 
 @pytest.mark.parametrize(("init", "tau"), product(INITS, TAUS))
 def test_a_policy_is_invalid_rejected_or_exact_as_the_tables_say(init, tau):
-    assert (invalid_combination(init, tau, 0.0) is not None) is ((init, tau) in INVALID)
-    assert (invalid_combination(init, tau, 0.1) is not None) is ((init, tau) in INVALID or init != "copy")
     if (init, tau) in INVALID:
         with pytest.raises(ValidationError, match=f"'{init}' cannot be combined with tau '{tau}'; use init '{init}'"):
             allowed(init, tau)
