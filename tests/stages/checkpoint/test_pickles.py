@@ -64,7 +64,7 @@ def test_a_pickle_that_would_run_code_is_rejected_before_deepspeed_loads_it(tmp_
         def load_checkpoint(self, *_, **__):
             raise AssertionError("DeepSpeed was asked to load it")
 
-    with pytest.raises(CheckpointError, match=r"cannot be loaded: engine/mp_rank_00_model_states\.pt"):
+    with pytest.raises(CheckpointError, match=rf"cannot be loaded: {PICKLE} uses .*mkdir"):
         load_engine(Engine(), tmp_path / "engine")
     assert not ran.exists()
     torch.load(tmp_path / "engine" / PICKLE, weights_only=False)
