@@ -75,19 +75,14 @@ class KilledRun:
     def __init__(
         self, folder: Path, ranks: int, *, then: int | None = None, dataset_of: "KilledRun | None" = None
     ) -> None:
-        """Starts nothing yet. `then`: number of ranks after `SWITCH` has struck; `dataset_of`: a run whose dataset to
-        copy."""
-        self.folder = folder
-        self.ranks = ranks
-        self.then = then
-        self.runs = folder / "runs"
+        """Starts nothing yet. `then`: ranks after `SWITCH` has struck; `dataset_of`: whose dataset to take."""
+        self.folder, self.ranks, self.then = folder, ranks, then
+        self.runs, self.marks, self.schedule = folder / "runs", folder / "marks", folder / "three.yaml"
         self.directory = self.runs / "three"
-        self.marks = folder / "marks"
         for name in ("runs", "marks", "home", "temporary", "work"):
             (folder / name).mkdir(parents=True)
         if dataset_of:
             shutil.copytree(dataset_of.runs / ".datasets", self.runs / ".datasets")
-        self.schedule = folder / "three.yaml"
         self.schedule.write_text(SCHEDULE)
         self.lives: list[Life] = []
         self.forks = not os.environ.get("GROWCTL_SOAK")
@@ -100,18 +95,10 @@ class KilledRun:
 
     def start(self, faults: Sequence[dict[str, Any]] = ()) -> subprocess.Popen[str]:
         """Starts `growctl run` in a separate process, with stdout and stderr in one pipe and `faults` injected."""
-        told = {"folder": str(self.marks), "faults": [self._here(fault) for fault in faults]}
-        environment = os.environ | {
-            "PYTHONPATH": f"{HERE}:{REPOSITORY}",
-            VARIABLE: json.dumps(told),
-            "OMP_NUM_THREADS": "1",
-            "COLUMNS": "100",
-            **PRINT_TRACEBACKS,
-            "HOME": str(self.folder / "home"),
-            "TMPDIR": str(self.folder / "temporary"),
-        }
-        if self.forks:
-            environment[warm_start.VARIABLE] = "1"
+        told = json.dumps({"folder": str(self.marks), "faults": faults}).replace("{runs}", str(self.runs))
+        own = {"PYTHONPATH": f"{HERE}:{REPOSITORY}", VARIABLE: told, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+        own |= {"HOME": str(self.folder / "home"), "TMPDIR": str(self.folder / "temporary")} | PRINT_TRACEBACKS
+        own |= {warm_start.VARIABLE: "1"} if self.forks else {}
         ranks = self.then if self.then and SWITCH["name"] in self.struck() else self.ranks
         command = [sys.executable, "-m", "growctl.cli.app", "run", self.schedule, f"launch.devices={ranks}"]
         return subprocess.Popen(
@@ -119,7 +106,7 @@ class KilledRun:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment,
+            env=os.environ | own,
             cwd=self.folder / "work",
         )
 
@@ -155,11 +142,6 @@ class KilledRun:
     def struck(self) -> list[str]:
         """The faults that struck so far, in order."""
         return [path.name for path in sorted(self.marks.iterdir(), key=lambda path: path.stat().st_mtime_ns)]
-
-    def _here(self, fault: dict[str, Any]) -> dict[str, Any]:
-        return fault | {"matching": fault.get("matching", "").replace("{runs}", str(self.runs))}
-
-    # Results of the run.
 
     def finals(self) -> dict[str, Any]:
         """The final state by stage: hashes of weights and moments, group steps, position in the data, loss."""
@@ -238,20 +220,16 @@ def check_books(run: KilledRun) -> None:
         ladder = [stage.name for stage in stages if not stage.branch_of]
         for stage in stages:
             index = ladder.index(stage.branch_of or stage.name)
-            records = read_metrics(run.directory / f"stages/{index}-{stage.name}/metrics.jsonl")
-            told = sorted({record["attempt"] for record in records})
+            metrics = run.directory / f"stages/{index}-{stage.name}/metrics.jsonl"
+            told = [record["attempt"] for record in read_metrics(metrics)]
+            assert told == sorted(told)
             attempts = ledger.query("SELECT * FROM attempt WHERE stage = :s ORDER BY attempt", s=stage.name)
-            assert [row["attempt"] for row in attempts] == told
-            assert [record["attempt"] for record in records] == sorted(record["attempt"] for record in records)
+            assert [row["attempt"] for row in attempts] == sorted(set(told))
             done = 0
             for attempt in attempts:
-                work = ledger.query(
-                    "SELECT * FROM work WHERE stage = :s AND attempt = :a ORDER BY entry",
-                    s=stage.name,
-                    a=attempt["attempt"],
-                )
+                said = {"s": stage.name, "a": attempt["attempt"]}
                 step = attempt["first_step"]
-                for row in work:
+                for row in ledger.query("SELECT * FROM work WHERE stage = :s AND attempt = :a ORDER BY entry", **said):
                     assert row["first_step"] == step, "steps of an attempt without a row"
                     assert row["tokens"] == (row["last_step"] - step) * stage.tokens_per_step
                     step = row["last_step"]

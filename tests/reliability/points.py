@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-RANK_VICTIMS = ("one rank", "all ranks", "runner", "everybody", "runner SIGTERM", "runner SIGINT")
-CONVERTER_VICTIMS = ("converter", "runner", "everybody", "runner SIGTERM", "runner SIGINT")
 RUNNER_VICTIMS = ("runner", "runner SIGTERM", "runner SIGINT")
+RANK_VICTIMS = ("one rank", "all ranks", "everybody", *RUNNER_VICTIMS)
+CONVERTER_VICTIMS = ("converter", "everybody", *RUNNER_VICTIMS)
+VICTIMS = {"runner": RUNNER_VICTIMS, "rank": RANK_VICTIMS, "converter": CONVERTER_VICTIMS}
 DISK_ERRORS = ("ENOSPC", "EIO")
 ACTIONS = {
     "one rank": ("SIGKILL", "self"),
@@ -32,7 +33,7 @@ class Point:
     """Pattern for the call's arguments. {stage} stands for the stage's directory, {runs} for the runs directory."""
     side: str = "before"
     most: int = 1
-    """The least number of times that one process reaches the point; a random `nth` is drawn up to this number."""
+    """How often one process reaches the point at least; a random `nth` is drawn up to this number."""
     stages: tuple[str, ...] = ("small", "middle", "middle/release", "large")
     """Stages, and releases, that reach the point; empty: it belongs to the run."""
     both: bool = False
@@ -46,8 +47,7 @@ class Point:
     @property
     def possible(self) -> tuple[str, ...]:
         """The possible victims at the point."""
-        by_process = {"rank": RANK_VICTIMS, "converter": CONVERTER_VICTIMS, "runner": RUNNER_VICTIMS}
-        return self.victims or by_process[self.process]
+        return self.victims or VICTIMS[self.process]
 
     def faults(self, name: str, victim: str, stage: str | None = None, **further: Any) -> list[dict[str, Any]]:
         """The fault that kills `victim` here, with the other faults that it needs."""
@@ -60,8 +60,7 @@ class Point:
         do, to = ACTIONS[victim]
         fault: dict[str, Any] = {"name": name, "at": self.at, "side": self.side, "nth": nth, "do": do, "to": to}
         fault |= {"process": self.process, "matching": self.matching.replace("{stage}", f"-{stage}/" if stage else "")}
-        if stage and self.process == "rank":
-            fault["command"] = f"-{stage}/"
+        fault |= {"command": f"-{stage}/"} if stage and self.process == "rank" else {}
         return fault | self.further | further
 
 

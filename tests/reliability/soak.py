@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 import traceback
-from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import Signals
@@ -37,16 +36,11 @@ TIMED_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Kill:
-    """A planned kill."""
+    """A planned kill; `name` is that of its mark file."""
 
-    number: int
+    name: str
     point: str
     victim: str
-
-    @property
-    def name(self) -> str:
-        """The name of its mark file."""
-        return f"kill-{self.number}"
 
 
 @dataclass(frozen=True)
@@ -130,9 +124,9 @@ class Soak:
 
     def _drawn(self, number: int, points: tuple[Point, ...], timed: float) -> Kill:
         if self.random.random() < timed:
-            return Kill(number, AT_ANY_TIME, self.random.choice(("rank 0", *RANK_VICTIMS[1:])))
+            return Kill(f"kill-{number}", AT_ANY_TIME, self.random.choice(("rank 0", *RANK_VICTIMS[1:])))
         point = self.random.choice(points)
-        return Kill(number, point.name, self.random.choice(point.possible))
+        return Kill(f"kill-{number}", point.name, self.random.choice(point.possible))
 
     def _faults(self, kill: Kill, ranks: int) -> list[dict[str, Any]]:
         point = BY_NAME[kill.point]
@@ -145,13 +139,12 @@ class Soak:
     def table(self) -> str:
         """A table of the results by point and victim."""
         rows: list[tuple[str, ...]] = [("point", "victim", "tried", "survived", "run again", "went on")]
-        of = Counter((kill.point, kill.victim) for kill in self.tried)
-        for (point, victim), number in sorted(of.items()):
+        for point, victim in sorted({(kill.point, kill.victim) for kill in self.tried}):
             these = [kill for kill in self.tried if (kill.point, kill.victim) == (point, victim)]
             survived, again = sum(kill.survived for kill in these), sum(kill.started_again for kill in these)
-            rows.append((point, victim, *map(str, (number, survived, again, number - again))))
+            rows.append((point, victim, *map(str, (len(these), survived, again, len(these) - again))))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join("  ".join(map(str.ljust, row, widths)) for row in rows)
 
 
 def _strike(run: KilledRun, kill: Kill, process: Popen[str]) -> None:

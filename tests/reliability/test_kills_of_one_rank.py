@@ -65,7 +65,8 @@ def test_the_killed_ladder_grows_from_no_layers_and_between_old_ones_without_a_j
 def test_stages_of_other_batches_and_contexts_read_no_token_twice(undisturbed):
     read, ends = [], [0]
     for stage in ("0-small", "1-middle", "2-large"):
-        spec = TrainSpec.model_validate_json((undisturbed.directory / f"stages/{stage}/spec.json").read_bytes())
+        directory = undisturbed.directory / "stages" / stage
+        spec = TrainSpec.model_validate_json((directory / "spec.json").read_bytes())
         dataset = Path(spec.dataset)
         samples = TrainingSamples(dataset, spec.sequence_length, spec.seed, window_length=spec.window_length)
         assert spec.samples_seen * spec.sequence_length == ends[-1]
@@ -74,7 +75,7 @@ def test_stages_of_other_batches_and_contexts_read_no_token_twice(undisturbed):
         for start in samples.places(spec.samples_seen, number)[:, 1].tolist():
             read += [(start + place) % stream for place in range(spec.sequence_length)]
         ends.append(ends[-1] + number * spec.sequence_length)
-        final = read_manifest(undisturbed.directory / f"stages/{stage}/final")
+        final = read_manifest(directory / "final")
         assert final.samples_seen * spec.sequence_length == ends[-1]
         own = final.lineage.training.own_context_loss
         assert (own is None) == (stage == "2-large"), "its own context is the one that all losses are measured at"

@@ -41,14 +41,14 @@ OPTIONS = ("partition", "account", "qos", "constraint")
 quick = settings(max_examples=60)
 
 
-def is_plain(name: str) -> bool:
-    """Whether a name is a single visible file name that every shell and program takes literally."""
-    return is_word(name) and name[0] != "." and "/" not in name and len(name) < 256
-
-
 def is_word(text: str) -> bool:
     """Whether every shell takes a text as one word, and no program takes it as an option."""
     return shlex.quote(text) == text and text[0] not in "-~"
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name is a single visible file name that every shell and program takes literally."""
+    return is_word(name) and name[0] != "." and "/" not in name and len(name) < 256
 
 
 def refusal(call: Callable[[], object]) -> str | None:
@@ -77,17 +77,16 @@ def test_a_name_in_a_schedule_is_plain_or_rejected(name, where, controls):
 def test_the_longest_run_names_still_give_valid_control_names():
     stages = [stage | {"name": stage["name"] + "b" * (100 - len(stage["name"]))} for stage in BASE["stages"]]
     schedule = parse(changed({"name": "a" * 100, "stages": stages, "controls": [{"kind": "best-scratch"}]}))
-    names = [control.name for control in plan_controls(schedule, [])]
-    assert names
+    assert (names := [control.name for control in plan_controls(schedule, [])])
     assert all(map(is_plain, names))
     assert [parse(changed({"name": name, "controls": []})).name for name in names] == names
     assert refusal(lambda: parse(changed({"stages.0.name": "a" * 101})))
 
 
-def test_a_hostile_name_on_the_command_line_is_rejected(tmp_path):
-    for name in ("../up", "a\n", "", "a" * 101):  # by the rule for names in a schedule
-        with pytest.raises(ScheduleError, match="--name"):
-            app.run.run("quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
+@pytest.mark.parametrize("name", ["../up", "a\n", "", "a" * 101])
+def test_a_hostile_name_on_the_command_line_is_rejected(tmp_path, name):
+    with pytest.raises(ScheduleError, match="--name"):
+        app.run.run("quickstart", name=name, runs_dir=tmp_path / "runs", dry_run=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,14 +146,11 @@ def test_the_commands_of_a_dry_run_mean_the_same_to_a_shell(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def request_of(runs_dir: Path, slurm: dict[str, object]) -> LadderRequest:
-    launch = {"cluster": "slurm", "devices": 1, "slurm": slurm}
-    return LadderRequest.of(parse(changed({"launch": launch})), "s.yaml", runs_dir, None, with_controls=False)
-
-
 def script_of(folder: Path, slurm: dict[str, object]) -> str:
     """The job script of a run with a single job."""
-    request = request_of(folder, slurm)
+    schedule = parse(changed({"launch": {"cluster": "slurm", "devices": 1, "slurm": slurm}}))
+    check_slurm(schedule.launch)
+    request = LadderRequest.of(schedule, "s.yaml", folder, None, with_controls=False)
     executor = plan_jobs(request, [request.ladder])[0].executor(folder / "slurm", None)
     return executor._make_submission_file_text(executor._submitit_command_str, "")
 
@@ -163,8 +159,8 @@ def script_of(folder: Path, slurm: dict[str, object]) -> str:
 @given(value=TEXTS, key=st.sampled_from([*OPTIONS, "options"]))
 def test_an_sbatch_option_is_one_word_on_one_line_or_rejected(tmp_path, value, key):
     option = "reservation" if key == "options" else key
-    slurm = {key: {option: value} if key == "options" else value}
-    if said := refusal(lambda: check_slurm(request_of(tmp_path, slurm).ladder.schedule.launch)):
+    slurm: dict[str, object] = {key: {option: value} if key == "options" else value}
+    if said := refusal(lambda: script_of(tmp_path, slurm)):
         assert not value.isprintable() or not value
         assert f"launch.slurm.{key}" in said
         return
@@ -190,13 +186,13 @@ def test_a_job_script_starts_python_from_any_path_and_nothing_else(tmp_path, mon
 @quick
 @given(host=TEXTS)
 def test_a_host_is_one_word_and_not_an_option_or_rejected(tmp_path, host):
-    (tmp_path / "hosts").write_text(f"{host} slots=2\n", newline="")
-    if not refusal(lambda: read_hostfile(tmp_path / "hosts")):
-        [found] = read_hostfile(tmp_path / "hosts")
-        assert is_word(found)
-        assert found == host.strip()
-    block = {"cluster": "hostfile", "hostfile": {"path": str(tmp_path / "good"), "master_address": host}}
-    (tmp_path / "good").write_text("one slots=2\n")
+    hosts, good = tmp_path / "hosts", tmp_path / "good"
+    hosts.write_text(f"{host} slots=2\n", newline="")
+    if not refusal(lambda: read_hostfile(hosts)):
+        assert list(read_hostfile(hosts)) == [host.strip()]
+        assert is_word(host.strip())
+    good.write_text("one slots=2\n")
+    block = {"cluster": "hostfile", "hostfile": {"path": str(good), "master_address": host}}
 
     def command() -> list[str]:
         return hostfile_machines(parse(changed({"launch": block})).launch, 1).launch(tmp_path / "s.json", 1, 1).command

@@ -31,7 +31,7 @@ quick = settings(max_examples=100)
 
 
 class Seen(HTMLParser):
-    """Collects the elements, attributes and text of a page, as a browser would."""
+    """The elements, attributes and text of a page, as a browser would see them."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -67,7 +67,6 @@ def test_hostile_names_add_no_elements_to_the_page_and_appear_as_text(tmp_path, 
     run_called(tmp_path / "hostile", text)
     harmless, hostile = (Seen(page_of(find_runs(tmp_path / kind))) for kind in ("harmless", "hostile"))
     assert (hostile.elements, hostile.attributes) == (harmless.elements, harmless.attributes)
-    assert not {"onerror", "onload"} & set(hostile.attributes)
     assert any(text in shown for shown in hostile.text)
 
 
@@ -115,29 +114,29 @@ def test_a_terminal_gets_plain_text_from_any_output(text):
     assert "\x1b" not in got.getvalue().replace("\x1b[1;31m", "").replace("\x1b[1m", "").replace("\x1b[0m", "")
 
 
-def test_markup_in_a_text_is_shown_unchanged():
-    for text in MARKUP:
-        console, got = terminal()
-        console.print(text)
-        assert got.getvalue() == f"{text}\n"
+@pytest.mark.parametrize("text", MARKUP)
+def test_markup_in_a_text_is_shown_unchanged(text):
+    console, got = terminal()
+    console.print(text)
+    assert got.getvalue() == f"{text}\n"
 
 
-def test_a_run_shows_messages_names_and_the_output_of_workers_as_text(tmp_path):
-    for text in COMMANDS:
-        console, got = terminal()
-        Screen(console).message(text)
-        assert commands(got.getvalue()) == []
-        console, got = terminal()
-        with LiveScreen(console) as screen:
-            screen.run_started(text, text, [])
-            screen.message(text)
-        assert text not in got.getvalue()
-        assert visible(text) in got.getvalue()
-        (tmp_path / "log.txt").write_text(f"growctl: {text}\n", newline="")
-        told = io.StringIO()
-        with redirect_stderr(told), pytest.raises(SystemExit):
-            app._fail(f"stage small failed: {failure_reason(tmp_path / 'log.txt', 0)}", 1)
-        assert commands(told.getvalue()) == []
+@pytest.mark.parametrize("text", COMMANDS)
+def test_a_run_shows_messages_names_and_the_output_of_workers_as_text(tmp_path, text):
+    console, got = terminal()
+    Screen(console).message(text)
+    assert commands(got.getvalue()) == []
+    console, got = terminal()
+    with LiveScreen(console) as screen:
+        screen.run_started(text, text, [])
+        screen.message(text)
+    assert text not in got.getvalue()
+    assert visible(text) in got.getvalue()
+    (tmp_path / "log.txt").write_text(f"growctl: {text}\n", newline="")
+    told = io.StringIO()
+    with redirect_stderr(told), pytest.raises(SystemExit):
+        app._fail(f"stage small failed: {failure_reason(tmp_path / 'log.txt', 0)}", 1)
+    assert commands(told.getvalue()) == []
 
 
 @pytest.mark.parametrize("command", [report.report, app.runs.status])

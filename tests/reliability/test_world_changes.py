@@ -2,12 +2,12 @@
 
 import json
 import signal
-import sqlite3
 from itertools import pairwise
 
 import pytest
 import torch
 
+from growctl.ledger.ledger import Ledger
 from model.config import parameter_shapes
 from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.checkpoint.parameters import read_parameter
@@ -24,7 +24,6 @@ from tests.growctl.runs import (
     wait_until,
     write_schedule,
 )
-from tests.reliability.faults.sitecustomize import VARIABLE
 
 # The world changes during freezing and the ramp, with two learning rates and separate Adam steps.
 COURSE = (
@@ -48,23 +47,18 @@ def changed(training, tmp_path_factory):
 
     stalled = {"name": "stalled", "at": "stages.checkpoint.directory:finish_directory", "process": "converter"}
     in_conversion = json.dumps({"folder": str(folder / ".marks"), "faults": [stalled | {"do": "stall"}]})
+    at_first_step, later = (paused_rank(folder / ".marks", "1-large", steps) for steps in (0, 21))
+    second = [*start, *SECOND, "--runs-dir", runs]
 
-    def paused(fault: str):
-        (folder / ".marks").mkdir(exist_ok=True)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(VARIABLE, fault)
-            return growctl(*start, *SECOND, "--runs-dir", runs)
-
-    said = []
-    process = paused(in_conversion)  # killed while it converts
+    process = growctl(*second, faults=in_conversion)  # killed while it converts
     wait_until(lambda: any(stage.glob(".converted_00000020.incomplete/parameters/*")), process)
-    said.append(stop(process, signal.SIGKILL)[0])
+    said = [stop(process, signal.SIGKILL)[0]]
     assert not (stage / "converted_00000020").exists()
-    process = paused(paused_rank(folder / ".marks", "1-large", 0))  # killed before its first own checkpoint
+    process = growctl(*second, faults=at_first_step)  # killed before its first own checkpoint
     wait_until(lambda: [r["event"] for r in read_metrics(stage / "metrics.jsonl")].count("start") == 2, process)
     said.append(kill(process, runs)[0])
     assert verify_checkpoint(stage / "converted_00000020")
-    process = paused(paused_rank(folder / ".marks", "1-large", 21))
+    process = growctl(*second, faults=later)
     wait_until(reached(stage / "metrics.jsonl", "checkpoint", 40), process)
     said.append(kill(process, runs)[0])
     assert not list(stage.glob("converted_*"))
@@ -107,17 +101,16 @@ def test_weights_and_moments_agree_to_rounding(changed):
             torch.testing.assert_close(here, there, rtol=1e-2, atol=1e-3, msg=name)
 
 
-def test_the_ledger_has_the_devices_of_each_attempt(changed):
+def test_the_devices_of_each_attempt_are_recorded(changed):
     _, run_directory, _ = changed
-    ledger = sqlite3.connect(run_directory / "ledger.db")
-    rows = ledger.execute(
-        "select distinct attempt, num_devices from work where stage = 'large' and last_step > first_step order by 1"
-    ).fetchall()
-    assert rows == [(1, 2), (3, 1), (4, 2)]
+    with Ledger(run_directory / "ledger.db", read_only=True) as ledger:
+        rows = ledger.query(
+            "SELECT DISTINCT attempt, num_devices FROM work WHERE stage = :s AND last_step > first_step", s="large"
+        )
+    assert sorted(map(tuple, rows)) == [(1, 2), (3, 1), (4, 2)]
     starts = [r for r in read_metrics(run_directory / "stages/1-large/metrics.jsonl") if r["event"] == "start"]
-    assert [(r["num_devices"], r["zero_stage"], r["converted"]) for r in starts] == [
-        (2, 1, False), (1, 3, True), (1, 3, True), (2, 2, True),
-    ]  # fmt: skip
+    found = [(r["num_devices"], r["zero_stage"], r["converted"]) for r in starts]
+    assert found == [(2, 1, False), (1, 3, True), (1, 3, True), (2, 2, True)]
 
 
 def test_conversions_are_reported_and_happen_once(changed):
