@@ -137,8 +137,7 @@ def _look_fresh(
 def _customize(folders: list[str]) -> None:
     """What an interpreter does at its start with the folders of PYTHONPATH."""
     sys.path[:] = [*filter(None, folders), *_PATH]
-    theirs = ("sitecustomize", "_pytest.assertion.rewrite")
-    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ not in theirs]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != "_pytest.assertion.rewrite"]
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec and spec.loader:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

@@ -46,7 +46,7 @@ def test_a_kill_strikes_before_or_after_the_nth_call_that_matches_once_for_all_p
         (tmp_path / "work").mkdir()
 
 
-def test_functions_and_methods_are_wrapped_as_their_module_is_imported(python):
+def test_functions_and_methods_are_wrapped_wherever_they_are_used(python):
     method = {"name": "m", "at": "stages.metrics:MetricsReader.__init__", "matching": "later", "do": "EIO"}
     named = {"name": "n", "at": "stages.checkpoint.files:hash_file", "do": "ENOSPC"}
     program = "from pathlib import Path; from stages.metrics import read_metrics as r; r(Path('now')); r(Path('later'))"

@@ -4,8 +4,7 @@ GROWCTL_FAULTS holds a JSON object: `folder`, for the mark files, and `faults`, 
 
 - name: the name of its mark file, `folder/<name>`, which also records the process that struck. A fault with a mark
   never strikes again, in any process
-- at: `module:function` or `module:Class.method`, wrapped on import of the module; or `files`, every call that changes a
-  file
+- at: `module:function` or `module:Class.method`; or `files`, every call that changes a file
 - side: `before` the call (the default) or `after` it; `files` supports only `before`
 - matching: a regular expression that must match one of the call's strings, paths or open files
 - process: `runner`, `converter`, `launcher`, `rank` or `helper`; rank: its number; command: a regular expression for
@@ -23,7 +22,6 @@ growctl itself contains no code for this.
 """
 
 import errno
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
@@ -32,7 +30,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -117,12 +115,9 @@ class Armed:
     """One fault, in one process."""
 
     def __init__(self, fault: Fault, folder: str) -> None:
-        self.fault = fault
-        self.folder = folder
-        self.process = os.getpid()
-        self.calls = 0
+        self.fault, self.folder, self.process, self.calls = fault, folder, os.getpid(), 0
 
-    def meets(self, arguments: tuple[Any, ...]) -> bool:
+    def meets(self, arguments: Iterable[Any]) -> bool:
         """Whether the fault strikes at this call."""
         pattern = self.fault.get("matching")
         if os.getpid() != self.process:  # a fork of the process that it is meant for
@@ -132,42 +127,35 @@ class Armed:
         self.calls += 1
         return self.calls == self.fault.get("nth", 1) or "always" in self.fault
 
-    def strike(self, arguments: tuple[Any, ...]) -> None:
+    def strike(self, arguments: Iterable[Any]) -> None:
         """Strikes, unless a process has already struck."""
-        fault = self.fault
-        if "always" not in fault and not self._first(arguments):
-            return
-        if fault.get("tear"):
-            torn = next(text for text in map(_text, arguments) if os.path.isfile(text))
+        texts = [_text(argument) for argument in arguments]
+        if "always" not in self.fault:
+            try:
+                mark = os.open(os.path.join(self.folder, self.fault["name"]), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+            except FileExistsError:
+                return
+            who = {"process": os.getpid(), "command": sys.orig_argv, "call": texts}
+            os.write(mark, json.dumps(who).encode())
+            os.close(mark)
+        if self.fault.get("tear"):
+            torn = next(text for text in texts if os.path.isfile(text))
             os.truncate(torn, os.path.getsize(torn) // 2)
-        _do(fault, self.folder)
+        self._do(self.fault["do"], self.fault.get("seconds", 0.0))
 
-    def _first(self, arguments: tuple[Any, ...]) -> bool:
-        try:
-            mark = os.open(os.path.join(self.folder, self.fault["name"]), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-        except FileExistsError:
-            return False
-        who = {"process": os.getpid(), "command": sys.orig_argv, "call": [_text(a) for a in arguments]}
-        os.write(mark, json.dumps(who).encode())
-        os.close(mark)
-        return True
-
-
-def _do(fault: Fault, folder: str) -> None:
-    do, seconds = fault["do"], fault.get("seconds", 0.0)
-    if do == "clock":
-        for name, unit in (("time", 1), ("time_ns", 10**9)):
-            setattr(time, name, _behind(getattr(time, name), seconds * unit))
-        return
-    time.sleep(1e6 if do == "stall" else seconds)
-    if do.startswith("SIG"):
-        number = signal.Signals[do]
-        pids = send(number, fault.get("to", "self"), folder)
-        if number == signal.SIGKILL and os.getpid() not in pids and part_of(sys.orig_argv) == "rank":
-            time.sleep(HOLD_SECONDS)
-    elif do.startswith("E"):
-        code = getattr(errno, do)
-        raise OSError(code, os.strerror(code))
+    def _do(self, do: str, seconds: float) -> None:
+        if do == "clock":
+            for name, unit in (("time", 1), ("time_ns", 10**9)):
+                setattr(time, name, _behind(getattr(time, name), seconds * unit))
+            return
+        time.sleep(1e6 if do == "stall" else seconds)
+        if do.startswith("SIG"):
+            pids = send(signal.Signals[do], self.fault.get("to", "self"), self.folder)
+            if do == "SIGKILL" and os.getpid() not in pids and part_of(sys.orig_argv) == "rank":
+                time.sleep(HOLD_SECONDS)
+        elif do.startswith("E"):
+            code = getattr(errno, do)
+            raise OSError(code, os.strerror(code))
 
 
 def _behind(clock: Callable[[], Any], by: float) -> Callable[[], Any]:
@@ -183,14 +171,19 @@ def _text(argument: Any) -> str:
     return os.fspath(argument) if isinstance(argument, (str, os.PathLike)) else ""
 
 
-def _wrapped(function: Callable[..., Any], armed: Armed) -> Callable[..., Any]:
-    after = armed.fault.get("side") == "after"
+def _wrap(module: Any, armed: Armed) -> None:
+    """Wraps the function of a fault in its module or class, and in all of our modules that have imported it."""
+    *owners, name = armed.fault["at"].partition(":")[2].split(".")
+    owner = module
+    for part in owners:
+        owner = getattr(owner, part)
+    function = getattr(owner, name)
 
     @wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
+    def wrapped(*arguments: Any, **named: Any) -> Any:
         given = (*arguments, *named.values())
-        # Check the arguments first: the call may remove the file that they name.
-        now = armed.meets(given)
+        now = armed.meets(given)  # before the call, which may remove the file that its arguments name
+        after = armed.fault.get("side") == "after"
         if now and not after:
             armed.strike(given)
         result = function(*arguments, **named)
@@ -198,67 +191,32 @@ def _wrapped(function: Callable[..., Any], armed: Armed) -> Callable[..., Any]:
             armed.strike(given)
         return result
 
-    return call
-
-
-def _wrap(module: Any, armed: Armed) -> None:
-    *owners, name = armed.fault["at"].partition(":")[2].split(".")
-    owner = module
-    for part in owners:
-        owner = getattr(owner, part)
-    function = getattr(owner, name)
-    wrapped = _wrapped(function, armed)
     setattr(owner, name, wrapped)
-    for other in [module for name, module in sys.modules.items() if name.partition(".")[0] in OURS]:
-        for name in [name for name, value in vars(other).items() if value is function]:
-            setattr(other, name, wrapped)  # a fork has modules that have imported the function
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Wraps functions of a module right after the module is executed."""
-
-    def __init__(self, armed: dict[str, list[Armed]]) -> None:
-        self.armed = armed
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name not in self.armed:
-            return None
-        others = [finder for finder in sys.meta_path if finder is not self]
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            execute(module)
-            for armed in self.armed[name]:
-                _wrap(module, armed)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+    for other in [module for path, module in sys.modules.items() if path.partition(".")[0] in OURS]:
+        for found in [found for found, value in vars(other).items() if value is function]:
+            setattr(other, found, wrapped)
 
 
 class _Program(Armed):
     """Wraps functions of the program itself: `python -m` does not execute its module through an import."""
 
-    def __init__(self, armed: list[Armed]) -> None:
+    def __init__(self, armed: Armed) -> None:
         super().__init__({"name": "", "at": "stages.engine.rank_process:run_rank", "do": ""}, "")
         self.armed = armed
 
-    def strike(self, arguments: tuple[Any, ...]) -> None:
-        for armed in self.armed:
-            _wrap(sys.modules["__main__"], armed)
+    def strike(self, arguments: Iterable[Any]) -> None:
+        _wrap(sys.modules["__main__"], self.armed)
 
 
 def _on_files(armed: Armed, folder: str) -> Callable[[str, tuple[Any, ...]], None]:
-    def changes(event: str, arguments: tuple[Any, ...]) -> bool:
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             flags = arguments[2] if isinstance(arguments[2], int) else 0
-            return bool(flags & (os.O_WRONLY | os.O_RDWR)) and not _text(arguments[0]).startswith(folder)
-        return event in CHANGES
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if changes(event, arguments) and armed.meets(arguments[:2] if event != "open" else arguments[:1]):
+            changes = flags & (os.O_WRONLY | os.O_RDWR) and not _text(arguments[0]).startswith(folder)
+            named = arguments[:1]
+        else:
+            changes, named = event in CHANGES, arguments[:2]
+        if changes and armed.meets(named):
             armed.strike(arguments)
 
     return hook
@@ -275,21 +233,17 @@ def _meant(fault: Fault) -> bool:
 
 def install(told: dict[str, Any]) -> None:
     """Arms the faults that are meant for this process."""
-    folder = told["folder"]
     program = sys.orig_argv[sys.orig_argv.index("-m") + 1] if "-m" in sys.orig_argv[:-1] else None
-    by_module: dict[str, list[Armed]] = {}
     for fault in filter(_meant, told["faults"]):
-        armed = Armed(fault, folder)
-        if fault["at"] == "files":
-            sys.addaudithook(_on_files(armed, folder))
-        else:
-            by_module.setdefault(fault["at"].partition(":")[0], []).append(armed)
-    if program in by_module:
-        by_module.setdefault("stages.engine.rank_process", []).append(_Program(by_module.pop(program)))
-    for module in by_module.keys() & sys.modules.keys():
-        for armed in by_module[module]:
-            _wrap(sys.modules[module], armed)
-    sys.meta_path.insert(0, _Finder(by_module))
+        armed, module = Armed(fault, told["folder"]), fault["at"].partition(":")[0]
+        if module == "files":
+            sys.addaudithook(_on_files(armed, told["folder"]))
+            continue
+        if module == program:
+            armed, module = _Program(armed), "stages.engine.rank_process"
+        _wrap(importlib.import_module(module), armed)
+    if "poison" in told and "RANK" in os.environ:
+        importlib.import_module("tests.reliability.poison").install(told["poison"])
 
 
 def _next_sitecustomize() -> None:
@@ -303,9 +257,4 @@ def _next_sitecustomize() -> None:
 if __name__ == "sitecustomize":
     _next_sitecustomize()
     if VARIABLE in os.environ:
-        told = json.loads(os.environ[VARIABLE])
-        install(told)
-        if "poison" in told and "RANK" in os.environ:
-            from tests.reliability import poison
-
-            poison.install(told["poison"])
+        install(json.loads(os.environ[VARIABLE]))
