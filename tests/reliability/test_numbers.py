@@ -54,10 +54,8 @@ def test_both_ranks_skip_a_nan_on_one_of_them_and_a_spike_stops_the_run_under_th
     run = start(schedule, poison, "launch.devices=2", "launch.zero_stage=2", "--name", "stopped")
     out, err = finish(run, expect=1)
     stage = folder / "stopped/stages/0-large"
-    assert anomalies(stage / "metrics.jsonl") == [
-        (1, 13, "non_finite", "skip", 12, 1),
-        (1, 34, "spike", "stop", 33, 1),
-    ]
+    found = [(1, 13, "non_finite", "skip", 12, 1), (1, 34, "spike", "stop", 33, 1)]
+    assert anomalies(stage / "metrics.jsonl") == found
     skipped, spike = (record for record in read_metrics(stage / "metrics.jsonl") if record["event"] == "anomaly")
     assert (skipped["value"], skipped["threshold"]) == (None, None)
     assert spike["value"] > spike["threshold"] > 0
@@ -84,10 +82,8 @@ def rolled_back(training, folder) -> tuple[Path, dict[str, list[int]], str]:
 def test_a_spike_rolls_a_stage_back_and_the_data_since_the_checkpoint_is_skipped(rolled_back):
     schedule, _, out = rolled_back
     stage = schedule.parent / "tiny/stages/0-large"
-    assert anomalies(stage / "metrics.jsonl") == [
-        (1, 37, "spike", "rollback", 30, 7),
-        (2, 53, "non_finite", "skip", 52, 1),
-    ]
+    found = [(1, 37, "spike", "rollback", 30, 7), (2, 53, "non_finite", "skip", 52, 1)]
+    assert anomalies(stage / "metrics.jsonl") == found
     starts = [r["resumed_from"] for r in read_metrics(stage / "metrics.jsonl") if r["event"] == "start"]
     assert starts == [None, 30]
     final = read_manifest(stage / "final")

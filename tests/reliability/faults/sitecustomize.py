@@ -1,4 +1,4 @@
-"""Injects faults into every growctl process whose PYTHONPATH has this folder: Python imports it at start.
+"""Injects faults into every growctl process whose PYTHONPATH has this folder: Python, or a fork, imports it at start.
 
 GROWCTL_FAULTS holds a JSON object: `folder`, for the mark files, and `faults`, a list of objects with
 

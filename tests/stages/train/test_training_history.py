@@ -18,34 +18,23 @@ from tests.stages.data.test_dataset import write_dataset
 from tests.stages.specs import small_spec
 
 MODEL = small_config()
-FEW = st.integers(0, 3)
+RATE = {"shape": ["wsd", "cosine"], "peak": [1e-2, 2e-2], "warmup_steps": [0, 1], "decay_steps": range(4)}
+RULE = {"lr_scale": [1.0, 0.5], "frozen_steps": range(4), "warmup_steps": range(4)}
+STAGE = {"ramp_steps": [0, 1], "anneal_steps": [None, *range(4)], "seed": [0, 1], "samples_seen": [0, 4]}
 
 
 @st.composite
 def stages(draw: st.DrawFn) -> TrainSpec:
     """A stage of 4 to 8 steps. The choices are few, so that two stages often agree for some steps."""
-    steps = draw(st.integers(4, 8))
-    rate = LearningRate(
-        shape=draw(st.sampled_from(["wsd", "cosine"])),
-        peak=draw(st.sampled_from([1e-2, 2e-2])),
-        final=0.0,
-        warmup_steps=draw(st.integers(0, 1)),
-        decay_steps=draw(FEW),
-        total_steps=steps + draw(FEW),
-        first_step=draw(st.integers(0, 1)),
-    )
-    rule = GenerationRule(lr_scale=draw(st.sampled_from([1.0, 0.5])), frozen_steps=draw(FEW), warmup_steps=draw(FEW))
-    changes: dict[str, Any] = {
-        "num_steps": steps,
-        "learning_rate": rate,
-        "generations": (rule,),
-        "ramp_steps": draw(st.integers(0, 1)),
-        "anneal_steps": draw(st.none() | FEW),
-        "seed": draw(st.integers(0, 1)),
-        "samples_seen": draw(st.sampled_from([0, 4])),
-        "left_out": draw(st.sampled_from([(), ((2, 1),)])),
-    }
-    return small_spec(MODEL, **changes)
+
+    def drawn(choices: dict[str, Any]) -> dict[str, Any]:
+        return {name: draw(st.sampled_from(values)) for name, values in choices.items()}
+
+    steps, longer, first = draw(st.tuples(st.integers(4, 8), st.integers(0, 3), st.integers(0, 1)))
+    rate = LearningRate(final=0.0, total_steps=steps + longer, first_step=first, **drawn(RATE))
+    left_out = draw(st.sampled_from([(), ((2, 1),)]))
+    changes = drawn(STAGE) | {"num_steps": steps, "learning_rate": rate, "left_out": left_out}
+    return small_spec(MODEL, generations=(GenerationRule(**drawn(RULE)),), **changes)
 
 
 def updates(spec: TrainSpec, steps: int) -> list[Any]:

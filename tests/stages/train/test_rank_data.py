@@ -1,22 +1,35 @@
-"""stages/train/rank_data.py: the validation loss of a mixture, by source and weighted, on any number of ranks."""
+"""stages/train/rank_data.py: the validation loss of a mixture on any number of ranks, and the tokens of its sources.
+
+The loss is by source and weighted; the tokens are those that a stage has trained on, with skipped data left out.
+"""
 
 import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from stages.corpus.prepared import Ingredient, write_mixture
 from stages.data.evaluation_windows import EvaluationWindows
+from stages.data.samples import TrainingSamples
 from stages.metrics import Record
+from stages.spec import MixtureSpan
 from stages.train import rank_data as trainer
+from stages.train.rank_data import source_use
+from stages.train.skipped_data import position, trained_ranges
+from tests.stages.checkpoints import small_config
 from tests.stages.data.test_dataset import write_dataset
+from tests.stages.specs import small_spec
 
-CPU = torch.device("cpu")
 WEIGHTS = {"books": 6.0, "code": 3.0, "wiki": 1.0}
 USE = {name: {"trained_tokens": 7, "epochs": 0.5} for name in WEIGHTS}
+SPANS = (MixtureSpan(first_window=0, weights=WEIGHTS), MixtureSpan(first_window=35, weights={"code": 1.0}))
+LEFT_OUT = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 5)), max_size=3).map(sorted).map(tuple)
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +37,15 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("datasets")
     lengths = {"books": 700, "code": 330, "wiki": 50}
     sources = [
-        Ingredient(name, write_dataset(folder / name, [500], [lengths[name]]), weight)
+        Ingredient(name, write_dataset(folder / name, [200], [lengths[name]]), weight)
         for name, weight in WEIGHTS.items()
     ]
     return write_mixture(sources, folder)
+
+
+@pytest.fixture(scope="module")
+def samples(mixture: Path) -> TrainingSamples:
+    return TrainingSamples(mixture, 10, 0, SPANS)
 
 
 def mean_token(input_ids_BT: Tensor, targets_BT: Tensor) -> Tensor:
@@ -48,7 +66,7 @@ def evaluate(windows: EvaluationWindows, ranks: int, batch_size: int, patch: pyt
         patch.setattr(trainer.dist, "get_rank", lambda rank=rank: rank)
         patch.setattr(trainer.dist, "get_world_size", lambda: ranks)
         patch.setattr(trainer.dist, "all_reduce", all_reduce)
-        found = trainer.evaluate(mean_token, windows, batch_size, CPU, USE)
+        found = trainer.evaluate(mean_token, windows, batch_size, torch.device("cpu"), USE)
     return found
 
 
@@ -81,3 +99,26 @@ def test_a_dataset_that_is_no_mixture_has_no_losses_by_source(mixture: Path, mon
     assert found["by_source"] is None
     within = evaluate(books, 2, 3, monkeypatch)["by_source"]
     assert found["loss"] == pytest.approx(within["books"]["loss"], rel=1e-12)
+
+
+@given(LEFT_OUT, st.integers(0, 15), st.integers(0, 9))
+def test_the_tokens_are_those_of_the_samples_that_updates_read(samples, left_out, step, samples_seen):
+    spec = small_spec(small_config(), left_out=left_out, samples_seen=samples_seen, mixture=SPANS)
+    firsts = [samples_seen + position(number, left_out) * spec.batch_size for number in range(step)]
+    sources = [source for first in firsts for source in samples.places(first, spec.batch_size)[:, 0].tolist()]
+    found = source_use(samples, spec, step)
+    assert {name: each["trained_tokens"] for name, each in found.items()} == {
+        name: 10 * sources.count(number) for number, name in enumerate(WEIGHTS)
+    }
+    assert sum(each["trained_tokens"] for each in found.values()) == step * spec.batch_size * spec.sequence_length
+
+
+@given(LEFT_OUT, st.integers(0, 15))
+def test_the_trained_ranges_are_the_positions_of_the_updates(left_out, step):
+    ranges = [np.arange(first, first + count) for first, count in trained_ranges(step, left_out)]
+    assert np.concatenate([[], *ranges]).tolist() == [position(number, left_out) for number in range(step)]
+
+
+def test_epochs_count_from_the_ladders_first_sample_and_with_skipped_data(samples):
+    spec = small_spec(small_config(), samples_seen=8, left_out=((1, 2),), mixture=SPANS)
+    assert source_use(samples, spec, 3)["code"]["epochs"] == samples.epochs_by_source(8 + (3 + 2) * 4)["code"]
