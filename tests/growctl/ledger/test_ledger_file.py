@@ -57,6 +57,7 @@ def test_reading_writes_nothing(path: Path) -> None:
     before = path.read_bytes()
     with Ledger(path, read_only=True) as reader:
         assert reader.run() == RUN
+        assert reader.work("0-small") is reader.work("0-small"), "a snapshot is read once"
         with pytest.raises(LedgerError, match="readonly"):
             reader.books("1-large").sync(killed_once(resumed_from=20).records)
     assert path.read_bytes() == before

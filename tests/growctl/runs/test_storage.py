@@ -51,6 +51,9 @@ def test_datasets_are_listed_with_the_runs_that_use_them(tmp_path):
     dataset(tmp_path, "unused")
     assert {each.name: each.used_by for each in measure_storage(tmp_path).datasets} == {"data": ["tiny"], "unused": []}
     assert not measure_storage(tmp_path, ["tiny"]).datasets
+    told = " ".join(run_here("runs", "--runs-dir", tmp_path)[0].split())
+    for words in ("size frees tiny finished 1", "kB tiny unused", "kB no run in all: "):
+        assert words in told
 
 
 def test_clean_only_shows_until_it_is_told_to_remove(tmp_path):
