@@ -36,7 +36,7 @@ LONGEST_FIRST = (
     *("reliability/test_kills_of_one_rank", "growctl/run/test_slurm_job", "reliability/test_world_changes"),
     *("growctl/run/test_growth_runs", "reliability/test_numbers", "growctl/runs/test_real_runs"),
     *("growctl/launch/test_hostfile", "growctl/run/test_run", "stages/engine/test_memory"),
-    *("stages/engine/test_engine_state", "growctl/run/test_start_runs", "growctl/run/test_left_out"),
+    *("stages/engine/test_engine_state", "growctl/run/test_start_runs", "growctl/run/test_requests"),
     *("reliability/test_corruption", "benchmarks/test_gpu", "stages/train/test_rejection", "reliability/test_disk"),
 )
 """Files with real trainings. Tests run in two processes, a file at a time: long ones at the end would run alone."""

@@ -13,20 +13,19 @@ from tests.web_server import Answer, WebServer
 from tests.workers import HANG_SECONDS, PRINT_TRACEBACKS, REPOSITORY
 
 LINE = b'{"text": "a text of the source, number %07d"}\n'
-NUM_LINES, NUM_LONG_LINES = 4_000, 300_000
-"""Of each file, and where the hub fails in the middle of one: more than the client reads at once."""
+NUM_LINES = 300_000
+"""Of each file: more than the client reads at once."""
 
 BREAKS_AT = 5_000_000
-"""Byte of a file from which on `cut` and `stall` fail."""
+"""Byte of a file from which on `cut` fails."""
 
 
 class Hub:
-    """`failure`: an HTTP status for all requests, `cut` or `stall` in the middle of a file, or nothing."""
+    """`failure`: an HTTP status for all requests, or `cut` in the middle of a file, or nothing."""
 
     def __init__(self, failure: int | str | None) -> None:
         self.failure = failure
-        num_lines = NUM_LONG_LINES if failure in ("cut", "stall") else NUM_LINES
-        self.file = b"".join(LINE % number for number in range(num_lines))
+        self.file = b"".join(LINE % number for number in range(NUM_LINES))
         self.requests: list[str] = []
         self.server = WebServer(self._answer)
 
@@ -64,10 +63,9 @@ class Hub:
         end = int(last or len(self.file) - 1)
         part = self.file[int(start) : end + 1]
         place = {"Content-Range": f"bytes {start}-{end}/{len(self.file)}", "Content-Length": str(len(part))}
-        if self.failure is None or end < BREAKS_AT:
+        if self.failure != "cut" or end < BREAKS_AT:
             return Answer(206, place, part)
-        closes = {"Connection": "close"} if self.failure == "cut" else {}
-        return Answer(206, place | closes, part[: len(part) // 2])
+        return Answer(206, place | {"Connection": "close"}, part[: len(part) // 2])
 
 
 @contextmanager

@@ -80,11 +80,11 @@ class Stage:
         history = StageHistory(self.directory / "metrics.jsonl").read_to_the_end()
         return Attempt(spec, launch, history, grace, self.records.extend, self.said.append).run()
 
-    def signal_when(self, event: str, *numbers: signal.Signals, pause: float = 0.0) -> None:
-        """Sends this process the signals after a worker has written `event`."""
+    def signal_once_begun(self, *numbers: signal.Signals, pause: float = 0.0) -> None:
+        """Sends this process the signals after a worker has begun to train."""
 
         def send() -> None:
-            while not any(record["event"] == event for record in self.records):
+            while not self.records:
                 time.sleep(0.01)
             for number in numbers:
                 os.kill(os.getpid(), number)
@@ -122,7 +122,7 @@ def test_on_a_signal_the_workers_save_and_exit_before_growctl_exits(
     signals, stage, sent, by_cluster, again, elsewhere, exit_code
 ):
     if sent:
-        stage.signal_when("start", sent)
+        stage.signal_once_begun(sent)
     with pytest.raises(stop_signals.Stopped) as stopped:
         stage.attempt(f"start(); {by_cluster}train_until_asked(); {again}time.sleep(0.3); save()", elsewhere=elsewhere)
     assert stopped.value.exit_code == exit_code
@@ -137,7 +137,7 @@ def test_on_a_signal_the_workers_save_and_exit_before_growctl_exits(
     ids=["a second signal", "the end of the grace period"],
 )
 def test_workers_that_do_not_save_are_killed(signals, stage, sent, grace, said):
-    stage.signal_when("start", *sent, pause=0.5)
+    stage.signal_once_begun(*sent, pause=0.5)
     with pytest.raises(stop_signals.Stopped):
         stage.attempt("start(); train_until_asked(); time.sleep(600); save()", grace=grace)
     assert [record["event"] for record in stage.records] == ["start"]

@@ -1,4 +1,4 @@
-"""The figures of a run's progress, the line that a log gets of them, and what the ledger says of a stage."""
+"""The figures of a run's progress, and how logs and live views show them and what else a run prints."""
 
 import io
 import re
@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from growctl.ladder.load import parse_schedule
 from growctl.ladder.stage_plans import plan_run, plan_stages
 from growctl.run import screen as screen_module
 from growctl.run.runner import stage_entry
-from growctl.run.screen import LadderProgress, Screen, view
+from growctl.run.screen import LadderProgress, Screen, make_screen, view
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.launch_block import DEVICES, HardwareBlock, known_device
+from growctl.text.console import Terminal
+from growctl.text.formatting import wrapped
+from stages.generate.text_samples import TextRequest, TextSample, TextSamples
 from stages.metrics import Record
 from tests.growctl.ladders import ladder
 
@@ -111,24 +115,21 @@ def test_the_mfu_is_the_share_of_the_peak_of_all_devices(
     assert stage.mfu(HardwareBlock.model_validate(hardware)) == expected
 
 
-@pytest.mark.parametrize(
-    ("device", "names"),
-    [
-        ("h200", ["NVIDIA H200"]),
-        ("h100", [H100]),
-        ("a100-40gb", ["NVIDIA A100-SXM4-40GB"]),
-        ("a100-80gb", ["NVIDIA A100-SXM4-80GB"]),
-        ("b200", ["NVIDIA B200"]),
-        ("rtx-4090", ["NVIDIA GeForce RTX 4090"]),
-        ("l40s", ["NVIDIA L40S"]),
-        (
-            None,
-            ["NVIDIA H100 PCIe", f"{H100} MIG 1g.10gb", "NVIDIA H200 NVL", "NVIDIA GB200", "NVIDIA L40", "Tesla V100"],
-        ),
-    ],
-)
-def test_only_a_device_in_the_table_has_a_peak(device: str | None, names: list[str]) -> None:
-    assert {name: known_device(name) for name in names} == dict.fromkeys(names, device and DEVICES[device])
+KNOWN = {
+    "NVIDIA H200": "h200",
+    H100: "h100",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA A100-SXM4-80GB": "a100-80gb",
+    "NVIDIA B200": "b200",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA L40S": "l40s",
+}
+UNKNOWN = ("NVIDIA H100 PCIe", f"{H100} MIG 1g.10gb", "NVIDIA H200 NVL", "NVIDIA GB200", "NVIDIA L40", "Tesla V100")
+
+
+def test_only_a_device_in_the_table_has_a_peak() -> None:
+    found = {name: known_device(name) for name in (*KNOWN, *UNKNOWN)}
+    assert found == {name: DEVICES[key] for name, key in KNOWN.items()} | dict.fromkeys(UNKNOWN)
 
 
 def test_piped_output_has_a_line_of_progress_every_half_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,3 +155,61 @@ def test_a_stage_is_recorded_with_its_layers_its_batch_and_its_context() -> None
     entries = list(map(stage_entry, plan_stages(ladder(stages=[first, deeper]))))
     found = [(entry.num_layers, entry.sequence_length, entry.tokens_per_step) for entry in entries]
     assert found == [(2, 8, 128), (6, 16, 128)]
+
+
+WRITTEN = "def f(x):\n\tif x:  \n\n        return x  # the ledger of tau in nats, longer than a narrow terminal"
+
+
+def screen_of(width: int = 40, terminal: bool = False) -> tuple[Screen, io.StringIO]:
+    got = io.StringIO()
+    return make_screen(Terminal(file=got, width=width, force_terminal=terminal, color_system=None)), got
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_texts_of_models_and_commands_to_copy_are_printed_verbatim(terminal: bool) -> None:
+    screen, got = screen_of(terminal=terminal)
+    [plan] = plan_run(ladder((20,)))
+    sample = TextSample(prompt="def f", text=WRITTEN.removeprefix("def f"), finish_reason="length")
+    screen.sampled(plan, TextSamples(checkpoint="0" * 64, request=TextRequest(), samples=(sample,)))
+    heading, *lines = got.getvalue().splitlines()
+    assert heading.endswith("stage stage-0 writes:")
+    assert bool(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", heading)) is not terminal
+    assert lines == [f"    {line}" if line else "" for line in WRITTEN.splitlines()]
+    text = "To see its cost and results: growctl report small --runs-dir /data/of/a/long/path"
+    screen.message(text)
+    assert got.getvalue().endswith(f"{text}\n")
+
+
+def test_a_wrapped_message_keeps_indentation_and_tabs() -> None:
+    text = "a first line of words\n    an indented line of words\n\n\ttab\tand words"
+    assert wrapped(text, 16) == ("a first line of\nwords\n    an indented\n    line of\n    words\n\n\ttab\tand words")
+
+
+BIG: dict[str, Any] = {
+    "model": {"num_layers": 12, "hidden_size": 768, "num_heads": 12},
+    "training": {"sequence_length": 1024, "batch_size": 512},
+    "growth": {"ramp": 0.02},
+    "evaluation": {"every": 500},
+    "stages": [
+        {"name": name, "attention_tokens": 576 * size, "ffn_tokens": 2304 * size, "train_steps": 120_000}
+        for size, name in enumerate(("0-124m-base", "1-354m-english", "2-757m-english", "3-1.4b-english"), 1)
+    ],
+    "releases": "all",
+    "data": {"source": "text", "vocab_size": 50304},
+}
+FACTS = ("3.5000, validation 3.2000", "1.23M tokens/s, MFU 85.", "time left 2d 13h", "6.00e19 of 4.33e20 FLOPs")
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_no_fact_name_or_number_in_a_live_view_is_cut(width: int) -> None:
+    schedule = parse_schedule(ladder().model_dump(exclude_unset=True) | BIG, label="s", default_name="pile_1.4b")
+    trained = train(1_234) | {"tokens_per_second": 1_234_567.8}
+    run = progress(schedule, START, evaluation(1_000), trained, stage="1-354m-english")
+    screen, got = screen_of(width, terminal=True)
+    screen.console.print(view(run, width))
+    shown = got.getvalue()
+    assert [fact for fact in FACTS if fact not in " ".join(shown.split())] == []
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    rows = [line.split() for line in shown.splitlines() if re.search(r" \d+/\d+ .*(done|waiting|training)$", line)]
+    assert [row[0] for row in rows] == list(run.stages)

@@ -209,16 +209,3 @@ def test_two_ranks_with_zero_3_in_bf16_resume_in_the_same_bits(undisturbed, runs
     assert [r["step"] for r in read_metrics(stage / "metrics.jsonl") if r["event"] == "start"] == [0, 4]
     assert final_hashes(runs / "killed/tiny") == final_hashes(runs / "tiny")
     assert losses(runs / "killed/tiny") == losses(runs / "tiny")
-
-
-def test_a_ladder_may_change_ranks_and_zero_stage_between_stages(undisturbed, runs):
-    schedule, done = undisturbed
-    shutil.copytree(done / "tiny", runs / "tiny")
-    (runs / "tiny/ledger.db").unlink()
-    shutil.rmtree(runs / "tiny/stages/1-large")
-    run("run", schedule, "launch.devices=2", "launch.zero_stage=2", "--runs-dir", runs)
-    here, there = losses(runs / "tiny"), losses(done / "tiny")
-    assert here["1-large", 0, "after_growth"] == pytest.approx(there["0-small", 30, "final"], abs=1e-5)
-    assert here["1-large", 60, "final"] == pytest.approx(there["1-large", 60, "final"], abs=1e-3)
-    devices = sqlite3.connect(runs / "tiny/ledger.db").execute("select distinct num_devices from work").fetchall()
-    assert sorted(devices) == [(1,), (2,)]

@@ -141,14 +141,10 @@ def step(tmp_path):
     return saved(tmp_path / "runs/tiny/stages/0-small/step_00000010")
 
 
-def test_a_checkpoint_by_parameter_is_used_as_it_is(tmp_path, conversions):
-    write_checkpoint(tmp_path / "final")
-    with as_parameters(tmp_path / "final", tmp_path, pytest.fail) as path:
-        assert path == tmp_path / "final"
-    assert conversions == []
-
-
-def test_the_conversion_is_beside_the_output_and_gone_afterwards_even_if_the_command_fails(tmp_path, step, conversions):
+def test_only_an_engine_checkpoint_is_converted_beside_the_output_until_the_command_ends(tmp_path, step, conversions):
+    write_checkpoint(tmp_path / "runs/final")
+    with as_parameters(tmp_path / "runs/final", tmp_path, pytest.fail) as path:
+        assert path == tmp_path / "runs/final"
     said: list[str] = []
     output = tmp_path / "new/grown"
     with suppress(RunFailed), as_parameters(step, tmp_path / "runs", said.append, output) as path:

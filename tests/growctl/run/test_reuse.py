@@ -27,15 +27,14 @@ from stages.train.training_history import TrainingHistory
 from tests.growctl.ledger.records import BASE, GROWN, RUN
 from tests.stages.checkpoints import small_config, write_checkpoint
 from tests.stages.specs import small_spec
-from tests.stages.test_metrics import TRAIN
+from tests.stages.test_metrics import EVALUATION, START, TRAIN
 
 MODEL = small_config()
 SPEC = small_spec(MODEL, num_steps=20, batch_size=10, sequence_length=10)
-FINGERPRINT = "d" * 64
 
 
 def history(spec: TrainSpec = SPEC) -> TrainingHistory:
-    return TrainingHistory(spec, FINGERPRINT, "fp32")
+    return TrainingHistory(spec, "d" * 64, "fp32")
 
 
 def checkpoint(directory: Path, step: int, spec: TrainSpec = SPEC, **changes: Any) -> Manifest:
@@ -54,23 +53,13 @@ def records_of(stage: StagePaths, *events: tuple[str, int, dict[str, Any]], atte
     writer.close()
 
 
-START = {"device": "H100", "num_devices": 4, "precision": "fp32", "zero_stage": 1, "resumed_from": None}
-START |= {"converted": False, "recomputed_step_flops": 0.0, "peak_flops": None, "price_per_device_hour": None}
-
-
-def evaluation(point: str, loss: float) -> dict[str, Any]:
-    return {
-        "point": point, "loss": loss, "perplexity": 2.0, "bits_per_byte": 1.0, "num_tokens": 7, "by_source": None,
-        "precision": "fp32",
-    }  # fmt: skip
-
-
 @pytest.fixture
 def donor(tmp_path: Path) -> StagePaths:
     """The stage of another run, with its own `final/` after 20 steps."""
     stage = RunsPaths(tmp_path / "runs").run("other").stage(0, "small")
-    events = [("start", 0, START), ("evaluation", 10, evaluation("interval", 3.0))]
-    records_of(stage, *events, ("evaluation", 20, evaluation("final", 2.5)), ("end", 20, {}))
+    points = [(10, {"point": "interval", "loss": 3.0}), (20, {"point": "final", "loss": 2.5})]
+    judged = [("evaluation", step, EVALUATION | values) for step, values in points]
+    records_of(stage, ("start", 0, START), *judged, ("end", 20, {}))
     checkpoint(stage.final, 20)
     return stage
 
@@ -92,9 +81,7 @@ def furthest(tmp_path: Path, spec: TrainSpec = SPEC, beyond: int = 0) -> Candida
 
 def taken(tmp_path: Path, spec: TrainSpec, own: int = 0) -> Path:
     """Takes over the furthest checkpoint; its new place."""
-    found = furthest(tmp_path, spec)
-    assert found is not None
-    return take_over(found, spec, own)
+    return take_over(next(find_further(history(spec), 0, [tmp_path / "runs"], pytest.fail)), spec, own)
 
 
 def events(stage: StagePaths) -> list[str]:
@@ -217,7 +204,7 @@ def test_the_ledger_books_reused_steps_as_part_of_the_models_cost_and_not_as_spe
         found = [(e.step, e.point, e.loss) for e in ledger.evaluations("0-small")]
         assert found == [(10, "interval", 3.0), (20, "final", 2.5)]
         assert ledger.finished("0-small")
-        assert {row.paid_by for row in ledger.work("0-small")} == {"other"}
+        assert {(row.paid_by, row.device) for row in ledger.work("0-small")} == {("other", START["device"])}
 
 
 def test_own_steps_stay_booked_as_spent_and_only_the_rest_as_reused(tmp_path, donor, own):

@@ -3,14 +3,17 @@
 import json
 import math
 import re
+import shutil
 import sqlite3
 
 import pytest
 
+from growctl.ledger.ledger import Ledger
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pretrained import load_pretrained
-from tests.growctl.runs import CONTROL, SCHEDULE, losses, run, run_here, write_schedule
+from tests.growctl.ledger.records import RUN
+from tests.growctl.runs import CONTROL, SCHEDULE, TEXT, losses, run, run_here, write_schedule
 from tests.growctl.text.schemas import assert_follows_schema
 
 
@@ -157,3 +160,39 @@ def test_bad_input_is_one_message_and_writes_nothing(tmp_path, override, message
     assert "Traceback" not in out + err
     assert not (tmp_path / "runs/tiny").exists()
     assert not (tmp_path / "runs").exists() or "sequence_length" in override  # only the prepared text shows it
+
+
+def test_a_control_reuses_its_ladders_data_after_the_source_changed_and_rejects_other_data(training, tmp_path):
+    def fingerprint(name: str) -> str:
+        with Ledger(runs / name / "ledger.db", read_only=True) as ledger:
+            return ledger.run().dataset_fingerprint
+
+    source, runs, control = tmp_path / "text", tmp_path / "runs", "tiny-control-tokenformer-scratch"
+    shutil.copytree(TEXT, source, ignore=lambda _, names: [name for name in names if not name.endswith(".py")])
+    text = SCHEDULE.replace(str(TEXT), str(source)).replace("train_steps: 30", "train_steps: 6")
+    text = "\n".join(line for line in text.splitlines() if "name: large" not in line)
+    schedule = write_schedule(tmp_path, f"{text}\ncontrols: [{{kind: tokenformer-scratch}}]")
+    command = ("run", schedule, "--runs-dir", runs)
+    run(*command, "--no-controls")
+    (source / "new.py").write_text("print('other words than before')\n" * 500)
+    trained_on = fingerprint("tiny")
+    (runs / "tiny/ledger.db").unlink()
+    run(*command, "--controls")
+    assert fingerprint("tiny") == trained_on, "a new ledger has the data that the run was trained on"
+    assert fingerprint(control) == trained_on
+    assert len(list((runs / ".datasets").glob("*/manifest.json"))) == 1
+
+    (runs / "tiny").rename(tmp_path / "kept")
+    (runs / control / "ledger.db").write_bytes(b"torn")
+    _, err = run_here(*command, expect=2)
+    assert f"{control} was trained on other data" in err, "the ladder is new, the control's checkpoints tell"
+    assert not list(runs.glob("tiny/stages/*"))
+    shutil.rmtree(runs / "tiny")
+    (tmp_path / "kept").rename(runs / "tiny")
+    (runs / control / "ledger.db").unlink()
+    with Ledger(runs / control / "ledger.db") as ledger:
+        ledger.record_run(RUN, [])
+    before = sorted(runs.rglob("*"))
+    _, err = run_here(*command, expect=2)
+    assert f"{control} was trained on other data (fingerprint f00d...) than its ladder" in " ".join(err.split())
+    assert sorted(runs.rglob("*")) == before

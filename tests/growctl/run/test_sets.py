@@ -1,4 +1,4 @@
-"""Sets of runs: started one after another, resumed by the same command, recorded with the runs. Nothing is trained."""
+"""Sets of runs: read from hydra's sweep syntax, named, started, resumed and recorded. Nothing is trained."""
 
 import json
 import shutil
@@ -9,17 +9,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from growctl.ladder.load import load_schedule
 from growctl.ledger.ledger import Ledger
 from growctl.report.documents import report_document
+from growctl.run import sets
 from growctl.run.requests import LadderRequest, RunFailed, RunRequest, schedule_yaml
 from growctl.run.runner import run_entry
+from growctl.run.sets import SweepError, grid, run_names
 from growctl.run.signals import Stopped
 from growctl.runs.directory import RunSet, read_run_set
 from growctl.runs.find import find_runs
 from growctl.runs.status import find_status
-from growctl.runs_dir import RunPaths
+from growctl.runs_dir import RUN_NAME, RunPaths
 from tests.growctl.invented_runs import FakeRun, stage_of
 from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
 from tests.growctl.runs.hand_made import HandMade, printed
@@ -27,6 +31,109 @@ from tests.stages.test_metrics import EVALUATION
 
 SWEPT = ("learning_rate.peak=2e-3,4e-3", "seed=0,1")
 NAMES = [f"tiny-peak-{rate}-seed-{seed}" for rate in ("0.002", "0.004") for seed in (0, 1)]
+
+
+VALUES = st.one_of(
+    st.integers(), st.floats(allow_nan=False), st.text(max_size=60), st.booleans(), st.none(), st.lists(st.integers())
+)
+
+
+def test_every_combination_is_one_point_and_the_last_key_changes_fastest():
+    points = grid(["learning_rate.peak=2e-3,4e-3", "training.batch_size=8"], "0,1")
+    assert [point.values for point in points] == [
+        {"learning_rate.peak": rate, "seed": seed} for rate in (0.002, 0.004) for seed in (0, 1)
+    ]
+    assert points[1].overrides == ("learning_rate.peak=0.002", "training.batch_size=8", "seed=1")
+
+
+@pytest.mark.parametrize(
+    ("override", "listed"),
+    [
+        ("seed=range(0,3)", [0, 1, 2]),
+        ("seed=choice(4,7)", [4, 7]),
+        ("seed=sort(3,1,2)", [1, 2, 3]),
+        ("++seed=1,2", [1, 2]),
+        ("optimizer.betas=[0.9,0.95],[0.9,0.99]", [[0.9, 0.95], [0.9, 0.99]]),
+        ("stages.0.train_tokens=200k,1M", ["200k", "1M"]),
+        ("data.source='a,b',c", ["a,b", "c"]),
+        ("releases=true,null", [True, None]),
+    ],
+)
+def test_all_of_hydras_lists_are_read_by_hydra(override, listed):
+    assert [value for point in grid([override]) for value in point.values.values()] == listed
+
+
+@pytest.mark.parametrize(
+    ("seeds", "expected"), [("3", [3]), ("range(0,3)", [0, 1, 2]), (" 1, 2 ", [1, 2]), ("4294967295,7", [2**32 - 1, 7])]
+)
+def test_the_seeds_given_are_the_seeds_trained(seeds, expected):
+    points = grid(["training.batch_size=8"], seeds)
+    assert [point.values for point in points] == [{"seed": seed} for seed in expected]
+    assert [point.overrides[0] for point in points] == ["training.batch_size=8"] * len(expected)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([], "no key has several values; write learning_rate.peak=2e-3,4e-3 or seed=range(0,3), or train a single run"),
+        (["seed=1", "training.batch_size=8"], "no key has several values"),
+        (["seed=0,1,0"], "override 'seed=0,1,0': must give one or more values, each of them once"),
+        (["learning_rate.peak=2e-3,0.002"], "each of them once"),
+        (["seed=0,1", "seed=2,3"], "seed is given twice; give all its values at once"),
+        (["seed=3", "--seeds=0,1"], "seed is given twice"),
+        (["learning_rate.peak=interval(0,1)"], "the values cannot be listed"),
+        (["name=a,b"], "name=...: the runs are named after the swept keys; name them all with --name"),
+        (["seed=range(5,5)"], "must give one or more values"),
+        (["seed=range(0,5)"], "this would train more than 4 runs; give fewer values"),
+        (["seed=0,1", "training.batch_size=4,8,16"], "this would train more than 4 runs"),
+        (["seed=range(0,100000000)"], "this would train more than 4 runs"),
+    ],
+)
+def test_what_is_no_grid_gets_one_message(monkeypatch, overrides, message):
+    monkeypatch.setattr(sets, "MOST_RUNS", 4)
+    seeds = [text.removeprefix("--seeds=") for text in overrides if text.startswith("--")]
+    with pytest.raises(SweepError) as error:
+        grid([text for text in overrides if not text.startswith("--")], *seeds)
+    assert message in str(error.value)
+    assert len(grid(["seed=range(0,4)"])) == len(grid(["seed=0,1", "training.batch_size=4,8"])) == 4
+
+
+@pytest.mark.parametrize(
+    ("point", "name"),
+    [
+        ({"learning_rate.peak": 0.002, "seed": 0}, "quick-peak-0.002-seed-0"),
+        ({"learning_rate.peak": 1e-5}, "quick-peak-1e-05"),
+        ({"learning_rate.peak": 0.1 + 0.2}, "quick-peak-0.3"),
+        ({"training.ladder_flops": 1e20}, "quick-ladder_flops-1e20"),
+        ({"training.ladder_tokens": "1.5B"}, "quick-ladder_tokens-1.5B"),
+        ({"optimizer.betas": [0.9, 0.95]}, "quick-betas-0.9-0.95"),
+        ({"data.source": "/texts/of/ours.jsonl"}, "quick-source-texts-of-ours.jsonl"),
+        ({"releases": None}, "quick-releases-null"),
+        ({"stages.0.train_steps": 1, "stages.1.train_steps": 2}, "quick-stages.0.train_steps-1-stages.1.train_steps-2"),
+        ({"optimizer.betas.0": 0.9, "growth.ramp": 0.1}, "quick-optimizer.betas.0-0.9-ramp-0.1"),
+        ({"data": "a", "other.data": "b"}, "quick-data-a-other.data-b"),
+    ],
+)
+def test_a_name_says_what_sets_the_run_apart_in_keys_as_short_as_they_can_be_told_apart(point, name):
+    assert run_names("quick", [point]) == [name]
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=8, unique_by=repr), st.from_regex(RUN_NAME, fullmatch=True)
+)
+@example([(1, 2)], "a" * 100)
+@example([("a/b", 0), ("a-b", 0)], "quick")
+def test_whatever_is_swept_the_names_are_allowed_and_differ(rows, group):
+    names = run_names(group, [{"model.a": first, "b": second} for first, second in rows])
+    assert all(RUN_NAME.fullmatch(name) for name in names)
+    assert len(set(names)) == len(rows)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=2, max_size=8, unique=True))
+def test_a_longer_list_keeps_the_names_of_the_runs_that_were_there(seeds):
+    points = [{"seed": seed} for seed in seeds]
+    assert run_names("quick", points)[:-1] == run_names("quick", points[:-1])
 
 
 class Runner:
@@ -239,11 +346,11 @@ def test_a_run_and_its_controls_are_recorded_with_their_set(tmp_path, run_set):
 
 
 def test_ledger_report_and_status_keep_and_name_the_set_that_a_run_began_in(tmp_path):
-    stage, sets = stage_of("small", 10**6, 10), [("a", {"seed": 1}), (None, {})]
+    stage, expected = stage_of("small", 10**6, 10), [("a", {"seed": 1}), (None, {})]
     run = FakeRun(tmp_path, "a-seed-1", [stage], run_set=("a", {"seed": 1})).train(0, 3.0)
     other = FakeRun(tmp_path, "b", [stage]).train(0, 3.0)
     with Ledger(run.path) as ledger:
         ledger.record_run(other.entry, [stage])  # recorded again as a run of its own
-    assert [(run.group, run.overrides) for run in report_document(find_runs(tmp_path)).runs] == sets
-    assert [(run.group, run.overrides) for run in find_status(tmp_path)] == sets
+    assert [(run.group, run.overrides) for run in report_document(find_runs(tmp_path)).runs] == expected
+    assert [(run.group, run.overrides) for run in find_status(tmp_path)] == expected
     assert "of the set a (seed=1)" in printed(tmp_path, "a-seed-1")

@@ -19,8 +19,8 @@ HUGE = "  - {name: huge, attention_tokens: 24, ffn_tokens: 60, train_steps: 5}\n
 
 
 @pytest.fixture(scope="module")
-def family(two_ranks, tmp_path_factory):
-    """(schedule, runs directory) with the ladder `tiny`, its extension `extended` and, trained anew, `anew`.
+def runs(two_ranks, tmp_path_factory):
+    """The runs directory with the ladder `tiny`, its extension `extended` and, trained anew, `anew`.
 
     Each stage has a learning rate of its own. The extension's second stage is longer, and it has a third.
     """
@@ -32,7 +32,7 @@ def family(two_ranks, tmp_path_factory):
     out, _ = run("run", schedule, *LONGER, *LAUNCH, "--name", "extended", "--runs-dir", runs)
     run("run", schedule, *LONGER, *LAUNCH, "--name", "anew", "--runs-dir", runs, "--no-reuse")
     (folder / "said").write_text(" ".join(out.split()))
-    return schedule, runs
+    return runs
 
 
 def stage_costs(runs: Path, name: str) -> dict[str, tuple[int, int, int]]:
@@ -47,8 +47,7 @@ def evaluations(found: dict[tuple[str, int, str], float]) -> dict[tuple[str, int
     return {key: loss for key, loss in found.items() if key[2] != "train"}
 
 
-def test_an_extended_ladder_ends_in_the_bits_and_histories_of_one_trained_anew(family):
-    _, runs = family
+def test_an_extended_ladder_ends_in_the_bits_and_histories_of_one_trained_anew(runs):
     assert final_hashes(runs / "extended") == final_hashes(runs / "anew")
     extended, anew = losses(runs / "extended"), losses(runs / "anew")
     assert extended == {key: anew[key] for key in extended}
@@ -58,20 +57,18 @@ def test_an_extended_ladder_ends_in_the_bits_and_histories_of_one_trained_anew(f
         assert [(link.hash, link.cost.flops) for link in old.history] == [(e.hash, e.cost.flops) for e in new.history]
 
 
-def test_an_extended_ladder_trains_only_the_old_decay_and_what_is_new_and_says_so(family):
-    _, runs = family
+def test_an_extended_ladder_trains_only_the_old_decay_and_what_is_new_and_says_so(runs):
     undecayed = 60 - 12 + 1
     assert stage_costs(runs, "extended") == {
         "small": (30, 30, 0), "large": (70, undecayed, 70 - undecayed), "huge": (5, 0, 5)
     }  # fmt: skip
     assert stage_costs(runs, "anew") == {"small": (30, 0, 30), "large": (70, 0, 70), "huge": (5, 0, 5)}
-    said, tiny = (family[0].parent / "said").read_text(), runs / "tiny/stages"
+    said, tiny = (runs.parent / "said").read_text(), runs / "tiny/stages"
     assert f"stage small: reused whole from {tiny}/0-small/final; saves" in said
     assert f"stage large: reused up to step 49 of 70 from {tiny}/1-large/" in said
 
 
-def test_the_report_counts_reused_flops_in_the_models_cost_and_says_who_paid(family):
-    _, runs = family
+def test_the_report_counts_reused_flops_in_the_models_cost_and_says_who_paid(runs):
     out, _ = run_here("report", "extended", "anew", "--runs-dir", runs)
     assert "are reused from tiny" in " ".join(out.split())
     names = ("extended", "anew", "tiny")
@@ -86,24 +83,6 @@ def test_the_report_counts_reused_flops_in_the_models_cost_and_says_who_paid(fam
             cost = read_manifest(runs / name / "stages" / f"{index}-{stage['name']}" / "final").lineage.cost
             assert cost is not None
             assert cost.flops.total == pytest.approx(stage["cumulative_flops"], rel=1e-12)
-
-
-def test_a_run_that_is_equal_to_another_trains_nothing_and_shares_its_files(family, two_ranks):
-    _, runs = family
-    out, _ = run("run", two_ranks[0], *LAUNCH, "--name", "twin", "--runs-dir", runs)
-    assert "attempt" not in out
-    assert stage_costs(runs, "twin") == {"small": (30, 30, 0), "large": (60, 60, 0)}
-    final = Path("stages/1-large/final")
-    for name in read_manifest(runs / "twin" / final).files:
-        assert (runs / "twin" / final / name).samefile(runs / "tiny" / final / name)
-
-
-def test_a_changed_schedule_under_the_same_name_is_told_how_to_extend_the_run(family):
-    schedule, runs = family
-    _, err = run_here("run", schedule, "stages.1.train_steps=70", *LAUNCH, "--runs-dir", runs, expect=2)
-    said = " ".join(err.split())
-    assert "takes over what other runs have trained in the same way" in said
-    assert "choose another name with --name" in said
 
 
 LINK = {"at": "stages.checkpoint.files:link_or_copy"}

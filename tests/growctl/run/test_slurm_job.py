@@ -21,19 +21,20 @@ from growctl.run.slurm_jobs import JobPart, plan_jobs
 from model.errors import Failure
 from tests.growctl.runs import (
     CONTROL,
+    FAULTS,
     SCHEDULE,
     final_hashes,
     held,
     losses,
     paused_rank,
     reached,
-    run,
     run_here,
     wait_for,
     workers_of,
     write_schedule,
 )
 from tests.reliability.faults.sitecustomize import VARIABLE
+from tests.workers import REPOSITORY
 
 LAUNCH = (
     *("launch.cluster=slurm", "launch.nodes=2", "launch.devices=1", "launch.slurm.gpus=false"),
@@ -61,10 +62,11 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
     small, large = (runs_dir / "tiny/stages" / name for name in ("0-small", "1-large"))
     logs = runs_dir / "tiny/slurm"
 
+    monkeypatch.setenv("PYTHONPATH", f"{FAULTS}:{REPOSITORY}")
     # one job per stage; pre-emption sends SIGTERM to all processes of the job and is not counted
     chain = [*LAUNCH, "launch.slurm.job=stage", "launch.slurm.max_requeues=0", "--runs-dir", runs_dir]
     monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "0-small"))
-    out, _ = run("run", schedule, *chain)
+    out, _ = run_here("run", schedule, *chain)
     assert f"job 101: tiny.small (2 machines x 1); log: {logs}/101_0_log.out" in out
     assert "job 102: tiny.large (2 machines x 1, after tiny.small)" in out
     wait_for(reached(small / "metrics.jsonl", "train", 1))
@@ -87,7 +89,7 @@ def test_jobs_that_are_preempted_cancelled_and_out_of_time_end_in_the_same_bits(
 
     # one job for the remaining stages; it reaches its time limit, which is counted
     monkeypatch.setenv(VARIABLE, paused_rank(tmp_path / ".marks", "1-large", steps=11))
-    out, _ = run("run", schedule, *LAUNCH, "launch.slurm.time_limit=4m", "--runs-dir", runs_dir)
+    out, _ = run_here("run", schedule, *LAUNCH, "launch.slurm.time_limit=4m", "--runs-dir", runs_dir)
     assert "job 103: tiny (2 machines x 1); log: " in out
     wait_for(reached(large / "metrics.jsonl", "checkpoint", 10))
     with held([int(pid) for pid in job_file(slurm, 103, "tasks").split()], large):
@@ -112,7 +114,7 @@ def test_a_failed_job_reports_why_and_the_jobs_behind_it_do_not_start(training, 
     (source / "some.py").write_text("too short\n")
     schedule = write_schedule(tmp_path)
     launch = [*LAUNCH, f"data.source={source}", "launch.slurm.job=stage", "--runs-dir", tmp_path / "runs"]
-    run("run", schedule, *launch)
+    run_here("run", schedule, *launch)
     wait_for_state(slurm, 102, "CANCELLED")
     assert job_file(slurm, 101, "state") == "FAILED"
     assert job_file(slurm, 102, "starts") == ""

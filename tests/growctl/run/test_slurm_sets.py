@@ -9,7 +9,7 @@ import pytest
 
 from growctl.runs.status import find_status
 from stages.checkpoint.files import write_file
-from tests.growctl.runs import CONTROL, SCHEDULE, run_here, write_schedule
+from tests.growctl.runs import SCHEDULE, run_here, write_schedule
 from tests.growctl.runs.hand_made import HandMade
 
 LAUNCH = (
@@ -25,8 +25,8 @@ def queue(slurm: Path) -> Path:
     return slurm
 
 
-def submit(folder: Path, *arguments: object, expect: int = 0, text: str = SCHEDULE) -> tuple[str, str]:
-    schedule = write_schedule(folder, text)
+def submit(folder: Path, *arguments: object, expect: int = 0) -> tuple[str, str]:
+    schedule = write_schedule(folder)
     return run_here("run", schedule, *LAUNCH, "--seeds", "0,1,2", *arguments, "--runs-dir", folder, expect=expect)
 
 
@@ -36,9 +36,9 @@ def in_queue(slurm: Path) -> list[str]:
     return [job.name for job in jobs if (job / "state").read_text() == "PENDING"]
 
 
-def options(slurm: Path, *jobs: str) -> list[dict[str, str]]:
-    """The options of these jobs, or of all that are queued."""
-    return [json.loads((slurm / job / "options.json").read_text()) for job in jobs or in_queue(slurm)]
+def options(slurm: Path) -> list[dict[str, str]]:
+    """The options of the jobs that are queued."""
+    return [json.loads((slurm / job / "options.json").read_text()) for job in in_queue(slurm)]
 
 
 def test_each_run_is_a_chain_of_jobs_and_waits_for_an_earlier_run_if_there_is_a_limit(tmp_path, queue):
@@ -52,21 +52,11 @@ def test_each_run_is_a_chain_of_jobs_and_waits_for_an_earlier_run_if_there_is_a_
         ("tiny-seed-2.small", "1", "afterany:101:102"),
         ("tiny-seed-2.large", "2", "afterok:105"),
     ]
-    assert options(queue, "102")[0]["kill-on-invalid-dep"] == "yes"
+    assert options(queue)[1]["kill-on-invalid-dep"] == "yes"
     assert "job 105: tiny-seed-2.small (1 machine x 1, behind 101, 102); log: " in out
     found = {run.name: run for run in find_status(tmp_path)}
     assert [(run.group, run.state) for run in found.values()] == [("tiny", "not started")] * 3
     assert found["tiny-seed-1"].jobs == {"tiny-seed-1.small": "103", "tiny-seed-1.large": "104"}
-
-
-def test_controls_are_jobs_behind_their_ladder(tmp_path, queue):
-    submit(tmp_path, text=SCHEDULE + CONTROL)
-    assert [(job["job-name"].removeprefix("tiny-seed-0"), job.get("dependency")) for job in options(queue)[:4]] == [
-        (".small", None),
-        (".large", "afterok:101"),
-        ("-control-tokenformer-scratch.large", "afterok:102"),
-        ("-control-transformer-scratch-0.5x.large", "afterok:102"),
-    ]
 
 
 def test_runs_with_jobs_are_left_out_and_one_that_was_cancelled_is_submitted_again_by_itself(tmp_path, queue):

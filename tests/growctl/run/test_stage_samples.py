@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -50,7 +49,7 @@ def test_texts_are_written_once_and_the_same_again_when_they_are_damaged(stage):
     assert first.samples[0].whole.startswith("def ")
     before = stage.samples.stat()
     assert written(stage, REQUEST) == (None, [])
-    assert (stage.samples.stat().st_mtime_ns, stage.samples.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert stage.samples.stat().st_ino == before.st_ino
     assert read_samples(stage.samples) == first
     stage.samples.write_text("damaged")
     assert written(stage, REQUEST) == (first, [])
@@ -69,14 +68,6 @@ def test_texts_are_written_again_for_other_prompts_or_another_checkpoint_and_sta
     monkeypatch.setattr(stage_run, "write_apart", lambda *_: None)
     written(stage, OTHER)
     assert not stage.samples.exists()
-
-
-def test_a_prompt_without_text_loses_no_other_text(stage, capsys):
-    request = TextRequest(prompts=("a", "x" * 40, "b"), max_new_tokens=2)
-    new, _ = written(stage, request)
-    assert [sample.prompt for sample in new.samples] == ["a", "b"]
-    assert capsys.readouterr().out.startswith(f"no text after {'x' * 40!r}: the prompt has 40 tokens; ")
-    assert written(stage, request) == (None, [])
 
 
 @pytest.mark.slow
@@ -108,15 +99,14 @@ def test_a_process_that_fails_does_not_end_the_run(stage, monkeypatch, program, 
     assert message in said
 
 
-@pytest.mark.parametrize(
-    ("break_it", "message"),
-    [(lambda stage: shutil.rmtree(stage.final), "final does not exist"), (lambda s: s.samples.mkdir(), "samples.json")],
-    ids=["checkpoint", "disk"],
-)
-def test_trouble_becomes_a_message(stage, break_it: Callable[[StagePaths], object], message):
-    break_it(stage)
+@pytest.mark.parametrize("trouble", ["final does not exist", "samples.json"])
+def test_trouble_becomes_a_message(stage, trouble):
+    if trouble == "samples.json":
+        stage.samples.mkdir()
+    else:
+        shutil.rmtree(stage.final)
     new, [said] = written(stage, REQUEST)
     assert new is None
     assert said.startswith("no text samples: ")
-    assert message in said
+    assert trouble in said
     assert "Error:" not in said
