@@ -18,9 +18,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from growctl.doctor import machine
-from growctl.doctor.check import PACKAGES, Check, DoctorDocument, carried_out, doctor_section
+from growctl.doctor.check import PACKAGES, carried_out
 from stages.probe.records import DeviceFacts, MachineFacts
-from tests.growctl.report.rendered import lines_of
 from tests.growctl.runs import run
 from tests.workers import REPOSITORY, TrainingGuard
 
@@ -67,13 +66,6 @@ def test_every_check_runs_even_if_others_fail(monkeypatch, tmp_path):
     assert len(checks) == 7
     for name in ("packages", "torch", "devices", "shared memory"):
         assert (checks[name].level, checks[name].what) == ("failed", "RuntimeError: it fell over")
-
-
-def test_the_checks_are_shown_with_their_fixes_and_counted():
-    checks = (Check("a", "ok", "fine"), Check("b", "warning", "slow", "buy another"))
-    *_, found, fix, summary = lines_of([doctor_section(DoctorDocument(False, checks))])
-    assert (found.split(), fix) == (["b", "warning:", "slow"], "fix: buy another")
-    assert summary == "ok: 1, warnings: 1, failed: 0"
 
 
 # Imports.
