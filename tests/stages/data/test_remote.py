@@ -148,6 +148,7 @@ def test_a_dataset_that_was_opened_before_needs_no_network(served, tmp_path):
     spec = DataSpec(source=f"{server.url}/web/", retry_seconds=7)
     assert prepare(spec, tmp_path / "datasets", progress=Progress(tell=told.append)) == dataset
     assert "cannot be reached (the server answered 403 Forbidden" in told[0]
+    assert remote.remote_reading(dataset).retry_seconds == 7
     assert [path for path, _ in prepared_datasets(spec, tmp_path / "datasets")] == [dataset]
     assert np.array_equal(TokenSplit(dataset, "validation").read(0, 900), tokens)
     with pytest.raises(DataError, match=r"data\.source: 'http://.*' cannot be read"):
