@@ -90,6 +90,7 @@ def test_clean_asks_on_a_terminal(tmp_path, answer, left):
 
 def test_both_commands_print_one_json_document(tmp_path):
     made = finished_run(tmp_path)
+    assert "tiny" in run_here("runs", "--runs-dir", tmp_path)[0]
     [entry] = json.loads(run_here("runs", "--json", "--runs-dir", tmp_path)[0])["runs"]
     assert (entry["name"], entry["state"], entry["directory"]) == ("tiny", "finished", str(made.directory))
     plan = json.loads(run_here("clean", "--json", "--runs-dir", tmp_path)[0])
