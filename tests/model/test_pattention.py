@@ -1,4 +1,4 @@
-"""The Pattention layer's gradients, accuracy and memory. Its formula: `tests/model/test_growth.py`.
+"""The Pattention layer's gradients and accuracy. Its formula: `tests/model/test_growth.py`.
 
 Shapes: B batch, T sequence, D model width, N parameter tokens.
 """
