@@ -42,9 +42,10 @@ def test_the_frequencies_are_those_of_the_papers(kind, width, base, trained, fac
     assert found.tolist() == pytest.approx(by_definition(kind, width, base, trained, factor), rel=1e-12)
 
 
-def test_yarn_sharpens_all_attention_logits_by_its_temperature():
+def test_yarn_alone_sharpens_all_attention_logits_by_its_temperature():
     scaling = RotaryScaling("yarn", 4.0, 8)
     assert scaling.logit_factor == pytest.approx((0.1 * math.log(4.0) + 1) ** 2)
+    assert RotaryScaling("linear", 4.0, 8).logit_factor == RotaryScaling("ntk", 4.0, 8).logit_factor == 1
     generator = torch.Generator().manual_seed(0)
     q_BTD, k_BTD, v_BTD = (torch.randn(1, 6, 16, generator=generator, dtype=torch.float64) for _ in range(3))
     table = rotary_table(torch.arange(6), 4, 10000.0, q_BTD, scaling)
