@@ -200,9 +200,9 @@ def test_workers_that_die_count_as_crashed_and_reported_errors_as_failed(stage):
 
 @pytest.fixture
 def looked_at_often(monkeypatch):
-    """Makes the runner poll the workers' files more often, and not wait for the stack traces of more ranks."""
+    """Makes the runner poll the workers' files more often, and wait less for the stack trace of the only rank."""
     monkeypatch.setattr("growctl.run.attempt.STALL_POLL_SECONDS", 0.1)
-    monkeypatch.setattr("growctl.run.attempt.SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("growctl.run.attempt.SETTLE_SECONDS", 0.5)
 
 
 @pytest.mark.slow
