@@ -9,7 +9,7 @@ import pytest
 
 from stages.checkpoint import sealed
 from stages.checkpoint.directory import newest_checkpoint, set_aside, whole_directory
-from stages.checkpoint.files import hash_file, write_file
+from stages.checkpoint.files import hash_file, sync_path, write_file
 from stages.checkpoint.manifest import CheckpointError, verify_checkpoint
 from stages.stage_dir import staging_directory
 from tests.stages.checkpoints import write_checkpoint
@@ -37,13 +37,6 @@ def test_leftovers_are_never_taken_for_a_checkpoint_and_an_error_while_writing_l
     with pytest.raises(RuntimeError, match="disk"):
         write_half()
     assert os.listdir(tmp_path) == []
-
-
-def test_an_existing_directory_is_never_overwritten(checkpoint):
-    before = hash_file(checkpoint / "manifest.json")
-    with pytest.raises(CheckpointError, match="already exists"):
-        whole_directory(checkpoint).__enter__()
-    assert hash_file(checkpoint / "manifest.json") == before
 
 
 def truncate(path):
@@ -96,6 +89,14 @@ def test_writing_replaces_a_file_so_a_hard_link_keeps_the_old_bytes(tmp_path):
     entry = write_file(tmp_path / "file", b"new")
     assert [(tmp_path / name).read_text() for name in ("old", "file")] == ["old", "new"]
     assert entry.sha256 == hash_file(tmp_path / "file")
+
+
+def test_a_files_bytes_are_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda file: seen.append((os.fstat(file).st_size, (tmp_path / "file").exists())))
+    write_file(tmp_path / "file", b"new")
+    sync_path(tmp_path / "file")
+    assert seen == [(3, False), (3, True)]
 
 
 def test_broken_checkpoints_are_set_aside_one_by_one_without_deleting_anything(tmp_path, monkeypatch):

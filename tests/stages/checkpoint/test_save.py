@@ -13,6 +13,7 @@ from model.initialization import build_model
 from stages.checkpoint import load_pretrained, save_model
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.manifest import CheckpointError, verify_checkpoint
+from stages.checkpoint.parameters import read_parameter
 from stages.grow.expand import expand, shrink
 from tests.pretrained import text_config
 from tests.stages.checkpoints import small_config
@@ -31,6 +32,8 @@ def test_a_grown_model_even_if_wrapped_is_saved_whole_and_is_a_checkpoint_like_a
     assert new.text == old.text
     assert new.tokenizer.to_str() == old.tokenizer.to_str()
     assert (manifest.lineage.operation, manifest.lineage.cost.complete) == ("import", False)
+    assert (manifest.step, manifest.samples_seen, manifest.seed) == (0, 0, 0)
+    assert read_parameter(pretrained, old.manifest, "embedding.weight", moments=False).exp_avg.numel() == 0
     assert expand(tmp_path / "new", tmp_path / "more", attention_tokens=2).model.newest_generation == 2
     assert shrink(tmp_path / "new", tmp_path / "less").model == text_config()
 
