@@ -7,6 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -37,20 +38,6 @@ def headings(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and the site make them."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-def defined(path: Path, prefix: str) -> Iterator[str]:
-    """The dotted names of a module, of what it defines, and of what its classes have."""
-    yield prefix
-    bodies: list[tuple[str, list[ast.stmt]]] = [(prefix, ast.parse(path.read_text()).body)]
-    for name, body in bodies:
-        for statement in body:
-            targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-            yield from (f"{name}.{target.id}" for target in targets if isinstance(target, ast.Name))
-            if isinstance(statement, ast.ClassDef | ast.FunctionDef):
-                yield f"{name}.{statement.name}"
-            if isinstance(statement, ast.ClassDef):
-                bodies.append((f"{name}.{statement.name}", statement.body))
 
 
 def texts(source: str) -> Iterator[str]:
@@ -85,12 +72,8 @@ def test_a_link_to_no_file_or_heading_is_found(tmp_path: Path) -> None:
 
 def test_every_documented_name_of_the_python_api_exists() -> None:
     assert len(DOCUMENTED) > 20
-    known: set[str] = set()
-    for floor in ("stages", "model"):
-        for path in (REPOSITORY / floor).rglob("*.py"):
-            parts = path.relative_to(REPOSITORY).with_suffix("").parts
-            known |= set(defined(path, ".".join(parts).removesuffix(".__init__")))
-    assert set(DOCUMENTED) - known == set()
+    for name in DOCUMENTED:
+        resolve_name(name)
 
 
 @pytest.mark.slow
