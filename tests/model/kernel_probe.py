@@ -2,12 +2,18 @@
 
 import re
 import sys
+from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from model.config import Kernels, TokenformerConfig, TransformerConfig
+from model.initialization import build_model
 from model.kernels import launch as kernels
+from model.policy import grow_config, ramp_config
+from tests.model.growths import small_config, small_transformer
 
 
 def run(device: str, function: str, *arguments: Tensor | float | str) -> tuple[Tensor, ...] | Tensor | bool:
@@ -80,4 +86,36 @@ def compile_for_hopper(calls: list[tuple[int, int, int, int, float]]) -> dict[st
         left = re.findall(r"wgmma\.mma_async\S*\s+\{[^}]*\},\s*([{%])", kernel.asm["ptx"])
         facts = {"registers": left.count("{"), "shared": left.count("%"), "bytes": kernel.metadata.shared}
         found.setdefault(name, []).append(facts)
+    return found
+
+
+def train_models() -> dict[str, list[tuple[Tensor, list[Tensor], list[str]]]]:
+    """For each model, without Triton and with it: the loss, all gradients, and the kernels called."""
+    sizes = {"num_layers": 1, "hidden_size": 32, "num_heads": 2, "document_end_id": 3}
+    base = small_config(attention_tokens=20, ffn_tokens=40, **sizes)
+    grown = ramp_config(grow_config(base, attention_tokens=4, ffn_tokens=12), 0.5)
+    models: dict[str, TokenformerConfig | TransformerConfig] = {
+        "l2_norm_gelu": grown,
+        "gelu_l2_norm": grown.model_copy(update={"score_function": "gelu_l2_norm"}),
+        "transformer": small_transformer(**sizes),
+    }
+    ids = torch.randint(0, 29, (2, 8), generator=torch.Generator().manual_seed(0))
+    ids[:, 4] = 3
+    calls: list[str] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        kernel = getattr(kernels, name)
+        return lambda *arguments: calls.append(name) or kernel(*arguments)
+
+    kernels.forward, kernels.backward = noted("forward"), noted("backward")
+    choices: tuple[Kernels, ...] = ("eager", "triton")
+    found: dict[str, list[Any]] = {name: [] for name in models}
+    for name, choice in product(models, choices):
+        calls.clear()
+        model = build_model(models[name], seed=0)
+        model.use_kernels(choice)
+        loss = model(ids, ids)
+        loss.backward()
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        found[name].append((loss.detach(), grads, sorted(calls)))
     return found

@@ -212,3 +212,16 @@ def test_the_kernels_are_usable_if_triton_interprets_and_import_triton_only_then
         assert not pool.submit(kernel_probe.has_triton).result()
     assert call("usable", torch.ones(1, 1, dtype=torch.bfloat16)) is True
     assert call("usable", torch.ones(1, 1, dtype=torch.float64)) is False
+
+
+@needs_triton
+def test_models_have_the_same_loss_and_gradients_with_triton_kernels():
+    if importlib.util.find_spec("liger_kernel") is None:
+        pytest.skip("liger-kernel is not installed")
+    with process(TRITON_INTERPRET="1") as pool:
+        found = pool.submit(kernel_probe.train_models).result()
+    for name, ((loss, gradients, calls), (triton_loss, triton_gradients, triton_calls)) in found.items():
+        assert not calls
+        assert triton_calls == (["backward"] * 5 + ["forward"] * 5 if name == "l2_norm_gelu" else [])
+        torch.testing.assert_close(triton_loss, loss, rtol=1e-5, atol=0)
+        torch.testing.assert_close(triton_gradients, gradients, rtol=1e-4, atol=1e-6)

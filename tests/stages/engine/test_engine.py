@@ -1,6 +1,5 @@
 """Parameter groups and precision, tested without an engine."""
 
-import torch
 from deepspeed.runtime import compiler
 
 from model.config import TransformerConfig
@@ -8,8 +7,6 @@ from model.initialization import build_model
 from model.parameter_groups import parameter_groups
 from model.policy import grow_config
 from stages.engine.deepspeed_api import uncompiled
-from stages.engine.engine import build_optimizer
-from tests.memory_tracking import MemoryTracking
 from tests.stages.checkpoints import small_config
 from tests.stages.specs import small_spec
 
@@ -46,19 +43,6 @@ def test_muon_has_the_matrices_of_the_blocks_in_groups_of_their_own_and_only_mat
         assert all(p.ndim == 2 for name in muon for p in groups[name]["params"])
     for group in parameter_groups(build_model(transformer, device="meta"), 0.1):
         assert {p.ndim for p in group["params"]} == ({2} if group["weight_decay"] else {1})
-
-
-def test_an_update_needs_no_extra_memory():
-    """stages/engine/memory.py relies on this."""
-    config = small_config()
-    model = build_model(config, seed=0)
-    optimizer = build_optimizer(model, small_spec(config))
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()  # creates the moments
-    with MemoryTracking() as memory:
-        optimizer.step()
-    assert memory.peak < 100
 
 
 def test_a_decorator_for_compiling_returns_the_plain_function_however_it_is_written():
