@@ -104,6 +104,8 @@ def generates_with_a_cache_what_it_generates_without(folder: Path) -> None:
     model, tokenizer = load(folder), tokenizer_of(folder)
     found = greedy(model, tokenizer, [PROMPTS[1]])
     assert found == greedy(model, tokenizer, [PROMPTS[1]], cache_implementation="static", disable_compile=True)
+    beams = [greedy(model, tokenizer, list(PROMPTS), num_beams=3, use_cache=use_cache) for use_cache in (True, False)]
+    assert beams[0] == beams[1]
     cached, full = (step_logits(model, tokenizer, [PROMPTS[1]], use_cache=use_cache) for use_cache in (True, False))
     torch.testing.assert_close(cached, full, atol=1e-4, rtol=1e-4)
 
@@ -112,12 +114,6 @@ def generates_in_left_padded_batches_what_it_generates_alone(folder: Path) -> No
     model, tokenizer = load(folder), tokenizer_of(folder)
     alone = torch.cat([step_logits(model, tokenizer, [prompt]) for prompt in PROMPTS])
     torch.testing.assert_close(step_logits(model, tokenizer, list(PROMPTS)), alone, atol=1e-4, rtol=1e-4)
-
-
-def searches_with_beams(folder: Path) -> None:
-    model, tokenizer = load(folder), tokenizer_of(folder)
-    found = greedy(model, tokenizer, list(PROMPTS), num_beams=3)
-    assert found == greedy(model, tokenizer, list(PROMPTS), num_beams=3, use_cache=False)
 
 
 def never_generates_ids_without_a_token(folder: Path) -> None:
@@ -288,7 +284,6 @@ FOR_ALL: list[Callable[[Path], None]] = [
     runs_the_code_in_its_model_card,
     generates_with_a_cache_what_it_generates_without,
     generates_in_left_padded_batches_what_it_generates_alone,
-    searches_with_beams,
     never_generates_ids_without_a_token,
     runs_in_bfloat16,
     checkpoints_gradients,

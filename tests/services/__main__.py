@@ -28,14 +28,9 @@ FIRST_PROCESS = 'mount -t tmpfs -o mode=755 none /run && ip link set lo up && "$
 
 def main() -> int:
     """Runs the checks. Returns the exit code: 1 if one failed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.services", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"services to try: {', '.join(SERVICES)}; default: all"
-    )
+    parser = argparse.ArgumentParser(prog="python -m tests.services", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SERVICES)}; default: all")
     parser.add_argument("--only", default="", metavar="TEXT", help="run the checks with this in their names alone")
-    parser.add_argument("--keep", action="store_true", help="keep the services' files, also if every check passed")
     parser.add_argument("--inside", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := sorted(set(options.names) - set(SERVICES)):
@@ -49,7 +44,7 @@ def main() -> int:
     if reason := _refusal():
         print(markdown([result for service in chosen.values() for result in skipped(service, reason)]))
         return 0
-    return _run_inside(sys.argv[1:], options.keep)
+    return _run_inside(sys.argv[1:])
 
 
 def _refusal() -> str | None:
@@ -63,7 +58,7 @@ def _refusal() -> str | None:
     return f"cannot create namespaces: {tried.stderr.strip()}" if tried.returncode else None
 
 
-def _run_inside(arguments: list[str], keep: bool) -> int:
+def _run_inside(arguments: list[str]) -> int:
     """Runs this script again in namespaces of its own. Removes the services' files if every check passed."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -79,7 +74,7 @@ def _run_inside(arguments: list[str], keep: bool) -> int:
     finally:
         process.kill()  # and, by --kill-child, everything in the namespaces
         process.wait()
-    if keep or code not in (0, 130):
+    if code not in (0, 130):
         print(f"the services' files are in {folder}")
     else:
         shutil.rmtree(folder)

@@ -193,13 +193,8 @@ SERVICE = Service(
         "a folder of text": _trains_on_a_folder,
         "tokens in the store, with faults": _trains_on_remote_tokens,
         "a bucket without permission": _refused(f"s3://{PRIVATE}/texts", f"s3://{PRIVATE}/texts", FORBIDDEN),
-        "a wrong secret": _refused(FOLDER, FORBIDDEN, AWS_SECRET_ACCESS_KEY="not-the-secret"),
         "no credentials": _refused(
             FOLDER, "Unable to locate credentials", AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY=""
-        ),
-        # S3 does not tell a user without the right to list all buckets whether a bucket exists.
-        "a missing bucket": _refused(
-            "s3://no-such-bucket/texts", "'s3://no-such-bucket/texts' cannot be read", FORBIDDEN
         ),
         "an endpoint that is not there": _refused(FOLDER, NOWHERE, AWS_ENDPOINT_URL=NOWHERE),
         "no secret on disk": _keeps_no_secret,

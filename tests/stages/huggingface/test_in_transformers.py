@@ -28,7 +28,6 @@ CHECKS = {
         "loads_by_every_auto_class",
         "generates_with_a_cache_what_it_generates_without",
         "runs_the_code_in_its_model_card",
-        "searches_with_beams",
         "never_generates_ids_without_a_token",
         "runs_in_bfloat16",
         "attends_by_every_implementation",
@@ -43,7 +42,7 @@ CHECKS = {
         "generates_in_left_padded_batches_what_it_generates_alone",
         "trains_lora_on_parameter_tokens",
     ),
-    "transformer": ("gives_the_logits_of_the_checkpoint", "searches_with_beams"),
+    "transformer": ("gives_the_logits_of_the_checkpoint", "generates_with_a_cache_what_it_generates_without"),
 }
 """The checks of each export: those that depend on how it is stored, or each once."""
 
