@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -59,6 +60,18 @@ def allowed(init: Any, tau: Any, **changes) -> GrowthPolicy:
     return GrowthPolicy(init=init, tau=tau, allow_jump=True, **changes)
 
 
+def formula(
+    x_BTD: Tensor, key_ND: Tensor, value_ND: Tensor, tau: float | Tensor, score_function: ScoreFunction
+) -> Tensor:
+    """The published formulas written out."""
+    a_BTN = x_BTD @ key_ND.mT
+    if score_function == "l2_norm_gelu":
+        return F.gelu(a_BTN * (tau / a_BTN.norm(dim=-1, keepdim=True))) @ value_ND
+    if score_function == "gelu_l2_norm":
+        return F.gelu(a_BTN) * (tau / F.gelu(a_BTN).norm(dim=-1, keepdim=True)) @ value_ND
+    return a_BTN.softmax(dim=-1) * tau @ value_ND
+
+
 def moved(config: TokenformerConfig, tau: str, share: float) -> TokenformerConfig:
     """The scales after `share` of the steps over which a stage moves them."""
     if tau == "anneal":
@@ -76,9 +89,8 @@ class Growth(NamedTuple):
 
     def of(self, config: TokenformerConfig) -> TokenformerConfig:
         """The configuration right after the growth."""
-        return grow_config(
-            config, attention_tokens=self.attention_tokens, ffn_tokens=self.ffn_tokens, policy=self.policy
-        )
+        policy, attention_tokens, ffn_tokens, _ = self
+        return grow_config(config, attention_tokens=attention_tokens, ffn_tokens=ffn_tokens, policy=policy)
 
 
 class History(NamedTuple):
@@ -95,9 +107,7 @@ class History(NamedTuple):
 
     def ramped(self) -> "History":
         """The same history with all ramps finished."""
-        growths = [
-            growth._replace(share=1.0 if growth.policy.tau == "ramp" else growth.share) for growth in self.growths
-        ]
+        growths = [g._replace(share=1.0 if g.policy.tau == "ramp" else g.share) for g in self.growths]
         return self._replace(growths=growths, config=ramp_config(self.config, 1.0))
 
 

@@ -23,6 +23,7 @@ from tests.model.growths import (
     History,
     allowed,
     built,
+    formula,
     grow,
     growths,
     histories,
@@ -30,25 +31,6 @@ from tests.model.growths import (
     small_config,
 )
 from tests.stages.specs import small_spec
-
-
-def formula(x_BTD: Tensor, key_ND: Tensor, value_ND: Tensor, tau: float, score_function: ScoreFunction) -> Tensor:
-    """The published formulas written out token by token, with GELU from its definition."""
-
-    def gelu(a: Tensor) -> Tensor:
-        return a * 0.5 * (1 + torch.erf(a / math.sqrt(2)))
-
-    rows = []
-    for x_D in x_BTD.flatten(0, -2):
-        a_N = torch.stack([x_D.dot(key_D) for key_D in key_ND])
-        if score_function == "l2_norm_gelu":
-            s_N = gelu(a_N * tau / a_N.pow(2).sum().sqrt())
-        elif score_function == "gelu_l2_norm":
-            s_N = gelu(a_N) * tau / gelu(a_N).pow(2).sum().sqrt()
-        else:
-            s_N = a_N.exp() * tau / a_N.exp().sum()
-        rows.append(sum(s * value_D for s, value_D in zip(s_N, value_ND, strict=True)))
-    return torch.stack(rows).reshape(*x_BTD.shape[:-1], -1)
 
 
 def difference(one: Tensor, other: Tensor) -> float:

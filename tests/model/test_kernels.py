@@ -5,7 +5,6 @@ Shapes: M data tokens, D width of the input, N parameter tokens, O width of the 
 """
 
 import importlib.util
-import math
 import multiprocessing
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from model.kernels import launch as kernels
 from tests.model import kernel_probe
+from tests.model.growths import formula
 
 pytestmark = pytest.mark.trains
 
@@ -70,9 +70,7 @@ def inputs(sizes: tuple[int, int, int, int], dtype: torch.dtype = torch.float32,
 def written_out(x: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, tau: float, dtype: torch.dtype) -> Results:
     """Output and gradients of x, keys and values by autograd, operation by operation in `dtype`."""
     x, key, value = (tensor.to(dtype).requires_grad_() for tensor in (x, key, value))
-    score = x @ key.mT
-    z = score * (tau / torch.linalg.vector_norm(score, dim=1, keepdim=True))
-    out = (z * 0.5 * (1 + torch.erf(z * math.sqrt(0.5)))) @ value
+    out = formula(x, key, value, tau, "l2_norm_gelu")
     return out.detach(), *torch.autograd.grad(out, (x, key, value), grad_out.to(dtype))
 
 

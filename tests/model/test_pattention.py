@@ -3,14 +3,16 @@
 Shapes: B batch, T sequence, D model width, N parameter tokens.
 """
 
+from collections.abc import Sequence
+
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from model import scores
 from model.config import Generation, PattentionConfig, ScoreFunction
 from model.pattention import Pattention, TokenGroup, pattend
+from tests.model.growths import formula
 
 ALL_KINDS = PattentionConfig(
     generations=(
@@ -35,21 +37,15 @@ def all_kinds(score_function: ScoreFunction, dtype: torch.dtype) -> tuple[Patten
 
 def written_out(layer: Pattention, x_BTD: Tensor) -> Tensor:
     """The layer computed operator by operator with plain autograd."""
-    total = torch.zeros(())
-    for group in layer.token_groups():
-        key_ND, value_NO = (
-            torch.cat([part if scale is None else part * scale for part, scale in zip(parts, scales, strict=True)])
-            for parts, scales in ((group.keys, group.key_ramps), (group.values, group.value_shares))
-        )
-        a_BTN = x_BTD @ key_ND.T
-        if layer.score_function == "l2_norm_gelu":
-            factor_BTN = F.gelu(a_BTN * group.tau / a_BTN.norm(dim=-1, keepdim=True))
-        elif layer.score_function == "gelu_l2_norm":
-            factor_BTN = F.gelu(a_BTN) * group.tau / F.gelu(a_BTN).norm(dim=-1, keepdim=True)
-        else:
-            factor_BTN = a_BTN.softmax(dim=-1) * group.tau
-        total = total + factor_BTN @ value_NO
-    return total
+
+    def joined(parts: Sequence[Tensor], scales: Sequence[Tensor | None]) -> Tensor:
+        return torch.cat([part if scale is None else part * scale for part, scale in zip(parts, scales, strict=True)])
+
+    outputs = [
+        formula(x_BTD, joined(g.keys, g.key_ramps), joined(g.values, g.value_shares), g.tau, layer.score_function)
+        for g in layer.token_groups()
+    ]
+    return torch.stack(outputs).sum(0)
 
 
 def gradients(layer: Pattention, x: Tensor, out: Tensor) -> tuple[Tensor, ...]:
