@@ -40,6 +40,7 @@ class _Attempt:
         attempt = cls(resumed_from=entry.resumed_from, step=entry.first_step)
         for row in rows:
             attempt.step, attempt.covered = max(attempt.step, row.last_step), max(attempt.covered, row.num_records)
+            attempt.paid_by = row.paid_by or attempt.paid_by
             attempt.seconds = _thousandths(attempt.seconds + (row.wall_seconds if row.paid_by is None else 0.0))
             if row.gpu_joules is not None:
                 attempt.joules = _thousandths((attempt.joules or 0.0) + row.gpu_joules)

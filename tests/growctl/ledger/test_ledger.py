@@ -85,10 +85,13 @@ def test_resuming_before_the_last_row_replays_its_steps(
 
 def test_work_reused_from_another_run_is_no_cost_of_this_one_even_if_it_is_repeated(ledger: Ledger) -> None:
     reused = {"event": "reused", "attempt": 1, "step": 20, "seconds": 0.0} | EVENTS["reused"]
+    evaluation = {"event": "evaluation", "attempt": 1, "step": 20, "seconds": 0.0} | EVENTS["evaluation"]
     ledger.books("0-small").sync([reused])
+    ledger.books("0-small").sync([reused, evaluation], attempt_over=True)  # as after a kill between the two
     cost = booked(ledger, Metrics().start(2, resumed_from=10).train(30).end()).stage_cost("0-small")
     assert (cost.reused.steps, cost.reused.device_seconds) == (10, 12.5 / 2)
     assert (cost.kept.steps, cost.replayed, cost.spent) == (30, Cost(), cost.kept)
+    assert cost.spent.evaluation_flops == 0.0
 
 
 def test_the_seconds_of_an_attempt_without_steps_are_booked(ledger: Ledger) -> None:
