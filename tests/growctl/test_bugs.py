@@ -76,23 +76,6 @@ def test_a_bug_is_reported_even_if_another_package_shadows_stages_and_no_file_ca
     assert trace[-1] == "KeyError: 'what'"
 
 
-@pytest.mark.parametrize(
-    ("message", "shown"),
-    [
-        ("exit status 1", "exit status 1. The traceback is in"),
-        ("exit status 1.", "exit status 1. The traceback is in"),
-        ("first\nsecond \x1b[31m" + "x" * 5000 + "\ud800", "first second "),
-    ],
-    ids=["sentence", "full stop", "long"],
-)
-def test_the_line_for_the_user_is_one_short_line_whatever_the_error_says(tmp_path, capsys, message, shown):
-    report_bug(RuntimeError(message), tmp_path)
-    [line] = capsys.readouterr().err.splitlines()
-    assert f"this is a bug in growctl: RuntimeError: {shown}" in line
-    assert len(line) < 600
-    assert "\x1b" not in line
-
-
 OTHER_ERRORS = {
     "Stopped",  # a signal; growctl.cli.app turns it into a message of its own
     "Problem",  # of doctor, which must start even if another package hides UserError

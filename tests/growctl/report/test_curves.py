@@ -14,10 +14,9 @@ from growctl.report.setup import growths
 from growctl.report.training import logged, read_lines
 from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths, RunsPaths
-from model.flops import Flops
 from stages.metrics import MetricsWriter, read_metrics
 from stages.stage_dir import StagePaths
-from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control, ladder
+from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, ladder
 from tests.stages.test_metrics import EVENTS
 
 SMALL_STEP, LARGE_STEP = (stage.step_flops.total for stage in (SMALL, LARGE))
@@ -39,22 +38,6 @@ def test_marks_are_at_the_flops_of_the_work_that_was_kept_without_the_start_of_t
     assert max(point.perplexity for point in run.points) > top
 
 
-def test_seeds_share_a_colour_an_entry_and_the_rules_of_their_growths(tmp_path):
-    for seed in (0, 1):
-        name = f"quick-seed-{seed}"
-        run = FakeRun(tmp_path, name, [SMALL, LARGE], seed=seed, run_set=("quick", {"seed": seed}))
-        run.train(0, 1.42).train(1, 1.28, start=1.42)
-        control(tmp_path, 600, 1.3, of=name, seed=seed)
-        control(tmp_path, 1200, 1.3 if seed else None, of=name, seed=seed)
-    chart = compute_chart(find_runs(tmp_path))
-    assert {(each.role, each.group, each.label) for each in chart.series} == {
-        ("ladder", "quick", "quick, ladder from 800k, 2 seeds"),
-        ("control", "quick: tokenformer-scratch, 2.4M", "tokenformer-scratch, 2.4M, 2 seeds, 1 of 4 unfinished"),
-    }
-    assert [rule.label for rule in chart.rules] == ["grown to 2.4M"]
-    assert chart.groups == ("quick", "quick: tokenformer-scratch, 2.4M")
-
-
 def test_a_release_branches_from_the_end_of_its_stage_to_its_own_cost(tmp_path):
     release = replace(SMALL, name="0-800k/release", num_steps=100, branch_of=SMALL.name, decayed=True)
     run = FakeRun(tmp_path, "quick", [SMALL, release, LARGE]).train(0, 1.42).train(1, 1.36, start=1.42)
@@ -63,13 +46,6 @@ def test_a_release_branches_from_the_end_of_its_stage_to_its_own_cost(tmp_path):
     assert [mark.x for mark in branch.marks] == pytest.approx([1000 * SMALL_STEP, 1100 * SMALL_STEP])
     assert [mark.y for mark in branch.marks] == pytest.approx([math.exp(1.42), math.exp(1.36)])
     assert (branch.role, branch.group, branch.label) == ("release", "quick", "quick, releases")
-
-
-def test_a_mark_at_no_cost_has_no_place_on_a_logarithmic_axis(tmp_path):
-    FakeRun(tmp_path, "quick", [replace(SMALL, step_flops=Flops(0.0, 0.0, 0.0))]).train(0, 1.42)
-    chart = compute_chart(find_runs(tmp_path))
-    assert chart.series[0].marks
-    assert not chart.marks_of(chart.series[0])
 
 
 def write(folder, *records):

@@ -1,44 +1,11 @@
 """Reports of a runs directory while runs in it start and write."""
 
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
 import pytest
 
 from growctl.ledger.file import LedgerError
 from growctl.ledger.ledger import Ledger
 from growctl.runs.find import RunNotFoundError, find_runs
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, ladder
-from tests.growctl.ledger.records import Metrics
-
-
-def write(runs: Path, name: str) -> None:
-    """Books the first stage of a run bit by bit."""
-    with Ledger(FakeRun(runs, name, [SMALL, LARGE]).path) as ledger:
-        books, metrics = ledger.books(SMALL.name), Metrics().start(1)
-        for _ in range(100):
-            books.sync(metrics.train(10).checkpoint().records)
-            metrics.records.clear()
-        books.sync(metrics.evaluate("final").end().records)
-
-
-@pytest.mark.slow
-def test_two_runs_that_write_and_a_report_that_reads_do_not_disturb_each_other(tmp_path):
-    ladder(tmp_path, name="still")
-    steps: dict[str, int] = {}
-    with ThreadPoolExecutor() as pool:
-        writers = [pool.submit(write, tmp_path, name) for name in ("first", "second")]
-        is_over = False
-        while not is_over:
-            is_over = all(writer.done() for writer in writers)
-            for run in find_runs(tmp_path):
-                small = run.stages[0]
-                assert small.num_steps >= steps.get(run.name, 0), "a reader never goes back"
-                whole = small.num_steps == SMALL.num_steps and bool(run.points)
-                assert small.finished == whole, "and never sees half of what is booked"
-                steps[run.name] = small.num_steps
-    assert [writer.result() for writer in writers] == [None, None]
-    assert steps == dict.fromkeys(("first", "second", "still"), SMALL.num_steps)
 
 
 def test_a_reader_sees_a_ledger_as_it_was_when_it_was_opened_and_does_not_make_the_runner_wait(tmp_path):

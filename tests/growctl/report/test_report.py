@@ -11,15 +11,12 @@ import pytest
 
 from growctl.ledger.entries import BaseEntry
 from growctl.ledger.file import LedgerError
-from growctl.ledger.ledger import Ledger
 from growctl.report.chart import Chart
 from growctl.report.documents import report_document, stages_csv
 from growctl.report.sections import (
-    _STAGE_COLUMNS,
     newest_sections,
     remarks,
     report_sections,
-    stage_section,
     validation_warning,
 )
 from growctl.runs.find import RunNotFoundError, find_runs
@@ -136,21 +133,6 @@ def test_an_unreadable_ledger_stops_only_reports_that_need_it(runs):
             find_runs(runs, names)
 
 
-def test_the_newest_anomalies_are_listed_and_all_are_in_the_document(runs):
-    run = ladder(runs)
-    head = {"event": "anomaly", "attempt": 1, "step": 70}
-    spike = {"kind": "spike", "value": 9.5, "threshold": 6.0, "action": "rollback", "first_step": 60, "num_steps": 20}
-    last = {"kind": "non_finite", "value": None, "threshold": None, "action": "stop", "seconds": 90.0}
-    with Ledger(run.path) as ledger:
-        ledger.books("1-2m").sync([*(head | spike | {"seconds": 1.0 + n} for n in range(11)), head | last])
-    found = find_runs(runs)
-    lines = [line.split() for line in lines_of(report_sections(found))]
-    assert lines.count(["1-2m", "1", "70", "spike", "9.5", "6", "rollback", "20"]) == 9
-    assert ["1-2m", "1", "70", "non-finite", "-", "-", "stop", "-"] in lines
-    anomalies = plain(report_document(found))["runs"][0]["anomalies"]
-    assert (len(anomalies), anomalies[-1][0], anomalies[-1][1]["value"]) == (12, "1-2m", None)
-
-
 def test_the_texts_of_all_stages_stand_below_their_prompt(runs):
     ladder(runs)
     for stage, text in {"0-0-800k": "<b>one\x1b[2J", "1-1-2m": "two"}.items():
@@ -204,26 +186,6 @@ def test_a_report_on_all_runs_shows_the_newest_result_and_a_line_for_each_other_
 MIXTURE: dict[str, Any] = {"data.mixture": {"books": 6.0, "code": 2.0}}
 
 
-@pytest.mark.parametrize(
-    ("changes", "extra"),
-    [
-        ({"num_layers": (2, 2)}, {}),
-        ({"num_layers": (None, 12)}, {"layers": ["-", "12"]}),
-        ({"sequence_length": (50, 100)}, {"batch": ["20", "10"], "context": ["50", "100"]}),
-        ({"sequence_length": (50, 50), "tokens_per_step": (1000, 100_000)}, {"batch": ["20", "2,000"]}),
-    ],
-)
-def test_the_table_names_depth_batch_and_context_where_they_change_within_a_run(runs, changes, extra):
-    ladder(runs)
-    [run] = find_runs(runs)
-    changed = [{name: values[number] for name, values in changes.items()} for number in (0, 1)]
-    stages = tuple(replace(stage, **change) for stage, change in zip(run.stages, changed, strict=True))
-    [table] = stage_section([replace(run, stages=stages)]).parts
-    headings = [column.heading for column in table.columns[1 : -len(_STAGE_COLUMNS)]]
-    columns = list(zip(*table.groups[0].rows, strict=True))[1 : len(headings) + 1]
-    assert {name: [cell.text for cell in cells] for name, cells in zip(headings, columns, strict=True)} == extra
-
-
 def source_rows(runs):
     [found] = [section for section in report_sections(runs) if section.key == "sources"]
     return [[cell.text for cell in row] for group in found.parts[0].groups for row in group.rows]
@@ -244,37 +206,6 @@ def test_a_mixture_has_the_tokens_epochs_and_losses_of_each_source_by_stage_and_
     recorded = report_document(found).runs[0].stages[1].by_source
     assert recorded["books"]["trained_tokens"] == 450_000
     assert json.loads(list(csv.DictReader(io.StringIO(stages_csv(found))))[1]["by_source"]) == recorded
-
-
-def test_an_unfinished_stage_has_the_figures_of_its_last_evaluation_and_one_text_no_sources(tmp_path):
-    FakeRun(tmp_path, "quick", [SMALL, LARGE], **MIXTURE).train(0, 1.42).train(1, None, start=1.42)
-    unfinished = [row[:3] for row in source_rows(find_runs(tmp_path))[2:]]
-    assert unfinished == [["1-2m (unfinished)", "books", "225k"], ["1-2m (unfinished)", "code", "75k"]]
-    ladder(tmp_path / "one")
-    assert "sources" not in [section.key for section in report_sections(find_runs(tmp_path / "one"))]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "warned"),
-    [
-        ({"a": (6, 9_000), "b": (6, 9_000)}, "warning: Validation has 6 documents with 9,000 tokens, and an "),
-        ({"few": (6, 9_000), "many": (50, 100_000)}, "warning: few: Validation has 6 documents"),
-        ({"a": None}, None),
-    ],
-    ids=["both", "one", "unknown"],
-)
-def test_runs_with_a_small_validation_set_share_one_warning_which_names_them_if_others_have_a_large_one(
-    tmp_path, sizes, warned
-):
-    for name, size in sizes.items():
-        FakeRun(tmp_path, name, [SMALL, LARGE], validation=size).train(0, 1.42)
-    found = find_runs(tmp_path)
-    lines = [line for line in lines_of(report_sections(found)) if line.startswith("warning")]
-    assert len(lines) == (warned is not None)
-    assert warned is None or lines[0].startswith(warned)
-    for run in report_document(found).runs:
-        assert (run.validation_documents, run.validation_tokens) == (sizes[run.name] or (None, None))
-        assert len(run.warnings) == (sizes[run.name] == (6, 9_000))
 
 
 @pytest.mark.parametrize(

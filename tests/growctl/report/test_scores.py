@@ -63,25 +63,3 @@ def test_scores_that_compare_with_no_other_stay_out_of_the_table(tmp_path, chang
     runs = report(tmp_path, replace(FINAL, **change))
     assert other_scores(runs) == [("ladder/small", said, "acc 0.6 ± 0.01")]
     assert "Zero-shot scores" not in shown(runs)
-
-
-WINDOWS = {"text": ["/data/book.txt"], "context": 64, "stride": 64, "dtype": "float32"}
-CONTEXTS = {"text": ["/a.txt"], "rope_scaling": "none", "trained_length": 64, "max_tokens": 9000}
-
-
-@pytest.mark.parametrize(
-    ("task", "usual", "changes", "said"),
-    [
-        ("text", WINDOWS, {"stride": 32}, "/data/book.txt, context 64, stride 32"),
-        ("text", WINDOWS, {"text": ["/b.txt"]}, "/b.txt, context 64, stride 64"),
-        ("text", WINDOWS, {"text": None, "split": "train"}, "context 64, split train, stride 64"),
-        ("context-128", CONTEXTS, {"trained_length": 32}, "context-128, /a.txt, max tokens 9000, trained length 32"),
-    ],
-)
-def test_evaluations_of_other_settings_are_rows_of_their_own_which_name_them(tmp_path, task, usual, changes, said):
-    score = replace(FINAL, task=task, metric="loss", value=3.0, standard_error=None, settings=usual)
-    bits = replace(score, metric="bits_per_byte", value=1.5)
-    later = replace(score, evaluated_at=LATER, value=4.0, settings=usual | changes)
-    (model, plain, first), (_, other, second) = other_scores(report(tmp_path, score, bits, later))
-    assert (model, first, other, second) == ("ladder/small", "loss 3, bits_per_byte 1.5", said, "loss 4")
-    assert plain != other

@@ -94,15 +94,6 @@ def test_a_run_is_called_as_its_folder_unless_a_name_is_given(runs: Path, tmp_pa
     assert find_status(runs)[0].resume_command is None
 
 
-def test_a_run_given_as_a_schedule_is_answered_with_its_schedule_but_a_shipped_one_wins(runs: Path) -> None:
-    for reference in ("tiny", runs / "tiny"):
-        _, err = run_here("run", reference, "--runs-dir", runs, expect=2)
-        assert err.endswith(f"to resume it: growctl run {runs}/tiny/schedule.yaml --runs-dir {runs}\n")
-    (runs / "tiny").rename(runs / "quickstart")
-    own = load_schedule(str(runs / "quickstart/schedule.yaml"), runs_dir=runs).data.source
-    assert load_schedule("quickstart", runs_dir=runs).data.source != own
-
-
 @pytest.fixture
 def finished(tmp_path: Path) -> HandMade:
     """A finished run without controls."""
@@ -135,13 +126,3 @@ def test_a_copy_that_lacks_something_is_never_finished_and_status_and_report_nam
     assert str(path) in " ".join(status.notes)
     said = " ".join(remarks(find_runs(runs)[0]))
     assert not is_remarked or f"Incomplete: {path} is missing. If this is a copy, copy the run again." in said
-
-
-@pytest.mark.parametrize("content", [None, "cut"])
-def test_status_and_report_say_alike_that_a_ledger_is_lost_or_damaged(finished: HandMade, content: str | None) -> None:
-    change(finished.directory / "ledger.db", content)
-    status = only(finished.directory.parent)
-    assert status.state == "damaged"
-    assert str(finished.directory / "ledger.db") in status.notes[0]
-    _, err = run_here("report", "--runs-dir", finished.directory.parent, expect=2)
-    assert err == f"growctl: {status.notes[0]}\n"

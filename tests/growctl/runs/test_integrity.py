@@ -83,15 +83,6 @@ def test_the_command_prints_one_line_per_target_and_exits_with_1_on_damage(runs)
     assert told == whole | unchecked | {"final": False}
 
 
-def test_a_path_with_nothing_to_check_gives_one_message(tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "text.txt").touch()
-    messages = {"no": "does not exist", "empty": "holds no checkpoint, dataset", "text.txt": "is not a checkpoint"}
-    for name, message in messages.items():
-        with pytest.raises(ValueError, match=message):
-            find_targets(tmp_path / name)
-
-
 def test_a_mixture_is_checked_with_its_sources(runs, tmp_path):
     elsewhere = write_dataset(tmp_path / "elsewhere", [40], [20])
     sources = [Ingredient("a", runs / ".datasets/text-0123", 1.0), Ingredient("b", elsewhere, 1.0)]

@@ -1,17 +1,15 @@
 """`growctl show`: lineage, sizes by generation, cost and shared files, as text and as JSON."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
 
 from growctl.runs.show import read_facts
-from model.config import TransformerConfig, num_parameters
+from model.config import num_parameters
 from model.flops import Flops
-from model.policy import GrowthPolicy
 from stages.checkpoint.lineage import TrainingCost, TrainingRecord, extended
-from stages.checkpoint.manifest import CheckpointError, read_manifest
+from stages.checkpoint.manifest import read_manifest
 from stages.grow.expand import expand, shrink
 from tests.growctl.bases import change_manifest
 from tests.growctl.runs import run_here
@@ -92,44 +90,3 @@ def test_sizes_are_shown_by_generation_and_sum_to_the_model(final, tmp_path):
     assert "1 0 to 3 0 to 4 512 0" in words(tmp_path / "grown"), "the last is the ramp"
     lines = show(tmp_path / "grown").splitlines()
     assert max(len(line.rstrip()) for line in lines if str(tmp_path) not in line) <= 80
-
-
-def test_layers_are_counted_with_the_generation_that_added_them(final, tmp_path):
-    expand(final, tmp_path / "deep", new_layers=2, layer_tokens=(3, 6), policy=GrowthPolicy(depth="interleave"))
-    base, grown = read_facts(tmp_path / "deep").generations
-    layers = small_config().num_layers
-    assert sorted(base.new_layers + grown.new_layers) == list(range(layers + 2))
-    assert (base.new_layers[0], len(grown.new_layers)) == (0, 2)
-    assert f"0 {layers} 5 10 " in words(tmp_path / "deep")
-    assert "1 2 0 to 3 0 to 6 " in words(tmp_path / "deep")
-
-
-def test_a_transformer_has_no_generations(tmp_path):
-    config = TransformerConfig(vocab_size=31, hidden_size=16, num_heads=1, num_layers=1, ffn_size=64)
-    write_checkpoint(tmp_path / "final", config)
-    assert "generation" not in show(tmp_path / "final")
-    facts = read_facts(tmp_path / "final")
-    assert (facts.generations, facts.other_parameters) == ((), num_parameters(config))
-
-
-def test_a_damaged_history_is_rejected(final):
-    text = (final / "manifest.json").read_text().replace('"seed": 7', '"seed": 8')
-    (final / "manifest.json").write_text(text)
-    with pytest.raises(CheckpointError, match="its seal does not match its content"):
-        read_facts(final)
-
-
-@pytest.mark.parametrize(
-    ("record", "loss"),
-    [
-        ({"validation_loss": math.nan}, None),
-        ({"validation_loss": math.inf}, None),
-        ({"validation_loss": 1e4}, 1e4),
-        ({"losses": [(5, 2.5), (10, 2.25)]}, 2.25),
-    ],
-    ids=str,
-)
-def test_a_loss_that_is_not_finite_is_left_out_and_the_last_one_before_stands_in(final, record, loss):
-    rewrite_lineage(final, training=TrainingRecord(**record))
-    assert read_facts(final).validation_loss == loss
-    assert ("validation" in show(final)) == (loss is not None)

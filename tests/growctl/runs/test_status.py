@@ -9,19 +9,15 @@ import socket
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import growctl.runs.status
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import load_schedule
 from growctl.launch.start_ranks import STARTED
-from growctl.runs.find import RunNotFoundError
-from growctl.runs.status import RunStatus, StatusDocument, being_prepared, find_status
+from growctl.runs.status import RunStatus, StatusDocument, find_status
 from growctl.text.documents import plain
-from tests.growctl.cli.test_validate import STACKED
-from tests.growctl.runs import CONTROL, SCHEDULE, run_here
+from tests.growctl.runs import CONTROL, SCHEDULE
 from tests.growctl.runs.hand_made import KILLED, LAUNCHED, ONE_STAGE, HandMade, only, printed, stages_of
 from tests.growctl.text.schemas import assert_follows_schema
 
@@ -38,18 +34,6 @@ def test_a_stage_is_done_at_its_actual_steps_and_a_resumed_one_is_at_the_step_of
     made.trains("1-large", 25)
     made.trains("1-large", 15, attempt=2, resumed_from=10)
     assert stages_of(only(tmp_path)) == ["small done 17/17", "large stopped 15/60"]
-
-
-def test_the_next_stage_trains_until_its_share_of_a_shared_budget_after_one_that_ended_early(tmp_path, made):
-    schedule = yaml.safe_load(SCHEDULE)
-    small, large = schedule["stages"]
-    del small["train_steps"], large["train_steps"]
-    small["until"] = 0.5
-    schedule["training"]["ladder_tokens"] = 90 * 8 * 32
-    schedule |= {"growth": {"when": "slope", "slope": 1.0}, "evaluation": {"every": 5}}
-    (made.directory / "schedule.yaml").write_text(yaml.safe_dump(schedule))
-    made.finishes("0-small", 17)
-    assert stages_of(only(tmp_path)) == ["small done 17/17", "large waiting 0/73"]
 
 
 def test_a_stage_is_starting_or_growing_until_its_workers_write_a_record_and_then_has_a_time_left(tmp_path, made):
@@ -118,22 +102,6 @@ def test_controls_are_listed_below_their_ladder_even_before_they_start(tmp_path)
     assert printed(tmp_path).count(command) == 1
 
 
-def test_a_finished_ladder_whose_controls_cannot_be_planned_is_finished_and_the_reason_is_noted(tmp_path):
-    made = HandMade(tmp_path, text=STACKED.replace("name: stacked", "controls: [{kind: single-jump}]"))
-    for stage in ("0-d2", "1-d4", "2-d8"):
-        made.finishes(stage, 20)
-    status = only(tmp_path)
-    assert (status.name, status.state, stages_of(status)[-1]) == ("tiny", "finished", "d8 done 20/20")
-    assert status.notes[0].startswith("its controls cannot be planned: depth 'copy-stack' cannot add tokens to layers")
-
-
-def test_a_control_without_its_ladder_is_shown_under_its_own_name(tmp_path):
-    HandMade(tmp_path, "gone-control-single-jump", control="single-jump").trains("0-small", 10)
-    status = only(tmp_path)
-    assert (status.control, status.control_of, status.resume_command) == ("single-jump", "gone", None)
-    assert "\n  gone-control-single-jump " in printed(tmp_path)
-
-
 def test_the_process_that_holds_a_run_and_its_machine_are_named_and_status_holds_nothing(tmp_path, made):
     made.trains("0-small", 10)
     with made.hold():
@@ -195,22 +163,6 @@ def test_slurm_jobs_are_shown_for_their_runs_which_are_resumed_only_without_them
     assert "jobs.json, which lists the jobs of this run, cannot be read" in " ".join(find_status(tmp_path)[0].notes)
 
 
-def test_a_dataset_that_is_being_prepared_is_named(tmp_path):
-    (tmp_path / ".datasets").mkdir()
-    with (tmp_path / ".datasets/.text-0123.lock").open("w") as held:
-        assert being_prepared(tmp_path) == []
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert being_prepared(tmp_path) == ["text-0123"]
-
-
-def test_an_empty_runs_directory_gives_a_message(tmp_path):
-    assert "there are no runs in" in run_here("status", "--runs-dir", tmp_path / "nowhere")[0]
-    (tmp_path / ".datasets").mkdir()
-    assert json.loads(run_here("status", "--runs-dir", tmp_path, "--json")[0])["runs"] == []
-    with pytest.raises(RunNotFoundError, match=r"no run 'tiny' in .*; it holds no runs"):
-        find_status(tmp_path, ["tiny"])
-
-
 def test_the_resume_command_is_quoted_for_a_shell(tmp_path, monkeypatch):
     HandMade(tmp_path / "my runs")
     command = shlex.split(only(tmp_path / "my runs").resume_command)
@@ -218,20 +170,6 @@ def test_the_resume_command_is_quoted_for_a_shell(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.move("my runs", "runs")
     assert only(Path("runs")).resume_command == "growctl run runs/tiny/schedule.yaml"
-
-
-@pytest.mark.parametrize("names", [(), ("tiny",)])
-def test_tables_fit_80_columns(tmp_path, names):
-    ladder = HandMade(tmp_path, text=SCHEDULE.replace("train_steps: 60", "train_steps: 143000") + CONTROL)
-    ladder.finishes("0-small", 30)
-    ladder.saves("1-large", "step_00085000", 85000)
-    ladder.trains("1-large", 85000)
-    HandMade(tmp_path, "a-run-with-a-name-that-goes-on-and-on-as-some-do-when-every-setting-is-in-it")
-    with ladder.hold():
-        out = printed(tmp_path, *names, width=80)
-    assert ("85000/143000" if names else "85k/143k") in out
-    assert max(len(line) for line in out.splitlines() if "growctl run" not in line) <= 80
-    assert "…" not in out
 
 
 FILES = (
@@ -261,32 +199,6 @@ def seen(runs_dir: Path) -> list[RunStatus]:
     return found
 
 
-@pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("damage", ["cut", "gone", "folder", "other"])
-@pytest.mark.slow
-def test_a_broken_file_gives_a_note_and_the_rest_is_still_shown(tmp_path, file, damage):
-    path = everything_made(tmp_path).directory / file
-    whole = path.read_bytes()
-    path.unlink()
-    if damage == "folder":
-        path.mkdir()
-    elif damage != "gone":
-        path.write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"\x00\xff[1, {\n")
-    status = seen(tmp_path)[0]
-    without = file == "schedule.yaml"
-    assert [stage.name for stage in status.stages] == ([] if without else ["small", "large"])
-    assert ((status.state, status.resume_command) == ("damaged", None)) == without
-    harmless = {".lock", "log.txt", "metrics.jsonl", "initial"}  # there is a step_* to resume from
-    if not harmless & set(Path(file).parts) and (damage, file) != ("gone", "slurm/jobs.json"):
-        assert any(Path(file).name in note or "final" in note for note in status.notes), status.notes
-
-
-@pytest.mark.parametrize("content", ["seed: !!bool maybe", "seed: 0b_", "seed: !!set [a]"])
-def test_a_schedule_that_is_no_longer_yaml_gives_a_note(tmp_path, content):
-    (HandMade(tmp_path).directory / "schedule.yaml").write_text(content)
-    assert "schedule.yaml, the run's own schedule, cannot be read" in only(tmp_path).notes[0]
-
-
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(file=st.sampled_from(FILES), data=st.binary(max_size=80))
@@ -294,22 +206,6 @@ def test_no_bytes_in_any_file_crash_status(tmp_path_factory, file, data):
     runs_dir = tmp_path_factory.mktemp("any")
     (everything_made(runs_dir).directory / file).write_bytes(data)
     assert seen(runs_dir)[0].name == "tiny"
-
-
-def test_an_unreadable_directory_does_not_hide_the_others(tmp_path, monkeypatch):
-    HandMade(tmp_path)
-    HandMade(tmp_path, "theirs")
-    read_stage = growctl.runs.status.read_stage
-
-    def read(paths, *others, **named):
-        if "theirs" in paths.directory.parts:
-            raise PermissionError(13, "Permission denied", str(paths.directory))
-        return read_stage(paths, *others, **named)
-
-    monkeypatch.setattr(growctl.runs.status, "read_stage", read)
-    theirs, tiny = seen(tmp_path)
-    assert (theirs.state, theirs.resume_command, tiny.state) == ("unreadable", None, "stopped")
-    assert "Permission denied" in theirs.notes[0]
 
 
 def test_a_run_that_was_just_created_gives_no_notes(tmp_path):

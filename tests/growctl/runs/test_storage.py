@@ -1,6 +1,5 @@
 """`growctl runs` measures runs by their files, each of which counts once; `growctl clean` asks before it removes."""
 
-import json
 import os
 import pty
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 
 from growctl.runs.storage import measure_storage
 from tests.growctl.runs import run_here
-from tests.growctl.runs.stored import WEIGHTS, dataset, finished_run, linked_copy, save
+from tests.growctl.runs.stored import WEIGHTS, dataset, finished_run, linked_copy
 from tests.workers import REPOSITORY
 
 STEPS = {"step_00000020", "step_00000030", "step_00000043", "step_00000050"}
@@ -34,15 +33,6 @@ def test_a_file_counts_once_in_a_run_and_is_freed_only_if_no_other_run_shares_it
     shared, of_the_other = [run.bytes - run.freed_bytes for run in measured.runs]
     assert WEIGHTS < shared == of_the_other
     assert measured.bytes == sum(run.bytes for run in measured.runs) - shared
-
-
-def test_a_run_with_a_broken_ledger_or_manifest_is_listed_with_a_note(tmp_path):
-    made = finished_run(tmp_path)
-    (made.directory / "ledger.db").write_bytes(b"damaged")
-    (save(made, "0-small", "step_00000040", 40) / "manifest.json").write_text("{")
-    [run] = measure_storage(tmp_path).runs
-    assert any("ledger.db" in note for note in run.notes)
-    assert run.bytes > 7 * WEIGHTS
 
 
 def test_datasets_are_listed_with_the_runs_that_use_them(tmp_path):
@@ -86,24 +76,3 @@ def test_clean_asks_on_a_terminal(tmp_path, answer, left):
     os.close(mine)
     assert "Remove this? [y/N]" in said
     assert steps_in(tmp_path) == left
-
-
-def test_both_commands_print_one_json_document(tmp_path):
-    made = finished_run(tmp_path)
-    assert "tiny" in run_here("runs", "--runs-dir", tmp_path)[0]
-    [entry] = json.loads(run_here("runs", "--json", "--runs-dir", tmp_path)[0])["runs"]
-    assert (entry["name"], entry["state"], entry["directory"]) == ("tiny", "finished", str(made.directory))
-    plan = json.loads(run_here("clean", "--json", "--runs-dir", tmp_path)[0])
-    assert (plan["removed"], steps_in(tmp_path)) == (None, STEPS)
-    done = json.loads(run_here("clean", "--json", "--yes", "--runs-dir", tmp_path)[0])
-    assert [item["path"] for item in plan["remove"]] == done["removed"]["paths"]
-    assert plan["freed_bytes"] == done["freed_bytes"] == done["removed"]["freed_bytes"] > 0
-
-
-@pytest.mark.parametrize("command", ["runs", "clean"])
-def test_unknown_names_and_directories_give_one_message_and_exit_code_2(tmp_path, command):
-    finished_run(tmp_path)
-    _, err = run_here(command, "tinny", "--runs-dir", tmp_path, expect=2)
-    assert err == f"growctl: no run 'tinny' in {tmp_path}; the nearest is tiny\n"
-    _, err = run_here(command, "--runs-dir", tmp_path / "gone", expect=2)
-    assert err.startswith(f"growctl: {tmp_path}/gone is not a directory; give the directory")

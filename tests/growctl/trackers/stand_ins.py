@@ -1,7 +1,6 @@
 """Trackers that note what they are given, raise or hang. Imports little: each starts in a process of its own."""
 
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,3 @@ class Noting:
 class Raising(Noting):
     def log(self, points: Sequence[TrackedPoint]) -> None:
         raise ConnectionError("the server\x1b[2J is gone")
-
-
-class Hanging(Noting):
-    def log(self, points: Sequence[TrackedPoint]) -> None:
-        while True:
-            time.sleep(60)

@@ -2,17 +2,15 @@
 
 import shutil
 import signal
-import tomllib
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from growctl.ladder.stage_plans import plan_release, plan_stages
 from growctl.runs.find import find_runs
 from growctl.runs_dir import RunPaths
-from growctl.schedule.blocks import TrackerName
 from growctl.trackers import adapters, tracking
 from stages.metrics import Record, read_metrics
 from tests.growctl.runs import UNUSABLE_INPUT, run_here, wait_for, write_schedule
@@ -32,8 +30,8 @@ from tests.growctl.trackers.invented import (
     tracking_of,
     trained,
 )
-from tests.growctl.trackers.stand_ins import Hanging, Noting, Raising
-from tests.workers import HANG_SECONDS, REPOSITORY
+from tests.growctl.trackers.stand_ins import Noting, Raising
+from tests.workers import HANG_SECONDS
 
 NOTED = schedule_with("tensorboard")
 PLANS = plan_stages(NOTED)
@@ -142,21 +140,6 @@ def test_a_tracker_that_raises_gets_one_warning_and_the_run_goes_on(monkeypatch,
     assert "ConnectionError: the server" in log.read_text()
 
 
-def test_a_tracker_that_hangs_forever_holds_up_no_other_and_is_stopped_after_a_bounded_wait(monkeypatch, tmp_path):
-    stand_in(monkeypatch, Hanging)
-    stand_in(monkeypatch, Noting, "mlflow")
-    monkeypatch.setattr(tracking, "FINISH_SECONDS", 3.0)
-    said: list[str] = []
-    schedule = schedule_with("tensorboard", "mlflow")
-    with tracking_of(schedule, tmp_path, said.append) as trackers:
-        feed_ladder(trackers, schedule, tmp_path, SMALL, LARGE)
-        wait_for(lambda: len(calls(tmp_path, "mlflow")) > 5)
-        processes = list(trackers._processes.values())
-    assert said[1:] == [FAILED.format("tensorboard", RunPaths(tmp_path / "tiny").trackers_log)]
-    assert [process.poll() for process in processes] == [-signal.SIGKILL, 0]
-    assert calls(tmp_path, "mlflow")[-1][0] == "finish"
-
-
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_tracker_that_stops_answering_or_dies_stops_no_run(monkeypatch, tmp_path, number):
     stand_in(monkeypatch, Noting)
@@ -193,13 +176,6 @@ def test_a_tracker_without_its_package_is_found_before_anything_is_trained_or_wr
         assert (out, err) == ("", f"{schedule if command == 'validate' else 'growctl'}: {message}\n")
     assert not (tmp_path / "runs").exists()
     assert adapters.missing_package(["tensorboard", "mlflow", "trackio"]) is None
-
-
-def test_every_tracker_has_an_extra_of_its_name_with_its_packages():
-    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert tuple(adapters.PACKAGES) == tuple(adapters.ADAPTERS) == get_args(TrackerName)
-    for name, packages in adapters.PACKAGES.items():
-        assert [package for package in packages if package not in " ".join(extras[name])] == []
 
 
 def test_a_tracker_that_is_added_to_a_finished_run_gets_all_of_it(
