@@ -16,62 +16,34 @@ EXPAND = "expand final --output x"
 
 BAD = {
     EXPAND: "nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers",
-    f"{EXPAND} --add-tokens 0": "nothing to add",
     f"{EXPAND} --add-layers 1 --layer-tokens 5": "--layer-ffn-tokens",
-    f"{EXPAND} --add-tokens 1 --layer-tokens 5 --layer-ffn-tokens 5": "with --add-layers",
     f"{EXPAND} --add-layers 2 --depth copy-stack": "needs allow_jump",
     f"{EXPAND} --add-layers 3 --depth copy-stack --allow-jump": "a multiple, as the model has: 2",
-    **{
-        f"{EXPAND} --add-tokens 8 --layers {layers}": "must be numbers and ranges below 2"
-        for layers in ("0,2", "1-2", "1-0", "0,", "\u0661", "0-" + "9" * 5000)
-    },
+    f"{EXPAND} --add-tokens 8 --layers 0-2": "must be numbers and ranges below 2",
     "expand flat --add-tokens 3 --output x": "has no layers that tokens could be added to",
-    "expand flat --add-layers 1 --output x": "--layer-tokens and --layer-ffn-tokens are missing",
     "expand final --add-tokens 4 --output final": "final already exists",
-    "expand final --add-tokens 4 --output file/new": "file is not a directory",
     "expand final --add-tokens 4 --output link/new": "link is not a directory",
     "import official nowhere.bin --config nowhere.yml --output final": "final already exists",
-    "import official nowhere.bin --config nowhere.yml --output link/new": "link is not a directory",
     "export final final --to huggingface": "final already exists",
-    "export final link/new --to huggingface": "link is not a directory",
     "export bare x --to huggingface": "--tokenizer FILE",
     "export bare x --to huggingface --tokenizer tokenizer.json": "has 261 token ids, but the model",
     "export unmeasured x --to huggingface --tokenizer tokenizer.json": "--context-length N",
     "inspect final": "there is no dataset",
-    "inspect final --text nowhere.txt": "--text nowhere.txt",
-    "inspect final --text text.txt --data d": "give one of them",
     "inspect final --text short.txt --context 12": "has 4 tokens, but one window of --context 12 needs 13",
     "inspect final other --text text.txt": "other has another tokenizer than final",
-    "inspect unknown final other --text text.txt": "other has another tokenizer than final",
     "inspect final wider --text text.txt": "wider has another vocabulary than final",
     "inspect nowhere --text text.txt": "nowhere is neither a path nor a run",
-    "inspect final --text text.txt --device tpu": "--device 'tpu'",
     "inspect final --text text.txt --picture text.txt": "--picture text.txt: must be a new file",
-    "inspect final --text text.txt --picture nowhere/new.png": "must be a new file",
-    "generate final x --greedy --top-k 3": "leave out --top-k",
     "generate final x --top-p 0": "--top-p 0.0",
-    "generate final x --stop=": "--stop ''",
     f"generate final {'x' * 33}": "with a context of 32 tokens it may have 31",
     "generate final x --device cuda:99": "--device 'cuda:99'",
-    "generate final x --tokenizer nowhere.json": "nowhere.json cannot be read",
-    "generate final \udcff": "is not valid UTF-8",
     "eval final": "give one of --text, --split, --tasks",
-    "eval final --text text.txt --split train": "--text and --split",
     "eval final --text nowhere.txt": "--text nowhere.txt",
     "eval final --text text.txt --stride 33": "at most the context of 32",
-    "eval final --split train --stride 4": "--stride has no effect with --split",
     "eval final --text text.txt --rope-scaling ntk": "--rope-scaling has no effect with --text",
     "eval final --text text.txt --contexts 64,x": "--contexts 'x'",
-    "eval final --text text.txt --contexts 64,0": "--contexts '0'",
-    "eval final --split train --contexts 8": "--contexts has no effect with --split",
-    "eval final --text text.txt --contexts 8 --batch-size 2": "--batch-size has no effect with --contexts",
     "eval unmeasured --text text.txt": "give --context N",
     "init --params 0": "greater than or equal to 150000",
-    "init --params 350X": "--params = '350X'",
-    "init --params 200M --tokens 0": "--tokens = '0'",
-    "init --params 200M --device h10": "--device = 'h10'",
-    "init --params 200M --gpus 0": "--gpus = 0",
-    "init --params 200M text.txt": "must be the name of a run",
     "init --params 1M s.yaml": "s.yaml: File exists",
     "validate seed=4": "give a schedule",
     "report": "there are no runs in",
@@ -79,11 +51,7 @@ BAD = {
     "run s.yaml --runs-dir file": "file",
     "run quikstart": "did you mean 'quickstart'?",
     "run quickstart --name ../escape": "--name '../escape'",
-    "plan quickstart stages.0.train_token=5": "did you mean 'train_tokens'?",
-    "schema statsu": "did you mean 'status'?",
-    "schema import offical": "schema 'import-offical'",
     "verify final": "give NEW too, or --integrity",
-    "verify final final --data texts": "is not a dataset",
     "verify --integrity nowhere": "nowhere does not exist",
     "data show texts": "is not a dataset",
     "data show http://127.0.0.1:1/web": "cannot be reached",
@@ -94,10 +62,9 @@ BAD = {
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with checkpoints, some that do not fit together, texts, and things that are in the way."""
     folder = tmp_path_factory.mktemp("place")
-    for name in ("final", "other", "unknown"):
+    for name in ("final", "other"):
         write_pretrained(folder / name)
     rewrite(folder / "other", tokenizer_sha256="f" * 64)
-    rewrite(folder / "unknown", tokenizer_sha256=None)
     write_pretrained(folder / "wider", text_config(300))
     write_pretrained(folder / "unmeasured", context_length=None)
     write_checkpoint(folder / "bare")

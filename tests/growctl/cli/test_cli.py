@@ -1,23 +1,16 @@
 """The command line starts fast and explains mistakes."""
 
-import re
 import signal
 import subprocess
 import sys
-from typing import get_args, get_type_hints
 
 import pytest
 import typer.main
 
-from growctl.cli import checkpoints, verify
 from growctl.cli.app import app
 from growctl.run.signals import Stopped
-from model.policy import Init, Moments, Preset, TauPolicy
-from model.precision import ComparisonDtype
 from tests.growctl.runs import run_here
-from tests.workers import REPOSITORY
 
-EXPAND_OPTIONS = {"preset": Preset, "init": Init, "tau": TauPolicy, "moments": Moments}
 COMMANDS = sorted(typer.main.get_group(app).commands)
 
 
@@ -32,22 +25,6 @@ def test_help_imports_nothing_heavy():
     assert result.returncode == 0, result.stderr
     for command in COMMANDS:
         assert command in result.stdout
-
-
-def test_the_readme_names_every_command_and_no_other():
-    named = re.findall(r"^\|.*", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
-    assert sorted(set(re.findall(r"`growctl ([a-z]+)", "\n".join(named)))) == COMMANDS
-
-
-def test_commands_on_checkpoints_offer_every_name_that_the_model_knows():
-    """They cannot import it for --help: the command has to start where `model` is somebody else's (doctor says so)."""
-    for command, option, known in [
-        *((checkpoints.expand, name, names) for name, names in EXPAND_OPTIONS.items()),
-        (verify.verify, "dtype", ComparisonDtype),
-    ]:
-        hint = get_type_hints(command)[option]
-        offered = [choice for part in [hint, *get_args(hint)] for choice in get_args(part) if isinstance(choice, str)]
-        assert offered == list(get_args(known)), option
 
 
 @pytest.mark.parametrize(("command", "advice"), [("sweep", "; run the same command again to resume"), ("import", "")])

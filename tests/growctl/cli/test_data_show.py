@@ -12,19 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from growctl.data.show import PERCENTILES, count_lengths, data_section, read_sample, show_dataset
+from growctl.data.show import PERCENTILES, count_lengths, read_sample
 from stages.corpus.prepare import prepare
 from stages.corpus.prepared import Ingredient, write_mixture
-from stages.data.dataset import dataset_parts, read_dataset_manifest
+from stages.data.dataset import read_dataset_manifest
 from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec
 from stages.data.tokens import TokenSplit
 from stages.spec import MixtureSpan, Packing
-from tests.growctl.report.rendered import lines_of
 from tests.growctl.runs import made_once, run_here
 from tests.growctl.schedules import TEXT, file_of
-from tests.web_server import WebServer
-from tests.web_server import folder as web_folder
 
 
 @pytest.fixture(scope="module")
@@ -82,16 +79,6 @@ def test_a_sample_shown_is_the_sample_that_training_reads(
         assert (sample.source, sample.epoch) == (samples.mixture.sources[source].name, epoch)
 
 
-def test_a_mixture_has_its_sources_and_the_sums_of_their_figures(mixture: Path, folder: Path) -> None:
-    document = show_dataset(str(mixture), [], folder / "runs", None)
-    assert document.sources == {part.name: part.manifest for part in dataset_parts(mixture)}
-    for name, split in document.manifest.splits.items():
-        for key in ("num_tokens", "num_documents", "num_bytes"):
-            parts = [getattr(manifest.splits[name], key) for manifest in document.sources.values()]
-            assert getattr(split, key) == sum(parts)
-    assert {"75.0%", "chants"} <= set(" ".join(lines_of([data_section(document)])).split())
-
-
 def test_a_sample_is_printed_as_it_is_and_packed_if_the_schedule_packs(folder: Path, dataset: Path) -> None:
     sample = read_sample(dataset, TrainingSamples(dataset, 16, 3), 123456)
     fact = f"sample 123,456: epoch {sample.epoch + 1:,}, 17 tokens from token {sample.position:,} of train"
@@ -124,14 +111,10 @@ def test_what_cannot_be_shown_gets_one_message(folder: Path, dataset: Path, tmp_
     copy = Path(shutil.copytree(dataset, tmp_path / "copy"))
     with (copy / "train/00000.ds").open("ab") as shard:
         shard.write(b"12")
-    with WebServer(web_folder(tmp_path)).running() as server:
-        for words, message in (
-            ((folder / "tiny.yaml", "--sample", 2**63), "--sample"),
-            ((folder / "tiny.yaml", "--sample", -1), "--sample"),
-            ((folder / "tiny.yaml", "data.vocab_size=299"), "to prepare it: growctl prepare "),
-            ((dataset, "--sample", 3), f"give one, with data.source={dataset}"),
-            ((copy,), f"{copy} is damaged: train/00000.ds has "),
-            ((f"{server.url}/web",), f"{server.url}/web: there is no prepared dataset"),
-        ):
-            _, err = run_here("data", "show", *words, "--runs-dir", folder / "runs", expect=2)
-            assert message in " ".join(err.split())
+    for words, message in (
+        ((folder / "tiny.yaml", "--sample", 2**63), "--sample"),
+        ((folder / "tiny.yaml", "data.vocab_size=299"), "to prepare it: growctl prepare "),
+        ((copy,), f"{copy} is damaged: train/00000.ds has "),
+    ):
+        _, err = run_here("data", "show", *words, "--runs-dir", folder / "runs", expect=2)
+        assert message in " ".join(err.split())

@@ -1,6 +1,5 @@
 """`growctl eval`: its figures as JSON and as a table, and its messages."""
 
-import importlib.util
 import json
 import math
 from pathlib import Path
@@ -60,12 +59,6 @@ def test_scores_on_the_text_that_the_model_trained_on_are_marked(
     assert ("trained_on" in settings) is is_marked
 
 
-def test_a_checkpoint_of_unknown_context_takes_the_given_one(tmp_path: Path):
-    write_pretrained(tmp_path / "final", context_length=None)
-    (tmp_path / "text.txt").write_text("the hen")
-    assert "bits_per_byte" in call(tmp_path / "final", "--text text.txt --context 8")
-
-
 def test_contexts_give_scores_by_position(checkpoint: Path):
     words = "--text text.txt --contexts 32,128 --rope-scaling yarn"
     found = json.loads(call(checkpoint, f"{words} --json"))
@@ -73,11 +66,3 @@ def test_contexts_give_scores_by_position(checkpoint: Path):
     at_positions = ["loss_at_0_to_63", "loss_at_64_to_127"]
     assert [*values(found, "context-128")] == ["loss", "seconds_per_token", "bytes_per_token", *at_positions]
     assert "yarn 4x" in call(checkpoint, words)
-
-
-def test_tasks_without_the_harness_name_the_command_that_installs_it(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name, *rest: None if name == "lm_eval" else find(name, *rest)
-    )
-    assert "`pip install 'growctl[eval]'`" in call(checkpoint, "--tasks piqa", expect=2)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from growctl.ladder.stage_plans import plan_stages
 from tests.growctl.bases import load_started
@@ -39,10 +38,3 @@ def test_an_import_can_be_shown_verified_expanded_and_trained_by_a_run_that_grow
     first, second = plan_stages(load_started(tmp_path, f"start.checkpoint={checkpoint}"))
     assert first.model == published(300)
     assert second.model.newest_generation == 1
-
-
-def test_what_cannot_be_imported_is_one_line_and_exit_code_2(tmp_path):
-    weights, settings = write_official(tmp_path, {EMBEDDING: torch.full((264, 32), torch.nan)})
-    _, err = run_here("import", "official", weights, "--config", settings, "--output", tmp_path / "new", expect=2)
-    assert err == f"growctl: {weights}: {EMBEDDING} has 8,448 values, NaN or infinite\n"
-    assert not (tmp_path / "new").exists()

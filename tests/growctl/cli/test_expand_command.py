@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -18,7 +17,6 @@ from growctl.run.requests import RunRequest, remaining_bytes
 from growctl.runs.directory import steps_done
 from growctl.runs.stages import read_stage
 from growctl.runs.verify import find_targets
-from model.errors import UserError
 from stages.checkpoint.directory import clear_stage, newest_checkpoint, prune
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
@@ -70,16 +68,6 @@ def test_without_an_output_the_growth_is_beside_its_source_and_is_never_replaced
     with pytest.raises(ValueError, match=r"final\+3 already exists"):
         expand(reference, "--add-tokens", 3, "--seed", 5)
     assert manifest_hash(growth) == before
-
-
-def test_missing_parents_of_the_output_are_created_and_removed_again_if_the_growth_fails(tmp_path, monkeypatch):
-    with monkeypatch.context() as broken:
-        broken.setattr("stages.grow.expand.write_parameters", Mock(side_effect=UserError("no")))
-        with pytest.raises(UserError, match="no"):
-            expand("quick", "--add-tokens", 3, "--output", "a/b/c")
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-    expand("quick", "--add-tokens", 3, "--output", "a/b/c")
-    assert os.listdir("a/b") == ["c"]
 
 
 @pytest.mark.parametrize("name", ["initial", "step_00000010", "converted_00000010"])

@@ -29,14 +29,6 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-def test_an_export_says_what_it_wrote_and_how_to_load_it(checkpoint, tmp_path):
-    out, err = run_here("export", checkpoint, tmp_path / "out", "--to", "huggingface")
-    assert err == ""
-    assert "TokenformerForCausalLM, float32, 24.5 kB of weights in 1 file" in out
-    assert "the largest difference in float32 is 3e-07 (2e-05 allowed)" in out
-    assert f"from_pretrained('{tmp_path}/out', trust_remote_code=True)" in out
-
-
 def test_an_export_as_json_lists_files_and_the_check(checkpoint, tmp_path):
     options = ("--dtype", "bfloat16", "--no-check", "--json")
     told = json.loads(run_here("export", checkpoint, tmp_path / "out", "--to", "huggingface", *options)[0])

@@ -1,17 +1,15 @@
 """`growctl inspect`: the table and the JSON document, and whose tokenizer and data it takes."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from model.config import PATTENTIONS, TransformerConfig
 from tests.growctl.runs import run_here
 from tests.pretrained import text_config, write_pretrained
-from tests.stages.grow.test_compare import alter, prepare_text, write_trained
+from tests.stages.grow.test_compare import prepare_text, write_trained
 
 WORDS = "the <b>cat</b> in the $hat$ ate the rest of it \x1b[31m then & there "
 FEW = ("--sequences", "4", "--context", "12", "--batch-size", "2")
@@ -27,12 +25,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for function in FUNCTIONS:
         write_pretrained(folder / function, text_config(score_function=function))
     write_pretrained(folder / "transformer", TRANSFORMER)
-    for name, change in (
-        ("dead", lambda value: value.index_fill(0, torch.tensor([3, 4]), 0)),
-        ("diverged", lambda value: value * torch.nan),
-    ):
-        shutil.copytree(folder / "l2_norm_gelu", folder / name)
-        alter(folder / name, "blocks.1.ffn.value_tokens.0", change)
     (folder / "text.txt").write_text(WORDS * 20)
     (folder / "texts").mkdir()
     for name in ("a", "b"):
@@ -63,19 +55,10 @@ def test_every_checkpoint_is_measured_on_all_texts_as_if_they_were_one(place):
         assert all((layer["scores"] is None) == (model["score_function"] is None) for layer in model["layers"])
 
 
-def test_the_table_fits_80_columns_and_has_a_picture(place, tmp_path):
+def test_the_table_compares_losses_and_has_a_picture(place, tmp_path):
     out, _ = inspect(place, "softmax", "transformer", "--text", "text.txt", "--picture", tmp_path / "seen.png")
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
-    assert max(map(len, out.splitlines())) <= 80
     assert "has the lowest of 2 losses" in " ".join(out.split())
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "said"), [("dead", "2 dead parameter"), ("l2_norm_gelu", "no dead parameter"), ("transformer", None)]
-)
-def test_dead_tokens_are_counted_where_there_are_tokens(place, checkpoint, said):
-    words = " ".join(inspect(place, checkpoint, "--text", "text.txt")[0].split())
-    assert said in words if said else "dead" not in words
 
 
 def test_the_loss_on_the_validation_data_or_a_text_is_that_of_eval(place, tmp_path):
@@ -101,7 +84,3 @@ def test_a_tokenizer_that_does_not_fit_the_dataset_is_rejected(place, tmp_path):
     for command in (("inspect",), ("eval", "--split", "validation")):
         _, err = run_here(*command, checkpoint, "--context", 12, "--tokenizer", other, expect=2)
         assert f"{dataset.name} has 300 token ids, but the tokenizer " in err
-
-
-def test_a_model_whose_loss_is_not_finite_fails_with_its_name(place):
-    assert "diverged: the loss is nan" in inspect(place, "diverged", "--text", "text.txt", expect=1)[1]

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from growctl.evaluate.model_card import model_card, public_source
 from growctl.runs.show import CheckpointFacts, read_facts
@@ -30,25 +29,12 @@ def facts(tmp_path: Path) -> CheckpointFacts:
     return read_facts(tmp_path / "final")
 
 
-def test_the_metadata_is_yaml_and_leaves_the_license_to_the_user(facts):
-    _, metadata, text = model_card(facts, EXPORT).split("---\n", 2)
-    assert (yaml.safe_load(metadata)["library_name"], "license" in yaml.safe_load(metadata)) == ("transformers", False)
-    assert "## License\n\nNot chosen yet." in text
-
-
 def test_names_of_the_user_are_no_markdown(facts):
     facts = replace(facts, text=facts.text.model_copy(update={"source": "hub:some|data_set"}))
     card = model_card(facts, replace(EXPORT, path=Path("a_b*c<d>")))
     assert "# a\\_b\\*c\\<d\\>" in card
     assert 'path = "a_b*c<d>"' in card
     assert r"| source | hub:some\|data\_set |" in card
-
-
-@pytest.mark.parametrize("own_code", [True, False])
-def test_it_shows_how_to_load_the_export(facts, own_code):
-    card = model_card(facts, replace(EXPORT, needs_trust_remote_code=own_code))
-    assert card.count("trust_remote_code=True") == (2 if own_code else 0)
-    assert ("target_parameters" in card) == own_code
 
 
 def test_it_says_if_the_logits_were_not_compared(facts):
