@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from omegaconf import OmegaConf
 
-from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
 from growctl.schedule.files import GROUPS, SHIPPED, choices, shipped_schedules
 from growctl.schedule.json_schema import schedule_schema, schema_text
@@ -53,12 +52,9 @@ def test_every_shipped_schedule_and_choice_conforms() -> None:
     "data",
     [
         BASE,
-        parse(BASE).model_dump(mode="json"),
         changed({"seed": "${oc.env:SEED}", "model": "${data}", "stages.1.train_steps": "${training.batch_size}"}),
-        changed({"launch.nodes": [1, 2], "launch.slurm": {"time_limit": "1d 12h", "memory": "40 GiB"}}),
         changed({"launch.slurm": {"options": {"exclusive": True, "reservation": "x"}, "setup": ["module load x"]}}),
         changed({"growth.old_tokens": {"freeze_for": "1k"}, "launch.activation_checkpointing": {"every": 2}}),
-        {"defaults": ["quickstart"]},
         {"defaults": ["s", {"override data": "wikitext"}, {"launch": "slurm"}, "_self_"], "model": {"num_layers": 3}},
     ],
 )
@@ -70,37 +66,18 @@ def test_valid_user_files_conform(data: dict[str, Any]) -> None:
     ("data", "where"),
     [
         (changed({"stages.0.train_token": "2k"}), "$.stages[0]"),
-        (changed({"training.batch_sise": 4}), "$.training"),
-        (changed({"seed": "five"}), "$.seed"),
         (changed({"stages.0.train_tokens": "15X"}), "$.stages[0].train_tokens"),
-        (changed({"stages.0.train_tokens": 0}), "$.stages[0]"),
-        (changed({"launch.slurm.time_limit": "24"}), "$.launch.slurm.time_limit"),
         (changed({"learning_rate.shape": "linear"}), "$.learning_rate"),
-        (changed({"stages": []}), "$.stages"),
         (changed({"stages.0.name": DELETE}), "$.stages[0]"),
-        (changed({"data": DELETE}), "$"),
-        (changed({"training": [1]}), "$.training"),
-        ({"defaults": "quickstart"}, "$.defaults"),
         ({"defaults": [{"lunch": "slurm"}]}, "$.defaults[0]"),
         ({"defaults": ["quickstart"], "sed": 3}, "$"),
         ({"defaults": ["quickstart"], "stages": [{"train_tokens": 3}]}, "$.stages[0]"),
-        ({}, "$"),
-        ([], "$"),
     ],
 )
 def test_editors_underline_each_mistake_at_its_place(data: Any, where: str) -> None:
     found = problems(data)
     assert found
     assert all(problem.startswith(where) for problem in found)
-
-
-def test_every_block_rejects_unknown_keys_and_describes_itself_and_its_own() -> None:
-    assert SCHEMA["properties"].keys() >= Schedule.model_fields.keys()
-    for name, block in BLOCKS.items():
-        assert block.get("description"), name
-        assert "properties" not in block or block["additionalProperties"] is False, name
-        for key, value in block.get("properties", {}).items():
-            assert value.get("description") or "#/$defs/" in json.dumps(value), f"{name}.{key}"
 
 
 ANY_VALUE = st.one_of(

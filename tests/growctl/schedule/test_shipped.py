@@ -1,13 +1,14 @@
 """The schedules and block choices that ship with growctl load and match their descriptions."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
-from growctl.ladder.stage_plans import plan_stages, total_flops
+from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.warnings import schedule_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.files import GROUPS, SHIPPED, choices, find_schedule, shipped_schedules
@@ -15,19 +16,6 @@ from tests.growctl.schedules import file_of
 
 NAMES = list(shipped_schedules())
 CHOICES = [(group, choice) for group in GROUPS for choice in choices(group, [SHIPPED])]
-
-
-def test_the_shipped_schedules_are_these_without_choices_for_blocks() -> None:
-    assert [
-        *("late_depth", "late_tokens"),
-        "openwebtext2_354m_757m",
-        "openwebtext_1.4b",
-        "openwebtext_1.4b_60b",
-        *(f"pile/tokenformer_{size}" for size in ("1.5b", "150m", "450m", "900m")),
-        *("pile_1.4b", "quickstart", "wikitext"),
-    ] == NAMES
-    files = {path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.yaml")}
-    assert files == {*NAMES, *(f"{group}/{choice}" for group, choice in CHOICES)}
 
 
 @pytest.mark.slow
@@ -74,22 +62,12 @@ def test_a_late_jump_grows_to_the_quickstarts_size_at_80_percent_and_before_the_
     assert [plan.num_parameters for plan in plans] == sizes
     assert first.budget_tokens / sum(plan.budget_tokens for plan in plans) == pytest.approx(0.8, abs=1e-3)
     assert (last.learning_rate.undecayed_steps or 0) > last.num_steps / 3 > last.ramp_steps
-    assert {control.kind for control in loaded.controls} == {"best-scratch"}
-    for budget, steps in (("4.096M", 1000), ("8.192M", 2000)):
-        plans = plan_stages(load_schedule(name, [f"training.ladder_tokens={budget}"]))
-        assert sum(plan.num_steps for plan in plans) == steps
-
-
-def test_wikitext_is_near_compute_optimal_and_costs_about_thirty_quickstarts() -> None:
-    plans = plan_stages(load_schedule("wikitext"))
-    assert 15 < sum(plan.budget_tokens for plan in plans) / plans[-1].num_parameters < 20
-    assert 25 < total_flops(plans).total / total_flops(plan_stages(load_schedule("quickstart"))).total < 35
 
 
 PAPER = {"124m": (576, 2304), "354m": (2140, 8560), "757m": (4850, 19400), "1.4b": (8620, 34480)}
-PAPER_SIZES = [123.6, 354.2, 753.8, 1310]
+PAPER_SIZES, OFFICIAL_SIZES = [123.6, 354.2, 753.8, 1310], [353.5, 756.2]
 PAPER_SHAPE, PAPER_RATE, PAPER_STEP = (12, 768, 12), (6e-4, 0.0, 2000), (1024, 512)
-OFFICIAL, OFFICIAL_RATE = {"354m": (768, 3072), "757m": (1792, 7168)}, (6e-4, 6e-5, 600)
+OFFICIAL, OFFICIAL_SHAPE, OFFICIAL_RATE = {"354m": (768, 3072), "757m": (1792, 7168)}, (24, 1024, 16), (6e-4, 6e-5, 600)
 PILE_RATE, PILE_STEP = (6e-4, 6e-5, 1430), (2048, 1024)
 
 
@@ -102,11 +80,11 @@ PILE_RATE, PILE_STEP = (6e-4, 6e-5, 1430), (2048, 1024)
         (
             "openwebtext2_354m_757m",
             OFFICIAL,
-            (24, 1024, 16),
-            (6e-4, 6e-5, 600),
+            OFFICIAL_SHAPE,
+            OFFICIAL_RATE,
             PAPER_STEP,
             [314.57, 31.457],
-            [353.5, 756.2],
+            OFFICIAL_SIZES,
         ),
         *(
             (f"pile/tokenformer_{size}", {size: tokens}, shape, PILE_RATE, PILE_STEP, [299.9], [millions])
@@ -120,13 +98,7 @@ PILE_RATE, PILE_STEP = (6e-4, 6e-5, 1430), (2048, 1024)
     ],
 )
 def test_the_published_models_have_their_sizes_budgets_and_recipes(
-    name: str,
-    tokens: dict[str, tuple[int, int]],
-    shape: tuple[int, ...],
-    rate: tuple[float, ...],
-    step: tuple[int, int],
-    billions: list[float],
-    millions: list[float],
+    name: str, tokens: Any, shape: Any, rate: Any, step: Any, billions: list[float], millions: list[float]
 ) -> None:
     loaded = load_schedule(name)
     model, learning_rate, training, plans = loaded.model, loaded.learning_rate, loaded.training, plan_stages(loaded)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from growctl.ladder.datasets import DatasetSizes, dataset_warnings
 from growctl.ladder.load import load_schedule
 from growctl.run.requests import schedule_yaml
 from growctl.runs.storage import DatasetUse
@@ -128,22 +127,10 @@ def test_clean_keeps_the_sources_of_a_run_and_everything_if_its_mixture_is_damag
         assert sorted(name.partition("-")[0] for name in use.runs) == expected
 
 
-@pytest.mark.parametrize("key", ["data.source", "data.mixture.1.source"])
-def test_a_mixture_is_no_text_to_train_on(original: Path, tmp_path: Path, key: str) -> None:
-    mixture, data = str(mixture_in(original / "runs/.datasets")), loaded(original).data
-    if key == "data.source":
-        data = data.model_copy(update={"mixture": [], "source": mixture})
-    else:
-        inner = data.mixture[1].model_copy(update={"source": mixture})
-        data = data.model_copy(update={"mixture": [data.mixture[0], inner]})
-    with pytest.raises(DataError, match=rf"{key}: '.*' is a mixture itself; name its sources \(books, code\)"):
+def test_a_mixture_is_no_text_to_train_on(original: Path, tmp_path: Path) -> None:
+    data = loaded(original).data.model_copy(update={"mixture": [], "source": str(mixture_in(original / "trained"))})
+    with pytest.raises(DataError, match=r"data\.source: '.*' is a mixture itself; name its sources \(books, code\)"):
         prepare_data(data, tmp_path)
-
-
-def test_an_evaluation_reads_a_sequence_of_each_source_at_least_and_the_warning_knows(original: Path) -> None:
-    schedule = loaded(original, "evaluation.max_sequences=1")
-    [warning] = dataset_warnings(schedule, DatasetSizes(True, 10**6, {}, 1000, 200_000, 261))
-    assert "an evaluation reads 32 of them" in warning
 
 
 # The tokenizer
