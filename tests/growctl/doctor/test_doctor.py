@@ -114,12 +114,6 @@ def test_a_clone_in_or_below_the_working_directory_is_no_stranger(tmp_path):
 # Packages.
 
 
-def test_the_needed_packages_are_those_of_the_installation_without_extras():
-    needed = machine.requirements()
-    assert {"torch", "deepspeed", "ninja"} <= needed.keys()
-    assert "pytest" not in needed
-
-
 def missing(name):
     raise importlib.metadata.PackageNotFoundError(name)
 
@@ -226,7 +220,3 @@ def test_a_disk_needs_space_and_shared_memory_for_several_gpus(tmp_path, monkeyp
         assert_says(lambda: machine.disk_space(tmp_path), level, *words)
     else:
         assert_says(lambda: machine.shared_memory(facts(devices=(GPU,) * num_gpus), tmp_path), level, *words)
-
-
-def test_missing_shared_memory_fails_the_check(tmp_path):
-    assert_says(lambda: machine.shared_memory(facts(), tmp_path / "none"), "failed", "No such file", "--shm-size")

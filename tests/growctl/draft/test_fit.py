@@ -95,8 +95,3 @@ def test_controls_are_the_best_size_from_scratch_and_cost_what_no_run_has_traine
     trained = sum(last) + sum(each.total.flops for each in smaller) - plan.trunk[0].flops  # the ladder's own
     trained -= sum(last[:-1]) * (1 - DECAY_SHARE)
     assert draft.controls_cost == pytest.approx(trained / sum(stage.flops for stage in plan.trunk), rel=0.02)
-
-
-def test_tokens_far_from_optimal_are_kept_with_the_warning_that_plan_gives() -> None:
-    [warning] = drafted(Wish(params=150_000_000, tokens=100_000_000_000), "s")[1].warnings
-    assert "tokens per parameter in stage 151m, far above 20" in warning

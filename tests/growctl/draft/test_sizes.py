@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from growctl.draft.sizes import Vocabularies, ladder_sizes, num_growths
+from growctl.draft.sizes import Vocabularies, ladder_sizes
 from model.errors import UserError
 
 parameters = st.floats(math.log10(150e3), 10).map(lambda exponent: round(10**exponent))
@@ -37,13 +37,6 @@ def test_the_published_base_is_the_default_where_the_published_ladder_spans_the_
     assert sizes[0].num_parameters == pytest.approx(30_000_000, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("factor", "growths"), [(1.3, 1), (2.2, 1), (3.0, 1), (3.1, 2), (4.84, 2), (8.75, 3), (10.6, 3)]
-)
-def test_growths_are_near_the_published_factor_and_never_above_three(factor: float, growths: int) -> None:
-    assert num_growths(factor) == growths
-
-
 @given(parameters, bases, st.sampled_from([PILE, Vocabularies(), Vocabularies(most=1024)]), st.booleans())
 def test_sizes_come_close_to_the_wish_and_grow_by_moderate_factors(
     params: int, span: float | None, vocabularies: Vocabularies, grow_depth: bool
@@ -65,21 +58,6 @@ def test_sizes_come_close_to_the_wish_and_grow_by_moderate_factors(
     assert grow_depth or sizes[0].num_layers == shape.num_layers
     assert all(size.ffn_tokens == 4 * size.attention_tokens for size in sizes)
     assert 0.2 * shape.width < sizes[0].attention_tokens <= sizes[-1].attention_tokens < 17 * shape.width
-
-
-def test_layers_and_tokens_have_equal_parts_in_a_growth() -> None:
-    shape, sizes = ladder_sizes(1_400_000_000, None, PILE, grow_depth=True)
-    assert [size.num_layers for size in sizes] == [3, 5, 8, 12]
-    outside = [size.num_parameters - 768 * 50304 for size in sizes]
-    for size, number in zip(sizes, outside, strict=True):
-        share = (number / outside[-1]) ** 0.5
-        assert size.num_layers / shape.num_layers == pytest.approx(share, abs=0.5 / shape.num_layers)
-        assert size.attention_tokens / sizes[-1].attention_tokens == pytest.approx(share, rel=0.2)
-
-
-def test_a_smaller_size_keeps_enough_layers_to_need_fewer_tokens_than_the_next_one() -> None:
-    _, sizes = ladder_sizes(8_296_067, 1_595_427, PILE, grow_depth=True)
-    assert [(size.num_layers, size.attention_tokens) for size in sizes] == [(2, 264), (3, 504), (4, 944)]
 
 
 @pytest.mark.parametrize("base", [1_000_000, 200_000_000, 190_000_000, 400_000_000])

@@ -32,11 +32,6 @@ def test_the_default_is_the_smallest_shipped_text_that_no_run_reads_more_than_fo
     assert make_draft(Wish(params=params, tokens=round(tokens))).source == text_source(choice)
 
 
-def test_a_text_that_is_named_is_taken_however_often_it_is_read() -> None:
-    draft = make_draft(Wish(params=124_000_000, tokens=10**9, data="python-stdlib"))
-    assert draft.source.source == "python-stdlib"
-
-
 def test_a_shipped_text_keeps_its_tokenizer_unless_it_would_outweigh_a_narrow_model() -> None:
     published, narrow = (yaml.safe_load(text_source("pile").block(shape)) for shape in (PUBLISHED, SMALL))
     assert (published.get("tokenizer"), published.get("vocab_size")) == ("EleutherAI/gpt-neox-20b", None)
@@ -92,8 +87,3 @@ def test_a_prepared_dataset_keeps_its_tokenizer(tmp_path: Path) -> None:
     source = text_source(str(write_dataset(tmp_path / "given", [100], [100])))
     assert source.vocabularies.of(SMALL) == source.vocabularies.of(PUBLISHED) == 2**16
     assert source.block(SMALL) == f'# A prepared dataset, which has its tokenizer.\nsource: "{tmp_path}/given"\n'
-
-
-def test_a_name_that_stands_for_nothing_is_rejected_with_the_nearest_choice() -> None:
-    with pytest.raises(UserError, match=r"^--data 'wikitexx': .*; did you mean 'wikitext'\?$"):
-        text_source("wikitexx")

@@ -1,8 +1,6 @@
 """Every JSON document that growctl writes has a JSON Schema that allows no other key."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,11 +60,6 @@ def test_a_new_or_missing_key_is_refused_at_every_depth():
         assert_follows_schema(document, "doctor")
 
 
-def test_docstrings_become_descriptions_in_the_words_of_json():
-    run = document_schema("status")["$defs"]["RunStatus"]["properties"]
-    assert run["control"]["description"] == "Kind of control; null for a ladder."
-
-
 @pytest.mark.parametrize("event", sorted(EVENTS))
 def test_a_line_of_every_kind_follows_the_schema_of_metrics(event: str):
     record = json.loads(line(event))
@@ -84,17 +77,3 @@ def test_the_command_prints_the_schema_of_a_schedule_by_default_and_any_document
     assert run_here("schema")[0] == run_here("schema", "schedule")[0] == schema_text()
     for words in (["import-official"], ["import", "official"]):
         assert run_here("schema", *words)[0] == document_schema_text("import-official")
-
-
-@pytest.mark.slow
-def test_printing_a_schema_imports_neither_torch_nor_the_harness():
-    program = (
-        "import sys\n"
-        "from growctl.text.document_schema import document_schema_text\n"
-        "from growctl.text.documents import COMMANDS, FILES\n"
-        "for name in (*FILES, *COMMANDS):\n"
-        "    document_schema_text(name)\n"
-        "print(sorted({'torch', 'deepspeed', 'lm_eval', 'matplotlib', 'transformers'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -1,15 +1,11 @@
 """stages/corpus/corpus.py and files.py: the files of a source, its documents, and the split of each."""
 
-import gzip
 import os
 import re
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from stages.corpus import corpus
 from stages.corpus.corpus import content_hash, is_validation, measure_text, open_corpus
@@ -110,29 +106,6 @@ def test_the_split_depends_only_on_the_text_and_has_about_the_requested_size():
     assert fixed == [0, 19], "a document that moved would leak into training"
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_progress_adds_up_to_the_file_sizes(tmp_path, split):
-    for number in range(20):
-        (tmp_path / f"{number}.txt").write_text(f"text {number}")
-    (tmp_path / "compressed.gz").write_bytes(gzip.compress(b"text 50" * 10))
-    found, passed = open_corpus(DataSpec(source=str(tmp_path), validation_fraction=0.3)), list[int]()
-    assert list(found.documents(found.files, split, passed.append))
-    assert (sum(passed), min(passed)) == (found.num_bytes, 0)
-
-
-@settings(max_examples=50)
-@given(st.lists(st.integers(0, 30), min_size=1, max_size=40))
-def test_shards_are_consecutive_files_up_to_a_size(num_bytes):
-    files = tuple(corpus.SourceFile(str(i), str(i), size, "") for i, size in enumerate(num_bytes))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "SHARD_BYTES", 20)
-        shards = corpus.Corpus(DataSpec(source="x"), None, files, True).shards()
-    assert tuple(file for shard in shards for file in shard) == files
-    sizes = [sum(file.num_bytes for file in shard) for shard in shards]
-    assert all(len(shard) == 1 or size <= 20 for shard, size in zip(shards, sizes, strict=True))
-    assert all(size + later[0].num_bytes > 20 for size, later in zip(sizes, shards[1:], strict=False)), "no gaps"
-
-
 def test_the_standard_library_source_excludes_its_tests():
     found = open_corpus(DataSpec(source="python-stdlib"))
     names = [file.name for file in found.files]
@@ -141,18 +114,6 @@ def test_the_standard_library_source_excludes_its_tests():
     assert not [name for name in names if NOT_STDLIB & set(name.split("/")[:-1])]
     assert 5e6 < found.num_bytes < 40e6
     assert all(file.version == "" for file in found.files), "the same wherever this Python is installed"
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"tokenizer": "gpt2", "vocab_size": 1000}, "leave out one of the two"),
-        ({"most_bad_records": 9}, r"most_bad_records \(9\) limits on_bad_record: skip"),
-    ],
-)
-def test_values_that_exclude_each_other_are_rejected(values, message):
-    with pytest.raises(ValidationError, match=message):
-        DataSpec.model_validate({"source": "x", **values})
 
 
 def test_a_measure_counts_a_small_text_and_tells_what_share_of_a_large_one_it_read(tmp_path, monkeypatch):

@@ -38,19 +38,6 @@ def test_pieces_of_a_text_give_the_tokens_of_the_whole_text(content, text, longe
     assert [id for piece in cut for id in tokenizer.encode(piece, add_special_tokens=False).ids] == whole
 
 
-@pytest.mark.parametrize(
-    ("text", "shortest", "expected"),
-    [
-        ("ab cd ef gh", 4, ["ab cd", " ef gh"]),
-        ("。\n" * 50 + "ab c", 6, ["。\n" * 50 + "ab", " c"]),
-        ("x" * 50, 6, ["x" * 50]),
-        ("", 6, [""]),
-    ],
-)
-def test_a_text_is_cut_wherever_it_is_long_and_stays_whole_where_no_place_is_safe(text, shortest, expected):
-    assert list(pieces(text, shortest)) == expected
-
-
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 # as Llama 3 and Qwen have it
 WORDS = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\w+ \w+"), "isolated"), BYTES])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 from pathlib import Path
 
@@ -81,22 +80,6 @@ def test_a_text_or_tokenizer_under_another_spelling_is_not_prepared_again(texts)
 def test_a_missing_local_source_or_tokenizer_is_named(texts, values, message):
     said = missing_text(DataSpec.model_validate(values))
     assert said.startswith(message.format(above=texts.parent))
-
-
-@pytest.mark.parametrize(
-    ("source", "command"),
-    [
-        ("hf://datasets/a/b", r"`hf download a/b --repo-type dataset --include '\*' --local-dir DIR`; then .*=DIR$"),
-        ("hf://datasets/a/b@v1/c/d", r"--include 'c/d/\*' --revision v1 --local-dir DIR`; then .*=DIR/c/d$"),
-        ("hf://datasets/a/b/c/d.jsonl", r"--include c/d\.jsonl --local-dir DIR`; then .*source=DIR/c/d\.jsonl$"),
-        ("hf://datasets/a/b/c/**/*.jsonl", r"--include 'c/\*\.jsonl' --local-dir DIR`; then .*=DIR/c/\*\*/\*\.jsonl$"),
-        ("gs://bucket/texts", r"^download its files on a machine that can reach it, and set data\.source to their loc"),
-        ("/local/texts", "^$"),
-        ("file:///local/texts", "^$"),
-    ],
-)
-def test_a_message_gives_a_command_that_downloads_a_remote_source(source, command):
-    assert re.search(command, by_hand(DataSpec(source=source)))
 
 
 CHOICES = Path(__file__).parents[3] / "schedules" / "data"

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from stages.corpus import corpus as corpus_module
-from stages.corpus import tokenizer as tokenizer_module
 from stages.corpus.prepare import prepare
 from stages.corpus.shards import Shards
 from stages.corpus.tasks import Progress
@@ -265,12 +264,4 @@ def test_an_error_that_the_user_can_fix_is_one_line_and_leaves_nothing_behind(fo
     size = None if "tokenizer" in values else 300
     with pytest.raises(DataError, match=rf"^[^\n]*{message}[^\n]*$"):
         prepare(spec_of(folder, vocab_size=size, **values), tmp_path / "datasets")
-    assert not folders(tmp_path / "datasets")
-
-
-def test_an_error_in_a_worker_has_the_same_message(folder, tmp_path, monkeypatch, small_shards):
-    monkeypatch.setattr(tokenizer_module, "TOKENIZER_SAMPLE_BYTES", 1)
-    (folder / "59.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match=r"data\.source: .*/59\.txt line 1 is not UTF-8"):
-        prepare(spec_of(folder, workers=2), tmp_path / "datasets")
     assert not folders(tmp_path / "datasets")

@@ -20,7 +20,7 @@ from stages.corpus.prepare import prepare
 from stages.corpus.tasks import Progress
 from stages.data.dataset import verify_dataset
 from stages.data.errors import DataError
-from stages.data.spec import DataSpec, SkippedRecords
+from stages.data.spec import DataSpec
 from tests.stages.corpus.small_source import spec_of, texts
 
 MARK = b"\xef\xbb\xbf"
@@ -175,15 +175,6 @@ def test_skipped_records_are_counted_and_limited_across_files_and_workers(tmp_pa
     with pytest.raises(DataError, match=r"data\.most_bad_records: the source has more than 6 bad records, such as "):
         prepare(spec.model_copy(update={"most_bad_records": 6}), tmp_path / "none")
     assert not [path for path in (tmp_path / "none").iterdir() if path.is_dir()]
-
-
-def test_too_few_documents_because_the_others_were_skipped_says_which(tmp_path):
-    (tmp_path / "d.jsonl").write_text('{"texts": "a"}\n{"texts": "b"}\n{"text": "c"}\n')
-    message = r"of the 1 document in .*\. growctl skipped 2 bad records \(2 no text\): .*/d\.jsonl line 1 \(no text\), "
-    with pytest.raises(DataError, match=message):
-        prepare(spec_of(tmp_path, on_bad_record="skip"), tmp_path / "datasets")
-    many = SkippedRecords(counts={"null": 1, "not JSON": 1_200}, first=("a line 1 (null)",))
-    assert str(many) == "1,201 bad records (1,200 not JSON, 1 null): a line 1 (null), ..."
 
 
 @pytest.mark.slow
