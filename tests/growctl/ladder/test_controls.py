@@ -1,13 +1,11 @@
 """The controls that growctl generates from a schedule."""
 
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ladder import checks
 from growctl.ladder.checks import check_combinations, check_controls
 from growctl.ladder.controls import control_name, plan_controls
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
@@ -95,20 +93,6 @@ def test_every_control_of_a_ladder_with_ramp_steps_is_valid(tau: str) -> None:
     assert check_controls(schedule) == []
 
 
-def test_a_control_that_cannot_be_run_is_to_be_left_out_and_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    too_small = check_controls(ladder("single-jump", budgets=(0.1,)))
-    monkeypatch.setattr(checks, "plan_controls", lambda schedule: [SimpleNamespace(schedule=schedule)])
-    schedule = ladder("official-growth")
-    stages = [stage.model_copy(update={"ramp_steps": 6}) for stage in schedule.stages]
-    invalid = check_controls(schedule.model_copy(update={"stages": stages}))
-    for [line], kind, reason in (
-        (too_small, "single-jump", "the stages before the last take the whole budget"),
-        (invalid, "official-growth", "stages.0.ramp_steps = 6: is for a stage that adds parameter tokens"),
-    ):
-        expected = f"controls.0.kind = '{kind}': cannot be run for this ladder, leave it out: {reason}"
-        assert line.startswith(expected)
-
-
 NO_DECAY = {"releases": "all", "learning_rate": {"peak": 1e-3, "decay": 0.0}}
 
 
@@ -116,7 +100,6 @@ NO_DECAY = {"releases": "all", "learning_rate": {"peak": 1e-3, "decay": 0.0}}
     ("make", "kind", "blocks", "needed"),
     [
         (ladder, "single-jump", {"steps": (9, 9)}, "three stages or more"),
-        (ladder, "official-growth", {"steps": (9,)}, "a tokenformer that grows"),
         (ladder, "official-growth", {"growth": {"preset": "official"}}, "a tokenformer that grows"),
         (transformer_ladder, "official-growth", {}, "a tokenformer that grows"),
         (ladder, "scratch-of-each-size", {}, "a ladder with finished models of two sizes or more"),

@@ -79,8 +79,6 @@ TIMES, SHARE = ("wall_seconds", "device_seconds"), "largest_micro_batch_size"
     ("hardware", "unknown"),
     [
         ({}, {*TIMES, "money", SHARE}),
-        ({"device": "h100"}, {*TIMES, "money"}),
-        ({"mfu": 0.4, "price_per_device_hour": 2}, {*TIMES, "money", SHARE}),
         ({"flops": "1T", "mfu": 0.4}, {"money", SHARE}),
         ({"device": "h100", "mfu": 0.4, "price_per_device_hour": 0}, set()),
     ],
@@ -131,14 +129,9 @@ def test_a_run_uses_the_given_micro_batch_or_its_whole_share_if_memory_is_unknow
         assert (cost.memory_bytes is None) == (micro is None), "the batch does not split evenly"
 
 
-def test_the_largest_micro_batch_of_a_huge_share_is_found_quickly() -> None:
-    huge = launched({"sequence_length": 1, "batch_size": 2**40}, devices=1, hardware={"memory": "1GB"})
-    assert costs_of(huge)[0].largest_micro_batch_size in {2**power for power in range(10, 20)}
-
-
 @pytest.mark.parametrize(
     ("every", "keep", "keep_every"),
-    [(5, 2, None), (5, 100, None), (60, 2, None), (61, 2, None), (5, 1, 1), (5, 2, 3), (5, 100, 2), (5, 2, 50)],
+    [(5, 2, None), (5, 100, None), (61, 2, None), (5, 2, 3)],
 )
 def test_disk_space_counts_the_final_checkpoint_and_those_that_pruning_leaves(
     every: int, keep: int, keep_every: int | None

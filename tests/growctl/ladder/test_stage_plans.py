@@ -8,7 +8,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import StagePlan, plan_stages, total_flops
 from model.flops import training_flops_per_token
@@ -83,12 +82,6 @@ def test_with_span_stage_every_stage_warms_up_and_decays(shape: str) -> None:
         assert curve[-1] < 3e-4
     expected = 0.5 * (1 + math.cos(math.pi * 17 / 35)) if shape == "cosine" else 1.0
     assert rates(plans)[20 + 5 + 17] == pytest.approx(1e-3 * expected)  # halfway through the 35 steps after warm-up
-
-
-def test_a_control_of_the_longest_name_reloads() -> None:
-    schedule = ladder(name="x" * 100, controls=[{"kind": "transformer-scratch", "budgets": [0.00123456]}])
-    [control] = plan_controls(schedule)
-    assert parse(control.schedule.model_dump(mode="json")) == control.schedule
 
 
 def test_muon_trains_without_clipping_on_every_zero_stage_that_keeps_its_momentum_exact() -> None:

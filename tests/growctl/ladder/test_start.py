@@ -120,11 +120,7 @@ OF_TRANSFORMERS = ("model.family=transformer", "stages=[{name: a, train_steps: 5
     ("model", "overrides", "said"),
     [
         (base_config(vocab_size=310), (), "data.vocab_size = 300: must be 310"),
-        (base_config(hidden_size=64), (), "model.hidden_size = 32: must be 64"),
-        (base_config(num_heads=4, rotary_fraction=0.25), (), "model.num_heads = 2: must be 4"),
-        (base_config(num_layers=3), (), "model.num_layers = 2: must be 3"),
         (base_config(rotary_fraction=0.5), (), "model.rotary_fraction = 0.25: must be 0.5"),
-        (base_config(rotary_base=500.0), (), "model.rotary_base = 10000.0: must be 500.0"),
         (base_config(score_function="softmax"), (), "model.score_function = 'l2_norm_gelu': must be 'softmax'"),
         (TRANSFORMER, (), "is a transformer; a run can only start from a tokenformer"),
         (None, OF_TRANSFORMERS, "only a tokenformer can start"),
@@ -145,14 +141,9 @@ def test_a_checkpoint_that_the_stages_cannot_grow_is_one_clear_line(
     [
         ("{checkpoint: nowhere}", "start.checkpoint = 'nowhere': nowhere is neither a path nor a run in"),
         ("{checkpoint: FOLDER/base, run: a}", "start: needs either checkpoint or run, not both"),
-        ("{flops: 1e9}", "start: needs either checkpoint or run"),
-        ("{checkpoint: FOLDER/base, stage: a}", "goes with run"),
-        ("{chekpoint: FOLDER/base}", "did you mean 'checkpoint'? (allowed here: checkpoint, run, stage, flops)"),
         ("{checkpoint: FOLDER/empty}", "start.checkpoint = 'FOLDER/empty': FOLDER/empty is not a complete checkpoint"),
         ("{checkpoint: FOLDER/torn}", "is broken"),
-        ("{run: ../torn}", "does not exist"),
         ("{run: first/../../torn}", "does not exist"),
-        ("{run: frist}", "start.run = 'frist': frist is neither a path nor a run in FOLDER/runs; the nearest is"),
         ("{run: first, stage: smal}", "start.stage = 'smal': FOLDER/runs/first has no 'smal'; the nearest are"),
         ("{run: first, stage: huge}", "start.stage = 'huge': FOLDER/runs/first/stages/2-huge is not a complete"),
     ],
@@ -173,9 +164,7 @@ def test_a_start_that_names_nothing_whole_or_too_much_is_one_clear_line(base: Pa
     ("start", "found"),
     [
         ("run: first", "1-large/final"),
-        ("run: first, stage: small", "0-small/final"),
         ("run: first, stage: small/release", "0-small/release/final"),
-        ("checkpoint: {runs}/first", "1-large/final"),
         ("checkpoint: first/large/initial", "1-large/initial"),
     ],
 )
@@ -220,13 +209,6 @@ def test_an_unknown_cost_of_the_base_is_a_caveat_unless_the_schedule_gives_it(
     assert ["whose cost is not known" in caveat for caveat in schedule_warnings(loaded)] == [True] * 3
     assert "The cost of this checkpoint is not known" in str(start_line(loaded))
     assert not [caveat for caveat in schedule_warnings(given) if "start checkpoint" in caveat]
-
-
-def test_official_growth_of_one_stage_needs_a_base_that_grows(base: Path) -> None:
-    one, controls = "stages=[{name: a, attention_tokens: %d, train_steps: 10}]", "controls=[{kind: official-growth}]"
-    assert len(plan_controls(started(base, one % 5, controls))) == 1
-    with pytest.raises(ScheduleError, match="needs a tokenformer that grows"):
-        started(base, one % 4, controls)
 
 
 # Where the data goes on

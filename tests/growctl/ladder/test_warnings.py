@@ -1,13 +1,10 @@
 """The warnings and notes of a plan and the caveats of controls, each exactly when there is a reason."""
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from growctl.ladder.costs import Measurements
 from growctl.ladder.datasets import known_sizes
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
@@ -58,10 +55,8 @@ def test_a_ladder_near_compute_optimal_and_its_controls_get_no_warning() -> None
     ("sizes", "said"),
     [
         ([(8, 300), (24, 1000)], ["s ends with 4.86 tokens per parameter in stage b, far below 20"]),
-        ([(8, 300), (24, 1050)], []),
         ([(8, 1300), (24, 20000)], []),
         ([(8, 1500), (24, 20000)], ["s ends with 80.4 tokens per parameter in stage b, far above 20"]),
-        ([(8, 11200)], ["s ends with 80.3 tokens per parameter in stage a, far above 20"]),
     ],
 )
 def test_tokens_per_parameter_far_from_twenty_are_reported(sizes: list[Any], said: list[str]) -> None:
@@ -88,7 +83,6 @@ LONGER: dict[str, Any] = {"stages": LONGER_LAST, "controls": [{"kind": "best-scr
     ("memory", "micro", "blocks", "stages", "said"),
     [
         ("2MB", 8, {}, [], ""),
-        ("950kB", "auto", {}, [], ""),
         ("950kB", 8, {}, ["a of s", "b of s"], "micro-batches of 8 take"),
         ("400kB", "auto", {}, ["a of s", "b of s"], "none is the largest"),
         ("7MB", 8, LONGER, ["b of s", *(f"{name} of s-control-best-scratch-{name}" for name in "ab")], "7 MB"),
@@ -101,29 +95,6 @@ def test_a_micro_batch_that_does_not_fit_is_reported_with_the_largest_that_fits(
     found = [line for line in warnings(optimal(launch=launch, **blocks)) if "does not fit" in line]
     assert [line.partition(" does")[0] for line in found] == [f"Stage {stage}" for stage in stages]
     assert all(said in line for line in found)
-
-
-@pytest.mark.parametrize(("launch", "multiple"), [({"devices": 3}, 3), ({"devices": 4, "micro_batch_size": 4}, 16)])
-def test_a_batch_that_does_not_split_evenly_is_reported_once_as_run_reports_it(
-    launch: dict[str, Any], multiple: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
-    [line] = warnings(optimal(launch=launch, controls=[{"kind": "tokenformer-scratch"}]))
-    assert line.startswith(
-        f"training.batch_size: makes 8 sequences of a step, which must be a multiple of {multiple}, for "
-    )
-
-
-def test_notes_name_assumed_devices_and_fewer_measured_ones() -> None:
-    assert make_plan(ladder()).notes == ()
-    [assumed] = make_plan(ladder(launch={"cluster": "slurm"})).notes
-    assert assumed.startswith("The plan is for 1 device on each machine")
-    two = ladder(launch={"devices": 2})
-    failed = Measurements("2 x CPU", 2, {}, ("Stage a of s could not be measured: no memory",))
-    assert make_plan(two, measurements=failed).notes == ()
-    assert failed.failures[0] in make_plan(two, measurements=failed).warnings
-    [fewer] = make_plan(two, measurements=Measurements("1 x CPU", 1, {})).notes
-    assert fewer.startswith("Times are those of 1 device: they assume that every further device is as fast")
 
 
 def test_a_missing_text_is_a_warning_only_where_files_are_looked_at(tmp_path: Path) -> None:
@@ -170,8 +141,6 @@ def test_an_estimate_of_tokens_is_near_what_prepare_counts(tmp_path: Path) -> No
         ((50, 100_000), None, []),
         ((49, 100_000), None, ["larger data.validation_fraction"]),
         ((6, 9_000), None, ["6 documents with 9,000 tokens, and an evaluation reads 9,000 of them"]),
-        ((80, 500_000), 10, ["an evaluation reads 160 of them"]),
-        ((80, 500_000), 6250, []),
         ((80, 500_000), 6249, ["Set evaluation.max_sequences to 6,250 or more."]),
     ],
 )
@@ -197,14 +166,6 @@ def test_a_cache_smaller_than_a_remote_dataset_is_a_warning_with_the_traffic(tmp
     assert line.startswith(f"data.cache_bytes is 5 MB, but the training tokens at {url} take 20 MB: about 75%")
 
 
-def test_entries_that_the_trained_tokenizer_lacks_are_a_warning_with_both_numbers(tmp_path: Path) -> None:
-    for vocab_size, numbers in ((300, []), (1500, ["1,500", "300"])):
-        schedule = of_text(vocab_size=vocab_size)
-        write_dataset(RunsPaths(tmp_path).datasets / f"text-{vocab_size}", schedule.data)
-        found = warnings(schedule, tmp_path, "data.vocab_size is")
-        assert [number for line in found for number in re.findall(r"[\d,]*\d", line)] == numbers
-
-
 # Caveats of learning rates
 
 
@@ -217,22 +178,16 @@ def test_a_control_without_steps_to_decay_in_gets_a_caveat_that_validate_prints(
     few = with_budgets(0.1, 1.0, warmup_steps=40)
     caveat = "s-control-tokenformer-scratch-0.1x trains 9 steps, of which 40 are warm-up: 0 are left for its decay."
     assert schedule_warnings(few) == [caveat]
-    assert caveat in make_plan(few).warnings
     path = file_of(tmp_path, schedule_yaml(few))
     assert run_here("validate", path)[1] == f"{path}: warning: {caveat}\n"
-    out, err = run_here("validate", "--json", path)
-    assert (json.loads(out)["schedules"][0]["warnings"], err) == ([caveat], "")
 
 
 @pytest.mark.parametrize(
     ("rate", "misfits"),
     [
         ({"warmup_steps": 80}, []),
-        ({"warmup_steps": 99}, [(100, 99, 1)]),
         ({"warmup_steps": 150}, [(100, 150, 0)]),
-        ({"warmup_steps": 16, "span": "stage"}, []),
         ({"warmup_steps": 25, "span": "stage"}, [(20, 25, 0)]),
-        ({"warmup_steps": 60, "decay": 0.8}, []),
         ({"warmup_steps": 61, "decay": 0.8, "shape": "cosine"}, []),
         ({"warmup_steps": 61, "decay": 0.8}, [(100, 61, 39)]),
     ],
