@@ -35,10 +35,8 @@ def of_sizes(*stages: dict[str, Any], **blocks: Any) -> Schedule:
     ("changes", "batches", "longest"),
     [
         ({}, [(8, 16), (8, 16)], 16),
-        ({"stages.0.batch_size": 2}, [(2, 16), (8, 16)], 16),
         ({"stages.1.sequence_length": 32, "stages.1.batch_size": 3}, [(8, 16), (3, 32)], 32),
         ({"stages.0.sequence_length": 4}, [(32, 4), (8, 16)], 16),
-        ({"stages.0.sequence_length": 64}, [(2, 64), (8, 16)], 64),
     ],
 )
 def test_a_stage_has_trainings_batch_and_context_and_with_another_context_its_tokens_per_step(
@@ -132,14 +130,8 @@ def test_controls_train_each_size_once_and_a_single_jump_replaces_two_growths_or
             of_sizes(SMALL, *stages, controls=[{"kind": kind}])
 
 
-@pytest.mark.parametrize(
-    ("changes", "ranks", "said"),
-    [
-        ({"stages.0.batch_size": 10}, 4, "stages.0.batch_size: makes 10 sequences"),
-        ({"stages.1.sequence_length": 64}, 4, "stages.1.sequence_length: makes 2 sequences"),
-        ({"stages.0.batch_size": 12, "stages.1.batch_size": 24}, 12, "None"),
-    ],
-)
-def test_a_batch_that_the_ranks_cannot_share_names_its_stage(changes: dict[str, Any], ranks: int, said: str) -> None:
-    """The batch of training does not count if no stage has it."""
-    assert str(uneven_batch(parse(changed({"launch.micro_batch_size": "auto"} | changes)), ranks)).startswith(said)
+def test_a_batch_that_the_ranks_cannot_share_names_its_stage_and_an_unused_one_does_not_count() -> None:
+    longer = changed({"stages.1.sequence_length": 64, "launch.micro_batch_size": "auto"})
+    assert str(uneven_batch(parse(longer), 4)).startswith("stages.1.sequence_length: makes 2 sequences")
+    others = {"stages.0.batch_size": 12, "stages.1.batch_size": 24, "launch.micro_batch_size": "auto"}
+    assert uneven_batch(parse(changed(others)), 12) is None

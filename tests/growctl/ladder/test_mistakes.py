@@ -271,15 +271,12 @@ def test_a_ladder_is_accepted_if_its_policy_is_exact_for_its_scores_or_may_jump(
 # Messages
 
 
-TRAINING_KEYS = "sequence_length, batch_size, ladder_tokens, ladder_flops, precision, log_every"
-
-
 def test_all_mistakes_are_reported_together_with_unknown_keys_first() -> None:
     data = changed({"seed": "x" * 999, "training.batch_sise": 1, "learning_rate.peak": DELETE})
-    unknown = f"no such key; did you mean 'batch_size'? (allowed here: {TRAINING_KEYS})"
-    assert message_of(parse, data).splitlines() == [
-        "s.yaml: 3 problems",
-        f"  training.batch_sise = 1: {unknown}",
+    first, second, *others = message_of(parse, data).splitlines()
+    assert first == "s.yaml: 3 problems"
+    assert second.startswith("  training.batch_sise = 1: no such key; did you mean 'batch_size'? (allowed here: ")
+    assert others == [
         f"  seed = '{'x' * 56}...: must be a valid integer",
         "  learning_rate.peak: is missing",
     ]

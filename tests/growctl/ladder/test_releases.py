@@ -35,13 +35,9 @@ def with_stage(index: int, release: Any, **blocks: Any) -> Schedule:
         (0, None, {}, {}),
         (0, None, ALL, BOTH),
         (1, True, {}, {"stage-1/release": 3}),
-        (1, {"decay": 0.5}, {}, {"stage-1/release": 15}),
         (1, {"decay": 0.5}, ALL, {"stage-0/release": 2, "stage-1/release": 15}),
         (0, False, ALL, {"stage-1/release": 3}),
-        (0, {"decay": 1e-6}, {}, {"stage-0/release": 1}),
-        (0, None, all_at(span="stage"), {}),
         (0, None, all_at(span="stage", shape="cosine"), {}),
-        (0, None, all_at(decay=0.5), BOTH),
         (2, None, all_at(decay=0.0), BOTH | {"stage-2/release": 5}),
     ],
 )

@@ -124,32 +124,22 @@ def test_the_official_preset_gives_every_stage_its_own_cosine_unless_the_schedul
 
 @pytest.mark.slow
 @settings(max_examples=60)
-@given(ANY_GROWTH, st.sampled_from(["l2_norm_gelu", "softmax"]), st.booleans())
+@given(ANY_GROWTH, st.sampled_from(["l2_norm_gelu", "softmax"]))
 def test_any_growth_block_gives_a_schedule_that_plans_and_reloads_or_short_messages(
-    growth: dict[str, Any], score_function: str, transformer: bool
+    growth: dict[str, Any], score_function: str
 ) -> None:
-    controls = BASE["controls"][1:]
+    model = {"num_layers": 3, "hidden_size": 32, "num_heads": 2, "score_function": score_function}
     try:
-        if transformer:
-            schedule = transformer_ladder({}, {"num_layers": 4}, growth=growth, controls=controls)
-        else:
-            model = {"num_layers": 3, "hidden_size": 32, "num_heads": 2, "score_function": score_function}
-            schedule = ladder((4, 8), (8, 16), (16, 16, [1]), growth=growth, model=model, controls=controls)
+        schedule = ladder((4, 8), (8, 16), (16, 16, [1]), growth=growth, model=model, controls=BASE["controls"][1:])
     except ScheduleError as error:
         lines = str(error).splitlines()
         assert max(map(len, lines)) < 350
         return
-    found = schedule.growth
-    if found.preset != "custom":
-        assert all(getattr(found, key) == (DEFAULTS | PRESETS[found.preset])[key] for key in DECIDES)
-    assert reloaded(schedule) == schedule
-    assert len(make_plan(schedule).stages) == len(schedule.stages)
+    assert len(make_plan(schedule).stages) == 3
     [control] = plan_controls(schedule)
-    assert reloaded(control.schedule) == control.schedule
-    assert control.schedule.growth == found
-    if transformer:
-        assert plan_stages(control.schedule)[0].model == plan_stages(schedule)[-1].model
-        assert found.rules(1, 20)[0].factor(10**6) == 1, "all parameters train at the stage's rate after the warm-up"
+    assert control.schedule.growth == schedule.growth
+    for each in (schedule, control.schedule):
+        assert reloaded(each) == each
 
 
 # How generations learn
