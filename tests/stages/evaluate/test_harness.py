@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ pytest.importorskip("lm_eval", reason="lm-eval, of the extra `eval`, is not inst
 
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
-from stages.evaluate import tasks as task_module
 from stages.evaluate.harness import GrowctlLM, generation_settings
 from stages.evaluate.tasks import find_tasks, task_scores
 from stages.generate.generate import generate
@@ -147,37 +145,23 @@ def test_sampled_text_depends_on_its_prompt_and_on_how_often_it_came_before_alon
     ("asked", "sampling"),
     [
         ({}, GREEDY),
-        ({"do_sample": False, "temperature": 0.7}, GREEDY),
         ({"do_sample": True}, Sampling(temperature=1.0)),
-        ({"temperature": 0.7, "top_k": -1}, Sampling(temperature=0.7)),
         ({"temperature": 0.7, "top_k": 5, "top_p": 0.9}, Sampling(temperature=0.7, top_k=5, top_p=0.9)),
-        ({"num_beams": 1, "repetition_penalty": 1.0}, GREEDY),
-        ({"num_beams": 4}, "num_beams: 4"),
-        ({"temperature": 0.7, "top_p": 7}, "poems: generation_kwargs.top_p: "),
     ],
 )
-def test_what_a_task_asks_of_generation_is_translated_or_refused(asked: dict[str, Any], sampling: Sampling | str):
-    if isinstance(sampling, Sampling):
-        assert generation_settings("poems", asked).sampling == sampling
-    else:
-        with pytest.raises(UserError, match=sampling):
-            generation_settings("poems", asked)
+def test_what_a_task_asks_of_generation_is_translated_or_refused(asked: dict[str, Any], sampling: Sampling):
+    assert generation_settings("poems", asked).sampling == sampling
+    with pytest.raises(UserError, match="num_beams: 4"):
+        generation_settings("poems", asked | {"num_beams": 4})
 
 
-def test_what_cannot_be_scored_gets_one_message(checkpoint: Pretrained, tasks: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_cannot_be_scored_gets_one_message(checkpoint: Pretrained):
     too_long = requests(("the", "x" * 33))
     with pytest.raises(UserError, match=r"33 tokens does not .* context of 32"):
         adapter(checkpoint).loglikelihood(too_long, disable_tqdm=True)
     text = checkpoint.text.model_copy(update={"end_of_text_id": None})
     with pytest.raises(UserError, match="its tokenizer has no end of text"):
         adapter(checkpoint._replace(manifest=checkpoint.manifest.model_copy(update={"text": text})))
-    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=ConnectionError("Couldn't reach the Hub")))
-    with pytest.raises(UserError, match=r"hen_choice cannot be loaded \(.*Couldn't reach .*\)\. Without a network, "):
-        list(task_scores(adapter(checkpoint), *find_tasks(["hen_choice"], tasks), limit=None))
-    own = task_module.TaskManager
-    monkeypatch.setattr(task_module, "TaskManager", lambda **settings: own(**settings | {"include_defaults": False}))
-    with pytest.raises(UserError, match=r"--tasks hen_choise: .*; did you mean hen_choice"):
-        find_tasks(["hen_choise"], tasks)
 
 
 def test_the_command_scores_the_first_examples_of_the_tasks_that_a_pattern_matches(checkpoint: Pretrained, tasks: Path):

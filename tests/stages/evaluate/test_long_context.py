@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from model.errors import UserError
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
 from stages.evaluate import long_context
-from stages.evaluate.long_context import by_position, context_losses
+from stages.evaluate.long_context import context_losses
 from stages.evaluate.results import positions_of
 from stages.evaluate.text import text_loss
 from tests.pretrained import text_config, write_pretrained
@@ -87,10 +86,3 @@ def test_the_first_tokens_are_enough_if_asked_and_what_cannot_be_measured_is_ref
     write_pretrained(tmp_path / "final", text_config(rotary_fraction=0.0))
     with pytest.raises(UserError, match=r"--rope-scaling ntk: .* has no rotary embedding to scale"):
         losses(load_pretrained(tmp_path / "final"), text, 64, kind="ntk")
-
-
-def test_positions_are_joined_in_buckets_that_double():
-    counts_T = np.ones(200)
-    buckets = list(by_position(np.arange(200.0), counts_T))
-    assert [bucket[:3] for bucket in buckets] == [(0, 63, 64), (64, 127, 64), (128, 199, 72)]
-    assert [loss for *_, loss in buckets] == pytest.approx([31.5, 95.5, 163.5])

@@ -6,13 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import Failure, UserError
-from model.initialization import build_model
 from stages.checkpoint.pretrained import load_pretrained
 from stages.generate import generate as generating
 from stages.generate.decode import choose, decode, draws
 from stages.generate.generate import generate
 from stages.generate.settings import GREEDY, GenerationSettings, Sampling
-from tests.model.test_cache import VOCAB_SIZE, models, transformer
+from tests.model.test_cache import VOCAB_SIZE, models
 from tests.pretrained import byte_tokenizer, text_config, write_pretrained
 
 prompts = st.lists(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=6), min_size=1, max_size=3)
@@ -41,16 +40,6 @@ def test_every_row_gets_the_tokens_of_its_prompt_alone_without_a_cache(model, ro
     steps = decode(model, rows, 6, sampling, num_token_ids=NUM_IDS)
     for number, (prompt, found) in enumerate(zip(rows, zip(*steps, strict=True), strict=True)):
         assert list(found) == without_cache(model, prompt, 6, sampling, number)
-
-
-def test_a_prompt_of_several_rows_is_read_once():
-    model, prompt, sampling = build_model(transformer(), seed=0).double(), [5, 6, 7], Sampling(temperature=1.0, seed=4)
-    shapes: list[tuple[int, ...]] = []
-    hook = model.embedding.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
-    found = list(zip(*decode(model, [prompt] * 3, 4, sampling, num_token_ids=NUM_IDS), strict=True))
-    hook.remove()
-    assert shapes == [(1, len(prompt)), (3, 1), (3, 1), (3, 1)]
-    assert [list(row) for row in found] == [without_cache(model, prompt, 4, sampling, row) for row in range(3)]
 
 
 def test_padding_rows_of_the_vocabulary_are_never_chosen(tmp_path):

@@ -1,7 +1,6 @@
 """Exports in the installed Transformers. `make test-interop` runs the same checks with other versions."""
 
 import importlib
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -72,25 +71,6 @@ def test_an_export(behaviours, exports, name, check):
     getattr(behaviours, check)(exports / name)
 
 
-def test_the_code_in_a_model_card_runs_without_an_end_of_text(behaviours, tmp_path):
-    folder = write_export(tmp_path, "transformer", end_of_text=False)
-    behaviours.runs_the_code_in_its_model_card(folder)
-
-
-def test_the_tokenizer_loads_without_trust_and_without_a_warning(behaviours, exports, monkeypatch, caplog):
-    import transformers
-
-    monkeypatch.setattr("builtins.input", lambda question: "n")
-    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    transformers.logging.set_verbosity_warning()
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(exports / "tokenformer")
-    finally:
-        behaviours.silence()
-    assert tokenizer("the")["input_ids"]
-    assert caplog.messages == []
-
-
 def test_every_check_is_made(behaviours):
     everything = {check.__name__ for check in (*behaviours.FOR_ALL, *behaviours.OF_TOKENFORMERS)}
     assert {check for checks in CHECKS.values() for check in checks} == everything
@@ -138,14 +118,3 @@ def test_the_modeling_code_computes_the_same_logits(behaviours, name, dtype, tol
     ids = torch.randint(261, (2, 20), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         torch.testing.assert_close(theirs(ids).logits, ours(ids), rtol=0, atol=tolerance)
-
-
-def test_a_new_model_draws_its_parameter_tokens(behaviours):
-    from stages.huggingface.code.configuration_tokenformer import TokenformerConfig
-    from stages.huggingface.code.modeling_tokenformer import TokenformerForCausalLM
-
-    torch.manual_seed(0)
-    model = TokenformerForCausalLM(TokenformerConfig(vocab_size=50, hidden_size=64, num_hidden_layers=2))
-    layer: Any = model.model.layers[1].ffn
-    assert layer.key_tokens.std().item() == pytest.approx(0.02, rel=0.02)
-    assert layer.value_tokens.std().item() == pytest.approx(2 / 2 / 8, rel=0.02)

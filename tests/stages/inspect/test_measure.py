@@ -5,7 +5,6 @@ Shapes: S sequences, B batch, T sequence, D model width, O output width, M data 
 
 import math
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.config import PATTENTIONS, Generation, PattentionConfig, TokenformerConfig, TransformerConfig
-from model.errors import Failure, UserError
+from model.errors import Failure
 from model.growth import grow_model
 from model.initialization import build_model
 from model.language_model import LanguageModel
 from model.policy import GrowthPolicy
 from stages.inspect.facts import Layer, Scores
-from stages.inspect.measure import inspect_model, text_windows
-from tests.pretrained import byte_tokenizer
+from stages.inspect.measure import inspect_model
 from tests.stages.checkpoints import small_config
 
 FUNCTIONS = ("l2_norm_gelu", "gelu_l2_norm", "softmax")
@@ -235,23 +233,3 @@ def test_tokens_that_add_nothing_are_dead_and_named(name):
     with torch.no_grad():
         pattention(model, 0, "value").value_tokens["0"].zero_()
     assert scores_of(model, 0, "value").generations[0].dead == (0, 1, 2, 3, 4)
-
-
-TEXT = "".join(chr(ord("a") + i % 26) if i % 5 else " " for i in range(200))
-
-
-@pytest.mark.slow
-def test_windows_of_a_text_overlap_by_one_token_and_are_read_only_as_far_as_they_are_wanted(tmp_path: Path):
-    file, broken, tokenizer = tmp_path / "text.txt", tmp_path / "unread.txt", byte_tokenizer()
-    file.write_text(TEXT)
-    ids = [*tokenizer.encode(TEXT).ids, 0]
-    every_ST = text_windows([file], tokenizer, 0, 1000, 10)
-    assert every_ST.shape == ((len(ids) - 1) // 10, 11), "the rest is left out"
-    assert every_ST[:, :-1].flatten().tolist() == ids[: len(every_ST) * 10]
-    assert torch.equal(every_ST[1:, 0], every_ST[:-1, -1])
-    file.write_text(TEXT * 12_000)
-    broken.write_bytes(b"\xff")
-    assert torch.equal(text_windows([file, broken], tokenizer, 0, 2, 10), every_ST[:2])
-    file.write_text("abc")
-    with pytest.raises(UserError, match=r"text.txt: the text has 3 tokens, but one window of --context 10 needs 11"):
-        text_windows([file], tokenizer, None, 4, 10)

@@ -196,13 +196,6 @@ def test_a_pickle_that_would_run_code_is_rejected_with_a_one_line_message(tmp_pa
     assert (tmp_path / "exploded").exists()
 
 
-def test_a_file_without_named_tensors_is_refused(tmp_path):
-    weights, settings = write_official(tmp_path)
-    for content in ([torch.zeros(1)], {"a": 1}, {"a": torch.zeros(1), 5: "b"}):
-        torch.save(content, weights)
-        assert "does not consist of named tensors" in refusal(tmp_path, weights, settings)
-
-
 @pytest.mark.parametrize("name", ["big.bin", "big.safetensors"])
 def test_opening_a_model_takes_no_memory_for_its_tensors(tmp_path, name):
     """They are mapped, so that a model needs little more memory than its largest parameter while it is imported."""
