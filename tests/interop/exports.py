@@ -29,18 +29,14 @@ def small_models() -> dict[str, TokenformerConfig | TransformerConfig]:
     return {"tokenformer": new, "grown": grown, "transformer": transformer}
 
 
-def write_export(directory: Path, name: str, *, end_of_text: bool = True) -> Path:
+def write_export(directory: Path, name: str) -> Path:
     """Writes the export of the model `name` and, beside it, token ids with the logits that our model gives them.
 
     The grown model comes with a tokenizer that adds a token to each text.
-    Without `end_of_text`, the checkpoint has none.
     """
     tokenizer = adding_tokenizer() if name == "grown" else None
     write_pretrained(directory / f"{name}.checkpoint", small_models()[name], tokenizer=tokenizer)
     pretrained = load_pretrained(directory / f"{name}.checkpoint")
-    if not end_of_text:
-        text = pretrained.text.model_copy(update={"end_of_text": None, "end_of_text_id": None})
-        pretrained = pretrained._replace(manifest=pretrained.manifest.model_copy(update={"text": text}))
     _learn(pretrained)
     folder = directory / name
     facts = read_facts(pretrained.directory, pretrained.manifest)

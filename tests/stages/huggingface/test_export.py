@@ -1,9 +1,7 @@
 """What an export to Hugging Face consists of, and how it fails. None of these tests loads it in Transformers."""
 
-import ast
 import errno
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +14,9 @@ from model.errors import UserError
 from model.policy import GrowthPolicy, grow_config, ramp_config
 from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.pretrained import Pretrained, load_pretrained
-from stages.huggingface import code, same_logits
 from stages.huggingface import export as exporting
-from stages.huggingface.export import CODE, export_huggingface
+from stages.huggingface import same_logits
+from stages.huggingface.export import export_huggingface
 from stages.huggingface.record import HuggingFaceExport, LogitsCheck
 from stages.huggingface.same_logits import ExportDiffers
 from tests.pretrained import adding_tokenizer, text_config, write_pretrained
@@ -146,48 +144,12 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path, con
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "there"]
 
 
-def test_a_transformer_needs_no_code_of_its_own(tmp_path):
-    told = export(pretrained_of(tmp_path, TRANSFORMER), tmp_path / "out")
-    assert (told.architecture, told.needs_trust_remote_code) == ("GPTNeoXForCausalLM", False)
-    assert not list((tmp_path / "out").glob("*.py"))
-
-
-def test_the_exported_code_imports_only_torch_and_transformers(pretrained, tmp_path):
-    export(pretrained, tmp_path / "out")
-    for name in CODE:
-        tree = ast.parse((tmp_path / "out" / name).read_text())
-        names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-        names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        allowed = sys.stdlib_module_names | {"torch", "transformers", "configuration_tokenformer"}
-        assert {found.split(".")[0] for found in names} <= allowed
-        assert (tmp_path / "out" / name).read_bytes() == (Path(code.__path__[0]) / name).read_bytes()
-
-
-def test_a_checkpoint_without_a_context_length_says_how_to_give_one(pretrained, tmp_path):
-    text = pretrained.text.model_copy(update={"context_length": None})
-    unknown = pretrained._replace(manifest=pretrained.manifest.model_copy(update={"text": text}))
-    with pytest.raises(UserError, match="give it with --context-length N"):
-        export(unknown, tmp_path / "out")
-    assert export(unknown, tmp_path / "out", context_length=77).context_length == 77
-
-
 def test_an_export_that_computes_other_logits_is_removed(pretrained, tmp_path, monkeypatch):
     monkeypatch.setattr(same_logits.importlib.metadata, "version", lambda _: "5.19.0")
     monkeypatch.setattr(same_logits, "_logits_of_export", lambda _, ids: torch.zeros(*ids.shape, 270))
     with pytest.raises(ExportDiffers, match=r"differ from the checkpoint's by up to 0\.\d+; at most 1e-05 is allowed"):
         export(pretrained, tmp_path / "out", check=True)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
-
-
-def test_without_transformers_the_export_says_how_to_check_it(pretrained, tmp_path, monkeypatch):
-    def missing(_: str) -> str:
-        raise same_logits.importlib.metadata.PackageNotFoundError
-
-    monkeypatch.setattr(same_logits.importlib.metadata, "version", missing)
-    check = export(pretrained, tmp_path / "out", check=True).check
-    assert (check.transformers, check.largest_difference) == (None, None)
-    assert "pip install 'growctl[export]'" in str(check.not_checked)
-    assert (tmp_path / "out/README.md").read_text() == "# card\n"
 
 
 def test_nothing_is_left_when_the_disk_fills_up(pretrained, tmp_path, monkeypatch):

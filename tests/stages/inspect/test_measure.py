@@ -135,18 +135,6 @@ def test_gains_and_activations_are_those_of_each_layer_alone(name):
         assert found.output.kurtosis == pytest.approx(kurtosis.item(), rel=1e-6)
 
 
-@for_each_model
-def test_no_gradient_is_kept_and_the_model_stays_as_it_was(name):
-    model = built(name)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    kept: list[list[Tensor]] = []
-    inspect_model(model, TOKENS_ST, 2, lambda: kept.append([p.grad for p in model.parameters() if p.grad is not None]))
-    assert kept == [[], []]
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert not any(module._forward_hooks or module._backward_hooks for module in model.modules())
-    assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
-
-
 def test_a_model_with_weights_that_are_not_finite_fails():
     model = build_model(TRANSFORMER, seed=0)
     with torch.no_grad():

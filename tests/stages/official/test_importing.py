@@ -1,9 +1,7 @@
 """Importing official checkpoints: logits as the reference's, every tensor accounted for, one error for each defect."""
 
 import os
-import random
 import shutil
-import warnings
 from pathlib import Path
 
 import pytest
@@ -91,9 +89,7 @@ def test_half_precision_and_files_without_a_zip_archive_are_imported_exactly(tmp
     [
         ({FFN_KEYS: None}, f"{FFN_KEYS} is missing"),
         ({EMBEDDING: None}, f"is not an official checkpoint: it has no {EMBEDDING}"),
-        ({EMBEDDING: torch.zeros(0, 32)}, f"it has no {EMBEDDING} with rows"),
         ({"sequential.9.x": torch.zeros(1)}, "has sequential.9.x, which the model in"),
-        ({"sequential.4.mlp.key_param_tokens": torch.zeros(8, 32)}, "has sequential.4.mlp.key_param_tokens, which"),
         ({FFN_KEYS: torch.zeros(9, 32)}, f"{FFN_KEYS} has shape [9, 32], not [8, 32]"),
         ({FFN_KEYS: torch.zeros(8, 32, dtype=torch.float64)}, "tensor of float32, float16, bfloat16, not of float64"),
         ({FFN_KEYS: torch.full((8, 32), torch.nan)}, f"{FFN_KEYS} has 256 values, NaN or infinite"),
@@ -106,7 +102,7 @@ def test_a_tensor_that_does_not_belong_is_named_and_nothing_is_left_behind(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("safe_serialization", "max_shard_size"), [(False, "5GB"), (False, 20_000), (True, 20_000)])
+@pytest.mark.parametrize(("safe_serialization", "max_shard_size"), [(False, "5GB"), (True, 20_000)])
 def test_what_zero_to_fp32_of_deepspeed_writes_is_imported(tmp_path, monkeypatch, safe_serialization, max_shard_size):
     """Also beside DeepSpeed's own shards, as after `zero_to_fp32.py . .`."""
     merged = tmp_path / "merged"
@@ -125,25 +121,13 @@ def test_what_zero_to_fp32_of_deepspeed_writes_is_imported(tmp_path, monkeypatch
     ("index", "message"),
     [
         ('{"weight_map": {"a": "../three.safetensors"}}', "shards/three.safetensors cannot be opened"),
-        ('{"weight_map": {"a": "one.safetensors"}}', f"{FFN_KEYS} is missing"),
-        ("{", "it has no weight_map"),
         ('{"weight_map": ["a"]}', "it has no weight_map"),
-        pytest.param("[" * 10**5, "it has no weight_map", id="nested"),
     ],
 )
 def test_an_index_that_disagrees_with_its_shards_or_names_none_is_rejected(tmp_path, index, message):
     _, settings = write_official(tmp_path, {FFN_KEYS: None}, name="shards/one.safetensors")
     (tmp_path / "shards/model.safetensors.index.json").write_text(index)
     assert message in refusal(tmp_path, tmp_path / "shards", tmp_path / settings.name)
-
-
-def test_a_directory_without_one_model_says_what_growctl_reads(tmp_path):
-    _, settings = write_official(tmp_path, name="both/pytorch_model.bin")
-    write_official(tmp_path, name="both/model.safetensors")
-    message = refusal(tmp_path, tmp_path / "both", settings)
-    assert "but has pytorch_model.bin, model.safetensors" in message
-    assert "python CHECKPOINTS/zero_to_fp32.py CHECKPOINTS MERGED" in message
-    assert "nowhere cannot be opened" in refusal(tmp_path, tmp_path / "nowhere", settings)
 
 
 @pytest.mark.parametrize("name", ["model.bin", "model.safetensors"])
@@ -154,26 +138,6 @@ def test_a_truncated_file_and_a_git_lfs_pointer_are_one_clear_error(tmp_path, na
         assert str(weights) in refusal(tmp_path, weights, settings)
     weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 600\n")
     assert "it is a Git-LFS pointer" in refusal(tmp_path, weights, settings)
-
-
-@pytest.mark.parametrize("legacy", [False, True])
-def test_flipped_bytes_in_a_pickle_are_one_clear_error_or_still_a_state_dict(tmp_path, legacy):
-    weights = tmp_path / "model.bin"
-    torch.save(official_state(), weights, _use_new_zipfile_serialization=not legacy)
-    whole, chance, refused = weights.read_bytes(), random.Random(5), list[str]()
-    start = whole.index(EMBEDDING.encode()) - 100
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(300):
-            damaged = bytearray(whole)
-            damaged[start + chance.randrange(1000)] ^= chance.randrange(1, 256)
-            weights.write_bytes(damaged)
-            try:
-                open_weights(weights)
-            except CheckpointError as error:
-                refused.append(str(error))
-    assert len(refused) > 100
-    assert all(message.startswith(str(weights)) and "\n" not in message for message in refused)
 
 
 class Bomb:
@@ -233,17 +197,11 @@ def test_a_tokenizer_that_does_not_fit_is_one_clear_error(tmp_path, tokenizer):
     small = write_official(tmp_path, {EMBEDDING: torch.zeros(260, 32)})
     message = refusal(tmp_path, *small, tokenizer=tokenizer)
     assert f"{tokenizer} has 261 token ids; the embedding has only 260 rows" in message
-    files = write_official(tmp_path)
-    assert "no such token" in refusal(tmp_path, *files, tokenizer=tokenizer, end_of_text="<eos>")
-    assert "needs --tokenizer" in refusal(tmp_path, *files, end_of_text="<eos>")
-    assert "is not a file" in refusal(tmp_path, *files, tokenizer=tmp_path)
-    tokenizer.write_text("{}")
-    assert "is not a tokenizer.json" in refusal(tmp_path, *files, tokenizer=tokenizer)
+    assert "no such token" in refusal(tmp_path, *write_official(tmp_path), tokenizer=tokenizer, end_of_text="<eos>")
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("nowhere")], ids=["directory", "link"])
-def test_an_existing_output_is_refused_and_untouched(tmp_path, make):
-    make(tmp_path / "imported")
+def test_an_existing_output_is_refused_and_untouched(tmp_path):
+    (tmp_path / "imported").symlink_to("nowhere")
     assert "imported already exists" in refusal(tmp_path, *write_official(tmp_path))
 
 

@@ -30,16 +30,12 @@ def test_settings_that_change_the_function_are_honoured(tmp_path):
         ({"use_mup": True}, "use_mup is True: Input should be False"),
         ({"pos_emb": "alibi"}, "pos_emb is 'alibi': Input should be 'rotary' or 'none'"),
         ({"norm": None}, "norm: Field required"),
-        ({"final_norm": None}, "final_norm: Field required"),
         ({"no-weight-tying": True}, "no_weight_tying is True"),
         ({"model_parallel_size": 2}, "model_parallel_size is 2"),
         ({"attention_config": [[["tokenformer", "global"], 1]]}, "attention_config has 'global' layers"),
         ({"sliding_window_width": 15}, "sliding_window_width is 15; growctl only supports attention to all earlier"),
         ({"sliding_window_width": 16, "seq_length": None}, "sliding_window_width is 16"),
         ({"soft_prompt_tuning": {"enabled": True}}, "soft_prompt_tuning is enabled"),
-        ({"num_layers": True}, "num_layers is True: Input should be a valid integer"),
-        ({"qkv_slot_num": 0}, "qkv_slot_num is 0"),
-        ({"norm_activation_type": "relu"}, "norm_activation_type is 'relu': Input should be 'l2_norm_gelu', 'gelu"),
     ],
 )
 def test_another_architecture_is_rejected_with_the_setting_and_its_value(tmp_path, changes, message):
@@ -49,38 +45,15 @@ def test_another_architecture_is_rejected_with_the_setting_and_its_value(tmp_pat
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"sliding_window_width": 16},
-        {"soft_prompt_tuning": {"enabled": False}},
-        {"attention_config": [[["tokenformer"], "all"]]},
-        {"attention_config": ["tokenformer", "tokenformer"]},
-        {"gpt_j_residual": True, "mlp_type": "llama", "num_kv_heads": 1, "train_iters": 143000},  # not read
-    ],
-)
-def test_a_setting_that_excludes_nothing_is_accepted(tmp_path, changes):
-    assert model_of(tmp_path, **changes) == published()
+@pytest.mark.parametrize("layers", [[[["tokenformer"], "all"]], ["tokenformer", "tokenformer"]])
+def test_a_setting_that_excludes_nothing_is_accepted(tmp_path, layers):
+    without = {"sliding_window_width": 16, "soft_prompt_tuning": {"enabled": False}, "gpt_j_residual": True}
+    assert model_of(tmp_path, attention_config=layers, **without) == published()
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("!!python/object/apply:os.system [touch exploded]", "could not determine a constructor"),
-        ("- 1", "has no keys"),
-        ("a: [", "line 1, column 5: expected the node content"),
-        ("x: " + "[" * 1000 + "]" * 1000, "is no YAML: RecursionError"),
-        ("rotary_pct: ${oc.env:HOME}", None),
-        ("no file", "No such file"),
-    ],
-)
-def test_settings_are_read_as_plain_data_without_calls_or_lookups(tmp_path, monkeypatch, text, problem):
+def test_settings_are_read_as_plain_data_without_calls(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = write_settings(tmp_path)
-    path.write_text(text if problem else path.read_text().replace("rotary_pct: 0.25", text))
-    if text == "no file":
-        path.unlink()
-    with pytest.raises(CheckpointError, match=problem or "oc.env:HOME") as refused:  # as written
-        read_settings(path)
-    assert "\n" not in str(refused.value)
+    (tmp_path / "model.yml").write_text("!!python/object/apply:os.system [touch exploded]")
+    with pytest.raises(CheckpointError, match="could not determine a constructor"):
+        read_settings(tmp_path / "model.yml")
     assert not (tmp_path / "exploded").exists()
