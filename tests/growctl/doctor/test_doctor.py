@@ -122,10 +122,8 @@ def missing(name):
     ("installed", "level", "words"),
     [
         ({"torch": "2.13.0+cpu"}, "ok", ["2 packages"]),
-        ({"torch": "2.11"}, "ok", []),
         ({"torch": "2.12.0.dev20260101"}, "ok", []),
         ({"torch": "2.10.1"}, "failed", ["torch 2.10.1; growctl needs", "pip install 'torch<2.14,>=2.11'"]),
-        ({"torch": "2.14.0"}, "failed", ["torch 2.14.0"]),
         ({"rich": "13.8"}, "failed", ["torch not installed; rich 13.8", "'torch<2.14,>=2.11' 'rich>=13.9'"]),
     ],
 )
@@ -145,20 +143,14 @@ def test_every_package_must_be_there_in_its_range(monkeypatch, installed, level,
         ("torch_build", facts(driver="12.8", cuda=None), "warning", ["install a build for CUDA"]),
         ("torch_build", facts(driver="12.4"), "warning", ["update the NVIDIA driver", "built for CUDA 12.4"]),
         ("torch_build", facts(driver="13.0"), "warning", ["CUDA_VISIBLE_DEVICES"]),
-        ("torch_build", facts(cuda=None, hip="6.4", devices=(GPU,)), "ok", ["built for ROCm 6.4"]),
-        ("torch_build", facts(cuda=None), "ok", ["built for CPUs"]),
-        ("torch_build", facts(driver="13.0", problem="ImportError", devices=()), "ok", ["built for CUDA 12.8"]),
         ("torch_build", "libtorch.so is missing", "failed", ["cannot be used: libtorch.so is missing"]),
         ("deepspeed_import", facts(problem="ImportError: no libaio", devices=()), "failed", ["no libaio"]),
-        ("devices", facts(problem="ImportError: no libaio", devices=()), "failed", ["no libaio"]),
-        ("devices", facts(), "ok", ["CPU X, 2 cores", "16 GiB of memory, no fast bf16, so it trains in fp32"]),
         ("devices", facts(devices=(GPU, GPU)), "ok", ["2 x GPU Y, 80 GiB, compute capability 9.0, bf16 is"]),
         ("devices", facts(devices=(GPU, BUSY)), "warning", ["GPU 1 has 10 GiB free", "nvidia-smi"]),
         ("devices", facts(devices=(GPU, OTHER)), "warning", ["1 x GPU Y", "1 x GPU Z", "slowest"]),
     ],
 )
-def test_torch_its_driver_and_devices_must_fit_together(monkeypatch, check, found, level, words):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+def test_torch_its_driver_and_devices_must_fit_together(check, found, level, words):
     assert_says(lambda: getattr(machine, check)(found), level, *words)
 
 
@@ -176,8 +168,8 @@ def test_a_runs_directory_is_tested_but_not_created(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("place", ["/proc/self/status", "/proc/self/status/runs", "/proc/runs"])
-def test_a_runs_directory_that_cannot_be_written_fails(place):
+def test_a_runs_directory_that_cannot_be_written_fails():
+    place = "/proc/self/status/runs"
     assert_says(lambda: machine.runs_directory(Path(place)), "failed", f"{place} cannot hold runs", "--runs-dir")
 
 
@@ -187,10 +179,8 @@ def test_a_runs_directory_that_cannot_be_written_fails(place):
         (fcntl, "flock", lambda *arguments: None, "failed", ["two processes could hold the same lock", "-o flock"]),
         (fcntl, "flock", refuses(errno.ENOLCK), "failed", ["No locks available"]),
         (os, "rename", refuses(errno.EPERM), "failed", ["Operation not permitted"]),
-        (os, "replace", refuses(errno.EPERM), "failed", ["Operation not permitted"]),
         (sqlite3, "connect", Mock(side_effect=sqlite3.OperationalError("disk I/O")), "failed", ["disk I/O"]),
         (os, "link", refuses(errno.EPERM), "warning", ["a growth copies old files"]),
-        (machine, "write_file", refuses(errno.EDQUOT), "failed", [os.strerror(errno.EDQUOT), "free some space"]),
         (machine, "write_file", refuses(errno.ENOSPC), "failed", ["No space left on device", "free some space"]),
     ],
 )
@@ -203,13 +193,10 @@ def test_a_missing_file_system_feature_fails_the_check(tmp_path, monkeypatch, mo
     ("num_gpus", "free", "level", "words"),
     [
         (None, 5 * 10**9, "ok", ["5 GB free"]),
-        (None, 5 * 10**9 - 1, "warning", ["5 GB free"]),
         (None, 50 * 10**6, "warning", ["50 MB free"]),
         (None, 50 * 10**6 - 1, "failed", ["50 MB free"]),
         (0, 2**26, "ok", ["0.0625 GiB of 1 GiB free"]),
-        (1, 2**26, "ok", []),
         (2, 2**26, "warning", ["0.25 GiB for 2 ranks", "--ipc=host", "--shm-size=1g"]),
-        (8, 2**26, "warning", ["1 GiB for 8 ranks", "--shm-size=2g"]),
         (8, 2**30, "ok", []),
     ],
 )

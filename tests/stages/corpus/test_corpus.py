@@ -53,9 +53,7 @@ def test_links_to_files_and_folders_are_followed(tmp_path):
     ("links", "message"),
     [
         ({"a/loop": ".."}, r"/loop cannot be read \(Too many levels of symbolic links\)\. Fix it, or remove it if"),
-        ({"a/loop": ".", "a/again": "."}, r"/(loop|again) cannot be read \(Too many levels"),
         ({"a/to_b": "../b", "b/to_a": "../a"}, r"/to_[ab] cannot be read \(Too many levels"),
-        ({"self": "self"}, r"/self cannot be read \(Too many levels"),
         ({"a/gone": "/no/such/file"}, r"/a/gone cannot be read \(No such file"),
     ],
 )
@@ -82,7 +80,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error_and_not_skipped(tmp_path, mo
 @pytest.mark.parametrize(
     ("name", "beside", "way_out"),
     [
-        *((name, "", "") for name in ("docs.tbz2", "docs.tar.bz2", "text.ZIP", "docs.parquet.gz", "docs.csv")),
+        *((name, "", "") for name in ("docs.tar.bz2", "text.ZIP", "docs.csv")),
         ("docs.json", "", ""),
         ("train.bin", "", "import {} --dtype uint16 --tokenizer TOKENIZER --output DIR; then data.source=DIR"),
         ("train.bin", "train.idx", "import {} --tokenizer TOKENIZER --output DIR; then data.source=DIR"),

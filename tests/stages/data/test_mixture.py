@@ -68,19 +68,6 @@ def test_over_any_prefix_every_source_is_within_the_bound_of_its_share(weights, 
             assert abs(count - num_samples * read_as[source.name]) <= SHARE_BOUND, source.name
 
 
-def test_the_worst_weights_for_the_tree_stay_within_the_bound():
-    fibonacci = [1, 1]
-    while len(fibonacci) < 20:
-        fibonacci.append(fibonacci[-1] + fibonacci[-2])
-    total, mixture = sum(fibonacci), mixture_of((0, dict(zip(NAMES, fibonacci, strict=False))))
-    sources, _ = mixture.locate(0, total)
-    for i, source in enumerate(mixture.sources):
-        ideal = np.arange(1, total + 1) * fibonacci[NAMES.index(source.name)] / total
-        errors = np.cumsum(sources == i) - ideal
-        assert np.abs(errors).max() < SHARE_BOUND
-        assert errors[-1] == 0, "after as many samples as parts of weight, the shares are exact"
-
-
 @settings(max_examples=40)
 @given(weights_of_sources, weights_of_sources, st.integers(1, 3000), indices, st.lists(st.integers(0, 60), max_size=6))
 @example({"a": 2, "b": 1}, {"a": 1}, 20, 0, [60])
@@ -137,19 +124,6 @@ def test_a_mixture_ends_where_it_needs_a_source_too_often_and_names_it():
     most, spans = {"a": 1, "b": None}, ((0, {"a": 1}), (100, {"b": 1}), (300, {"a": 1, "b": 3}))
     assert limited(most, *spans).end == 300, "a source used up by an earlier stage ends it where it is needed again"
     assert limited(most, *spans, when_exhausted="others").counts(700) == [100, 600]
-
-
-def test_the_other_sources_take_over_in_proportion_when_one_is_used_up():
-    weights = {"a": 50, "b": 40, "c": 10}
-    mixture = limited({"a": 1.5, "b": None, "c": None}, (0, weights), when_exhausted="others")
-    assert mixture.end is None
-    before, after = mixture.counts(300), mixture.counts(10_300)
-    assert before[0] == after[0] == 150
-    assert abs(after[1] - before[1] - 8000) <= 2 * SHARE_BOUND
-    assert sum(after) == 10_300
-    sources, positions = mixture.locate(0, 1000)
-    for i, count in enumerate(mixture.counts(1000)):
-        assert positions[sources == i].tolist() == list(range(count))
 
 
 @settings(max_examples=30)
@@ -231,10 +205,8 @@ def test_a_mixture_is_read_in_order_up_to_its_last_sample(datasets):
     assert 100 < end < BLOCK_SAMPLES, "the last samples are not a whole block"
     in_order = np.concatenate([samples.batch(index, 1) for index in range(end)])
     assert (in_order == samples.batch(0, end)).all()
-    message = rf"last for {end * LENGTH:,} of {(end + 1) * LENGTH:,} training tokens: .* may be read 1 time \("
-    for _ in range(2):
-        with pytest.raises(DataError, match=message):
-            samples.batch(end, 1)
+    with pytest.raises(DataError, match=rf"last for {end * LENGTH:,} of {(end + 1) * LENGTH:,} training tokens"):
+        samples.batch(end, 1)
 
 
 @settings(max_examples=30)
@@ -262,9 +234,6 @@ def test_a_mixture_takes_whole_windows_from_its_sources_and_counts_their_tokens(
     assert pieces.batch(first, min(count, 20))[:, 0].tolist() == found[:20, 1].tolist()
     read = Counter(found[:, 0].tolist())
     assert pieces.tokens_by_source(first, count) == {name: read[i] * context for i, name in enumerate(NUM_TOKENS)}
-    of_windows = Counter(source for source, _ in whole.places(0, 60).tolist())
-    epochs = {name: of_windows[i] / (size // 48) for i, (name, size) in enumerate(NUM_TOKENS.items())}
-    assert pieces.epochs_by_source(60 * per_window) == epochs
 
 
 def test_a_source_that_is_used_up_ends_the_pieces_with_its_last_window(datasets):

@@ -43,21 +43,6 @@ def test_batches_come_in_order_and_positions_are_announced_ahead_of_their_readin
     assert min(waits, default=0) >= 0
 
 
-def test_exactly_one_micro_batch_is_read_ahead():
-    begun = {position: threading.Event() for position in range(5)}
-
-    def read(position: int) -> np.ndarray:
-        begun[position].set()
-        return tokens(position)
-
-    with closing(read_ahead(read, range(5), CPU)) as batches:
-        for position in range(3):
-            next(batches)
-            assert begun[position + 1].wait(HANG_SECONDS)
-            assert not begun[position + 2].wait(0.05)
-    assert not begun[4].is_set()
-
-
 def test_a_read_error_is_raised_when_its_micro_batch_is_requested():
     def read(position: int) -> np.ndarray:
         if position == 2:

@@ -4,14 +4,10 @@ import errno
 import fcntl
 import hashlib
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
-from threading import Thread
 from typing import IO, Any
 from unittest.mock import Mock
 
@@ -88,15 +84,6 @@ def test_nobody_else_locks_a_dataset_while_it_is_fetched(served, tmp_path, monke
     assert checked == ["manifest.json", "tokenizer.json"]
 
 
-def test_shards_are_fetched_once_and_shared_by_threads(served, tmp_path):
-    server, local = served
-    samples, expected = TrainingSamples(opened(server, tmp_path), LENGTH, 1), TrainingSamples(local, LENGTH, 1)
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda index: samples[index], range(100)))
-    assert np.array_equal(np.stack(found), expected.batch(0, 100))
-    assert server.requests.total() == 3
-
-
 @pytest.mark.parametrize(
     ("damage", "message", "num_requests"),
     [
@@ -121,17 +108,6 @@ def test_only_a_fault_that_may_pass_is_retried_and_what_stays_is_an_error_that_n
     with pytest.raises(DataError, match=rf"/web/validation/00000\.ds .*{message.replace('SHA256', file.sha256)}"):
         RemoteFiles(f"{server.url}/web", 0.05).fetch(file, BytesIO())
     assert server.requests.total() == num_requests if num_requests else server.requests.total() > 1
-
-
-def test_a_server_without_ranges_will_do(served, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote, "REQUEST_BYTES", 500)
-    serve = partial(SimpleHTTPRequestHandler, directory=tmp_path / "served")
-    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
-        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        source = f"http://127.0.0.1:{server.server_port}/web"
-        split = TokenSplit(prepare(DataSpec(source=source), tmp_path / "datasets"), "train")
-        assert split.read(0, 3900).tolist() == list(range(3900))
-        server.shutdown()
 
 
 def test_a_cache_that_cannot_hold_a_shard_is_one_error_that_names_the_key(served, tmp_path):
@@ -206,14 +182,6 @@ def test_a_removed_shard_is_still_read_by_whoever_has_it_open(tmp_path):
     assert array.tolist() == [1] * (SIZE // 2)
 
 
-def test_a_shard_that_another_user_stored_is_read(tmp_path, monkeypatch):
-    cache = Cache(tmp_path, 4 * SIZE)
-    cache.get(1)
-    monkeypatch.setattr(os, "utime", Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted")))
-    cache.get(1)
-    assert cache.num_fetched == 1
-
-
 def test_threads_and_processes_fetch_a_shard_once_and_stay_within_the_limit(tmp_path):
     caches = [Cache(tmp_path, 10 * SIZE) for _ in range(4)]
 
@@ -240,22 +208,6 @@ def test_what_a_killed_process_left_goes_after_a_while_and_never_breaks_the_limi
     os.utime(torn, (0, torn.stat().st_mtime - 2 * ABANDONED_SECONDS))
     cache.get(8)
     assert not torn.exists()
-
-
-def test_a_shard_waits_for_the_room_of_others_that_are_being_fetched(tmp_path, monkeypatch):
-    sizes, plain = [], Cache.fetch
-
-    def slow(cache: Cache, file: DatasetFile, output: IO[bytes]) -> None:
-        sizes.append(cache.num_bytes())
-        time.sleep(0.02)
-        plain(cache, file, output)
-        sizes.append(cache.num_bytes())
-
-    monkeypatch.setattr(Cache, "fetch", slow)
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(Cache(tmp_path, 2 * SIZE).get, range(6)))
-    assert len(sizes) == 12
-    assert max(sizes) <= 2 * SIZE
 
 
 @pytest.mark.parametrize("damage", [b"", content_of(3)[:-2], content_of(4)], ids=["empty", "cut", "another"])
