@@ -35,7 +35,10 @@ _PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
 }
 """The groups of commands in `growctl --help`, in this order."""
 
-UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+UNUSABLE_PATH = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    errno.ENAMETOOLONG,
+)
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,6 +3,7 @@
 Slow modules are imported on use.
 """
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -142,7 +143,7 @@ def _files_and_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]
     """The schedules among `arguments`, and the overrides. Raises UserError if there is no schedule."""
 
     def is_override(text: str) -> bool:
-        return ("=" in text or text.startswith("~")) and not Path(text).exists()
+        return ("=" in text or text.startswith("~")) and not os.path.exists(text)
 
     overrides = [text for text in arguments if is_override(text)]
     files = [text for text in arguments if text not in overrides]

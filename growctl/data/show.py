@@ -1,5 +1,6 @@
 """What a dataset holds, for `growctl data show`: found by its directory, its URL or a schedule, and counted exactly."""
 
+import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def sample_lines(sample: SampleEntry) -> list[str]:
 
 def _find(reference: str, overrides: Sequence[str], runs: RunsPaths) -> tuple[Path, Schedule | None]:
     """The directory of the dataset, and the schedule that it was prepared for if the user named that."""
-    if (is_url := "://" in reference) or Path(reference).is_dir():
+    if (is_url := "://" in reference) or os.path.isdir(reference):
         if overrides:
             raise UserError(f"{overrides[0]}: {reference} is a dataset; only schedules take overrides")
         if not is_url:

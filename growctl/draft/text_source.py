@@ -114,7 +114,7 @@ def text_source(name: str) -> TextSource:
     if "://" in name:
         return _own(name, "")
     folder = Path(name).expanduser()
-    if folder.exists() or (glob.has_magic(name) and glob.glob(name)):
+    if os.path.exists(folder) or (glob.has_magic(name) and glob.glob(name)):
         source = os.path.abspath(folder)  # the schedule's file may lie in another folder
         if dataset := given_dataset(DataSpec(source=source)):
             comment = "# A prepared dataset, which has its tokenizer.\n"

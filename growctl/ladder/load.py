@@ -77,8 +77,8 @@ def folder_name_error(folder: Path) -> str | None:
 
 def _begun(run: RunPaths) -> Schedule | None:
     """The schedule that `run` has begun with. It keeps what the schedule says of its start checkpoint and dataset."""
-    if run.has_begun() and run.schedule.is_file():
-        with suppress(UserError, OSError):  # the runner reports a schedule that cannot be read
+    with suppress(UserError, OSError):  # the runner reports a schedule that cannot be read
+        if run.has_begun() and run.schedule.is_file():
             return load_resolved(run.schedule)
     return None
 

@@ -139,7 +139,7 @@ def _texts_that_name_files(data: Any) -> Iterator[tuple[str, dict[str, Any], str
 def _exists(name: str, path: str) -> bool:
     if name == "tokenizer":
         file = local_tokenizer(path)
-        return file is not None and file.is_file()
+        return file is not None and isfile(file)
     return missing_source(path) is None
 
 

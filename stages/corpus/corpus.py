@@ -6,6 +6,7 @@ several, and neither moving or renaming files nor changing the number of workers
 
 import hashlib
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -271,7 +272,7 @@ def require_documents(spec: DataSpec, num_documents: Mapping[SplitName, int], sk
 def open_corpus(spec: DataSpec) -> Corpus:
     """Lists the files of `spec.source`. Raises DataError if there are none, or if one of them cannot be read."""
     fs, files, is_folder = list_files(spec)
-    if not files and is_folder and (local := local_path(spec.source)) and Path(local).is_dir():
+    if not files and is_folder and (local := local_path(spec.source)) and os.path.isdir(local):
         raise Unreadable(f"data.include: no file of the folder {spec.source!r} matches {spec.include!r}")
     if not files:
         raise Unreadable(no_source(spec))

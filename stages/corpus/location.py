@@ -118,14 +118,14 @@ def local_tokenizer(name: str) -> Path | None:
     """The local file that `name` refers to: a file, or the tokenizer.json of a folder. None for a name on the hub."""
     with reading(f"data.tokenizer: {name!r}"):
         path = Path(name).expanduser()
-    path = path / "tokenizer.json" if path.is_dir() else path
-    return path if path.is_file() or is_path(name) else None
+    path = path / "tokenizer.json" if os.path.isdir(path) else path
+    return path if os.path.isfile(path) or is_path(name) else None
 
 
 def tokenizer_file(spec: DataSpec) -> Path | None:
     """The local file that `data.tokenizer` names. None if it is not set or names a model on the hub."""
     path = local_tokenizer(spec.tokenizer) if spec.tokenizer else None
-    if path and not path.is_file():
+    if path and not os.path.isfile(path):
         raise Unreadable(f"data.tokenizer: there is no file {str(path.absolute())!r}")
     return path
 

@@ -11,6 +11,7 @@ is written once and then reused. Imports nothing slow.
 import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,8 +69,9 @@ def given_dataset(spec: DataSpec) -> Path | None:
     """
     if (path := local_path(spec.source)) is None:
         return None
-    directory = Path(path)
-    return directory if all((directory / name).is_file() for name in (MANIFEST_NAME, TOKENIZER_NAME)) else None
+    directory = Path(path)  # whose is_file would raise for a name that no file can have
+    names = (MANIFEST_NAME, TOKENIZER_NAME)
+    return directory if all(os.path.isfile(directory / name) for name in names) else None
 
 
 def _remote_copies(spec: DataSpec, datasets_dir: Path) -> Iterator[tuple[Path, DatasetManifest]]:

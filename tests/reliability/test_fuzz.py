@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -232,8 +232,10 @@ OVERRIDE = st.builds("{}={}".format, KEYS, st.text(max_size=20) | st.sampled_fro
 FILE = st.just(TEXT.encode()) | damaged(TEXT.encode()) | mutated(BASE).map(lambda data: json.dumps(data).encode())
 
 
-@cases(0.15)
+@cases(0.2)
 @given(content=FILE, overrides=st.lists(OVERRIDE, max_size=1))
+@example(content=TEXT.encode(), overrides=["data.source=p" + "9" * 300]).via("a name that no file can have")
+@example(content=TEXT.encode(), overrides=["name=/" + "9" * 300]).via("the same, before names are checked")
 def test_a_schedule_file_and_an_override_are_accepted_or_rejected(folder, content: bytes, overrides: list[str]) -> None:
     path = folder / "s.yaml"
     path.write_bytes(content)
