@@ -38,7 +38,7 @@ def loaded(path: Path, *overrides: str) -> Schedule:
     return load_schedule(str(path), overrides, runs_dir=path.parent / "runs")
 
 
-def test_overrides_set_weights_and_replace_or_remove_a_mixture(tmp_path: Path) -> None:
+def test_overrides_set_weights_which_a_stored_schedule_keeps(tmp_path: Path) -> None:
     path = written(tmp_path)
     schedule = loaded(path, "data.mixture.0.weight=0.5", "stages.1.mixture={books: 1}", "stages.0.mixture.code=2.5")
     assert schedule.data.base_weights == {"books": 0.5, "code": 3}
@@ -46,10 +46,6 @@ def test_overrides_set_weights_and_replace_or_remove_a_mixture(tmp_path: Path) -
     (tmp_path / "stored").mkdir()
     (tmp_path / "stored/schedule.yaml").write_text(schedule_yaml(schedule))
     assert load_resolved(tmp_path / "stored/schedule.yaml") == schedule.model_copy(update={"name": "stored"})
-    alone = loaded(path, "data.mixture=[{name: web, source: python-stdlib, weight: 1}]")
-    assert alone.data.base_weights == {"web": 1}
-    plain = loaded(path, "~data.mixture", "data.source=python-stdlib")
-    assert (plain.data.source, plain.data.mixture) == ("python-stdlib", [])
 
 
 def test_a_relative_source_of_a_mixture_counts_from_the_file_of_the_schedule(tmp_path: Path) -> None:
