@@ -138,8 +138,7 @@ def scheduled(
 
 def curve(runs: Path) -> tuple[str, str]:
     """One seed and three budgets from scratch."""
-    ladder = grown(runs, validation=(90, 40_000))
-    controls = against(ladder, CURVE, validation=(90, 40_000))
+    controls = against(grown(runs, validation=(90, 40_000)), CURVE, validation=(90, 40_000))
     return "quick", controls[1].entry.name
 
 
@@ -168,18 +167,17 @@ def reuse(runs: Path) -> tuple[str, str]:
 def start(runs: Path, flops: float | None = 4e12) -> tuple[str, str]:
     """A ladder from a trained model, against training it on in a single jump, and from scratch."""
     base = BaseEntry("trained/final", "beef", "trained, stage 0-400k", 400_000, flops, 1.9, 5000)
-    at_start: dict[str, Any] = {"start.manifest": "beef"}
-    ladder = FakeRun(runs, "quick", [SMALL, LAST], base=base, **at_start)
+    how: dict[str, Any] = {"start.manifest": "beef", "base": base}
+    ladder = FakeRun(runs, "quick", [SMALL, LAST], **how)
     ladder.train(0, 1.42, start=1.9).train(1, 1.28, start=1.42)
     against(ladder, CURVE)
     stage = replace(LAST, name="0-2m", num_steps=round(WORK / LARGE.num_parameters))
-    how = at_start | {"base": base, "ladder_id": ladder.entry.run_id}
+    how["ladder_id"] = ladder.entry.run_id
     jump = FakeRun(runs, "quick-control-single-jump", [stage], "single-jump", **how).train(0, 1.29, start=1.9)
     return "quick", jump.entry.name
 
 
 def start_of_unknown_cost(runs: Path) -> tuple[str, str]:
-    """The same from a model of unknown cost."""
     start(runs, flops=None)
     return "quick", f"quick-control-{SCRATCH}"
 
@@ -220,15 +218,14 @@ def sweep(runs: Path) -> tuple[str, str]:
     """A sweep over the learning rate with two seeds, and a control at each point."""
     for peak, final in ((1e-3, 2.30), (2e-3, 2.25)):
         for seed in (0, 1):
-            changes = {"learning_rate.peak": peak, "seed": seed, "controls": [{"kind": SCRATCH}]}
-            name, overrides = f"rates-{peak:g}-{seed}", {"learning_rate.peak": peak, "seed": seed}
-            run_set = RunSet("rates", overrides)
-            scheduled(runs, name, [3.1, final + noise(seed)], always(final + noise(seed, 1) + 0.05), changes, run_set)
+            point = {"learning_rate.peak": peak, "seed": seed}
+            finals, control = [3.1, final + noise(seed)], always(final + noise(seed, 1) + 0.05)
+            changes = point | {"controls": [{"kind": SCRATCH}]}
+            scheduled(runs, f"rates-{peak:g}-{seed}", finals, control, changes, RunSet("rates", point))
     return "rates-0.001-0", "rates-0.002-0"
 
 
 def mixture(runs: Path) -> tuple[str, str]:
-    """A mixture of two sources."""
     mixed: dict[str, Any] = {"data.mixture": {"books": 3.0, "code": 1.0}}
     ladder = grown(runs, "mixed", **mixed)
     return "mixed", against(ladder, {1.0: 1.33}, **mixed)[0].entry.name
@@ -262,28 +259,24 @@ def growing_otherwise(runs: Path) -> tuple[str, str]:
     """A ladder of three sizes against a single jump, and against growing as the official code does."""
     middle = stage_of("1-1m", 1_200_000, 400)
     stages = [SMALL, middle, replace(LAST, name="2-2m")]
-    ladder = grown(runs, stages=stages)
-    known = {"ladder_id": ladder.entry.run_id}
+    known = {"ladder_id": grown(runs, stages=stages).entry.run_id}
     jump = [SMALL, replace(LAST, num_steps=800)]
     grown(runs, "quick-control-single-jump", 1.285, jump, kind="single-jump", **known)
-    for budget, suffix, final in ((1, "", 1.31), (2, "-2x", 1.27)):
-        own = [replace(stage, num_steps=budget * stage.num_steps) for stage in stages]
-        grown(runs, f"quick-control-official-growth{suffix}", final, own, kind="official-growth", **known)
+    twice = [replace(stage, num_steps=2 * stage.num_steps) for stage in stages]
+    for name, final, own in (("official-growth", 1.31, stages), ("official-growth-2x", 1.27, twice)):
+        grown(runs, f"quick-control-{name}", final, own, kind="official-growth", **known)
     return "quick", "quick-control-single-jump"
 
 
 def never_decays(runs: Path) -> tuple[str, str]:
     """Controls that never decay, one worse and one better than the ladder; and a ladder that never does."""
     ladder = grown(runs)
-    against(ladder, {0.5: 1.42, 1.0: 1.33}, decays=False)
-    against(ladder, {2.0: 1.26}, decays=False)
-    trunk = grown(runs, "trunk", 1.31, [SMALL, LARGE], decays=False)
-    against(trunk, CURVE)
+    against(ladder, CURVE, decays=False)
+    against(grown(runs, "trunk", 1.31, [SMALL, LARGE], decays=False), CURVE)
     return "quick", "trunk"
 
 
 def datasets(runs: Path) -> tuple[str, str]:
-    """Three datasets: two with another tokenizer on the same text, one on another text."""
     sets = (("bytes", 1.28, "f00d", "t", "v"), ("words", 1.9, "beef", "u", "v"), ("other", 1.9, "cafe", "t", "w"))
     for name, final, fingerprint, tokenizer, text in sets:
         hashes: Any = {"data.tokenizer": tokenizer, "data.train_text": f"r{text}", "data.validation_text": text}
@@ -293,8 +286,7 @@ def datasets(runs: Path) -> tuple[str, str]:
 
 def unfinished(runs: Path) -> tuple[str, str]:
     """A ladder in its last stage and one that has ended, whose controls are still to come."""
-    controls = [{"kind": SCRATCH, "budgets": [0.5, 1.0]}, {"kind": "best-scratch"}]
-    changes = {"controls": controls}
+    changes = {"controls": [{"kind": SCRATCH, "budgets": [0.5, 1.0]}, {"kind": "best-scratch"}]}
     scheduled(runs, "going", [3.1, None], always(None), changes)
     scheduled(runs, "ended", [3.1, 2.3], lambda own, _: 2.5 if "0.5x" in own else None, changes | {"seed": 4})
     FakeRun(runs, "begun", [SMALL, LAST])
@@ -303,31 +295,24 @@ def unfinished(runs: Path) -> tuple[str, str]:
 
 def no_controls(runs: Path) -> tuple[str, str]:
     """Two ladders on the same data without controls, one with a release, compared with each other."""
-    rates: Any = {"learning_rate.peak": 0.002}
     for seed in (0, 1):
-        one = {"seed": seed, "run_set": ("one", {"seed": seed})}
-        grown(runs, f"one-seed-{seed}", 1.28 + noise(seed), [SMALL, RELEASE, LAST], **one)
-        other = {"seed": seed, "run_set": ("other", {"seed": seed})} | rates
-        grown(runs, f"other-seed-{seed}", 1.34 + noise(seed, 1), **other)
+        seed_of(runs, seed, 1.28 + noise(seed), "one", stages=[SMALL, RELEASE, LAST])
+        seed_of(runs, seed, 1.34 + noise(seed, 1), "other", **{"learning_rate.peak": 0.002})
     return "one-seed-0", "other-seed-0"
 
 
 def costs(runs: Path) -> tuple[str, str]:
     """Wall-clock, money, energy and peak speed; one control was trained on other devices, without a price."""
     gpu = {"device": "NVIDIA H100 80GB HBM3", "num_devices": 4, "price_per_device_hour": 2.5, "peak_flops": 1e13}
-    speed = 50_000.0
-    ladder = grown(runs, machine=gpu, tokens_per_second=speed)
-    against(ladder, {0.5: 1.42, 2.0: 1.26}, machine=gpu, tokens_per_second=speed)
-    against(ladder, {1.0: 1.33}, machine=gpu | {"num_devices": 2}, tokens_per_second=speed / 2)
+    ladder = grown(runs, machine=gpu, tokens_per_second=50_000.0)
+    against(ladder, {0.5: 1.42, 2.0: 1.26}, machine=gpu, tokens_per_second=50_000.0)
+    against(ladder, {1.0: 1.33}, machine=gpu | {"num_devices": 2}, tokens_per_second=25_000.0)
     against(ladder, {4.0: 1.22}, kind="transformer-scratch")
     return "quick", f"quick-control-{SCRATCH}"
 
 
-LADDERS: dict[str, Callable[[Path], tuple[str, str]]] = {
-    ladder.__name__: ladder
-    for ladder in (
-        *(curve, interrupted, reuse, start, start_of_unknown_cost, family, best_scratch, several_seeds),
-        *(within_noise, sweep, mixture, diverged, imported, growing_otherwise, never_decays, datasets, unfinished),
-        *(no_controls, costs),
-    )
-}
+_EACH = (
+    *(curve, interrupted, reuse, start, start_of_unknown_cost, family, best_scratch, several_seeds, within_noise),
+    *(sweep, mixture, diverged, imported, growing_otherwise, never_decays, datasets, unfinished, no_controls, costs),
+)
+LADDERS: dict[str, Callable[[Path], tuple[str, str]]] = {ladder.__name__: ladder for ladder in _EACH}

@@ -15,10 +15,8 @@ from tokenizers import Tokenizer
 from growctl.data.show import PERCENTILES, count_lengths, read_sample
 from stages.corpus.prepare import prepare
 from stages.corpus.prepared import Ingredient, write_mixture
-from stages.data.dataset import read_dataset_manifest
 from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec
-from stages.data.tokens import TokenSplit
 from stages.spec import MixtureSpan, Packing
 from tests.growctl.runs import made_once, run_here
 from tests.growctl.schedules import TEXT, file_of
@@ -85,17 +83,6 @@ def test_a_sample_is_printed_as_it_is_and_packed_if_the_schedule_packs(folder: P
     assert show(folder, "--sample", 123456)[0] == f"{fact}\n{sample.text}\n"
     found = json.loads(show(folder, "data.packing=best_fit", "--sample", 3, "--json")[0])["sample"]
     assert found["ids"] == TrainingSamples(dataset, 16, 3, packing="best_fit")[3].tolist()
-
-
-def test_figures_are_those_of_the_tokens(folder: Path, dataset: Path) -> None:
-    found, manifest = json.loads(show(folder, "--json")[0]), read_dataset_manifest(dataset)
-    for name, split in manifest.splits.items():
-        tokens = TokenSplit(dataset, name).read(0, split.num_tokens)
-        lengths = np.diff(np.flatnonzero(tokens == manifest.end_of_text_id), prepend=-1)
-        entry = found["manifest"]["splits"][name]
-        assert (entry["num_tokens"], entry["num_documents"]) == (len(tokens), len(lengths))
-        assert found["lengths"][name]["longest"] == max(lengths)
-        assert f"{len(tokens):,}" in show(folder)[0]
 
 
 @settings(max_examples=100)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from tokenizers import Tokenizer, processors
 
 from model.config import TokenformerConfig, TransformerConfig
 from model.errors import UserError
@@ -19,7 +18,7 @@ from stages.huggingface import same_logits
 from stages.huggingface.export import export_huggingface
 from stages.huggingface.record import HuggingFaceExport, LogitsCheck
 from stages.huggingface.same_logits import ExportDiffers
-from tests.pretrained import adding_tokenizer, text_config, write_pretrained
+from tests.pretrained import text_config, write_pretrained
 
 TRANSFORMER = TransformerConfig(vocab_size=270, hidden_size=32, num_heads=2, num_layers=2, ffn_size=64)
 COPIES = GrowthPolicy(init="copy", tau="recompute")
@@ -100,32 +99,6 @@ def test_weights_in_bfloat16_are_checked_before_they_are_rounded_and_split_into_
     assert told.weight_bytes == index["metadata"]["total_size"] == sum(2 * w.numel() for w in weights.values())
     assert settings_in(tmp_path / "out")["dtype"] == "bfloat16"
     assert sorted(told.files) == sorted(path.name for path in (tmp_path / "out").iterdir())
-
-
-def test_ids_that_no_token_has_are_suppressed_in_generation(pretrained, tmp_path):
-    export(pretrained, tmp_path / "out")
-    generation = json.loads((tmp_path / "out/generation_config.json").read_text())
-    assert generation["suppress_tokens"] == list(range(261, 270))
-    assert (generation["eos_token_id"], generation["pad_token_id"]) == (0, 0)
-    tokenizer = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
-    found = tokenizer["eos_token"], tokenizer["model_max_length"], tokenizer["padding_side"]
-    assert found == ("<|endoftext|>", 32, "left")
-
-
-@pytest.mark.parametrize(
-    ("post_processor", "kept"),
-    [(adding_tokenizer().post_processor, False), (processors.ByteLevel(), True)],
-    ids=["adds_tokens", "moves_offsets"],
-)
-def test_the_tokenizer_encodes_as_growctl_does_without_adding_tokens(pretrained, tmp_path, post_processor, kept):
-    pretrained.tokenizer.post_processor = post_processor
-    export(pretrained, tmp_path / "out")
-    exported = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json"))
-    text = "the cat"
-    assert exported.encode(text).ids == pretrained.tokenizer.encode(text, add_special_tokens=False).ids
-    assert exported.encode(text, text).ids == 2 * exported.encode(text).ids
-    assert (exported.post_processor is not None) == kept
-    assert pretrained.tokenizer.post_processor is not None, "the caller's tokenizer stays as it is"
 
 
 @pytest.mark.parametrize(
