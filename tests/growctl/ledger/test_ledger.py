@@ -91,7 +91,6 @@ def test_work_reused_from_another_run_is_no_cost_of_this_one_even_if_it_is_repea
     cost = booked(ledger, Metrics().start(2, resumed_from=10).train(30).end()).stage_cost("0-small")
     assert (cost.reused.steps, cost.reused.device_seconds) == (10, 12.5 / 2)
     assert (cost.kept.steps, cost.replayed, cost.spent) == (30, Cost(), cost.kept)
-    assert cost.spent.evaluation_flops == 0.0
 
 
 def test_the_seconds_of_an_attempt_without_steps_are_booked(ledger: Ledger) -> None:

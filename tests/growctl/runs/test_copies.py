@@ -78,16 +78,11 @@ def test_a_copy_has_controls_of_its_own_and_takes_its_originals_only_once_that_i
     assert f"{runs}/{own}/stages/0-large/spec.json" in resumed(controls[0])
 
 
-def test_a_run_is_called_as_its_folder_unless_a_name_is_given(runs: Path, tmp_path: Path) -> None:
+def test_a_run_is_called_as_its_folder_unless_a_name_is_given(runs: Path) -> None:
     (runs / "tiny").rename(runs / "1e5")
     path = str(runs / "1e5/schedule.yaml")
     assert load_schedule(path, runs_dir=runs).name == "1e5"
     assert load_schedule(path, ["name=other"], runs_dir=runs).name == "other"
-    assert run_here("run", path, "--name", "third", "--runs-dir", runs, "--dry-run")[0].startswith("# third: ladder")
-    (tmp_path / "project/stages").mkdir(parents=True)
-    (tmp_path / "project/schedule.yaml").write_text(f"name: mine\n{SCHEDULE}")
-    assert load_schedule(str(tmp_path / "project/schedule.yaml"), runs_dir=runs).name == "mine", "no run, but like one"
-
     (runs / "1e5").rename(runs / "tiny (copy)")
     with pytest.raises(ScheduleError, match=r"named as its folder, and 'tiny \(copy\)' is not allowed: letters"):
         load_schedule(str(runs / "tiny (copy)/schedule.yaml"), runs_dir=runs)

@@ -88,5 +88,3 @@ def test_sizes_are_shown_by_generation_and_sum_to_the_model(final, tmp_path):
     by_part = base.num_parameters + grown.num_parameters + facts.other_parameters
     assert by_part == facts.num_parameters
     assert "1 0 to 3 0 to 4 512 0" in words(tmp_path / "grown"), "the last is the ramp"
-    lines = show(tmp_path / "grown").splitlines()
-    assert max(len(line.rstrip()) for line in lines if str(tmp_path) not in line) <= 80

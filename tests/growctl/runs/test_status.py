@@ -121,16 +121,13 @@ def test_the_process_that_holds_a_run_and_its_machine_are_named_and_status_holds
     [
         ("", None),
         ("Main process received SIGTERM, exiting\n", None),
-        (KILLED + "143\n", None),
         (KILLED + "-9\n", "a worker was ended by signal 9: the machine ran out of memory, or someone ended it"),
-        (KILLED + "-11\n", "a worker was ended by signal 11: it crashed"),
         (KILLED + "-9\nMain process received SIGTERM, exiting\n", None),
         ("Traceback (most recent call last):\n  File\nOSError: disk full\n" + KILLED + "1\n", "OSError: disk full"),
         ("growctl: the loss is nan\n" + KILLED + "1\n", "the loss is nan"),
         ("worker-1: growctl: the loss is nan\n", "the loss is nan"),
         ("growctl: the loss is nan\n" + LAUNCHED + KILLED + "143\n", None),
-        ("a warning that speaks of some Error in passing\n", None),
-        ("\x00\xff no text\n", None),
+        ("\x00\xff a warning that speaks of some Error in passing\n", None),
     ],
 )
 @pytest.mark.parametrize("begun", [LAUNCHED, f"{STARTED} 2 of python -m stages.train.worker spec.json\n"])
@@ -151,16 +148,11 @@ def test_slurm_jobs_are_shown_for_their_runs_which_are_resumed_only_without_them
     ladder, control, other = find_status(tmp_path)
     assert ladder.jobs == {"tiny.small": "71", "tiny.large": "72"}
     assert (control.jobs, other.jobs) == ({"tiny-control-tokenformer-scratch.large": "73"}, {})
-    HandMade(tmp_path, control.name, control="tokenformer-scratch")
-    assert find_status(tmp_path)[1].jobs == control.jobs
-    assert "squeue --jobs=71,72" in printed(tmp_path)
     assert "to resume tiny and 2 more, once none of its jobs is queued or running:\n    growctl run" in printed(
         tmp_path
     )
     (made.directory / "ledger.db").unlink()
     assert (find_status(tmp_path)[0].state, find_status(tmp_path)[0].notes) == ("not started", ()), "it is queued"
-    file.write_text('["71"')
-    assert "jobs.json, which lists the jobs of this run, cannot be read" in " ".join(find_status(tmp_path)[0].notes)
 
 
 def test_the_resume_command_is_quoted_for_a_shell(tmp_path, monkeypatch):
