@@ -170,9 +170,3 @@ def control(
     """A control of that ladder, `budget` steps of its last size."""
     stage = stage_of("0-2m", 2_400_000, budget)
     return FakeRun(runs, f"{of}-control-{kind}-{budget}", [stage], kind, **how).train(0, final)
-
-
-def from_scratch(runs: Path, size: str, num_parameters: int, steps: int, final: float | None, **train: Any) -> FakeRun:
-    """One size of the ladder, as the control best-scratch trains it."""
-    name = f"quick-control-best-scratch-{size}-{steps}"
-    return FakeRun(runs, name, [stage_of(size, num_parameters, steps)], "best-scratch").train(0, final, **train)

@@ -42,7 +42,6 @@ def test_the_newest_evaluation_of_the_newest_final_checkpoint_counts(tmp_path):
 def test_a_model_gets_a_row_in_the_papers_columns_and_an_average_of_all_tasks(tmp_path):
     values = dict(zip(COLUMNS.values(), (16.38, 0.45, 0.355, 0.649, 0.473, 0.249, 0.504), strict=True))
     scores = [replace(FINAL, task=task, metric=metric, value=value) for (task, metric), value in values.items()]
-    assert shown(report(tmp_path / "none")) == []
     *_, headings, row = shown(report(tmp_path / "all", *scores), width=80)
     assert headings.split()[2:6] == ["ppl", "LAMBADA", "Swag", "PIQA"]
     assert row.split()[-9:] == ["1M", "16.38", "45.0", "35.5", "64.9", "47.3", "24.9", "50.4", "44.7"]
@@ -54,7 +53,6 @@ def test_a_model_gets_a_row_in_the_papers_columns_and_an_average_of_all_tasks(tm
     [
         ({"num_shots": 5}, "piqa, 5 shots"),
         ({"settings": {"limit": 10}}, "piqa, limit 10"),
-        ({"settings": {"context": 16, "trained_length": 64}}, "piqa, context 16, trained length 64"),
         ({"settings": {"dtype": "bfloat16", "lm_eval": "1"}}, "piqa, dtype bfloat16"),
         ({"task": "arithmetic", "settings": {"context": 64, "trained_length": 64}}, "arithmetic"),
     ],

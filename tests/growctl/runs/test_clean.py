@@ -43,12 +43,6 @@ def why_kept(cleanup: Cleanup, name: str) -> str:
     return why
 
 
-def bytes_below(directory: Path) -> float:
-    """The size of all files below `directory`, each shared among its names."""
-    found = [path.stat() for path in directory.rglob("*") if path.is_file()]
-    return sum(file.st_size / file.st_nlink for file in found)
-
-
 def test_checkpoints_inside_finished_stages_are_removed_and_the_trunk_when_asked(tmp_path, made, monkeypatch):
     stages = made.directory / "stages"
     before = {path: path.read_bytes() for path in made.directory.iterdir() if path.is_file()}
@@ -194,13 +188,6 @@ def test_files_that_runs_share_stay_whole_and_are_freed_with_their_last_name(tmp
     assert WEIGHTS < removed.freed_bytes == cleanup.freed_bytes < 2 * WEIGHTS  # two of the three are shared
     for checkpoint in shared:
         verify_checkpoint(checkpoint)
-
-    finished_run(tmp_path, "third")
-    shutil.rmtree(sharer.directory / "stages" / SMALL_20)
-    linked_copy(tmp_path / "third/stages" / SMALL_20, sharer.directory / "stages" / SMALL_20)
-    before = bytes_below(tmp_path)
-    removed = remove(find_removable(tmp_path))
-    assert (len(removed.paths), removed.freed_bytes) == (6, before - bytes_below(tmp_path))
 
 
 def test_what_a_kill_leaves_is_hidden_and_removed_the_next_time(tmp_path, made, monkeypatch):

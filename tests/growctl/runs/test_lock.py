@@ -102,7 +102,7 @@ def test_other_lock_errors_do_not_count_as_a_holder_and_a_failure_empties_the_lo
     assert caught.value.filename == str(tmp_path / LOCK)
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "[" * 10_000, '{"process": "1", "host": 3}', "[]", "true", "\x00"])
+@pytest.mark.parametrize("text", ["", "[" * 10_000, '{"process": "1", "host": 3}', "\x00"])
 def test_an_unreadable_lock_file_names_an_unknown_process(tmp_path: Path, text: str) -> None:
     (tmp_path / LOCK).write_text(text)
     assert read_holder(tmp_path / LOCK) == Holder()

@@ -3,8 +3,6 @@
 import fcntl
 import json
 import os
-import shlex
-import shutil
 import socket
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import load_schedule
 from growctl.launch.start_ranks import STARTED
-from growctl.runs.status import RunStatus, StatusDocument, find_status
+from growctl.runs.status import StatusDocument, find_status
 from growctl.text.documents import plain
 from tests.growctl.runs import CONTROL, SCHEDULE
 from tests.growctl.runs.hand_made import KILLED, LAUNCHED, ONE_STAGE, HandMade, only, printed, stages_of
@@ -155,15 +153,6 @@ def test_slurm_jobs_are_shown_for_their_runs_which_are_resumed_only_without_them
     assert (find_status(tmp_path)[0].state, find_status(tmp_path)[0].notes) == ("not started", ()), "it is queued"
 
 
-def test_the_resume_command_is_quoted_for_a_shell(tmp_path, monkeypatch):
-    HandMade(tmp_path / "my runs")
-    command = shlex.split(only(tmp_path / "my runs").resume_command)
-    assert command[2:] == [f"{tmp_path}/my runs/tiny/schedule.yaml", "--runs-dir", f"{tmp_path}/my runs"]
-    monkeypatch.chdir(tmp_path)
-    shutil.move("my runs", "runs")
-    assert only(Path("runs")).resume_command == "growctl run runs/tiny/schedule.yaml"
-
-
 FILES = (
     *("schedule.yaml", "ledger.db", ".lock", "slurm/jobs.json", "stages/0-small/final/manifest.json"),
     *("stages/0-small/metrics.jsonl", "stages/1-large/metrics.jsonl", "stages/1-large/log.txt"),
@@ -171,33 +160,23 @@ FILES = (
 )
 
 
-def everything_made(runs_dir: Path) -> HandMade:
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(file=st.sampled_from(FILES), data=st.binary(max_size=80))
+def test_no_bytes_in_any_file_crash_status(tmp_path_factory, file, data):
+    runs_dir = tmp_path_factory.mktemp("any")
     made = HandMade(runs_dir, text=SCHEDULE + CONTROL)
     made.finishes("0-small", 30)
     made.saves("1-large", "initial", 0)
     made.saves("1-large", "step_00000010", 10)
     made.trains("1-large", 10)
     (made.directory / "slurm").mkdir()
-    (made.directory / "slurm/jobs.json").write_text('{"tiny": "71"}')
-    return made
-
-
-def seen(runs_dir: Path) -> list[RunStatus]:
-    """The runs, after every function that shows them has run."""
+    (made.directory / file).write_bytes(data)
     found = find_status(runs_dir)
+    assert found[0].name == "tiny"
     assert_follows_schema(plain(StatusDocument(runs_dir, (), tuple(found))), "status")
     printed(runs_dir)
     printed(runs_dir, "tiny")
-    return found
-
-
-@pytest.mark.slow
-@settings(max_examples=25)
-@given(file=st.sampled_from(FILES), data=st.binary(max_size=80))
-def test_no_bytes_in_any_file_crash_status(tmp_path_factory, file, data):
-    runs_dir = tmp_path_factory.mktemp("any")
-    (everything_made(runs_dir).directory / file).write_bytes(data)
-    assert seen(runs_dir)[0].name == "tiny"
 
 
 def test_a_run_that_was_just_created_gives_no_notes(tmp_path):

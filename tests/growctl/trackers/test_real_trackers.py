@@ -68,7 +68,6 @@ def test_tensorboard_has_each_stage_as_a_run_of_its_own(tmp_path, monkeypatch):
     gigaflops = round((small.flops.total + large.flops.total) / 1e9)
     assert points("tiny/1-large", "by_gigaflops/loss/validation")[-1] == (gigaflops, 2.5)
     assert points("tiny/1-large", "parameters")[0] == (16, large.num_parameters)
-    assert b"hidden_size: 32" in points("tiny", "schedule/text_summary")[0][1]
 
 
 def test_mlflow_has_the_ladder_and_its_control_as_runs_of_one_experiment(tmp_path, monkeypatch):
@@ -98,10 +97,8 @@ def test_trackio_has_the_ladder_and_its_control_in_one_group(tmp_path, monkeypat
         configs = {name: json.loads(text) for name, text in database.execute("SELECT run_name, config FROM configs")}
     assert [(step, row["loss/training"]) for step, row in rows if "loss/training" in row][:3] == TRAINING
     assert len([row for _, row in rows if row.get("loss/validation")]) == 4  # none twice
-    assert rows[0][1]["tokens"] == 5 * 128
     assert {name: config["_Group"] for name, config in configs.items()} == {"tiny": "tiny", CONTROL: "tiny"}
     assert configs[CONTROL]["kind"] == "tokenformer-scratch"
-    assert configs["tiny"]["schedule"]["model"]["hidden_size"] == 32
 
 
 def test_wandb_writes_offline_runs_that_continue_under_one_id(tmp_path, monkeypatch):
