@@ -113,10 +113,8 @@ def test_no_text_adds_an_element_or_an_attribute(page, text):
     text = f"x{text}"  # an empty text leaves some attributes out
     rendered = render_page(text, sections(text))
     rendered.encode()
-    shapes = [
-        [(element.tag, *element.attributes) for element in each.elements] for each in (ParsedPage(rendered), page)
-    ]
-    assert shapes[0] == shapes[1]
+    found, usual = ParsedPage(rendered).elements, page.elements
+    assert [(each.tag, *each.attributes) for each in found] == [(each.tag, *each.attributes) for each in usual]
 
 
 def test_text_is_shown_as_what_it_is():

@@ -90,6 +90,7 @@ def grown(runs, loss_after=1.42):
 @pytest.mark.parametrize(
     ("moved", "preserves", "outcome"),
     [
+        (9e-6, True, "preserved"),
         (2e-5, True, "broke its promise"),
         (-2e-5, False, "moved as declared"),
         (0.0, False, "preserved"),

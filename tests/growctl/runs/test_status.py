@@ -160,6 +160,13 @@ FILES = (
 )
 
 
+def test_a_damaged_ledger_is_named_and_a_run_without_its_schedule_is_not_resumed(tmp_path, made):
+    for file in ("ledger.db", "schedule.yaml"):
+        (made.directory / file).write_bytes(b"\0damaged")
+        assert any(file in note for note in only(tmp_path).notes)
+    assert (only(tmp_path).state, only(tmp_path).resume_command) == ("damaged", None)
+
+
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(file=st.sampled_from(FILES), data=st.binary(max_size=80))
