@@ -163,11 +163,9 @@ def test_a_validation_loss_that_is_not_a_number_makes_no_slope(wrong):
     ("losses", "step", "slope", "fired"),
     [
         ([], 0, None, None),
-        ([(10, 5.0)], 10, None, False),
         ([(10, 5.0), (20, 3.0)], 20, 0.1, False),
         ([(10, 5.0), (20, 3.0), (30, 2.5)], 31, None, None),  # no evaluation of this step
         ([(10, 5.0), (20, 3.0), (30, 2.5)], 30, 0.025, True),
-        ([(20, 3.0), (30, 3.1)], 30, -0.005, True),
         ([(2, 5.0), (30, 5.0)], 30, None, False),  # only one loss is from after the ramp
     ],
 )

@@ -29,14 +29,6 @@ def test_a_base_of_a_published_size_gets_its_published_shape(millions: int, laye
     assert sizes[0].num_parameters == pytest.approx(base, rel=0.02)
 
 
-def test_the_published_base_is_the_default_where_the_published_ladder_spans_the_last_size() -> None:
-    for params in (250_000_000, 350_000_000, 1_400_000_000):
-        shape, sizes = ladder_sizes(params, None, PILE, grow_depth=False)
-        assert (shape.width, sizes[0].attention_tokens, sizes[0].num_parameters) == (768, 576, 123_569_664)
-    _, sizes = ladder_sizes(150_000_000, None, PILE, grow_depth=False)
-    assert sizes[0].num_parameters == pytest.approx(30_000_000, rel=0.02)
-
-
 @given(parameters, bases, st.sampled_from([PILE, Vocabularies(), Vocabularies(most=1024)]), st.booleans())
 def test_sizes_come_close_to_the_wish_and_grow_by_moderate_factors(
     params: int, span: float | None, vocabularies: Vocabularies, grow_depth: bool

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from growctl.draft.recipe import Wish, make_draft
-from growctl.draft.sizes import SHAPES, Vocabularies
+from growctl.draft.sizes import SHAPES
 from growctl.draft.text_source import text_source
 from growctl.schedule.fields import parse_count
 from model.errors import UserError
@@ -20,24 +20,14 @@ SMALL, PUBLISHED = SHAPES[2], SHAPES[6]
     [
         (300_000, 7.7e6, "python-stdlib"),
         (300_000, 7.9e6, "wikitext"),
-        (1_000_000, 4e6, "python-stdlib"),
         (1_000_000, 6e6, "wikitext"),  # the first size from scratch reads more than the largest budget of the last
         (15_000_000, 300e6, "pile"),
-        (10_000_000_000, 2e11, "pile"),
     ],
 )
 def test_the_default_is_the_smallest_shipped_text_that_no_run_reads_more_than_four_times(
     params: int, tokens: float, choice: str
 ) -> None:
     assert make_draft(Wish(params=params, tokens=round(tokens))).source == text_source(choice)
-
-
-def test_a_shipped_text_keeps_its_tokenizer_unless_it_would_outweigh_a_narrow_model() -> None:
-    published, narrow = (yaml.safe_load(text_source("pile").block(shape)) for shape in (PUBLISHED, SMALL))
-    assert (published.get("tokenizer"), published.get("vocab_size")) == ("EleutherAI/gpt-neox-20b", None)
-    assert (narrow.get("tokenizer"), narrow.get("vocab_size")) == (None, 8192)
-    assert text_source("wikitext").vocabularies == Vocabularies(most=4096)
-    assert yaml.safe_load(text_source("wikitext").block(PUBLISHED))["vocab_size"] == 4096
 
 
 def text_of(folder: Path, documents: int, words: int) -> Path:
@@ -53,20 +43,18 @@ def text_of(folder: Path, documents: int, words: int) -> Path:
     [
         ("s3://bucket/text/*.jsonl", "s3://bucket/text/*.jsonl"),
         ("roneneldan/TinyStories", "hf://datasets/roneneldan/TinyStories"),
-        *((name, f"FOLDER/{name}") for name in ("1.txt", "*.txt", "FOLDER/1.txt", "FOLDER/*.txt")),
-        ("./1.txt", "FOLDER/1.txt"),
-        ("FOLDER", "FOLDER"),
+        ("1.txt", "FOLDER/1.txt"),
+        ("*.txt", "FOLDER/*.txt"),
     ],
 )
 def test_a_url_a_data_set_of_the_hub_or_the_absolute_path_of_files_becomes_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str
 ) -> None:
     monkeypatch.chdir(text_of(tmp_path, 3, 10))
-    found = text_source(name.replace("FOLDER", str(tmp_path)))
-    assert found.source == source.replace("FOLDER/FOLDER", "FOLDER").replace("FOLDER", str(tmp_path))
+    assert text_source(name).source == source.replace("FOLDER", str(tmp_path))
 
 
-@pytest.mark.parametrize(("documents", "words", "fraction"), [(9, 100, 0.2), (400, 100, 0.2), (1000, 1500, 0.05)])
+@pytest.mark.parametrize(("documents", "words", "fraction"), [(9, 100, 0.2), (1000, 1500, 0.05)])
 def test_the_validation_share_of_a_local_text_is_enough_to_evaluate_on_or_a_fifth(
     tmp_path: Path, documents: int, words: int, fraction: float
 ) -> None:

@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import tarfile
-import tracemalloc
 
 import fsspec
 import pyarrow
@@ -169,23 +168,3 @@ def test_skipped_records_are_counted_and_limited_across_files_and_workers(tmp_pa
     with pytest.raises(DataError, match=r"data\.most_bad_records: the source has more than 6 bad records, such as "):
         prepare(spec.model_copy(update={"most_bad_records": 6}), tmp_path / "none")
     assert not [path for path in (tmp_path / "none").iterdir() if path.is_dir()]
-
-
-@pytest.mark.slow
-def test_only_the_text_column_is_read_and_memory_does_not_grow_with_the_row_group(tmp_path):
-    """One row group with 40 MB of text and 40 MB of another column: reading takes neither."""
-    path = tmp_path / "d.parquet"
-    column = pyarrow.array([f"{number} " * 2_000 for number in range(10_000, 13_300)])
-    both = pyarrow.table({"other": column, "text": column})
-    parquet.write_table(both, path, compression="none", use_dictionary=False)
-    assert parquet.ParquetFile(path).metadata.num_row_groups == 1
-    del column, both
-    allocated = pyarrow.default_memory_pool()
-    before, most = allocated.bytes_allocated(), 0
-    tracemalloc.start()
-    with path.open("rb") as stream:
-        for _ in records.parquet_texts("d", stream, "text"):
-            most = max(most, allocated.bytes_allocated() - before)
-    most += tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert most < 30e6

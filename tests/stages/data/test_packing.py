@@ -70,18 +70,6 @@ def test_pieces_are_placed_as_by_best_fit_one_at_a_time(lengths, capacity):
     assert np.bincount(windows, lengths).astype(int).tolist() == used.tolist()
 
 
-@pytest.mark.parametrize(
-    ("lengths", "windows"),
-    [
-        ([5, 3, 6, 2, 8], [[(0, 5), (5, 3)], [(8, 6), (14, 2)], [(16, 8)]]),  # fit together without a cut
-        ([7, 7, 7], [[(0, 7), (14, 1)], [(7, 7), (15, 1)]]),  # the emptiest window fills the gaps of the others
-        ([19, 5], [[(0, 8)], [(8, 8)], [(16, 3), (19, 5)]]),  # longer than a window
-    ],
-)
-def test_documents_are_cut_only_to_fill_gaps_and_where_they_are_longer_than_a_window(lengths, windows):
-    assert sorted(windows_of(lengths, 8)) == windows
-
-
 # Samples of packed documents
 
 LENGTH = 16
