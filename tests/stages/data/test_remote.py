@@ -4,6 +4,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -208,6 +209,22 @@ def test_what_a_killed_process_left_goes_after_a_while_and_never_breaks_the_limi
     os.utime(torn, (0, torn.stat().st_mtime - 2 * ABANDONED_SECONDS))
     cache.get(8)
     assert not torn.exists()
+
+
+def test_a_shard_waits_for_the_room_of_others_that_are_being_fetched(tmp_path, monkeypatch):
+    sizes, plain = [], Cache.fetch
+
+    def slow(cache: Cache, file: DatasetFile, output: IO[bytes]) -> None:
+        sizes.append(cache.num_bytes())
+        time.sleep(0.02)
+        plain(cache, file, output)
+        sizes.append(cache.num_bytes())
+
+    monkeypatch.setattr(Cache, "fetch", slow)
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(Cache(tmp_path, 2 * SIZE).get, range(6)))
+    assert len(sizes) == 12
+    assert max(sizes) <= 2 * SIZE
 
 
 @pytest.mark.parametrize("damage", [b"", content_of(3)[:-2], content_of(4)], ids=["empty", "cut", "another"])
