@@ -21,7 +21,7 @@ from growctl.ladder.measure import _devices_here
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
 from growctl.launch import devices
-from growctl.launch.devices import GPU_FILES, gpus_here, local_devices
+from growctl.launch.devices import gpus_here, local_devices
 from growctl.launch.local import Local
 from growctl.launch.machines import Devices, LaunchError
 from growctl.launch.resolve import machines_of, planned_devices
@@ -134,15 +134,6 @@ def test_gpus_are_ignored_if_deepspeed_is_set_to_the_cpu(other_machine, monkeypa
     assert [device.kind for device in describe(with_deepspeed=False).devices] == ["cpu"]
 
 
-def test_a_machine_without_gpus_counts_its_devices_without_torch():
-    if any(path for pattern in GPU_FILES for path in Path("/dev").glob(pattern)):
-        pytest.skip("this machine has device files of GPUs")
-    count = "from growctl.launch.devices import local_devices; local_devices(2, 4)"
-    code = f"import sys; {count}; print('torch' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
-    assert result.stdout == "False\n"
-
-
 MIXED = (gpu(), gpu(), V100)
 ON_CPU = Devices(2, "cpu", cpu_is_fast_at_bf16())
 
@@ -152,10 +143,7 @@ ON_CPU = Devices(2, "cpu", cpu_is_fast_at_bf16())
     [
         ("kfd", (gpu(memory=192 * GIB),) * 4, {}, {}, Devices(4, "cuda", True, 192 * GIB)),
         ("kfd", (gpu(),) * 4, {"HIP_VISIBLE_DEVICES": "0,2"}, {}, Devices(2, "cuda", True, 80 * GIB)),
-        ("kfd", (gpu(),) * 4, {"ROCR_VISIBLE_DEVICES": "1"}, {}, Devices(1, "cuda", True, 80 * GIB)),
-        ("dxg", MIXED, {"CUDA_VISIBLE_DEVICES": "0,1"}, {}, Devices(2, "cuda", True, 80 * GIB)),
         ("nvidia0", MIXED, {"CUDA_VISIBLE_DEVICES": "2"}, {}, Devices(1, "cuda", False, 32 * GIB)),
-        ("nvidia0", MIXED, {"CUDA_VISIBLE_DEVICES": ""}, {}, ON_CPU),
         ("null", MIXED, {}, {}, ON_CPU),
         ("nvidia0", (gpu(), V100), {}, {}, Devices(2, "cuda", False, 32 * GIB)),
         ("nvidia0", MIXED, {}, {"environment": {"CUDA_VISIBLE_DEVICES": "1"}}, Devices(1, "cuda", True, 80 * GIB)),
@@ -195,7 +183,6 @@ def test_asking_for_too_many_gpus_stops_a_run_and_is_noted_in_the_plan(other_mac
     ("script", "reason"),
     [
         ("echo 'Traceback' >&2; echo 'OSError: libamdhip64.so: cannot open' >&2; exit 1", "libamdhip64.so"),
-        ("exit 3", "exit code 3"),
         ("echo nonsense", "its answer was 'nonsense'"),
     ],
 )

@@ -1,6 +1,5 @@
 """A dataset prepared by SLURM jobs or on a Ray cluster is the one that this machine prepares."""
 
-import importlib.util
 import json
 import os
 import sys
@@ -17,7 +16,6 @@ from stages.corpus import corpus as corpus_module
 from stages.corpus.prepare import prepare
 from stages.data.dataset import read_dataset_manifest
 from stages.data.errors import DataError
-from tests.growctl.runs import run_here
 
 
 @pytest.fixture
@@ -112,18 +110,3 @@ def test_the_error_of_a_task_appears_with_its_whole_message(tmp_path: Path, monk
     with pytest.raises(DataError):
         TaskPart(tasks, [3], 1)()
     assert error_file(tasks, 3).read_text() == "not UTF-8"
-
-
-def test_an_executor_that_is_not_there_is_one_error(
-    values: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    missing = {"slurm": "run this on a login node of the cluster"}
-    if importlib.util.find_spec("ray") is None:
-        missing["ray"] = "needs Ray: pip install 'growctl[ray]'"
-    for executor, fix in missing.items():
-        command = ("prepare", "quickstart", *values, "--runs-dir", tmp_path / "runs", "--executor", executor)
-        last_line = run_here(*command, expect=2)[1].splitlines()[-1]
-        assert f"--executor {executor}" in last_line
-        assert fix in last_line
-    assert not (tmp_path / "runs/.datasets").exists()

@@ -93,13 +93,11 @@ def test_the_loss_on_a_mixture_is_the_weighted_mean_of_its_sources(old: Path, da
     ("policy", "growth", "dtype", "low", "high"),
     [
         (GrowthPolicy(), {"attention_tokens": 7}, "float64", 0, 1e-12),
-        (GrowthPolicy.of("paper-appendix"), {"attention_tokens": 7}, "float64", 0, 1e-12),
         (ZERO_VALUE, {"attention_tokens": 5}, "float64", 0, 0),
         (COPY, {"attention_tokens": 10}, "float64", 1e-9, 2e-7),  # quotients rounded to float32
         (COPY, {"attention_tokens": 10}, "float32", 1e-8, 1e-4),
         (OFFICIAL, {"attention_tokens": 5}, "float64", 0.1, 100),
         (NOISY, {"attention_tokens": 10}, "float64", 1e-4, 1),
-        (NOISY, {"attention_tokens": 10}, "float32", 1e-4, 1),
         (GrowthPolicy(depth="interleave"), {"new_layers": 2}, "float64", 0, 0),
         (STACK, {"new_layers": 2}, "float64", 1e-3, 100),
     ],
@@ -140,7 +138,6 @@ def test_logits_and_losses_match_models_run_by_hand_one_at_a_time(old, tmp_path,
     assert found.mean_difference == pytest.approx(difference.mean().item(), rel=1e-9)
     assert found.relative_difference == pytest.approx((difference.max() / logits[old].abs().max()).item(), rel=1e-9)
     assert found.jump == found.new.loss - found.old.loss != 0
-    assert (found.num_sequences, found.context) == (3, 24)
 
 
 def test_a_lineage_is_known_between_parent_and_child_only_and_an_altered_child_breaks_its_promise(
@@ -185,20 +182,6 @@ def test_transformers_are_compared(tmp_path, dataset, depth, sizes, preserved):
     assert not found.breaks_promise
     alter(tmp_path / "new", "final_norm.weight", lambda value: value * 2)
     assert compare(old, tmp_path / "new", dataset, **TEXT).breaks_promise is preserved
-
-
-def test_the_text_is_256_tokens_long_or_the_whole_split(old, dataset, tmp_path):
-    found = compare(old, old, dataset, num_sequences=1)
-    assert (found.num_sequences, found.context) == (1, 256)
-    for number in range(40):
-        (tmp_path / f"{number}.txt").write_text(f"text {number}")
-    spec = DataSpec(source=str(tmp_path), include="*.txt", vocab_size=300, validation_fraction=0.2)
-    short = prepare(spec, tmp_path / "datasets")
-    rewrite(old, tokenizer_sha256=None)
-    num_tokens = read_dataset_manifest(short).splits["validation"].num_tokens
-    assert compare(old, old, short).context == num_tokens - 1
-    with pytest.raises(DataError, match=f"one sample of {num_tokens} needs"):
-        compare(old, old, short, sequence_length=num_tokens)
 
 
 def test_checkpoints_that_cannot_be_compared_are_refused(old, dataset, tmp_path):
