@@ -99,10 +99,6 @@ class Machine:
     def _inside(self, namespace: str, *command: str) -> None:
         output_of(["nsenter", "-t", str(self.pid), f"--{namespace}", *command])
 
-    def hide(self, folder: Path) -> None:
-        """Makes a folder empty on this machine, until it starts again."""
-        self._inside("mount", "mount", "-t", "tmpfs", "none", str(folder))
-
     def run(self, command: Sequence[object], variables: Mapping[str, str]) -> subprocess.Popen[str]:
         """Starts a command on the machine; both its streams are in one pipe."""
         return subprocess.Popen(

@@ -76,10 +76,3 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() - began < WAIT_SECONDS, f"waited {WAIT_SECONDS:.0f} s in vain: {what}"
         time.sleep(0.1)
-
-
-def message_in(printed: str) -> str:
-    """growctl's error message, its only one."""
-    assert "Traceback" not in printed, printed[-2000:]
-    assert printed.count("growctl: ") == 1, f"not one message: {printed[-2000:]}"
-    return printed.partition("growctl: ")[2].partition("\n")[0]

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.growctl.runs import final_hashes, losses
-from tests.services.processes import output_of, wait_until
+from tests.services.processes import wait_until
 from tests.services.service import Service
 from tests.services.slurm_cluster import Cluster, start
 
@@ -117,10 +117,6 @@ def _check_same(run: Path, expected: Path) -> None:
     assert losses(run) == losses(expected), f"the losses of {run} differ from those of {expected}"
 
 
-def _version() -> str:
-    return f"{output_of(['slurmctld', '-V']).strip()}, {output_of(['munged', '--version']).split(' (')[0].strip()}"
-
-
 def _alone(check: Callable[[Cluster], str], cluster: Cluster) -> str:
     """Runs a check on a cluster without jobs, all of whose nodes are up."""
     cluster.tidy()
@@ -137,11 +133,9 @@ _CHECKS: dict[str, Callable[[Cluster], str]] = {
 }
 
 SERVICE = Service(
-    name="SLURM",
     programs=("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "munged"),
     modules=(),
     install="apt-get install slurmctld slurmd slurm-client munge",
-    version=_version,
     start=start,
     checks={name: partial(_alone, check) for name, check in _CHECKS.items()},
 )
