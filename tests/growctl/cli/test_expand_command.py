@@ -19,7 +19,7 @@ from growctl.runs.stages import read_stage
 from growctl.runs.verify import find_targets
 from stages.checkpoint.directory import clear_stage, newest_checkpoint, prune
 from stages.checkpoint.disk_full import DiskFull
-from stages.checkpoint.manifest import Manifest, manifest_hash, read_manifest
+from stages.checkpoint.manifest import manifest_hash, read_manifest
 from stages.stage_dir import StagePaths
 from tests.growctl.runs import wait_for
 from tests.growctl.schedules import BASE, parse
@@ -48,16 +48,9 @@ def expand(*arguments: object) -> str:
     return call("expand", *arguments)
 
 
-def grown(name: str) -> Manifest:
-    return read_manifest(STAGE.directory / name)
-
-
 @pytest.mark.parametrize(
     ("folder", "reference"),
-    [
-        *((".", reference) for reference in ("quick", "quick/small", RUN, STAGE.directory, STAGE.final)),
-        *((STAGE.final, reference) for reference in (".", "../final", "../../0-small/../0-small/final")),
-    ],
+    [(".", "quick"), (".", "quick/small"), (".", STAGE.final), (STAGE.final, "."), (STAGE.final, "../final")],
 )
 def test_without_an_output_the_growth_is_beside_its_source_and_is_never_replaced(folder, reference, monkeypatch):
     growth = STAGE.directory.absolute() / "final+3"
@@ -143,11 +136,11 @@ def test_tokens_are_added_to_the_layers_that_are_chosen():
 
 def test_layers_are_added_between_the_others_and_taken_off_again():
     expand("quick", "--add-layers", 2, "--depth", "interleave", "--add-tokens", 3, "--seed", 5)
-    growth = grown("final+3+2-layers")
-    assert growth.model.num_layers == grown("final").model.num_layers + 2
+    source, growth = (read_manifest(STAGE.directory / name) for name in ("final", "final+3+2-layers"))
+    assert growth.model.num_layers == source.model.num_layers + 2
     assert growth.lineage.growth.policy.depth == "interleave"
     call("shrink", STAGE.directory / "final+3+2-layers", "--output", "smaller")
-    assert read_manifest(Path("smaller")).model == grown("final").model
+    assert read_manifest(Path("smaller")).model == source.model
 
 
 @pytest.mark.parametrize("num_layers", [2, 0])

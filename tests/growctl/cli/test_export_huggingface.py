@@ -7,13 +7,11 @@ import pytest
 
 from model.config import num_parameters
 from stages.checkpoint.lineage import TrainingRecord, extended
-from stages.checkpoint.manifest import TextFacts
 from stages.huggingface.record import LogitsCheck
 from tests.growctl.invented_runs import control, ladder
 from tests.growctl.runs import run_here
 from tests.growctl.runs.test_show import COST, rewrite_lineage
-from tests.pretrained import byte_tokenizer, text_config, write_pretrained
-from tests.stages.checkpoints import write_checkpoint
+from tests.pretrained import write_pretrained
 
 
 @pytest.fixture(autouse=True)
@@ -57,16 +55,3 @@ def test_the_model_card_tells_the_lineage_the_loss_and_the_verdict_of_the_run(tm
         "- One run of each is a look, not a result: ",
     ]:
         assert f"\n{line}" in card
-
-
-def test_a_tokenizer_and_a_context_length_can_be_given_and_the_card_does_not_say_where_local_data_lies(tmp_path):
-    source, out = "/home/me/clients/acme", tmp_path / "out"
-    write_checkpoint(tmp_path / "checkpoint", text_config(), text=TextFacts(source=source))
-    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    tokenizer = ("--tokenizer", tmp_path / "tokenizer.json")
-    run_here("export", tmp_path / "checkpoint", out, "--to", "huggingface", *tokenizer, "--context-length", 16)
-    settings = json.loads((out / "config.json").read_text())
-    assert (settings["max_position_embeddings"], settings["eos_token_id"]) == (16, 0)
-    card = (out / "README.md").read_text()
-    assert "| source | acme |" in card
-    assert "clients" not in card

@@ -29,16 +29,6 @@ def generate(runs_dir):
     return run
 
 
-def type_in(monkeypatch, data: bytes) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8"))
-
-
-def say(monkeypatch, text: str) -> None:
-    """Makes the model say `text`."""
-    ids = byte_tokenizer().encode(text).ids
-    monkeypatch.setattr(generating, "decode", lambda model, prompts, *_, **__: ([i] * len(prompts) for i in ids))
-
-
 def test_the_document_has_the_text_the_tokens_and_the_reason(generate):
     out, err = generate("the", "--json", "--samples", 2, "--max-new-tokens", 5, "--seed", 7)
     document = json.loads(out)
@@ -53,18 +43,14 @@ def test_the_document_has_the_text_the_tokens_and_the_reason(generate):
     assert again["samples"] == document["samples"][:1]
 
 
-@pytest.mark.parametrize("arguments", [[], ["-"]])
-def test_a_prompt_can_be_piped_in(generate, monkeypatch, arguments):
-    type_in(monkeypatch, "two\nlines é\r\n".encode())
-    assert json.loads(generate(*arguments, "--json", "--greedy")[0])["prompt"] == "two\nlines é"
-    monkeypatch.setattr("sys.stdin", None)
-    assert "there is no prompt" in generate(*arguments, expect=2)[1]
-    type_in(monkeypatch, b"ab\xff")
-    assert "the prompt is not valid UTF-8" in generate(*arguments, expect=2)[1]
+def test_a_prompt_can_be_piped_in(generate, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("two\nlines é\r\n".encode()), encoding="utf-8"))
+    assert json.loads(generate("-", "--json", "--greedy")[0])["prompt"] == "two\nlines é"
 
 
 def test_texts_are_printed_after_their_prompt_without_control_characters(generate, monkeypatch):
-    say(monkeypatch, " é😀\n\tend\x1b]0;\x07\r\x9b31m\u202e\nb")
+    ids = byte_tokenizer().encode(" é😀\n\tend\x1b]0;\x07\r\x9b31m\u202e\nb").ids
+    monkeypatch.setattr(generating, "decode", lambda model, prompts, *_, **__: ([i] * len(prompts) for i in ids))
     out, err = generate("x\x1b[2J", "--samples", 2, "--stop", "b")
     text = "x\\x1b[2J é😀\n\tend\\x1b]0;\\x07\\r\\x9b31m\\u202e\n\n"
     assert out == f"--- sample 1 of 2 ---\n{text}--- sample 2 of 2 ---\n{text}"

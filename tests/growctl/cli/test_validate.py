@@ -59,17 +59,6 @@ def test_a_schedule_whose_text_is_missing_is_not_valid_and_cannot_run(tmp_path: 
     assert any(warning.startswith(missing) for warning in warnings)
 
 
-def test_a_local_text_that_prepare_would_reject_is_not_valid(tmp_path: Path) -> None:
-    text = tmp_path / "book.txt"
-    text.write_text("short")
-    path = changed(tmp_path, BASE["data"]["source"], str(text))
-    _, err = run_here("validate", path, expect=2)
-    assert f"{path}: data.validation_fraction: 0.1 of the 1 document in '{text}' leaves none for validation" in err
-    assert run_here("prepare", path, "--runs-dir", tmp_path / "runs", expect=2)[1].endswith(err.split(": ", 1)[1])
-    text.write_text("".join(f"line {number} of a book\n" for number in range(30_000)))
-    assert f"{path}: warning: Validation has " in run_here("validate", path)[1]
-
-
 @pytest.mark.parametrize("command", ["validate", "run --no-controls", "prepare"])
 def test_an_impossible_control_is_rejected_before_anything_is_written(tmp_path: Path, command: str) -> None:
     path = file_of(tmp_path, f"{STACKED}controls: [{{kind: single-jump}}]\n")

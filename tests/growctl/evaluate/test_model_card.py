@@ -29,14 +29,6 @@ def facts(tmp_path: Path) -> CheckpointFacts:
     return read_facts(tmp_path / "final")
 
 
-def test_names_of_the_user_are_no_markdown(facts):
-    facts = replace(facts, text=facts.text.model_copy(update={"source": "hub:some|data_set"}))
-    card = model_card(facts, replace(EXPORT, path=Path("a_b*c<d>")))
-    assert "# a\\_b\\*c\\<d\\>" in card
-    assert 'path = "a_b*c<d>"' in card
-    assert r"| source | hub:some\|data\_set |" in card
-
-
 def test_it_says_if_the_logits_were_not_compared(facts):
     unchecked = replace(EXPORT, check=LogitsCheck(not_checked="Transformers is not installed"))
     assert "| not checked: Transformers is not installed |" in model_card(facts, unchecked)

@@ -68,16 +68,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "PATIENCE_SECONDS", 0.0)
 
 
-def test_a_lock_that_another_evaluation_holds_for_an_instant_is_waited_for(
-    run: RunPaths, monkeypatch: pytest.MonkeyPatch
-):
-    other = hold(run.directory)
-    other.__enter__()
-    monkeypatch.setattr("time.sleep", lambda seconds: other.__exit__(None, None, None))
-    assert record(run.stage(0, "small").final, SCORES, {}).why_not is None
-    assert len(scores_in(run)) == 1
-
-
 @pytest.mark.usefixtures("impatient")
 def test_nothing_is_written_while_the_run_is_running(run: RunPaths):
     with hold(run.directory):

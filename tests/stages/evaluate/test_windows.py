@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.loss import IGNORED
-from stages.evaluate.windows import batches, sliding_windows
+from stages.evaluate.windows import sliding_windows
 
 
 @given(st.data(), st.integers(2, 200), st.integers(1, 20))
@@ -20,10 +19,3 @@ def test_every_token_but_the_first_is_scored_once_after_enough_context(data, num
         assert targets[0] - window.tokens[0] >= min(context - stride, targets[0]), "too little context"
         scored += targets
     assert scored == list(range(1, num_tokens))
-
-
-def test_a_batch_holds_windows_of_one_length_and_ignores_targets_that_do_not_count():
-    found = list(batches(sliding_windows([np.arange(10)], context=4, stride=2), batch_size=8))
-    assert [batch.input_ids_BT.tolist() for batch in found] == [[[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7]], [[6, 7, 8]]]
-    of_three = [[1, 2, 3, 4], [IGNORED, IGNORED, 5, 6], [IGNORED, IGNORED, 7, 8]]
-    assert [batch.targets_BT.tolist() for batch in found] == [of_three, [[IGNORED, IGNORED, 9]]]

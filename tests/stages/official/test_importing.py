@@ -14,7 +14,7 @@ from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.lineage import TrainingCost
 from stages.checkpoint.manifest import CheckpointError, read_manifest, verify_checkpoint
 from stages.checkpoint.pretrained import load_pretrained
-from stages.official.importing import import_official, open_weights
+from stages.official.importing import import_official
 from stages.official.layout import official_names
 from tests.pretrained import END_OF_TEXT, byte_tokenizer
 from tests.stages.official_checkpoints import (
@@ -158,21 +158,6 @@ def test_a_pickle_that_would_run_code_is_rejected_with_a_one_line_message(tmp_pa
     assert not (tmp_path / "exploded").exists()
     torch.load(weights, weights_only=False)  # the pickle does run its code
     assert (tmp_path / "exploded").exists()
-
-
-@pytest.mark.parametrize("name", ["big.bin", "big.safetensors"])
-def test_opening_a_model_takes_no_memory_for_its_tensors(tmp_path, name):
-    """They are mapped, so that a model needs little more memory than its largest parameter while it is imported."""
-
-    def own_bytes() -> int:
-        [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon")]
-        return int(line.split()[1]) * 1024
-
-    weights, _ = write_official(tmp_path, {EMBEDDING: torch.ones(2**20, 8)}, name=name)
-    before = own_bytes()
-    opened = open_weights(weights)
-    assert opened[EMBEDDING].sum() == 2**23
-    assert own_bytes() - before < 2**24  # of 2**25
 
 
 @pytest.fixture
