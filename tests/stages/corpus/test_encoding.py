@@ -38,6 +38,10 @@ def test_pieces_of_a_text_give_the_tokens_of_the_whole_text(content, text, longe
     assert [id for piece in cut for id in tokenizer.encode(piece, add_special_tokens=False).ids] == whole
 
 
+def test_a_text_is_cut_wherever_it_is_long():
+    assert list(pieces("ab cd ef gh", 4)) == ["ab cd", " ef gh"]
+
+
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 # as Llama 3 and Qwen have it
 WORDS = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\w+ \w+"), "isolated"), BYTES])
