@@ -34,7 +34,7 @@ def test_an_internal_error_is_one_line_and_a_file_with_the_traceback_in_the_runs
     [file] = (tmp_path / ".bugs").iterdir()
     assert line.startswith(f"{SAID}{file};")
     command_line = f"command: growctl status --runs-dir {tmp_path}"
-    for part in ("Traceback (most recent call last)", "find_status", command_line, "python: 3."):
+    for part in ("Traceback (most recent call last)", "find_status", command_line):
         assert part in file.read_text()
 
 

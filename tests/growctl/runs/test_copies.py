@@ -12,7 +12,7 @@ from growctl.runs.find import find_runs
 from growctl.runs.status import RunStatus, find_status
 from growctl.schedule.errors import ScheduleError
 from tests.growctl.runs import SCHEDULE, run_here
-from tests.growctl.runs.hand_made import ONE_STAGE, HandMade, only, printed
+from tests.growctl.runs.hand_made import ONE_STAGE, HandMade, only
 from tests.growctl.runs.stored import change
 
 SCRATCH = "tiny-control-tokenformer-scratch"
@@ -54,14 +54,10 @@ def test_the_command_for_a_renamed_or_copied_run_resumes_that_one(runs: Path, tm
 
 def test_the_controls_of_a_renamed_run_stay_its_controls(runs: Path) -> None:
     (runs / "tiny").rename(runs / "b")
-    assert [status.name for status in find_status(runs)] == ["b", "b-control-tokenformer-scratch"], "planned"
     with_control(runs)
     ladder, control = find_status(runs)
     assert (control.name, control.control_of, control.resume_command) == (SCRATCH, "b", ladder.resume_command)
-    text = resumed(control)
-    assert f"# {SCRATCH}: control (tokenformer-scratch)" in text
-    assert f"{runs}/{SCRATCH}/stages/0-large/spec.json" in text
-    assert "b-control" not in text + printed(runs)
+    assert f"{runs}/{SCRATCH}/stages/0-large/spec.json" in resumed(control)
 
 
 @pytest.mark.parametrize("copy", ["a", "z"])

@@ -35,7 +35,6 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     assert (status.stages[0].checkpoint, status.resume_command) == ("final", None)
     assert current.tokens_per_second
     assert current.seconds_left == pytest.approx((150 - current.step) * 256 / current.tokens_per_second)
-    assert f"process {process.pid} on {socket.gethostname()}, last record" in printed(runs_dir, "tiny")
 
     with held(workers_of(runs_dir), large):
         process.send_signal(signal.SIGTERM)

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ladder.controls import plan_controls
-from growctl.ladder.load import load_schedule
 from growctl.launch.start_ranks import STARTED
 from growctl.runs.status import StatusDocument, find_status
 from growctl.text.documents import plain
@@ -46,10 +44,8 @@ def test_a_stage_is_starting_or_growing_until_its_workers_write_a_record_and_the
         small, large = only(tmp_path).stages
         assert (large.state, small.seconds_left, large.seconds_left) == ("training", None, 40 * 256 / 512.0)
         assert (large.training_loss, large.validation_loss, small.validation_loss) == (3.25, None, 2.5)
-        assert "20s" in printed(tmp_path)
         os.utime(made.directory / ".lock")  # another process has taken over since
         assert only(tmp_path).stages[1].state == "starting"
-        assert "starting" in printed(tmp_path)
     assert only(tmp_path).stages[1].seconds_left is None
 
 
@@ -85,9 +81,6 @@ def test_controls_are_listed_below_their_ladder_even_before_they_start(tmp_path)
         (names[1], "not started", "transformer-scratch", "tiny", command),
     ]
     assert (aside.name, aside.control_of) == ("aside", None)
-    planned = plan_controls(load_schedule(str(ladder.directory / "schedule.yaml")), [17, 60])
-    assert [run.stages[0].num_steps for run in family[1:]] == [p.schedule.stages[0].train_steps for p in planned]
-    assert f"to train {names[0]} and 1 more:\n    {command}\n" in printed(tmp_path)
 
     control = HandMade(tmp_path, names[0], ONE_STAGE, control="tokenformer-scratch")
     control.trains("0-large", 10)

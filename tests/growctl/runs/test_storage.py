@@ -41,9 +41,6 @@ def test_datasets_are_listed_with_the_runs_that_use_them(tmp_path):
     dataset(tmp_path, "unused")
     assert {each.name: each.used_by for each in measure_storage(tmp_path).datasets} == {"data": ["tiny"], "unused": []}
     assert not measure_storage(tmp_path, ["tiny"]).datasets
-    told = " ".join(run_here("runs", "--runs-dir", tmp_path)[0].split())
-    for words in ("size frees tiny finished 1", "kB tiny unused", "kB no run in all: "):
-        assert words in told
 
 
 def test_clean_only_shows_until_it_is_told_to_remove(tmp_path):
@@ -53,9 +50,7 @@ def test_clean_only_shows_until_it_is_told_to_remove(tmp_path):
         path.rename(path.with_name(f"broken-{path.name}"))
     out, err = run_here("clean", "--runs-dir", tmp_path)
     assert (err, out.endswith("nothing was removed; --yes removes it\n")) == ("", True)
-    said = f"kept: {made.stage('0-small')}/broken-step_00000020 and 1 more: it was set aside"
-    for words in ("1 inner checkpoint", "1 unused dataset", "this would free", "--trunks removes", said):
-        assert words in " ".join(out.split())
+    assert f"kept: {made.stage('0-small')}/broken-step_00000020 and 1 more: it was set aside" in " ".join(out.split())
     assert steps_in(tmp_path) == {"step_00000043", "step_00000050"}
     assert "removed 2 directories, which freed" in run_here("clean", "--yes", "--runs-dir", tmp_path)[0]
     assert steps_in(tmp_path) == {"step_00000043"}
