@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from growctl.ladder.load import load_schedule
-from growctl.ladder.stage_plans import plan_stages
 from growctl.launch.local import Local
 from growctl.launch.machines import Devices
 from growctl.ledger.entries import RunEntry
@@ -154,28 +153,3 @@ def test_data_stays_skipped_if_its_metrics_line_is_damaged(execution):
     assert booked(execution) == ((20, 1), (20, 2))
     metrics.unlink()
     assert booked(execution) == ((20, 1), (20, 2))
-
-
-def test_the_screen_reports_anomalies_and_keeps_the_last_loss_if_a_record_has_none(tmp_path):
-    console = Console(record=True, width=200)
-    screen = Screen(console)
-    [plan] = plan_stages(load_schedule(str(write_schedule(tmp_path, ONE_STAGE)), []))
-    screen.run_started("tiny", None, [plan])
-    train = {"event": "train", "step": 10, "loss": None, "tokens_per_second": 5.0, "data_wait_seconds": 0.0}
-    anomaly = {"event": "anomaly", "step": 37, "value": 12.5, "threshold": 5.25, "first_step": 30, "num_steps": 7}
-    evaluation = {"event": "evaluation", "point": "final", "step": 60, "perplexity": None, "bits_per_byte": 1100.0}
-    for record, said in (
-        (train, "stage large step 10/60: loss not logged yet"),
-        (
-            anomaly | {"kind": "spike", "action": "rollback"},
-            "a loss of 12.5000 is a spike (above 5.2500)",
-        ),
-        (anomaly | {"kind": "non_finite", "action": "stop", "value": None}, "gradient is not finite: the stage stops"),
-        (evaluation | {"loss": 800.0}, "validation loss 800.00000, perplexity infinite, 1100.0000 bits/byte"),
-        (evaluation | {"loss": None, "bits_per_byte": None}, "the validation loss is not finite"),
-    ):
-        screen.record(plan, record)
-        assert said in console.export_text()
-    for loss in (3.5, None):
-        screen.record(plan, train | {"loss": loss})
-    assert screen.ladder.stages[plan.name].loss == 3.5

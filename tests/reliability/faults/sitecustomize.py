@@ -22,8 +22,7 @@ growctl itself contains no code for this.
 """
 
 import errno
-import importlib.machinery
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -246,15 +245,5 @@ def install(told: dict[str, Any]) -> None:
         importlib.import_module("tests.reliability.poison").install(told["poison"])
 
 
-def _next_sitecustomize() -> None:
-    """Runs the `sitecustomize` that this one hides, if there is one."""
-    path = [folder for folder in sys.path if os.path.abspath(folder) != HERE]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
-    if spec and spec.loader:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-
-
-if __name__ == "sitecustomize":
-    _next_sitecustomize()
-    if VARIABLE in os.environ:
-        install(json.loads(os.environ[VARIABLE]))
+if __name__ == "sitecustomize" and VARIABLE in os.environ:
+    install(json.loads(os.environ[VARIABLE]))
