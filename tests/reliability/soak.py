@@ -14,11 +14,10 @@ import tempfile
 import threading
 import time
 import traceback
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import Signals
 from subprocess import Popen
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.reliability.faults.sitecustomize import send
 from tests.reliability.harness import KilledRun, check_same_end, check_same_model
@@ -28,14 +27,11 @@ AT_ANY_TIME = "at any time"
 KILLS_IN_A_RUN = (6, 10)
 RANKS = ((1, None), (2, None), (1, 2), (2, 1))
 """Ranks at the beginning, and from the middle of the last stage on; None: no change."""
-REUSING_SHARE = 0.25
-"""Share of the runs without a change of ranks that take over every stage from another run."""
-TIMED_SHARE = 0.25
-"""Share of the kills that come at a random time instead of a point."""
+REUSING_SHARE = TIMED_SHARE = 0.25
+"""Shares: of runs that take over every stage from another, and of kills at a random time instead of a point."""
 
 
-@dataclass(frozen=True)
-class Kill:
+class Kill(NamedTuple):
     """A planned kill; `name` is that of its mark file."""
 
     name: str
@@ -43,30 +39,25 @@ class Kill:
     victim: str
 
 
-@dataclass(frozen=True)
-class Tried:
-    """A kill that took place."""
+class Tried(NamedTuple):
+    """A kill that took place; `survived`: the run ended like the undisturbed one."""
 
     ranks: int
     point: str
     victim: str
     survived: bool
-    """Whether the run ended in the same state as the undisturbed one."""
     started_again: bool
-    """Whether growctl exited and had to be started again; else it recovered by itself."""
 
 
 class Soak:
     """A series of runs, each with some kills."""
 
     def __init__(self, seed: int, folder: Path) -> None:
-        self.random = random.Random(seed)
-        self.folder = folder
+        self.random, self.folder = random.Random(seed), folder
         self.undisturbed: dict[tuple[int, int | None], tuple[KilledRun, float]] = {}
         self.tried: list[Tried] = []
         self.failures: list[str] = []
-        self.not_reached = 0
-        self.runs = 0
+        self.not_reached = self.runs = 0
 
     def run(self) -> None:
         """Runs one run with its kills to its end, and records the result of each kill."""
@@ -89,8 +80,7 @@ class Soak:
         def meanwhile(process: Popen[str]) -> None:
             waiting = [kill for kill in timed if kill.name not in run.struck()]
             for kill in waiting[:1]:
-                delay = self.random.uniform(0.0, usual_seconds / 3)
-                threading.Timer(delay, _strike, (run, kill, process)).start()
+                threading.Timer(self.random.uniform(0.0, usual_seconds / 3), _strike, (run, kill, process)).start()
 
         why = None
         try:
@@ -107,7 +97,7 @@ class Soak:
             again = life.exit_code != 0 and [mark for mark in life.struck if "+" not in mark][-1] == kill.name
             self.tried.append(Tried(ranks, kill.point, kill.victim, why is None, again))
         if why:
-            plan = f"run {self.runs}, {ranks} ranks, then {then}: {[asdict(kill) for kill in kills]}, weather {weather}"
+            plan = f"run {self.runs}, {ranks} ranks, then {then}: {kills}, weather {weather}"
             self.failures.append(f"{plan}: {run.struck()}\n{why}\nkept in {run.folder}")
             print(self.failures[-1], flush=True)
         else:
@@ -137,7 +127,7 @@ class Soak:
         return point.faults(kill.name, kill.victim, stage, **further)
 
     def table(self) -> str:
-        """A table of the results by point and victim."""
+        """The results by point and victim."""
         rows: list[tuple[str, ...]] = [("point", "victim", "tried", "survived", "run again", "went on")]
         for point, victim in sorted({(kill.point, kill.victim) for kill in self.tried}):
             these = [kill for kill in self.tried if (kill.point, kill.victim) == (point, victim)]
@@ -158,8 +148,8 @@ def _strike(run: KilledRun, kill: Kill, process: Popen[str]) -> None:
 
 
 def main() -> int:
-    """Runs the soak and returns the exit code: 0 if every kill was survived."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Returns the exit code: 0 if every kill was survived."""
+    parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=100, help="stop after so many")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no further run after so long")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
@@ -175,7 +165,7 @@ def main() -> int:
         print(f"{soak.runs} runs, {len(soak.tried)} kills, {survived} survived, {seconds} s", flush=True)
         told = {"seed": arguments.seed, "runs": soak.runs, "seconds": seconds, "not_reached": soak.not_reached}
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        told |= {"kills": [asdict(kill) for kill in soak.tried], "failures": soak.failures}
+        told |= {"kills": [kill._asdict() for kill in soak.tried], "failures": soak.failures}
         arguments.json.write_text(json.dumps(told, indent=1))
     print(f"\n{soak.table()}\n\n{soak.not_reached} kills were planned at points that the run did not reach again")
     if not soak.failures:

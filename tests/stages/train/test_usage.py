@@ -11,38 +11,20 @@ from stages.train import usage as meter
 from stages.train.usage import UsageMeter, gpu_joules
 
 
-class FakeNvml(SimpleNamespace):
-    """The module `pynvml`, with one GPU that has counted `millijoules`."""
-
-    NVMLError = LookupError
-    millijoules: int | None = 40_000
-
-    def nvmlInit(self) -> None:
-        """Always succeeds."""
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        return {"GPU-1234": "handle"}[uuid]
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
-        if self.millijoules is None:
-            raise self.NVMLError("Not Supported")
-        return {"handle": self.millijoules}[handle]
-
-
 @pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    fake = FakeNvml()
+def nvml(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The module `pynvml`, with one GPU that has counted `millijoules`, if it has a counter."""
+
+    def counted(handle: str) -> int:
+        if fake.millijoules is None:
+            raise LookupError("Not Supported")
+        return {"handle": fake.millijoules}[handle]
+
+    fake = SimpleNamespace(NVMLError=LookupError, millijoules=40_000, nvmlInit=lambda: None)
+    fake.nvmlDeviceGetHandleByUUID = {"GPU-1234": "handle"}.__getitem__
+    fake.nvmlDeviceGetTotalEnergyConsumption = counted
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     return fake
-
-
-def test_a_gpu_without_a_counter_or_without_nvml_is_unknown(nvml, monkeypatch) -> None:
-    assert gpu_joules("GPU-1234") == 40.0
-    assert math.isnan(gpu_joules("GPU-of-another-machine"))
-    nvml.millijoules = None
-    assert math.isnan(gpu_joules("GPU-1234"))
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert math.isnan(gpu_joules("GPU-1234"))
 
 
 def of_ranks(monkeypatch: pytest.MonkeyPatch, *others: list[float]) -> None:
@@ -59,7 +41,7 @@ def of_ranks(monkeypatch: pytest.MonkeyPatch, *others: list[float]) -> None:
 @pytest.mark.parametrize(
     ("millijoules", "joules"),
     [(41_500, 1.5), (100, None), (None, None)],
-    ids=["used", "a driver loaded anew", "off the bus"],
+    ids=["used", "a driver loaded anew", "off the bus or without a counter"],
 )
 def test_a_meter_counts_what_its_gpu_uses_from_its_start(nvml, monkeypatch, millijoules, joules) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1234"))
@@ -70,6 +52,9 @@ def test_a_meter_counts_what_its_gpu_uses_from_its_start(nvml, monkeypatch, mill
     counting = UsageMeter(torch.device("cuda"))
     nvml.millijoules = millijoules
     assert counting.read()["gpu_joules"] == joules
+    assert math.isnan(gpu_joules("GPU-of-another-machine"))
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert math.isnan(gpu_joules("GPU-1234")), "without NVML"
 
 
 def test_ranks_add_up_their_energy_and_report_the_largest_memory(monkeypatch: pytest.MonkeyPatch) -> None:
