@@ -1,6 +1,7 @@
 """`growctl verify`: output, evaluation text, and exit codes."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,3 +89,14 @@ def test_the_text_comes_from_the_checkpoints_dataset_or_from_data(old, dataset, 
     assert "there is no dataset with the fingerprint" in call(away, away, expect=2)
     (tmp_path / "runs").symlink_to(dataset.parent.parent)
     assert call(away, away, *FEW)
+
+
+@pytest.mark.slow
+def test_a_damaged_dataset_is_skipped(tmp_path, call):
+    own = prepare_text(tmp_path / ".datasets")
+    checkpoint = write_trained(tmp_path / "final", own)
+    broken = shutil.copytree(own, own.with_name(f"a-broken-{own.name}"))
+    (broken / "tokenizer.json").unlink()
+    assert compared(call(checkpoint, checkpoint, *FEW, "--json"))["dataset"] == str(own)
+    shutil.rmtree(own)
+    assert "there is no dataset" in call(checkpoint, checkpoint, expect=2)

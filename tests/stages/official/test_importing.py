@@ -1,7 +1,9 @@
 """Importing official checkpoints: logits as the reference's, every tensor accounted for, one error for each defect."""
 
 import os
+import random
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from stages.checkpoint.disk_full import DiskFull
 from stages.checkpoint.lineage import TrainingCost
 from stages.checkpoint.manifest import CheckpointError, read_manifest, verify_checkpoint
 from stages.checkpoint.pretrained import load_pretrained
-from stages.official.importing import import_official
+from stages.official.importing import import_official, open_weights
 from stages.official.layout import official_names
 from tests.pretrained import END_OF_TEXT, byte_tokenizer
 from tests.stages.official_checkpoints import (
@@ -102,7 +104,7 @@ def test_a_tensor_that_does_not_belong_is_named_and_nothing_is_left_behind(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("safe_serialization", "max_shard_size"), [(False, "5GB"), (True, 20_000)])
+@pytest.mark.parametrize(("safe_serialization", "max_shard_size"), [(False, "5GB"), (False, 20_000), (True, 20_000)])
 def test_what_zero_to_fp32_of_deepspeed_writes_is_imported(tmp_path, monkeypatch, safe_serialization, max_shard_size):
     """Also beside DeepSpeed's own shards, as after `zero_to_fp32.py . .`."""
     merged = tmp_path / "merged"
@@ -138,6 +140,26 @@ def test_a_truncated_file_and_a_git_lfs_pointer_are_one_clear_error(tmp_path, na
         assert str(weights) in refusal(tmp_path, weights, settings)
     weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 600\n")
     assert "it is a Git-LFS pointer" in refusal(tmp_path, weights, settings)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_flipped_bytes_in_a_pickle_are_one_clear_error_or_still_a_state_dict(tmp_path, legacy):
+    weights = tmp_path / "model.bin"
+    torch.save(official_state(), weights, _use_new_zipfile_serialization=not legacy)
+    whole, chance, refused = weights.read_bytes(), random.Random(5), list[str]()
+    start = whole.index(EMBEDDING.encode()) - 100
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(300):
+            damaged = bytearray(whole)
+            damaged[start + chance.randrange(1000)] ^= chance.randrange(1, 256)
+            weights.write_bytes(damaged)
+            try:
+                open_weights(weights)
+            except CheckpointError as error:
+                refused.append(str(error))
+    assert len(refused) > 100
+    assert all(message.startswith(str(weights)) and "\n" not in message for message in refused)
 
 
 class Bomb:
