@@ -56,7 +56,7 @@ def test_a_run_is_named_after_its_file_unless_the_schedule_sets_a_name(folder: P
         (["data={source: /other}"], {"data.source": "/other"}),
         (["data.text_key=${model.family}"], {"data.text_key": "tokenformer"}),
     ],
-    ids=str,
+    ids=lambda value: ",".join(value),
 )
 def test_overrides_use_hydras_syntax(tmp_path: Path, overrides: list[str], changes: dict[str, Any]) -> None:
     assert load_schedule(file_of(tmp_path, TEXT), overrides) == parse(changed(changes))
