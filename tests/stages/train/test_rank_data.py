@@ -70,8 +70,7 @@ def evaluate(windows: EvaluationWindows, ranks: int, batch_size: int, patch: pyt
     return found
 
 
-@pytest.mark.parametrize(("ranks", "batch_size"), [(1, 1), (1, 4), (2, 3), (5, 2), (64, 1)])
-@pytest.mark.parametrize("max_sequences", [None, 20])
+@pytest.mark.parametrize(("ranks", "batch_size", "max_sequences"), [(1, 4, None), (5, 2, 20), (64, 1, 20)])
 def test_the_loss_of_a_mixture_is_the_weighted_mean_of_its_sources_on_any_number_of_ranks(
     mixture: Path, ranks: int, batch_size: int, max_sequences: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,14 +90,6 @@ def test_the_loss_of_a_mixture_is_the_weighted_mean_of_its_sources_on_any_number
         assert found[figure] == pytest.approx(weighted, rel=1e-12)
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
     assert found["num_tokens"] == len(windows) * 16
-
-
-def test_a_dataset_that_is_no_mixture_has_no_losses_by_source(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    alone, books = mixture.parent / "books", EvaluationWindows(mixture, "validation", 16)
-    found = evaluate(EvaluationWindows(alone, "validation", 16), 2, 3, monkeypatch)
-    assert found["by_source"] is None
-    within = evaluate(books, 2, 3, monkeypatch)["by_source"]
-    assert found["loss"] == pytest.approx(within["books"]["loss"], rel=1e-12)
 
 
 @given(LEFT_OUT, st.integers(0, 15), st.integers(0, 9))
