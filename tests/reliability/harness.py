@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from growctl.ledger.ledger import Ledger
 from stages.checkpoint.manifest import read_manifest, verify_checkpoint
@@ -49,23 +49,20 @@ SWITCH = BY_NAME["checkpoint: renamed, not yet told"].fault("switch", "everybody
 """Kills a run in the middle of its last stage, so that another number of ranks resumes it there."""
 
 EXIT_CODES = (0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
-"""Exit codes that a growctl may have if it or its workers are killed. The last two: before it installs its signal
-handlers."""
+"""With kills. The last two: before growctl installs its signal handlers."""
 
 MAY_STAY = re.compile(r"/stages/[^/]+/(release/)?converted_\d+(/|$)")
-"""Paths that a kill may leave in a stage's directory: the last conversion."""
+"""What a kill may leave in a stage's directory."""
 
 TIMES = ("attempt", "seconds", "tokens_per_second", "data_wait_seconds")
 """Keys of metrics.jsonl that differ from one execution to the next."""
 
 
-@dataclass(frozen=True)
-class Life:
-    """One `growctl run`."""
+class Life(NamedTuple):
+    """One `growctl run`, and the names of the faults that struck during it."""
 
     exit_code: int
     struck: tuple[str, ...]
-    """Names of the faults that struck during it."""
     output: str
 
 
@@ -85,8 +82,7 @@ class KilledRun:
             shutil.copytree(dataset_of.runs / ".datasets", self.runs / ".datasets")
         self.schedule.write_text(SCHEDULE)
         self.lives: list[Life] = []
-        self.forks = not os.environ.get("GROWCTL_SOAK")
-        """Whether processes are forks that start warm, not new interpreters."""
+        self.forks = not os.environ.get("GROWCTL_SOAK")  # that start warm, else new interpreters
 
     def give(self, other: "KilledRun") -> None:
         """Puts a copy of another run beside this one, which then takes over all of its stages."""
@@ -156,7 +152,7 @@ class KilledRun:
         return found
 
     def metrics(self) -> dict[tuple[str, int, str], dict[str, Any]]:
-        """The last record of every step and evaluation, without times: {(stage, step, event or point): values}."""
+        """The last record of every step and evaluation: {(stage, step, event or point): values without times}."""
         return {
             (str(path.parent.relative_to(self.directory)), record["step"], str(record.get("point", record["event"]))): {
                 name: value for name, value in record.items() if name not in TIMES
@@ -180,10 +176,7 @@ class KilledRun:
         }
 
     def files(self) -> set[str]:
-        """Every file and folder of the run, except those in which executions may differ.
-
-        These are checkpoints within a stage and everything that matches `MAY_STAY`.
-        """
+        """Every file and folder but checkpoints within a stage and what `MAY_STAY`."""
         paths = (path for path in self.folder.rglob("*") if self.marks not in path.parents)
         names = (str(path.relative_to(self.folder)) for path in paths)
         return {name for name in names if "/step_" not in name and not MAY_STAY.search(name)}

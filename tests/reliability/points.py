@@ -7,7 +7,6 @@ RUNNER_VICTIMS = ("runner", "runner SIGTERM", "runner SIGINT")
 RANK_VICTIMS = ("one rank", "all ranks", "everybody", *RUNNER_VICTIMS)
 CONVERTER_VICTIMS = ("converter", "everybody", *RUNNER_VICTIMS)
 VICTIMS = {"runner": RUNNER_VICTIMS, "rank": RANK_VICTIMS, "converter": CONVERTER_VICTIMS}
-DISK_ERRORS = ("ENOSPC", "EIO")
 ACTIONS = {
     "one rank": ("SIGKILL", "self"),
     "converter": ("SIGKILL", "self"),
@@ -19,7 +18,7 @@ ACTIONS = {
     "ENOSPC": ("ENOSPC", "self"),
     "EIO": ("EIO", "self"),
 }
-"""The (action, target) for each victim: a signal, or an error that the call raises."""
+"""By victim, a signal or an error that the call raises, and its target."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,14 @@ class Point:
     both: bool = False
     """Whether every rank reaches the point, not only the first."""
     victims: tuple[str, ...] = ()
-    """Possible victims at the point; by default every kill that makes sense for the process that reaches it."""
+    """By default every kill that makes sense for the process that reaches the point."""
     further: dict[str, Any] = field(default_factory=dict)
     along: tuple[dict[str, Any], ...] = ()
     """Other faults that are needed to reach the point."""
 
     @property
     def possible(self) -> tuple[str, ...]:
-        """The possible victims at the point."""
+        """The victims."""
         return self.victims or VICTIMS[self.process]
 
     def faults(self, name: str, victim: str, stage: str | None = None, **further: Any) -> list[dict[str, Any]]:
@@ -124,8 +123,8 @@ POINTS = (
     Point("final: after its rename", "os:rename", "rank", FINAL, "after"),
     Point("any change of a file, runner", "files", "runner", "{runs}", most=60, stages=RUN),
     Point("any change of a file, rank", "files", "rank", "{runs}", most=40),
-    Point("disk error, runner", "os:fsync", "runner", "{runs}", most=40, stages=RUN, victims=DISK_ERRORS),
-    Point("disk error, rank", "os:fsync", "rank", "{runs}", most=40, victims=DISK_ERRORS),
+    Point("disk error, runner", "os:fsync", "runner", "{runs}", most=40, stages=RUN, victims=("ENOSPC", "EIO")),
+    Point("disk error, rank", "os:fsync", "rank", "{runs}", most=40, victims=("ENOSPC", "EIO")),
 )
 CONVERSIONS = (
     Point("conversion: before it", "stages.process.lifeline:end_with_runner", "converter", side="after", stages=RUN),

@@ -113,12 +113,10 @@ def test_the_devices_of_each_attempt_are_recorded(changed):
     assert found == [(2, 1, False), (1, 3, True), (1, 3, True), (2, 2, True)]
 
 
-def test_conversions_are_reported_and_happen_once(changed):
+def test_each_conversion_happens_once_and_leaves_nothing(changed):
     _, run_directory, said = changed
-    conversion = "step_00000020 was saved by 2 devices at ZeRO 1; converting it for 1 device at ZeRO 3"
-    assert [conversion in words for words in said] == [True, True, False, False]
+    assert ["converting it for" in words for words in said] == [True, True, False, True]
     assert "resuming from converted_00000020 (attempt 3)" in said[2]
-    assert "was saved by 1 device at ZeRO 3; converting it for 2 devices at ZeRO 2, offloaded" in said[3]
     stage = run_directory / "stages/1-large"
     assert not [*stage.glob("converted_*"), *stage.glob(".converted_*"), *stage.glob("broken-*")]
     assert [path.name for path in sorted(stage.glob("step_*"))] == [f"step_000000{n}" for n in (10, 20, 30, 40, 43, 50)]
