@@ -15,9 +15,8 @@ from growctl.ladder.load import load_schedule
 from growctl.launch.resolve import machines_of
 from growctl.run.requests import LadderRequest, RunRequest, check_space, remaining_bytes
 from growctl.runs.directory import RunError
-from stages.checkpoint import disk_full
 from stages.checkpoint.directory import begin_directory
-from stages.checkpoint.disk_full import DiskFull, free_bytes, raise_when_full, require_space
+from stages.checkpoint.disk_full import DiskFull, free_bytes, raise_when_full
 from stages.checkpoint.files import write_file
 from stages.data.dataset import verify_dataset
 from stages.engine.memory import engine_checkpoint_bytes
@@ -115,13 +114,6 @@ def test_a_metrics_line_that_does_not_fit_is_reported(small_disk):
         metrics.write("train", 1, 0.0, note="x" * 100_000)
 
 
-def test_the_size_of_a_checkpoint_must_be_free_before_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk_full, "free_bytes", lambda path: 10**6 + disk_full.MARGIN_BYTES)
-    require_space(tmp_path / "step_00000020", 10**6)
-    with pytest.raises(DiskFull, match="nothing was written"):
-        require_space(tmp_path / "step_00000020", 10**6 + 1)
-
-
 def test_a_run_compares_what_it_will_write_with_the_free_space_before_it_starts(tmp_path, monkeypatch):
     schedule = load_schedule(str(write_schedule(tmp_path)), [])
     request = LadderRequest.of(schedule, "tiny", tmp_path / "runs", None, with_controls=False).ladder
@@ -144,8 +136,6 @@ def test_a_run_compares_what_it_will_write_with_the_free_space_before_it_starts(
     assert (left := needed()) < first, "existing files are not written again"
     (stages / "0-small/step_00000010").rename(staging_directory(stages / "0-small/step_00000010"))
     assert needed() == left, "leftovers are removed first"
-    unchecked = load_schedule(str(tmp_path / "tiny.yaml"), ["checkpoint.check_space=false"])
-    check(0, LadderRequest.of(unchecked, "tiny", tmp_path / "runs", None, with_controls=False).ladder)
 
 
 @pytest.mark.slow
@@ -158,8 +148,7 @@ def test_a_dataset_that_does_not_fit_is_removed_completely_and_prepared_once_the
     command = ("prepare", "quickstart", *values, "--runs-dir", small_disk / "runs")
     filler = fill(small_disk, leave=100_000)
     _, err = run_here(*command, expect=1)
-    said = rf"growctl: the disk of {datasets}\S* is full; free some space and run the same command again"
-    assert re.fullmatch(said, err.splitlines()[-1])
+    assert re.fullmatch(rf"growctl: the disk of {datasets}\S* is full; free some space and .*", err.splitlines()[-1])
     assert "Traceback" not in err
     assert not [path for path in datasets.glob("*") if path.is_dir()], "nothing incomplete is left"
     filler.unlink()

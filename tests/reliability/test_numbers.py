@@ -59,8 +59,6 @@ def test_both_ranks_skip_a_nan_on_one_of_them_and_a_spike_stops_the_run_under_th
     assert (skipped["value"], skipped["threshold"]) == (None, None)
     assert spike["value"] > spike["threshold"] > 0
     said = " ".join((out + err).split())
-    assert "stage large step 13: the gradient is not finite: the update is skipped" in said
-    assert "is a spike: above" in said
     assert "try a lower learning_rate.peak" in said
     assert "restarting it" not in said
     assert "Traceback" not in said
