@@ -13,12 +13,8 @@ from stages.checkpoint.manifest import read_manifest, verify_checkpoint
 from stages.data.dataset import verify_dataset
 from tests.growctl.runs import SCHEDULE, TEXT, final_hashes, finish, growctl, losses, write_schedule
 
-SHORT = (
-    SCHEDULE.replace("train_steps: 30", "train_steps: 20")
-    .replace("train_steps: 60", "train_steps: 40")
-    .replace("keep: 2", "keep: 2, keep_trunk: false")
-)
-"""Two stages, with a checkpoint every 10 steps of which 2 are kept."""
+SHORT = SCHEDULE.replace("train_steps: 30", "train_steps: 20").replace("train_steps: 60", "train_steps: 40")
+SHORT = SHORT.replace("keep: 2", "keep: 2, keep_trunk: false")  # of a checkpoint every 10 steps
 
 
 def run_in(folder: Path, schedule: Path, *overrides: str, expect: int = 0) -> str:
@@ -43,9 +39,8 @@ def copied(trained_run, tmp_path: Path) -> Path:
     return tmp_path / "runs/tiny"
 
 
-def assert_same_end(run: Path, undisturbed: Path) -> None:
-    assert final_hashes(run) == final_hashes(undisturbed)
-    assert losses(run) == losses(undisturbed)
+def end(run: Path) -> tuple[object, object]:
+    return final_hashes(run), losses(run)
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
@@ -97,7 +92,7 @@ def test_a_run_resumes_after_damage_to_several_files_at_once(trained_run, copied
     damage(dataset / "train/00000.ds", "flipped")
 
     assert "resuming from step_00000020" in run_in(copied.parent.parent, trained_run[0])
-    assert_same_end(copied, trained_run[1])
+    assert end(copied) == end(trained_run[1])
     aside = {"broken-final", "broken-step_00000030", "broken-initial"}
     assert {path.name for path in large.iterdir()} >= aside
     results = [check(target) for target in find_targets(copied.parent)]
@@ -110,7 +105,7 @@ def test_a_stage_without_intact_checkpoints_restarts_from_the_stage_before(train
         damage(path, "flipped")
     damage(copied / "stages/0-small/final/manifest.json", "truncated")
     assert "resuming from the start (attempt 2)" in run_in(copied.parent.parent, trained_run[0])
-    assert_same_end(copied, trained_run[1])
+    assert end(copied) == end(trained_run[1])
     again, before = (read_manifest(run / "stages/0-small/final").lineage for run in (copied, trained_run[1]))
     assert again.history[-1].hash == before.history[-1].hash
 
