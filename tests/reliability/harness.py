@@ -51,8 +51,10 @@ SWITCH = BY_NAME["checkpoint: renamed, not yet told"].fault("switch", "everybody
 EXIT_CODES = (0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 """With kills. The last two: before growctl installs its signal handlers."""
 
-MAY_STAY = re.compile(r"/stages/[^/]+/(release/)?converted_\d+(/|$)")
-"""What a kill may leave in a stage's directory."""
+MAY_STAY = re.compile(
+    r"/stages/[^/]+/(release/)?converted_\d+(/|$)|^temporary/tmp\w+(/(test\.[co]|a\.out|stderr\.txt))?$"
+)
+"""What a kill may leave: the last conversion, and the program by which DeepSpeed tries whether a function links."""
 
 TIMES = ("attempt", "seconds", "tokens_per_second", "data_wait_seconds")
 """Keys of metrics.jsonl that differ from one execution to the next."""
