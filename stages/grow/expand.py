@@ -14,7 +14,7 @@ from torch import Tensor
 from model.config import TokenformerConfig, TransformerConfig, num_parameters, parameter_shapes
 from model.depth import Depth
 from model.errors import UserError
-from model.growth import added_parameters, draw_added, root_mean_square
+from model.growth import added_parameters, draw_added
 from model.policy import (
     GrowthPolicy,
     ffn_tokens_in_proportion,
@@ -84,7 +84,8 @@ def expand(
 
     def rms_of(name: str) -> float:
         recorded = parent.files[parameter_file(name)].rms
-        return root_mean_square(read(name)) if recorded is None else recorded
+        assert recorded is not None, f"{source}: no RMS of {name}"  # `write_parameter` records it
+        return recorded
 
     with whole_directory(output) as staging:
         files = _linked(source, staging, parent, set(parent.files))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from growctl.analysis.results import Results, results
+from growctl.analysis.results import MOST_PAIRS, Results, results
 from growctl.runs.find import find_runs
 from tests.growctl.analysis.ladders import CURVE, LAST, RELEASE, WORK, against, grown, noise, seed_of
 from tests.growctl.invented_runs import SMALL, FakeRun
@@ -157,5 +157,6 @@ def test_a_size_without_a_control_near_the_ladders_flops_is_no_part_of_the_oppon
 def test_many_ladders_are_each_compared_with_the_best_one_on_the_same_data(runs: Path) -> None:
     for number in range(5):
         grown(runs, f"rate-{number}", 1.30 + 0.01 * number, **rate(0.001 * (number + 1)))
+    assert len(judged(runs).pairs) == MOST_PAIRS
     grown(runs, "bytes", 0.7, data="beef")
     assert [{pair.first, pair.second} for pair in judged(runs).pairs] == [{"rate-0", f"rate-{n}"} for n in range(1, 5)]

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from growctl.ladder.costs import HEADROOM, Measurements, StageCost, planned_micro_batch, stage_memory, total_cost
+from growctl.ladder.costs import (
+    HEADROOM,
+    Measurements,
+    StageCost,
+    planned_micro_batch,
+    stage_memory,
+    total_cost,
+    trunk_step,
+)
 from growctl.ladder.datasets import DatasetSizes
 from growctl.ladder.plan import make_plan
 from growctl.ladder.stage_plans import plan_stages
@@ -31,6 +39,21 @@ def launched(training: dict[str, Any] = TRAINING, **launch: Any) -> Schedule:
 
 def costs_of(schedule: Schedule) -> tuple[StageCost, ...]:
     return make_plan(schedule).trunk
+
+
+@pytest.mark.parametrize(
+    ("steps", "decay", "kept"),
+    [
+        ((20,), 0.5, [11]),
+        ((10, 10), 0.5, [None, 1]),
+        ((10, 10), 0.9, [3, None]),
+        ((2,), 0.5, [None]),
+        ((9,), 0, [None]),
+    ],
+)
+def test_the_checkpoint_right_before_the_decay_is_kept(steps: tuple[int, ...], decay: float, kept: list[int]) -> None:
+    schedule = ladder(steps, learning_rate={"peak": 1e-3, "warmup_steps": 1, "decay": decay})
+    assert [trunk_step(schedule, plan) for plan in plan_stages(schedule)] == kept
 
 
 def test_time_is_flops_over_throughput_and_money_is_per_device_hour() -> None:

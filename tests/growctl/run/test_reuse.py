@@ -39,7 +39,7 @@ def history(spec: TrainSpec = SPEC) -> TrainingHistory:
 
 def checkpoint(directory: Path, step: int, spec: TrainSpec = SPEC, **changes: Any) -> Manifest:
     """A checkpoint with the history of `step` steps of `spec`."""
-    cost = TrainingCost(steps=step, tokens=step * 100, flops=Flops(6.0, 2.0, 1.0) * step, device_seconds=2.0 * step)
+    cost = TrainingCost(steps=step, tokens=step * 100, flops=Flops(6.0, 2.0, 1.0) * step, device_seconds=2.00004 * step)
     record = TrainingRecord(evaluations=spec.evaluations, validation_loss=2.5, validation_tokens=10)
     lineage = Lineage(operation="train", history=history(spec).at(step, cost), training=record)
     return write_checkpoint(directory, MODEL, step=step, lineage=lineage, precision="fp32", **changes)
@@ -197,7 +197,7 @@ def test_the_ledger_books_reused_steps_as_part_of_the_models_cost_and_not_as_spe
     with booked(own) as ledger:
         cost = ledger.stage_cost("0-small")
         assert cost.model.steps == cost.reused.steps == 20
-        assert cost.reused.device_seconds == 40.0
+        assert cost.reused.device_seconds == 40.001
         assert cost.model.flops == BASE.step_flops * 20
         spent = cost.spent
         assert (spent.steps, spent.device_seconds, spent.wall_seconds, spent.evaluation_flops) == (0, 0.0, 0.0, 0.0)
@@ -213,7 +213,7 @@ def test_own_steps_stay_booked_as_spent_and_only_the_rest_as_reused(tmp_path, do
     with booked(own) as ledger:
         cost = ledger.stage_cost("0-small")
         assert (cost.kept.steps, cost.replayed.steps, cost.reused.steps) == (5, 2, 15)
-        assert cost.reused.device_seconds == 30.0
+        assert cost.reused.device_seconds == 30.001
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["the same runs directory", "another runs directory"])

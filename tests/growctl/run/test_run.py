@@ -69,8 +69,9 @@ def test_every_line_that_workers_write_follows_the_schema_of_metrics(finished_la
         assert_follows_schema(json.loads(line), "metrics")
 
 
-def test_growth_keeps_the_validation_loss_which_is_recorded(stages):
+def test_evaluations_come_at_intervals_and_growth_keeps_the_validation_loss(stages):
     found = losses(stages.parent)
+    assert [key[:2] for key in found if key[2] == "interval"] == [("0-small", 25), ("1-large", 25), ("1-large", 50)]
     before, after = found["0-small", 30, "final"], found["1-large", 0, "after_growth"]
     assert after == pytest.approx(before, abs=EXACT_GROWTH)
     assert read_manifest(stages / "1-large/final").lineage.training.validation_loss == found["1-large", 60, "final"]

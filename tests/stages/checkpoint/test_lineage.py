@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from model.flops import Flops
 from stages.checkpoint.lineage import History, Lineage, TrainingCost, TrainingRecord, extended
-from stages.checkpoint.manifest import history_of, read_manifest
+from stages.checkpoint.manifest import TOKENIZER_NAME, history_of, read_manifest
 from stages.grow.expand import expand, shrink
 from stages.metrics_lines import SourceEvaluation
 from tests.stages.checkpoints import small_config, write_checkpoint
@@ -60,6 +60,9 @@ def test_a_checkpoint_without_history_is_known_by_its_tensors_at_unknown_cost(tm
     [known], [again], [different] = map(history_of, (one, read_manifest(tmp_path / "one"), other))
     assert known == again
     assert known.hash != different.hash
+    bare = one.model_copy(update={"files": {path: one.files[path] for path in one.files if path != TOKENIZER_NAME}})
+    with_tokenizer = bare.model_copy(update={"files": {**bare.files, TOKENIZER_NAME: next(iter(bare.files.values()))}})
+    assert history_of(bare) == history_of(with_tokenizer) == (known,)
     assert not known.cost.complete
 
 
