@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import time
+from functools import partial
 
 import pytest
 
@@ -145,9 +146,10 @@ def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started
 
 
 def test_a_run_that_is_told_to_stop_or_whose_terminal_closes_saves_first_and_ends_in_the_same_bits(
-    undisturbed, runs, tmp_path
+    undisturbed, runs, tmp_path, request
 ):
     command = ("run", undisturbed[0], "checkpoint.every=1000", "--runs-dir", runs)
+    request.addfinalizer(partial(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL)))  # nohup
     for stage in ("0-small", "1-large"):
         faults, directory = paused_rank(tmp_path / ".marks", stage), runs / "tiny/stages" / stage
         terminal, output = pty.openpty() if stage == "0-small" else (None, subprocess.PIPE)
