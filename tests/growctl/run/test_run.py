@@ -12,6 +12,7 @@ from growctl.ledger.ledger import Ledger
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import manifest_hash, read_manifest, verify_checkpoint
 from stages.checkpoint.pretrained import load_pretrained
+from stages.metrics import read_metrics
 from tests.growctl.ledger.records import RUN
 from tests.growctl.runs import CONTROL, SCHEDULE, TEXT, losses, run, run_here, write_schedule
 from tests.growctl.text.schemas import assert_follows_schema
@@ -67,6 +68,13 @@ def test_every_line_that_workers_write_follows_the_schema_of_metrics(finished_la
     assert {json.loads(line)["event"] for line in lines} >= {"start", "train", "evaluation", "checkpoint", "end"}
     for line in lines:
         assert_follows_schema(json.loads(line), "metrics")
+
+
+def test_a_first_attempt_has_the_number_1_and_waits_for_data_no_longer_than_it_lasts(stages):
+    for path in stages.glob("*/metrics.jsonl"):
+        records = list(read_metrics(path))
+        assert {record["attempt"] for record in records} == {1}
+        assert sum(record.get("data_wait_seconds", 0.0) for record in records) <= records[-1]["seconds"]
 
 
 def test_evaluations_come_at_intervals_and_growth_keeps_the_validation_loss(stages):
