@@ -55,6 +55,7 @@ def assert_close(found, expected, tolerance=1e-12):
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(models(), st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_a_sequence_read_in_pieces_has_the_logits_of_the_sequence_read_at_once(model, pieces):

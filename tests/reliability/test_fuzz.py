@@ -191,6 +191,7 @@ OVERRIDE = st.builds("{}={}".format, KEYS, st.text(max_size=20) | st.sampled_fro
 FILE = st.just(TEXT.encode()) | damaged(TEXT.encode()) | mutated(BASE).map(lambda data: json.dumps(data).encode())
 
 
+@pytest.mark.slow
 @cases(0.2)
 @given(content=FILE, overrides=st.lists(OVERRIDE, max_size=1))
 @example(content=TEXT.encode(), overrides=["data.source=p" + "9" * 300]).via("a name that no file can have")
@@ -227,6 +228,7 @@ def checkpoint(folder: Path) -> tuple[Path, dict[str, Any]]:
     return folder / "step_00000007", json.loads((folder / "step_00000007/manifest.json").read_bytes())
 
 
+@pytest.mark.slow
 @cases(0.2)
 @given(data=st.data())
 def test_a_checkpoint_is_verified_and_shown_or_rejected(folder: Path, checkpoint: Any, data: st.DataObject) -> None:

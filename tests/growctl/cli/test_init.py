@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from growctl.ladder.load import load_schedule
 from tests.growctl.runs import run_here
 
 
+@pytest.mark.slow
 def test_init_writes_a_file_named_after_the_size_and_never_replaces_it(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     wish = ("init", "--params", "350M", "--base", "40M", "--gpus", "8", "--device", "h100")

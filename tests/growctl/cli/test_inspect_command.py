@@ -55,6 +55,7 @@ def test_every_checkpoint_is_measured_on_all_texts_as_if_they_were_one(place):
         assert all((layer["scores"] is None) == (model["score_function"] is None) for layer in model["layers"])
 
 
+@pytest.mark.slow
 def test_the_table_compares_losses_and_has_a_picture(place, tmp_path):
     out, _ = inspect(place, "softmax", "transformer", "--text", "text.txt", "--picture", tmp_path / "seen.png")
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")

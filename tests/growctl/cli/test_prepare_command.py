@@ -5,6 +5,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.growctl.runs import run_here
 
 
@@ -26,6 +28,7 @@ def test_prepare_always_reports_the_bad_records_skipped(tmp_path: Path) -> None:
     assert f"Z warning: {warning}" in err
 
 
+@pytest.mark.slow
 def test_a_prepared_text_may_be_gone_for_prepare_validate_and_a_new_run(tmp_path: Path) -> None:
     text, runs = tmp_path / "text.txt", tmp_path / "runs"
     text.write_text("".join(f"line {number} of a text\n" for number in range(9000)))

@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, control
 from tests.growctl.runs import run_here
 
 
+@pytest.mark.slow
 def test_a_report_on_seeds_has_one_result_and_group_by_seed_one_for_each(tmp_path: Path) -> None:
     for seed, loss in enumerate((1.30, 1.32)):
         run = FakeRun(tmp_path, f"quick-seed-{seed}", [SMALL, LARGE], seed=seed, run_set=("quick", {"seed": seed}))

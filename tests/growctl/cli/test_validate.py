@@ -31,6 +31,7 @@ def changed(folder: Path, old: str, new: str, name: str = "s.yaml") -> str:
     return file_of(folder, TEXT.replace(old, new), name)
 
 
+@pytest.mark.slow
 def test_valid_schedules_give_one_line_each_and_invalid_ones_their_messages(tmp_path: Path) -> None:
     good = file_of(tmp_path, f"name: mine\n{TEXT}", "good.yaml")
     typo = changed(tmp_path, "ramp:", "rump:", "typo.yaml")
@@ -49,6 +50,7 @@ def test_valid_schedules_give_one_line_each_and_invalid_ones_their_messages(tmp_
     assert [(result["file"], result["valid"]) for result in results] == [(file, file in files[:3:2]) for file in files]
 
 
+@pytest.mark.slow
 def test_a_schedule_whose_text_is_missing_is_not_valid_and_cannot_run(tmp_path: Path) -> None:
     path, runs = changed(tmp_path, BASE["data"]["source"], "text"), ("--runs-dir", tmp_path / "runs")
     missing = f"data.source: '{tmp_path}/text' does not exist"

@@ -49,6 +49,7 @@ def compared(text: str) -> dict[str, Any]:
     return json.loads(text)["comparison"]
 
 
+@pytest.mark.slow
 def test_a_kept_promise_exits_with_0_and_a_broken_one_with_1(old, new, call):
     words = " ".join(call(old, new, *FEW).split())
     assert "NEW was made from OLD by expand (init matched, tau ramp)" in words

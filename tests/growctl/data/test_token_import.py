@@ -79,6 +79,7 @@ def test_the_last_documents_of_a_prefix_become_validation_whatever_its_type(tmp_
     EvaluationWindows(new, "validation", 1)
 
 
+@pytest.mark.slow
 def test_datatrove_files_become_shards_without_a_copy_also_behind_links(tmp_path, tokenizer):
     write_datatrove_files(tmp_path / "trove/a.ds", ENCODED[:30])
     write_datatrove_files(tmp_path / "trove/b.ds", ENCODED[30:])

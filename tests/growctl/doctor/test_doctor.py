@@ -79,6 +79,7 @@ def growctl_beside_strangers(folder: Path, *command: str) -> subprocess.Complete
         return subprocess.run(whole, env=environment, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_packages_that_hide_growctls_own_are_named_by_the_doctor_and_give_others_one_line(tmp_path):
     for name in ("model.py", "stages.py"):
         (tmp_path / name).write_text("raise SystemExit('someone else')\n")

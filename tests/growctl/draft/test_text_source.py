@@ -54,6 +54,7 @@ def test_a_url_a_data_set_of_the_hub_or_the_absolute_path_of_files_becomes_the_s
     assert text_source(name).source == source.replace("FOLDER", str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("documents", "words", "fraction"), [(9, 100, 0.2), (1000, 1500, 0.05)])
 def test_the_validation_share_of_a_local_text_is_enough_to_evaluate_on_or_a_fifth(
     tmp_path: Path, documents: int, words: int, fraction: float
@@ -63,6 +64,7 @@ def test_the_validation_share_of_a_local_text_is_enough_to_evaluate_on_or_a_fift
     assert parse_count(keys["approximate_tokens"]) > 0
 
 
+@pytest.mark.slow
 def test_a_text_of_one_document_is_rejected_and_a_single_file_is_cut_into_documents(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("".join(f"line {number} of a book\n" for number in range(10_000)))
     with pytest.raises(UserError, match=r"has 1 document, and training and validation need different ones; "):

@@ -113,6 +113,7 @@ def test_another_tokenizer_does_not_replace_the_figure_of_the_checkpoints_own(ru
     assert [score.settings.get("tokenizer") for score in with_loss] == [None, hash_file(other)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_the_command_records_and_the_report_shows_it(run: RunPaths, tmp_path: Path):
     (tmp_path / "text.txt").write_text("the hen is in the barn. " * 20)

@@ -41,6 +41,7 @@ def plans_of(schedule: Schedule, steps_done: tuple[int, ...] = ()) -> dict[str, 
 # All kinds
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     steps=st.lists(st.integers(30, 300), min_size=3, max_size=4).map(tuple),

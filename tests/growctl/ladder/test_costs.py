@@ -117,6 +117,7 @@ def test_missing_hardware_values_leave_costs_and_sums_unknown(hardware: dict, un
         assert total_cost(costs).wall_seconds == pytest.approx(sum(cost.wall_seconds or 0 for cost in costs))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.integers(1, 6), st.sampled_from([1, 6, 7, 48, 60]), st.integers(10**5, 10**8), st.sampled_from([1, 2, 3]))
 def test_the_largest_micro_batch_is_the_largest_divisor_of_the_share_that_fits(

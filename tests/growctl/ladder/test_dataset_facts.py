@@ -109,6 +109,7 @@ def given(folder: Path) -> Path:
     return change_manifest(write_numbers(folder, [900], [200], token_bytes=2), vocab_size=400)
 
 
+@pytest.mark.slow
 def test_a_dataset_as_the_text_brings_its_vocabulary(tmp_path: Path) -> None:
     dataset = given(tmp_path / "given")
     keys, tokenizer = (f"data.source={dataset}", *WITHOUT_A_TEXT), f"++data.tokenizer={dataset / 'tokenizer.json'}"
@@ -137,6 +138,7 @@ def test_a_mixture_of_datasets_brings_the_vocabulary_that_they_share(tmp_path: P
         loaded(tmp_path, *keys)
 
 
+@pytest.mark.slow
 def test_a_dataset_at_a_url_brings_its_vocabulary_once_it_was_opened(tmp_path: Path) -> None:
     fsspec.filesystem("memory").put(str(given(tmp_path / "given")), "/bucket/vocabulary", recursive=True)
     keys = ("data.source=memory://bucket/vocabulary", *WITHOUT_A_TEXT)

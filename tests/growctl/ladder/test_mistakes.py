@@ -289,6 +289,7 @@ def paths_in(data: Any, path: str = "") -> list[str]:
     return [path] * bool(path) + [p for key, value in entries for p in paths_in(value, f"{path}.{key}".lstrip("."))]
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.dictionaries(st.sampled_from([*paths_in(BASE), "model.ffn_size", "x"]), ANY_VALUE, min_size=1, max_size=1))
 def test_any_value_anywhere_gives_a_schedule_that_plans_or_short_messages(changes: dict[str, Any]) -> None:

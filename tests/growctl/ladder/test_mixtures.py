@@ -114,6 +114,7 @@ def test_a_source_that_does_not_last_is_named(limit: float, code: int | None, ot
     assert message is None if said is None else said in str(message)
 
 
+@pytest.mark.slow
 def test_plan_validate_and_run_agree_on_a_prepared_mixture(tmp_path: Path) -> None:
     write_texts(tmp_path)
     controls = [{"kind": "tokenformer-scratch", "budgets": [1.0, 3.0]}]

@@ -26,6 +26,7 @@ def cells(text: str, start: str) -> list[str]:
     return next(line.split() for line in text.splitlines() if line.startswith(start))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hardware", [{}, {"device": "h100", "mfu": 0.5, "price_per_device_hour": 3.0}])
 def test_the_json_plan_has_stages_controls_and_totals_that_add_up(hardware: dict[str, Any]) -> None:
     controls = [{"kind": "transformer-scratch", "budgets": [0.5, 1]}]

@@ -33,6 +33,7 @@ def test_tokens_become_the_nearest_whole_number_of_steps(train_tokens: int, batc
     assert plan.budget_tokens == plan.num_steps * batch * length
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.floats(0.001, 1.0))
 def test_steps_flops_and_ramps_add_up_over_the_stages(steps: list[int], ramp: float) -> None:
     plans = plan_stages(ladder(tuple(steps), growth={"ramp": ramp}))
@@ -45,6 +46,7 @@ def test_steps_flops_and_ramps_add_up_over_the_stages(steps: list[int], ramp: fl
     assert total_flops(plans).total == pytest.approx(sum(plan.flops.total for plan in plans))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=4),
     st.integers(0, 40),

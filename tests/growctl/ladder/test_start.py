@@ -91,6 +91,7 @@ def test_the_first_stage_may_grow_only_some_layers_of_the_checkpoint_or_add_laye
 # A stored schedule
 
 
+@pytest.mark.slow
 def test_a_begun_run_keeps_its_start_when_the_checkpoint_changes_or_is_gone(base: Path) -> None:
     loaded = started(base, *GROWS)
     run = base.parent / "runs/mine"
@@ -136,6 +137,7 @@ def test_a_checkpoint_that_the_stages_cannot_grow_is_one_clear_line(
     assert said in refusal(tmp_path, f"start.checkpoint={base}", *overrides)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "said"),
     [

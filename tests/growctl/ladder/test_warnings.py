@@ -124,6 +124,7 @@ def test_the_plan_says_what_prepare_will_say_of_a_local_text(tmp_path: Path) -> 
     assert few.endswith("(Estimated; `growctl prepare` counts.)")
 
 
+@pytest.mark.slow
 def test_an_estimate_of_tokens_is_near_what_prepare_counts(tmp_path: Path) -> None:
     data = DataBlock(source=str(text_of(tmp_path / "text", 300, 200)), vocab_size=400, validation_fraction=0.1)
     estimated = known_sizes(data, tmp_path)

@@ -112,6 +112,7 @@ def everyones_answers(schedule: Schedule, folder: Path) -> Devices:
     return planned
 
 
+@pytest.mark.slow
 @given(batch=st.integers(1, 4096), micro=st.integers(1, 3), cores=st.integers(1, 12))
 def test_without_gpus_there_are_as_many_ranks_as_cores_up_to_eight_that_divide_the_micro_batches(batch, micro, cores):
     training = {"sequence_length": 16, "batch_size": batch * micro}

@@ -60,6 +60,7 @@ def test_slurm_jobs_prepare_the_same_dataset_and_report_the_error_of_a_text(
     assert (first["array"], first["nodes"], "gpus-per-node" in first) == ("0-1%2", "1", False)
 
 
+@pytest.mark.slow
 def test_ray_runs_as_many_parts_as_there_are_workers_and_the_error_of_a_text_is_reported(
     values: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_each_rank_gets_its_position_and_success_of_all_is_exit_code_0(start):
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_failed_rank_ends_the_ranks_that_would_wait_for_it(start, tmp_path):
     process = start(3, "sys.exit('growctl: no such text') if rank == 1 else stay()")
     out, _ = process.communicate(timeout=HANG_SECONDS)
@@ -79,6 +80,7 @@ def test_a_failed_rank_ends_the_ranks_that_would_wait_for_it(start, tmp_path):
     assert gone(tmp_path, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", ["exits", "stays"])
 def test_if_several_ranks_fail_the_one_ended_by_a_signal_gives_the_exit_code(start, tmp_path, last):
     exits = "if rank == 0: sys.exit(3)\nif rank == 1: wait_for(lambda: gone(0))\n"

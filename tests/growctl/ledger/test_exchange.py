@@ -43,6 +43,7 @@ def there(tmp_path: Path) -> Path:
     return tmp_path / "there"
 
 
+@pytest.mark.slow
 def test_the_ledgers_of_two_machines_are_shown_together_and_no_command_resumes_an_imported_one(
     here: Path, there: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_broken_ledger_is_set_aside_with_its_companion_files(path: Path) -> No
     assert sorted(p.name for p in path.parent.iterdir()) == names
 
 
+@pytest.mark.slow
 def test_the_ledger_and_the_report_import_no_heavy_library() -> None:
     code = "import sys, growctl.ledger.ledger, growctl.analysis.results; print(*sys.modules)"
     imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

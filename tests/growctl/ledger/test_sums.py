@@ -39,6 +39,7 @@ def kept_steps(done: list[Done]) -> list[int]:
     return [max(0, min(one.last_step, end) - one.resumed_from) for one, end in zip(done, later, strict=True)]
 
 
+@pytest.mark.slow
 @settings(max_examples=90)
 @given(killed=killed_runs(), data=st.data())
 def test_any_history_of_kills_adds_up_and_any_way_of_booking_it_gives_the_same_rows(
@@ -91,6 +92,7 @@ def test_any_history_of_kills_adds_up_and_any_way_of_booking_it_gives_the_same_r
         assert (cost.kept.gpu_joules or 0.0) <= sum(path) + 1e-6, "what an attempt used at its end is not known"
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(killed=killed_runs(), data=st.data())
 def test_lost_metrics_lines_never_stop_a_run_and_nothing_counts_twice(
@@ -117,6 +119,7 @@ def test_lost_metrics_lines_never_stop_a_run_and_nothing_counts_twice(
         assert ledger.stage_cost(STAGE.name) == cost
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_every_step_is_kept_rolled_back_or_replayed_as_the_attempts_went(data: st.DataObject) -> None:
     """Against a run step by step: each attempt resumes at a checkpoint, and gives up the steps behind it."""

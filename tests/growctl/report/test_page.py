@@ -153,6 +153,7 @@ def test_the_report_on_a_set_is_named_for_it_inside_the_folder_of_reports_and_st
         assert folder(tmp_path) == (f".reports/{name}" if seed else "q0/report")
 
 
+@pytest.mark.slow
 def test_a_report_that_fails_while_its_files_are_made_leaves_the_former_ones(tmp_path, monkeypatch):
     def files():
         return {str(path.relative_to(tmp_path)): path.read_bytes() for path in tmp_path.rglob("*.*")}
@@ -174,6 +175,7 @@ def test_a_runs_directory_that_cannot_be_written_still_gets_its_table_and_one_wo
     assert err.strip().startswith(f"No page was written: File exists: {tmp_path}/quick/report. --output")
 
 
+@pytest.mark.slow
 def test_output_takes_the_files_and_an_error_there_is_the_users(tmp_path):
     runs = tmp_path / "runs"
     ladder(runs)

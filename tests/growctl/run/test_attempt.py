@@ -131,6 +131,7 @@ def test_on_a_signal_the_workers_save_and_exit_before_growctl_exits(
     assert {path.name for path in stage.directory.iterdir()} == {"metrics.jsonl", "log.txt"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sent", "grace", "said"),
     [([TERM, TERM], HANG_SECONDS, ASKED), ([TERM], 0.5, "the workers have not saved within")],
@@ -182,6 +183,7 @@ def test_after_a_hang_up_nothing_is_written_to_a_terminal_or_pipe_that_is_gone(o
     os.close(its)
 
 
+@pytest.mark.slow
 def test_workers_that_die_count_as_crashed_and_reported_errors_as_failed(stage):
     """When SLURM cannot start workers, srun exits with the number of its error, modulo 256: 140 is no signal 12."""
     assert stage.attempt("raise SystemExit('no GPU here')") == Outcome("failed", "no GPU here")

@@ -200,6 +200,7 @@ def states(out: str) -> list[str]:
     return [row.split(maxsplit=1)[1].partition("  ")[0] for row in rows if row.startswith("  tiny-")]
 
 
+@pytest.mark.slow
 def test_a_sweep_trains_the_runs_of_its_grid_in_order_and_lists_how_they_ended(schedule, runner):
     out, err = sweep(schedule, *SWEPT)
     assert (runner.started, err) == (NAMES, "")
@@ -210,6 +211,7 @@ def test_a_sweep_trains_the_runs_of_its_grid_in_order_and_lists_how_they_ended(s
     assert f"growctl report {' '.join(NAMES)} --runs-dir" in out
 
 
+@pytest.mark.slow
 def test_the_same_command_skips_finished_runs_and_a_longer_list_trains_only_what_is_new(schedule, runner):
     seeds(schedule, "0,1")
     runner.started.clear()
@@ -218,6 +220,7 @@ def test_the_same_command_skips_finished_runs_and_a_longer_list_trains_only_what
     assert "tiny-seed-1: finished already, skipped (run 2 of 3)" in out
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_does_not_stop_the_others_and_is_tried_again(schedule, runner):
     runner.ends["tiny-seed-1"] = fail
     out, err = seeds(schedule, "0,1,2", expect=1)
@@ -230,6 +233,7 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_tried_again(schedule, 
     assert (runner.started, states(out)) == (["tiny-seed-1"], ["finished"] * 3)
 
 
+@pytest.mark.slow
 def test_a_signal_stops_the_set_and_the_same_command_resumes_it(schedule, runner):
     runner.ends["tiny-seed-1"] = stop
     out, err = seeds(schedule, "0,1,2", expect=130)
@@ -243,6 +247,7 @@ def test_a_signal_stops_the_set_and_the_same_command_resumes_it(schedule, runner
     assert runner.started == ["tiny-seed-1", "tiny-seed-2"]
 
 
+@pytest.mark.slow
 def test_each_seed_is_a_run_of_its_own_whose_controls_may_be_left_out(tmp_path, runner):
     schedule = write_schedule(tmp_path, SCHEDULE + CONTROL)
     seeds(schedule, "0,1", "--name", "mine", "--no-controls")

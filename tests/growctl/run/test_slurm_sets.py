@@ -41,6 +41,7 @@ def options(slurm: Path) -> list[dict[str, str]]:
     return [json.loads((slurm / job / "options.json").read_text()) for job in in_queue(slurm)]
 
 
+@pytest.mark.slow
 def test_each_run_is_a_chain_of_jobs_and_waits_for_an_earlier_run_if_there_is_a_limit(tmp_path, queue):
     out, err = submit(tmp_path, "launch.slurm.array_limit=2")
     assert err == ""
@@ -59,6 +60,7 @@ def test_each_run_is_a_chain_of_jobs_and_waits_for_an_earlier_run_if_there_is_a_
     assert found["tiny-seed-1"].jobs == {"tiny-seed-1.small": "103", "tiny-seed-1.large": "104"}
 
 
+@pytest.mark.slow
 def test_runs_with_jobs_are_left_out_and_one_that_was_cancelled_is_submitted_again_by_itself(tmp_path, queue):
     submit(tmp_path)
     subprocess.run(["scancel", "103", "104"], check=True)
@@ -70,6 +72,7 @@ def test_runs_with_jobs_are_left_out_and_one_that_was_cancelled_is_submitted_aga
     assert again.jobs == {"tiny-seed-1.small": "107", "tiny-seed-1.large": "108"}
 
 
+@pytest.mark.slow
 def test_if_slurm_rejects_a_job_those_before_it_are_cancelled(tmp_path, queue, monkeypatch):
     monkeypatch.setenv("FAKE_SLURM_REFUSE", "large")
     out, err = submit(tmp_path, expect=1)
@@ -82,6 +85,7 @@ def test_if_slurm_rejects_a_job_those_before_it_are_cancelled(tmp_path, queue, m
     assert len(in_queue(queue)) == 6
 
 
+@pytest.mark.slow
 def test_jobs_that_cannot_be_recorded_are_cancelled(tmp_path, queue, monkeypatch):
     def write(path: Path, content: bytes) -> None:
         if path.name == "jobs.json":
@@ -105,6 +109,7 @@ def test_a_finished_run_gets_no_jobs_and_one_with_a_finished_stage_only_those_of
     assert names == ["tiny-seed-0.large", "tiny-seed-2.small", "tiny-seed-2.large"]
 
 
+@pytest.mark.slow
 def test_the_scripts_of_a_dry_run_are_those_that_are_submitted(tmp_path, queue):
     out, _ = submit(tmp_path, "--dry-run")
     assert in_queue(queue) == []

@@ -28,6 +28,7 @@ def write(folder: Path, changes: dict[str, Any]) -> str:
 TEXT_HERE: dict[str, Any] = {"data.source": "text"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "overrides", "expected"),
     [

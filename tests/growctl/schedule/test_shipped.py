@@ -34,6 +34,7 @@ def test_every_shipped_schedule_plans_and_reloads_with_its_controls(
         assert load_schedule(file_of(tmp_path, schedule_yaml(original))) == original
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_shipped_choice_loads_in_a_schedule(group: str, choice: str) -> None:
     without = ["~data.vocab_size", "model.vocab_size=60000"] if group == "data" else []

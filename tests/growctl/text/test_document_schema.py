@@ -32,6 +32,7 @@ def test_every_command_that_prints_json_has_a_schema_and_no_other_has():
     assert with_json == set(COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*FILES, *COMMANDS])
 def test_every_object_of_a_schema_is_closed_and_explained(name: str):
     def check(schema: Any, where: str) -> None:
@@ -60,6 +61,7 @@ def test_infinite_numbers_are_null_and_paths_are_text():
     assert json.loads(document_text(document)) == {"loss": None, "path": str(REPOSITORY), "runs": [None, 2]}
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_schema_of_a_schedule_by_default_and_any_document_by_name():
     assert run_here("schema")[0] == run_here("schema", "schedule")[0] == schema_text()
     for words in (["import-official"], ["import", "official"]):

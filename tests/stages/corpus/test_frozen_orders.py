@@ -139,6 +139,7 @@ def all_digests(directory: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_orders_datasets_and_token_files_are_what_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stages.corpus.corpus.SHARD_BYTES", 5000)
     assert all_digests(tmp_path) == json.loads(GOLDEN.read_text())

@@ -91,6 +91,7 @@ def test_a_preparation_killed_ten_times_ends_in_the_same_dataset(folder, tmp_pat
     assert not [path for path in (tmp_path / "datasets").iterdir() if path.is_dir() and path != dataset]
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_prepare_one_dataset_and_their_workers_print_nothing(folder, tmp_path):
     body = """
         def together(message, fraction):

@@ -49,6 +49,7 @@ def final(tmp_path):
     return tmp_path / "final"
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     num_layers=st.integers(0, 2),
