@@ -14,6 +14,8 @@ from growctl.runs.runs import RunReport, StageReport
 
 SEED = "seed"
 BEST_SCRATCH = "best-scratch"
+UNGROWN = "ungrown"
+"""The control that trains the start checkpoint on at its own size."""
 EACH_SIZE = "scratch-of-each-size"
 """The control that trains every finished model of the ladder from scratch, at that model's own cost."""
 
@@ -119,6 +121,11 @@ def control_differs(ladder: RunReport, control: RunReport) -> list[str]:
     return found + list(_misshapen(ladder, control, kind))
 
 
+def grows_nothing(kind: str | None) -> bool:
+    """Whether controls of that kind train one size all along, from scratch or on from a start checkpoint."""
+    return kind == UNGROWN or is_scratch(kind)
+
+
 def is_scratch(kind: str | None) -> bool:
     """Whether controls of that kind train one size from scratch."""
     return "scratch" in (kind or "")
@@ -149,6 +156,10 @@ def _misshapen(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str
         read = _weights(ladders)
         if _weights(its) != read[: len(_weights(its))] or (kind != EACH_SIZE and _weights(its) != read):
             yield "the mixture that it reads"
+    elif kind == UNGROWN:
+        if len(its) != 1:
+            yield f"the number of its stages ({len(its)}; trained on without growth, there is one)"
+        yield from _unlike(its[-1], ladders[-1], _BATCH, "its stage")
     elif kind == "single-jump":
         if len(its) != min(2, len(ladders)):
             yield f"the number of its stages ({len(its)}; a single jump has two)"
@@ -166,6 +177,8 @@ def _missized(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str]
     wanted = sizes
     if is_scratch(kind):
         wanted = own[-1:] if own[-1] in sizes or kind == "transformer-scratch" else sizes[-1:]
+    elif kind == UNGROWN and ladder.base:
+        wanted = [ladder.base.num_parameters]
     elif kind == "single-jump":
         wanted = [sizes[0], sizes[-1]] if len(sizes) > 1 else sizes
     if own != wanted:

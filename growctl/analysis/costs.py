@@ -1,17 +1,17 @@
 """What a model costs, in each currency that a ledger knows.
 
-One rule for all: a model costs what its start checkpoint cost, every stage before it, and its own, whichever run paid
-for it, with the work that rollbacks after its own anomalies gave up. Work that was repeated after an interruption from
-outside does not count: a machine failure has nothing to do with the training method. A cost of which any part is not
-known is not known.
+One rule for all: a model costs every stage before it and its own, whichever run paid for it, with the work that
+rollbacks after its own anomalies gave up. A start checkpoint is paid for: what it cost is shown beside, and does not
+count. Work that was repeated after an interruption from outside does not count either: a machine failure has nothing to
+do with the training method. A cost of which any part is not known is not known.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from growctl.ledger.entries import BaseEntry, Cost
-from growctl.runs.runs import RunReport, StageReport
+from growctl.ledger.entries import Cost
+from growctl.runs.runs import StageReport
 from growctl.text.formatting import duration, scientific
 
 JOULES_PER_KWH = 3.6e6
@@ -30,15 +30,12 @@ class Currency:
     """The cost of a stage or release alone; None if it is not known."""
     shown: Callable[[float], str]
     """A cost with three digits or so, as text for a table."""
-    of_base: Callable[[BaseEntry], float | None] = lambda base: None
-    """The cost of a start checkpoint; None if it is not known."""
     is_of_machines: bool = True
     """Whether it depends on the machines, so that only runs on the same ones compare."""
 
-    def of(self, run: RunReport, stages: Sequence[StageReport]) -> float | None:
-        """The cost of the start checkpoint of `run` and of `stages` of it; None if any part is not known."""
-        costs = [self.of_base(run.base)] if run.base else []
-        costs += [self.of_stage(stage) if stage.cost_is_whole else None for stage in stages]
+    def of(self, stages: Sequence[StageReport]) -> float | None:
+        """The cost of `stages` of a run; None if any part is not known."""
+        costs = [self.of_stage(stage) if stage.cost_is_whole else None for stage in stages]
         known = [cost for cost in costs if cost is not None and math.isfinite(cost)]
         return sum(known) if len(known) == len(costs) else None
 
@@ -69,9 +66,7 @@ def _hours(hours: float) -> str:
     return duration(hours * 3600)
 
 
-FLOPS = Currency(
-    *("flops", "FLOPs", "FLOPs", lambda stage: stage.flops, scientific, lambda base: base.flops), is_of_machines=False
-)
+FLOPS = Currency("flops", "FLOPs", "FLOPs", lambda stage: stage.flops, scientific, is_of_machines=False)
 WALL_HOURS = Currency("wall_hours", "wall-clock", "hours", _measured(lambda cost: cost.wall_seconds, 3600), _hours)
 DEVICE_HOURS = Currency(
     *("device_hours", "device time", "device-hours", _measured(lambda cost: cost.device_seconds, 3600), _hours)

@@ -95,13 +95,13 @@ def _verdict(group: Group, arm: Arm) -> Verdict:
 
 
 def _cost(arm: Arm) -> float:
-    return fmean(FLOPS.of(run, run.stages) or 0.0 for run in arm.runs.values())
+    return fmean(FLOPS.of(run.stages) or 0.0 for run in arm.runs.values())
 
 
 def _price(ladder: RunReport) -> float | None:
     """FLOPs of all finished models of one ladder, with what they share counted once; None if not known."""
     parts = {stage.name: stage for model in finished_models(ladder) for stage in model.stages}
-    return FLOPS.of(ladder, tuple(parts.values()))
+    return FLOPS.of(tuple(parts.values()))
 
 
 def _outcome(models: Sequence[Verdict], low: float | None, high: float | None) -> Outcome:
@@ -114,7 +114,7 @@ def _outcome(models: Sequence[Verdict], low: float | None, high: float | None) -
 
 def _claim(made: Family) -> str:
     if made.flops is None:
-        return "Not known: nothing says what the start checkpoint cost (start.flops)."
+        return "Not known: not every cost is recorded."
     grown = f"by growing, {counted(len(made.models), 'finished model')} cost {scientific(made.flops)} FLOPs"
     if made.ratio is None:
         whys = "; ".join(

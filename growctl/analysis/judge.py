@@ -11,21 +11,26 @@ from pathlib import Path
 from statistics import fmean
 
 from growctl.analysis import statistics
-from growctl.analysis.conditions import BEST_SCRATCH, EACH_SIZE, is_scratch, same_machines
+from growctl.analysis.conditions import BEST_SCRATCH, EACH_SIZE, UNGROWN, grows_nothing, same_machines
 from growctl.analysis.costs import CURRENCIES, FLOPS, WALL_HOURS, Currency
 from growctl.analysis.curve import EQUAL_COST
 from growctl.analysis.groups import Arm, Group, seeds_text, size_text
 from growctl.analysis.statistics import Multiplier, Outcome
+from growctl.ledger.entries import BaseEntry
 from growctl.runs.runs import RunReport
 from growctl.runs_dir import RunPaths
-from growctl.text.formatting import short_count
+from growctl.text.formatting import scientific, short_count
 from stages.counted import counted
 
 FEWEST_BUDGETS = 3
 """With fewer budgets, no power law can be read off a curve of controls."""
 
-STRONGEST = "The strongest opponent is missing: the best size from scratch."
-MORE_BUDGETS = "What the same loss costs from scratch is unknown: train more budgets."
+LADDER = "ladder"
+"""The kind of opponent that is another ladder."""
+
+STRONGEST = "The strongest opponent is missing"
+"""How `Verdict.missing` begins where that is what is missing."""
+MORE_BUDGETS = "What the same loss costs without growing is unknown: train more budgets."
 ONE_SEED = "`growctl run SCHEDULE --seeds 0,1,2` trains more seeds, each with its controls."
 
 
@@ -65,6 +70,8 @@ class Verdict:
     outcome: Outcome
     claim: str
     """The result in a sentence or two, or why it is not known."""
+    question: str = ""
+    """The question that it answers, and from where on costs count."""
     missing: str = ""
     """What to train first, in a sentence; empty if nothing is missing."""
     command: str = ""
@@ -113,7 +120,8 @@ def verdicts(group: Group) -> list[Verdict]:
 
 
 def opponents(group: Group) -> list[Opponent]:
-    """What the ladders of `group` are compared with: the best size from scratch first, then other ways to grow."""
+    """What the ladders of `group` are compared with: their start checkpoint trained on, the best size from scratch, and
+    then other ways to grow."""
     others: dict[str, list[Arm]] = {}
     for arm in group.controls:
         if arm.control not in _from_scratch(group.first) and arm.control:
@@ -123,9 +131,10 @@ def opponents(group: Group) -> list[Opponent]:
         Opponent(_NAMES[kind](arms[0]) if (kind := arms[0].control or "") in _NAMES else kind, kind, (tuple(arms),))
         for arms in others.values()
     ]
-    if from_scratch is None:
-        return [replace(opponent, is_strictest=False) for opponent in named]
-    return [from_scratch, *named]
+    found = sorted([*([from_scratch] if from_scratch else []), *named], key=lambda opponent: opponent.kind != UNGROWN)
+    if found and (found[0].kind == UNGROWN if group.first.base else from_scratch):
+        return found
+    return [replace(opponent, is_strictest=False) for opponent in found]
 
 
 def scratch_opponent(group: Group) -> Opponent | None:
@@ -156,9 +165,11 @@ def scratch_opponent(group: Group) -> Opponent | None:
 def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Verdict:
     """The verdict on the ladders of `candidates[which]`, which was chosen from all of them, against `opponent`."""
     group = candidates[which]
-    unknown = Verdict(group.name, opponent.name, opponent.kind, "unknown", "")
+    strongest = _strongest(group)
+    question = "" if opponent.kind == LADDER else _question(group.first)
+    unknown = Verdict(group.name, opponent.name, opponent.kind, "unknown", "", question)
     if not opponent.is_strictest:
-        unknown = replace(unknown, missing=STRONGEST, command=training_command(candidates))
+        unknown = replace(unknown, missing=_is_missing(strongest), command=training_command(candidates, strongest))
     needed = replace(opponent, curves=tuple(_needed(group.ladder, curve) for curve in opponent.curves))
     cautions = (*_cautions(group, opponent), *_needless(opponent.arms, needed.arms))
     is_control, opponent = any(arm.control for arm in opponent.arms), needed
@@ -167,19 +178,18 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
     counting = [curve for arms in opponent.curves if (curve := [arm for arm in arms if arm.losses])]
     test = _test(candidates, counting, which, FLOPS)
     if test is None or test.curve is None:
-        base = group.first.base
-        unpriced = base is not None and base.flops is None
-        why = "nothing says what the start checkpoint cost (start.flops)" if unpriced else "nothing was spent"
-        return replace(unknown, claim=f"Not known: {why}.", cautions=cautions)
+        return replace(unknown, claim="Not known: nothing was spent.", cautions=cautions)
     if opponent.unknown and test.outcome != "lost":
         return replace(unknown, claim=f"Not known: {opponent.unknown}.", cautions=cautions)
     others, why_no_others = _other_costs(group, counting)
     deciding = _deciding(group, counting[test.curve], test.multiplier.kind)
     flops = [mean_cost(arm, FLOPS) or 0.0 for arm in (deciding, group.ladder)]
     ratio = flops[0] / flops[1] if flops[1] else None
-    if opponent.is_strictest and opponent.kind in _from_scratch(group.first) and test.multiplier.estimate is None:
+    without_growth = (*_from_scratch(group.first), UNGROWN)
+    if opponent.is_strictest and opponent.kind in without_growth and test.multiplier.estimate is None:
         budget = (ratio or 1) * (0.5 if test.multiplier.kind == "not bracketed" else 2)
-        unknown = replace(unknown, missing=MORE_BUDGETS, command=training_command(candidates, budget))
+        kind = UNGROWN if opponent.kind == UNGROWN else BEST_SCRATCH
+        unknown = replace(unknown, missing=MORE_BUDGETS, command=training_command(candidates, kind, budget))
     verdict = replace(
         unknown,
         outcome=test.outcome,
@@ -197,7 +207,7 @@ def judge(candidates: Sequence[Group], opponent: Opponent, which: int = 0) -> Ve
             *cautions,
         ),
     )
-    return replace(verdict, claim=_claim(verdict, is_strictest=opponent.is_strictest))
+    return replace(verdict, claim=_claim(verdict, "" if opponent.is_strictest else _STRONGEST[strongest]))
 
 
 def alone(group: Group) -> Verdict:
@@ -205,12 +215,33 @@ def alone(group: Group) -> Verdict:
     state = "; ".join(dict.fromkeys(group.ladder.absent.values()))
     what = "no control of its whole cost" if group.controls else "no controls"
     why = f"{group.name} is {state}" if state and not group.ladder.runs else f"it has {what} to compare it with"
-    claim, command = f"Not known: {why}.", training_command([group])
-    return Verdict(group.name, "", "", "unknown", claim, STRONGEST, command, cautions=group.notes)
+    claim, kind = f"Not known: {why}.", _strongest(group)
+    verdict = Verdict(group.name, "", "", "unknown", claim, _question(group.first), cautions=group.notes)
+    return replace(verdict, missing=_is_missing(kind), command=training_command([group], kind))
 
 
-def training_command(groups: Sequence[Group], budget: float = 1.0) -> str:
-    """The command that trains the best size from scratch beside the ladders of `groups`, with `budget` among others.
+def _question(ladder: RunReport) -> str:
+    if ladder.base is None:
+        return "To someone who has no model yet, is growing worth it?"
+    return f"To someone who has the start checkpoint, is growing it worth it? {_paid(ladder.base)}"
+
+
+def _paid(base: BaseEntry) -> str:
+    cost = f" ({scientific(base.flops)} FLOPs)" if base.flops else ""
+    return f"Costs count from now on: what it cost{cost} is paid for."
+
+
+def _strongest(group: Group) -> str:
+    """The kind of control that is the strongest opponent."""
+    return UNGROWN if group.first.base else BEST_SCRATCH
+
+
+def _is_missing(kind: str) -> str:
+    return f"{STRONGEST}: {_STRONGEST[kind]}."
+
+
+def training_command(groups: Sequence[Group], kind: str, budget: float = 1.0) -> str:
+    """The command that trains controls of `kind` beside the ladders of `groups`, with `budget` among others.
 
     Empty if one of them was imported: its schedule and its data are elsewhere.
     """
@@ -220,7 +251,7 @@ def training_command(groups: Sequence[Group], budget: float = 1.0) -> str:
         return ""
     runs_dir = ladders[0].directory.parent
     where = [] if runs_dir == Path("runs") else ["--runs-dir", str(runs_dir)]
-    asked = shlex.join([f"controls=[{{kind: {BEST_SCRATCH}, budgets: [{budgets}]}}]", "--controls", *where])
+    asked = shlex.join([f"controls=[{{kind: {kind}, budgets: [{budgets}]}}]", "--controls", *where])
     schedules = shlex.join(str(RunPaths(run.directory).schedule) for run in ladders)
     if len(ladders) == 1:
         return f"growctl run {schedules} {asked}"
@@ -248,9 +279,11 @@ def multiplier_text(multiplier: Multiplier | None) -> str:
 
 
 _BEST = "training the best size from scratch"
+_STRONGEST = {BEST_SCRATCH: "the best size from scratch", UNGROWN: "the start checkpoint trained on"}
 _NAMES: dict[str, Callable[[Arm], str]] = {
     "transformer-scratch": lambda arm: f"training a Transformer of {size_text(arm.num_parameters)} from scratch",
     "single-jump": lambda arm: f"growing to {size_text(arm.num_parameters)} in a single jump",
+    "ungrown": lambda arm: f"training its {size_text(arm.num_parameters)} on",
     "official-growth": lambda arm: f"growing to {size_text(arm.num_parameters)} as the official code does",
 }
 
@@ -320,7 +353,7 @@ def _measured(arm: Arm, currency: Currency) -> statistics.MeasuredArm | None:
 
 def mean_cost(arm: Arm, currency: Currency) -> float | None:
     """The mean cost of an arm's models over the seeds; None if any is not known."""
-    costs = [currency.of(run, run.stages) for run in arm.runs.values()]
+    costs = [currency.of(run.stages) for run in arm.runs.values()]
     known = [cost for cost in costs if cost is not None]
     return fmean(known) if known and len(known) == len(costs) else None
 
@@ -334,7 +367,7 @@ def _other_costs(group: Group, curves: Sequence[Sequence[Arm]]) -> tuple[dict[st
     multipliers = {key: test.multiplier for key, test in tests.items() if test}
     if WALL_HOURS.key in multipliers:
         return multipliers, ""
-    return multipliers, "not known of the start checkpoint" if group.first.base else "not recorded for all runs"
+    return multipliers, "not recorded for all runs"
 
 
 def _deciding(group: Group, curve: Sequence[Arm], kind: str) -> Arm:
@@ -386,9 +419,12 @@ def _cautions(group: Group, opponent: Opponent) -> Iterator[str]:
             whys = ", ".join(f"seed {seed}: {why}" for seed, why in arm.absent.items())
             yield f"{arm.name} does not count with {counted(len(arm.absent), 'seed')} of {len(group.seeds)} ({whys})."
     yield from group.notes
+    for run in (run for arm in (group.ladder, *opponent.arms) for run in arm.runs.values() if opponent.kind == LADDER):
+        if run.base:
+            yield f"{run.name} starts from a checkpoint. {_paid(run.base)}"
     rolled_back = sum(stage.rolled_back_flops for run in group.ladder.runs.values() for stage in run.stages)
     if rolled_back:
-        flops = sum(FLOPS.of(run, run.stages) or 0.0 for run in group.ladder.runs.values())
+        flops = sum(FLOPS.of(run.stages) or 0.0 for run in group.ladder.runs.values())
         share = rolled_back / (flops - rolled_back) if flops > rolled_back else 0.0
         yield f"Rollbacks after anomalies of its own cost the ladder {share:.0%} more FLOPs, which are counted."
 
@@ -411,17 +447,17 @@ def _curve_cautions(curve: Sequence[Arm]) -> Iterator[str]:
         yield "A control with more FLOPs ended with a higher loss than one with fewer."
 
 
-def _claim(verdict: Verdict, *, is_strictest: bool) -> str:
-    """The result in words, as the outcome and the multiplier have it."""
+def _claim(verdict: Verdict, stronger: str) -> str:
+    """The result in words, as the outcome and the multiplier have it. `stronger`: the opponent that is missing."""
     multiplier = verdict.multiplier
     assert multiplier is not None
-    who = "growing" if is_scratch(verdict.kind) else verdict.ladder
+    who = "growing" if grows_nothing(verdict.kind) else verdict.ladder
     seeds = seeds_text(verdict.seeds)
     needs = _needs(verdict, multiplier, who)
     difference = multiplier.loss_difference
     nats = "" if difference is None else f" At equal FLOPs, {who} ends {_nats(multiplier)}."
-    if verdict.outcome == "won" and not is_strictest:
-        return f"Won only against a weaker opponent than the best size from scratch: {needs} ({seeds}).{nats}"
+    if verdict.outcome == "won" and stronger:
+        return f"Won only against a weaker opponent than {stronger}: {needs} ({seeds}).{nats}"
     if verdict.outcome in ("won", "lost"):
         return f"{'Growing' if who == 'growing' else who} {verdict.outcome}: {needs} ({seeds}).{nats}"
     if verdict.outcome == "within the noise":

@@ -10,11 +10,18 @@ from growctl.analysis.conditions import Difference, differences, measured_alike
 from growctl.analysis.costs import FLOPS
 from growctl.analysis.family import Family, family, model_arms
 from growctl.analysis.groups import Arm, Group, groups, values_text
-from growctl.analysis.judge import Opponent, Verdict, alone, judge, mean_cost, opponents, scratch_opponent, verdicts
+from growctl.analysis.judge import (
+    LADDER,
+    Opponent,
+    Verdict,
+    alone,
+    judge,
+    mean_cost,
+    opponents,
+    scratch_opponent,
+    verdicts,
+)
 from growctl.runs.runs import RunReport
-
-LADDER = "ladder"
-"""The kind of opponent that is another ladder."""
 
 MOST_PAIRS = 10
 """With more pairs, each ladder is compared with the best one on its dataset alone."""

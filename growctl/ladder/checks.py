@@ -316,6 +316,7 @@ def _needs_of_controls(schedule: Schedule) -> Iterator[Row]:
     yield "tokenformer-scratch", not is_tokenformer, "a tokenformer; the schedule has none"
     yield "transformer-scratch", not models[-1].final.num_layers, "a ladder that ends with layers"
     several = sum(each.is_grown for each in models[1:]) > 1
+    yield "ungrown", schedule.start is None, "a start checkpoint; best-scratch trains the first size from scratch"
     yield "single-jump", not several, "three stages or more, with two growths or more between them"
     deepens = any(each.growth.new_layers for each in models)
     is_official = not schedule.growth.departures("official")

@@ -2,8 +2,8 @@
 
 Every control has the ladder's data (from sample 0), seed and learning-rate block, and therefore its own warm-up
 and decay (growctl/ladder/warnings.py warns if it has too few steps for them). Its cost is a multiple of the whole
-ladder's FLOPs, or for `scratch-of-each-size` of a finished model's. A ladder's start checkpoint counts with the FLOPs
-that it cost, as far as they are known: controls that grow start from it too, the others train its share as well.
+ladder's FLOPs, or for `scratch-of-each-size` of a finished model's. A ladder's start checkpoint is paid for: what it
+cost does not count, and all controls but those from scratch start from it too.
 Where the ladder's stages weight the sources of a mixture differently, a control that has not these stages changes its
 weights at the same shares of its own tokens. Batch and context are those of the ladder's stages; of a control from
 scratch, those of the last one.
@@ -69,8 +69,7 @@ def control_name(schedule: Schedule, kind: str, stage: str, budget: float) -> st
 
 def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: float) -> Iterator[tuple[str, Schedule]]:
     """(stage name or "", schedule) of each run for one entry of `controls` at one budget."""
-    base_flops, last = schedule.base_flops or 0.0, len(plans) - 1
-    total, largest = base_flops + total_flops(plans).total, plans[-1].model
+    last, total, largest = len(plans) - 1, total_flops(plans).total, plans[-1].model
     others = {block.kind for block in schedule.controls if budget in block.budgets}
     is_twinned = f"{schedule.model.family}-scratch" in others  # it trains the last size at this budget
     if kind == "best-scratch":
@@ -80,18 +79,19 @@ def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: fl
                 yield plan.name, _scratch(schedule, index, plan.model, budget * total, plans)
     elif kind == "scratch-of-each-size":
         for plan, cost in finished_models(schedule, plans):
-            own = base_flops + cost.total
-            if own < total or not (is_twinned or "best-scratch" in others):
+            if cost.total < total or not (is_twinned or "best-scratch" in others):
                 followed = plans[: plan.index + 1]
-                yield plan.name, _scratch(schedule, plan.index, plan.model, budget * own, followed)
+                yield plan.name, _scratch(schedule, plan.index, plan.model, budget * cost.total, followed)
     elif kind == "tokenformer-scratch":
         yield "", _scratch(schedule, last, largest, budget * total, plans)
     elif kind == "transformer-scratch":
         shape = largest if isinstance(largest, TransformerConfig) else equal_size_transformer(largest)
         yield "", _scratch(schedule, last, shape, budget * total, plans)
     elif kind == "single-jump":
-        jump = _with_flops(_single_jump(schedule, plans), budget * total - base_flops)
+        jump = _with_flops(_single_jump(schedule, plans), budget * total)
         yield "", _following(jump, schedule, plans[1:])
+    elif kind == "ungrown":
+        yield "", _following(_with_flops(_ungrown(schedule), budget * total), schedule, plans)
     else:
         yield "", _official_growth(schedule, plans, budget)
 
@@ -133,6 +133,14 @@ def _single_jump(schedule: Schedule, plans: list[StagePlan]) -> Schedule:
         "growth": _fixed_growth(schedule),
         "launch": _launch(schedule, 0, len(plans) - 1),
     }
+    return schedule.model_copy(update=update)
+
+
+def _ungrown(schedule: Schedule) -> Schedule:
+    """The start checkpoint trained on at its own size, with the batch and the context of the ladder's last stage."""
+    own = {"name": "ungrown", "attention_tokens": None, "ffn_tokens": None}
+    stage = _bare(schedule.stages[-1]).model_copy(update=own)
+    update = {"stages": [stage], "growth": _fixed_growth(schedule), "launch": _launch(schedule, 0)}
     return schedule.model_copy(update=update)
 
 

@@ -60,9 +60,8 @@ def start_line(schedule: Schedule) -> str | None:
     trained = f", trained in run {base.run}" if base.run else ""
     sizes = f"{short_count(base.num_parameters)} -> {short_count(first.num_parameters)} parameters"
     what = f"Stage {first.name} {does} {base.path}{trained}: {sizes}"
-    if flops is None:
-        return f"{what}. The cost of this checkpoint is not known and not counted; set start.flops to count it."
-    return f"{what}. The budgets of controls count its {scientific(flops)} FLOPs; the tables leave them out."
+    cost = "cost is not known" if flops is None else f"{scientific(flops)} FLOPs are paid for"
+    return f"{what}. Its {cost}: the tables and the budgets of controls count from now on."
 
 
 class _Figure(NamedTuple):

@@ -239,22 +239,4 @@ def schedule_warnings(schedule: Schedule) -> list[str]:
     """
     if own := misfits(schedule):
         return [f"The ladder {own[0]}; lower learning_rate.warmup_steps or learning_rate.decay, or train longer."]
-    return [
-        f"{control.name} {caveat}."
-        for control in plan_controls(schedule)
-        for caveat in control_caveats(control.schedule, schedule.base_flops)
-    ]
-
-
-def control_caveats(control: Schedule, base_flops: float | None = 0.0) -> list[str]:
-    """The caveats of the schedule of a control: sentences without their subject, the control's name.
-
-    `base_flops` is the cost of its ladder's start checkpoint (0 without one, None if it is not known).
-    """
-    caveats = misfits(control)
-    if base_flops is None and control.start is None:
-        caveats.append(
-            "trains from scratch with the FLOPs of the ladder without its start checkpoint, whose cost is not known "
-            "(start.flops): the comparison favours growing"
-        )
-    return caveats
+    return [f"{control.name} {caveat}." for control in plan_controls(schedule) for caveat in misfits(control.schedule)]

@@ -5,7 +5,7 @@ Draws the records of growctl/analysis and computes nothing.
 
 from collections.abc import Collection, Iterator, Sequence
 
-from growctl.analysis.conditions import is_scratch, shown
+from growctl.analysis.conditions import grows_nothing, shown
 from growctl.analysis.costs import CURRENCIES, FLOPS, Currency
 from growctl.analysis.family import Family
 from growctl.analysis.groups import seeds_text, values_text
@@ -74,11 +74,13 @@ def compare_sections(pair: Pair, a: RunReport, b: RunReport) -> list[Section]:
 
 
 def _verdict(verdict: Verdict, name: str, key: str) -> Iterator[Part]:
-    claim, to_train = Paragraph(f"{name}: {verdict.claim}" if name else verdict.claim, "strong"), list[Part]()
+    answer, to_train = [Paragraph(f"{name}: {verdict.claim}" if name else verdict.claim, "strong")], list[Part]()
+    if verdict.question:
+        answer.insert(0, Paragraph(verdict.question, "note"))
     if verdict.missing:
         to_train = [Paragraph(verdict.missing, "strong")]
         to_train += [Listing("to train it:", verdict.command, is_command=True)] if verdict.command else []
-    yield from (*to_train, claim) if verdict.missing == STRONGEST else (claim, *to_train)
+    yield from (*to_train, *answer) if verdict.missing.startswith(STRONGEST) else (*answer, *to_train)
     if verdict.ladder_side and verdict.opponent_side:
         yield _sides(verdict, verdict.ladder_side, verdict.opponent_side, key)
     yield from (Paragraph(caution, "note") for caution in verdict.cautions)
@@ -95,9 +97,9 @@ def _sides(verdict: Verdict, ladder: Side, opponent: Side, key: str) -> Table:
     rows += [
         (Cell(name), figure(own, shown), figure(its, shown), Cell("")) for name, own, its, shown in counts if own or its
     ]
-    who = "growing" if is_scratch(verdict.kind) else ladder.name
+    who = "growing" if grows_nothing(verdict.kind) else ladder.name
     columns = (Column("", is_number=False), Column(who), Column(opponent.name), Column("for the same loss"))
-    is_untuned = is_scratch(verdict.kind) and opponent.settings_tried == 1
+    is_untuned = grows_nothing(verdict.kind) and opponent.settings_tried == 1
     tuned = "Nobody tuned the opponent: it has the ladder's learning rate. " if is_untuned else ""
     return Table.of(key, columns, rows, f"{tuned}What is not counted is in FLOPs.")
 
@@ -199,7 +201,7 @@ def _figures(a: RunReport, b: RunReport, pair: Pair) -> Section:
         cells = (figure(value, form) for value in values)
         rows.append((Cell(name.replace("_", " ")), *cells, figure(apart, "{:+.4f}")))
     for currency in CURRENCIES:
-        costs = [currency.of(run, run.stages) for run in (a, b)]
+        costs = [currency.of(run.stages) for run in (a, b)]
         if any(costs):
             ratio = costs[1] / costs[0] if costs[0] and costs[1] else None
             cells = (figure(cost, currency.shown) for cost in costs)
@@ -230,7 +232,7 @@ def _cost_columns(currency: Currency, drop: int) -> Iterator[Column]:
     """A narrow terminal keeps what to compare, in FLOPs at least."""
 
     def so_far(row: tuple[RunReport, StageReport]) -> Cell:
-        return figure(currency.of(row[0], row[0].path(row[1])), currency.shown)
+        return figure(currency.of(row[0].path(row[1])), currency.shown)
 
     yield Column(f"{currency.name} so far", drop=drop and 20 - drop, cell=so_far)
     yield Column(f"{currency.name} alone", drop=1, cell=lambda row: figure(currency.of_stage(row[1]), currency.shown))

@@ -13,7 +13,7 @@ from growctl.ladder.stage_plans import (
     plan_run,
     plan_stages,
 )
-from growctl.ladder.warnings import control_caveats, decays
+from growctl.ladder.warnings import decays, misfits
 from growctl.launch.resolve import machines_of
 from growctl.ledger.entries import RunEntry, ScoreEntry, StageEntry
 from growctl.ledger.file import BrokenLedger, move_aside
@@ -160,7 +160,7 @@ def run_entry(
         run_id=run_id,
         ladder_id=ladder.run_id if ladder else None,
         decays=decays(schedule),
-        caveats=control_caveats(schedule, ladder.base_flops) if ladder else [],
+        caveats=misfits(schedule) if ladder else [],
         base=start.entry(manifest) if start else None,
         validation_documents=manifest.splits["validation"].num_documents,
         validation_tokens=manifest.splits["validation"].num_tokens,

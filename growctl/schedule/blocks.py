@@ -125,6 +125,7 @@ ControlKind = Literal[
     "scratch-of-each-size",
     "single-jump",
     "official-growth",
+    "ungrown",
 ]
 
 
@@ -135,7 +136,8 @@ class ControlBlock(Block):
     """tokenformer-scratch: the last stage's size from scratch. transformer-scratch: the Transformer nearest to it in
     parameters, from scratch. best-scratch: every size of the ladder from scratch. scratch-of-each-size: the size of
     every finished model (`releases`) from scratch, at that model's own cost. single-jump: the first stage, then the
-    last size in one growth. official-growth: the same ladder, grown as the official code grows it."""
+    last size in one growth. official-growth: the same ladder, grown as the official code grows it. ungrown: the
+    start checkpoint trained on at its own size."""
     budgets: Annotated[list[Budget], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of FLOPs")] = [1.0]
     """FLOPs of the control, as multiples of the whole ladder's, for scratch-of-each-size of the finished model's; one
     run per entry. With three or more, the report can find the point of equal loss."""

@@ -164,22 +164,24 @@ def reuse(runs: Path) -> tuple[str, str]:
     return first.entry.name, "quick"
 
 
-def start(runs: Path, flops: float | None = 4e12) -> tuple[str, str]:
-    """A ladder from a trained model, against training it on in a single jump, and from scratch."""
+def start(runs: Path, flops: float | None = 4e12, ungrown: Mapping[float, float] | None = None) -> tuple[str, str]:
+    """A ladder from a trained model, against growing it in a single jump, training from scratch, and training it on."""
     base = BaseEntry("trained/final", "beef", "trained, stage 0-400k", 400_000, flops, 1.9, 5000)
     how: dict[str, Any] = {"start.manifest": "beef", "base": base}
     ladder = FakeRun(runs, "quick", [SMALL, LAST], **how)
     ladder.train(0, 1.42, start=1.9).train(1, 1.28, start=1.42)
     against(ladder, CURVE)
+    against(ladder, ungrown or {}, "ungrown", parameters=400_000, **how)
     stage = replace(LAST, name="0-2m", num_steps=round(WORK / LARGE.num_parameters))
     how["ladder_id"] = ladder.entry.run_id
     jump = FakeRun(runs, "quick-control-single-jump", [stage], "single-jump", **how).train(0, 1.29, start=1.9)
     return "quick", jump.entry.name
 
 
-def start_of_unknown_cost(runs: Path) -> tuple[str, str]:
-    start(runs, flops=None)
-    return "quick", f"quick-control-{SCRATCH}"
+def ungrown(runs: Path) -> tuple[str, str]:
+    """The start checkpoint, whose cost nothing says, trained on at its own size."""
+    start(runs, flops=None, ungrown={0.5: 1.45, 1.0: 1.36, 2.0: 1.31})
+    return "quick", "quick-control-ungrown"
 
 
 def family(runs: Path) -> tuple[str, str]:
@@ -312,7 +314,7 @@ def costs(runs: Path) -> tuple[str, str]:
 
 
 _EACH = (
-    *(curve, interrupted, reuse, start, start_of_unknown_cost, family, best_scratch, several_seeds, within_noise),
+    *(curve, interrupted, reuse, start, ungrown, family, best_scratch, several_seeds, within_noise),
     *(sweep, mixture, diverged, imported, growing_otherwise, never_decays, datasets, unfinished, no_controls, costs),
 )
 LADDERS: dict[str, Callable[[Path], tuple[str, str]]] = {ladder.__name__: ladder for ladder in _EACH}

@@ -164,13 +164,15 @@ def test_between_budgets_the_cost_of_a_loss_follows_a_power_law(runs: Path) -> N
     assert ratio_of(verdict_of(runs)) == pytest.approx(1.36, abs=0.02)
 
 
-def test_each_size_from_scratch_counts_for_a_ladder_with_a_start_checkpoint_and_has_its_flops(runs: Path) -> None:
-    """From scratch, the loss of each of two models costs 1.5 times all that the model has cost."""
+def test_each_size_from_scratch_has_the_flops_that_a_ladder_spends_on_it_from_its_start_checkpoint_on(
+    runs: Path,
+) -> None:
+    """From scratch, the loss of each of two models costs 1.5 times all that the model has cost since then."""
     controls = [{"kind": "scratch-of-each-size", "budgets": [0.75, 1.5, 3.0]}]
     changes = from_start() | {"releases": "all", "controls": controls}
     ladder = parse(changed(changes))
     small, release, large = (plan.flops.total for plan in plan_run(ladder))
-    spent = {"small": START_FLOPS + small + release, "large": START_FLOPS + small + large}
+    spent = {"small": small + release, "large": small + large}
 
     def loss(name: str, flops: float) -> float:
         size = next(size for size in spent if size in name)
@@ -182,7 +184,7 @@ def test_each_size_from_scratch_counts_for_a_ladder_with_a_start_checkpoint_and_
     assert ratios == pytest.approx({"small/release": 1.5, "large": 1.5}, rel=0.02)
     planned = {sum(plan.flops.total for plan in plan_run(each.schedule)) for each in plan_controls(ladder)}
     expected = [budget * flops for flops in spent.values() for budget in (0.75, 1.5, 3.0)]
-    assert sorted(planned) == pytest.approx(sorted(expected), rel=0.02)
+    assert sorted(planned) == pytest.approx(sorted(expected), rel=0.04)  # they have few steps
 
 
 def test_a_control_that_was_trained_for_another_ladder_does_not_count(runs: Path) -> None:
@@ -279,9 +281,17 @@ def test_losses_in_another_precision_or_on_other_tokens_are_not_compared(runs: P
     assert compared(runs, "quick-seed-0", f"quick-seed-0-control-{SCRATCH}")[0] is None
 
 
-def test_a_start_checkpoint_of_unknown_cost_is_a_caveat_of_its_control(runs: Path) -> None:
-    scheduled(runs, "quick", [3.1, 2.3], always(2.2), from_start(None) | {"controls": [{"kind": SCRATCH}]})
-    assert "without its start checkpoint" in said_of(verdict_of(runs))
+@pytest.mark.parametrize(
+    ("flops", "cost"), [(START_FLOPS, "it cost (2.00e09 FLOPs) is paid"), (None, "it cost is paid")]
+)
+def test_a_verdict_on_a_start_checkpoint_says_that_its_cost_is_left_out_and_asks_for_it_trained_on(
+    runs: Path, flops: float | None, cost: str
+) -> None:
+    scheduled(runs, "quick", [3.1, 2.3], always(2.5), from_start(flops) | {"controls": [{"kind": SCRATCH}]})
+    found = verdict_of(runs)
+    assert f"Costs count from now on: what {cost} for." in found.question
+    assert found.missing == "The strongest opponent is missing: the start checkpoint trained on."
+    assert "kind: ungrown" in found.command
 
 
 def test_a_ledger_of_another_version_is_one_message(runs: Path) -> None:

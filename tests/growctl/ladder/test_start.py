@@ -11,7 +11,6 @@ from growctl.ladder.load import load_resolved, load_schedule
 from growctl.ladder.plan import start_line
 from growctl.ladder.sizes import Growth
 from growctl.ladder.stage_plans import plan_stages, total_flops
-from growctl.ladder.warnings import schedule_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.run.start import Start
 from growctl.schedule.blocks import Schedule
@@ -22,7 +21,7 @@ from stages.checkpoint.lineage import TrainingCost
 from stages.data.dataset import DatasetManifest, read_dataset_manifest
 from stages.data.spec import DataSpec
 from stages.grow.expand import expand
-from tests.growctl.bases import COST, base_config, load_started, write_base
+from tests.growctl.bases import base_config, load_started, write_base
 from tests.growctl.ladder import write_dataset
 from tests.growctl.schedules import message_of
 
@@ -185,32 +184,31 @@ def test_a_start_takes_whatever_commands_take_for_a_checkpoint(tmp_path: Path, s
 # Costs and controls
 
 
-def test_controls_count_the_base_and_those_that_grow_start_from_it(base: Path) -> None:
+def test_controls_count_from_the_base_on_and_all_but_those_from_scratch_start_from_it(base: Path) -> None:
     three = ", ".join(
         f"{{name: s{tokens}, attention_tokens: {tokens}, ffn_tokens: 8, train_steps: 20}}" for tokens in (5, 6, 8)
     )
-    controls = "controls=[{kind: tokenformer-scratch, budgets: [1, 2]}, {kind: single-jump}, {kind: official-growth}]"
-    loaded = started(base, f"stages=[{three}]", controls)
-    whole = COST.flops.total + total_flops(plan_stages(loaded)).total
-    scratch, twice, jump, official = (control.schedule for control in plan_controls(loaded))
+    kinds = (
+        "{kind: tokenformer-scratch, budgets: [1, 2]}, {kind: single-jump}, {kind: official-growth}, {kind: ungrown}"
+    )
+    loaded = started(base, f"stages=[{three}]", f"controls=[{kinds}]")
+    whole = total_flops(plan_stages(loaded)).total
+    scratch, twice, jump, official, ungrown = (control.schedule for control in plan_controls(loaded))
     assert scratch.start is twice.start is None
-    assert jump.base == official.base == loaded.base
-    for control, budget in ((scratch, 1), (twice, 2), (jump, 1), (official, 1)):
-        flops = (control.base_flops or 0.0) + total_flops(plan_stages(control)).total
-        assert abs(flops - budget * whole) <= plan_stages(control)[-1].step_flops.total
-    assert not [caveat for caveat in schedule_warnings(loaded) if "start checkpoint" in caveat]
+    assert jump.base == official.base == ungrown.base == loaded.base
+    assert [plan.model for plan in plan_stages(ungrown)] == [base_config()]
+    for control, budget in ((scratch, 1), (twice, 2), (jump, 1), (official, 1), (ungrown, 1)):
+        plans = plan_stages(control)
+        assert abs(total_flops(plans).total - budget * whole) <= plans[-1].step_flops.total
 
 
 @pytest.mark.parametrize("cost", [None, TrainingCost(complete=False)], ids=["no cost", "a part of it"])
-def test_an_unknown_cost_of_the_base_is_a_caveat_unless_the_schedule_gives_it(
-    tmp_path: Path, cost: TrainingCost | None
-) -> None:
+def test_what_the_base_cost_is_as_given_else_as_recorded(tmp_path: Path, cost: TrainingCost | None) -> None:
     base = write_base(tmp_path / "base", cost=cost)
     loaded, given = started(base), started(base, "start.flops=1e20")
     assert (loaded.base_flops, given.base_flops) == (None, 1e20)
-    assert ["whose cost is not known" in caveat for caveat in schedule_warnings(loaded)] == [True] * 3
-    assert "The cost of this checkpoint is not known" in str(start_line(loaded))
-    assert not [caveat for caveat in schedule_warnings(given) if "start checkpoint" in caveat]
+    assert "Its cost is not known" in str(start_line(loaded))
+    assert "1.00e20 FLOPs are paid for" in str(start_line(given))
 
 
 # Where the data goes on

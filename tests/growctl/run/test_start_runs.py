@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from growctl.analysis.judge import MORE_BUDGETS
+from growctl.analysis.results import results
 from growctl.ladder.load import load_schedule
 from growctl.ladder.stage_plans import plan_stages
 from growctl.report.setup import growths
@@ -39,7 +41,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run("run", schedule, *SHORT, "--name", "base", "--runs-dir", runs)
         added = ("--add-tokens", "8", "--add-ffn-tokens", "24", "--output", folder / "expanded")
         run("expand", runs / "base/stages/0-small/final", *added)
-        grown = (*SHORT, "start={run: base, stage: small}", "stages.0.attention_tokens=12")
+        grown = (
+            *SHORT,
+            "start={run: base, stage: small}",
+            "stages.0.attention_tokens=12",
+            "controls=[{kind: ungrown}]",
+        )
         on = (ONE_SIZE, f"start.checkpoint={folder}/expanded", "seed=4")
         for name, settings in (("grown", grown), ("on", on)):
             out, _ = run("run", schedule, *settings, "--name", name, "--runs-dir", runs)
@@ -80,6 +87,17 @@ def test_the_report_counts_the_base_and_shows_the_jump_of_the_first_stage(traine
     assert grown.stages[0].cumulative_flops == pytest.approx(base.flops.total + grown.stages[0].flops)
     assert grown.cumulative_flops == pytest.approx(final.flops.total)
     assert grown.stages[0].jump == pytest.approx(0, abs=EXACT_GROWTH)
+
+
+def test_the_checkpoint_trained_on_at_its_own_size_is_the_opponent_that_decides(trained: Path) -> None:
+    runs = {run.name: run for run in find_runs(trained / "runs")}
+    ladder, [verdict] = runs["grown"], results([runs["grown"], runs["grown-control-ungrown"]]).headlines
+    assert (verdict.kind, verdict.missing) == ("ungrown", MORE_BUDGETS)
+    assert verdict.ladder_side
+    assert verdict.ladder_side.costs["flops"] == pytest.approx(sum(stage.flops for stage in ladder.stages))
+    final = read_manifest(trained / "runs/grown-control-ungrown/stages/0-ungrown/final")
+    assert final.model == read_manifest(trained / "runs/base/stages/0-small/final").model
+    assert [entry.operation for entry in final.lineage.history] == ["init", "train", "train"]
 
 
 def test_an_expanded_checkpoint_is_trained_on_from_its_own_files_and_ramped_in(trained: Path) -> None:
