@@ -41,8 +41,10 @@ _EXEC = subprocess._fork_exec  # type: ignore[attr-defined]
 
 
 def install() -> None:
-    """Has subprocess start growctl's processes as forks where `VARIABLE` asks for it."""
-    subprocess._fork_exec = _start  # type: ignore[attr-defined]
+    """Has subprocess start growctl's processes as forks where `VARIABLE` asks for it, unless torch has several threads:
+    OpenMP's do not survive a fork."""
+    if os.environ.get("OMP_NUM_THREADS") == "1":
+        subprocess._fork_exec = _start  # type: ignore[attr-defined]
 
 
 @functools.cache
