@@ -20,7 +20,7 @@ quickstart: setup  ## Train the quickstart ladder and its control on this machin
 test: setup  ## The whole test suite, with the slowest tests named.
 	$(BIN)/python -m pytest --numprocesses=3 -m 'not browser'
 
-test-fast: setup  ## All but the tests that train or take seconds each: a minute instead of seven.
+test-fast: setup  ## All but the tests that train or take seconds each: a minute instead of six.
 	$(BIN)/python -m pytest -m 'not trains and not slow and not browser'
 
 test-interop: setup  ## Exports in fresh environments with the oldest and the newest supported Transformers. Needs PyPI.

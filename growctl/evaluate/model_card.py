@@ -143,4 +143,5 @@ def _results(checkpoint: Path) -> Iterator[str]:
         yield "No report: the checkpoint was exported from outside its run."
     for headline in headlines:
         yield f"### {_plain(f'{headline.ladder} against {headline.opponent}')}"
-        yield "\n".join(f"- {_plain(said)}" for said in (headline.missing, headline.claim, *headline.cautions) if said)
+        sentences = (headline.missing, headline.question, headline.claim, *headline.cautions)
+        yield "\n".join(f"- {_plain(sentence)}" for sentence in sentences if sentence)

@@ -69,11 +69,6 @@ class RunEntry:
     run_id: str = field(default_factory=lambda: uuid4().hex)
     """Unique id of the run. A copy has the same id; another run of the same name does not."""
 
-    @property
-    def base_flops(self) -> float | None:
-        """Training FLOPs of the checkpoint that it started from: 0 without one, None if they are not known."""
-        return self.base.flops if self.base else 0.0
-
 
 @dataclass(frozen=True)
 class StageEntry:

@@ -66,7 +66,7 @@ _NOT_IN_TABLE = ("name", "samples", "scores", "model_cost")
 def stages_csv(runs: Sequence[RunReport]) -> str:
     """A line for each stage of each run, in the units of `report_document`; unknown values are empty.
 
-    `base_flops`, the cost of the run's start checkpoint, is part of `cumulative_flops`, and 0 without one.
+    `base_flops`, the cost of the run's start checkpoint, is no part of `cumulative_flops`; 0 without one.
     """
     rows = []
     for run in runs:
@@ -80,7 +80,7 @@ def stages_csv(runs: Sequence[RunReport]) -> str:
             cells = {key: value for key, value in plain(part).items() if key not in _NOT_IN_TABLE}
             for cost in ("spent", "replayed"):
                 cells = {f"{cost}_{key}": value for key, value in cells.pop(cost).items()} | cells
-            rows.append(row | cells | {"base_flops": run.base_flops})
+            rows.append(row | cells | {"base_flops": run.base.flops if run.base else 0.0})
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()

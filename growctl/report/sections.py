@@ -108,10 +108,8 @@ def remarks(run: RunReport) -> Iterator[str]:
     if run.base:
         whose = f"trained in run {run.base.run}" if run.base.run else run.base.path
         size = f"{short_count(run.base.num_parameters)} parameters, {whose}"
-        if run.base.flops is None:
-            yield f"Start checkpoint: {size}. Its cost is not known and not counted; start.flops can give it."
-        else:
-            yield f"Start checkpoint: {scientific(run.base.flops)} FLOPs, counted in FLOPs so far ({size})."
+        cost = "cost is not known" if run.base.flops is None else f"{scientific(run.base.flops)} FLOPs are paid for"
+        yield f"Start checkpoint: {size}. FLOPs count from it on: its {cost}."
     own = [
         f"{stage.own_context_loss:.4f} for {stage.name} at {stage.sequence_length:,}"
         for stage in run.parts

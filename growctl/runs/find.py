@@ -156,7 +156,7 @@ def read_run(path: Path) -> RunReport:
             if stage.branch_of:
                 releases.append(part)
                 continue
-            spent = stages[-1].cumulative_flops if stages else run.base_flops or 0.0
+            spent = stages[-1].cumulative_flops if stages else 0.0
             points += [
                 EvaluationPoint(
                     *(stage.name, e.point, spent + e.step * part.step_flops, e.loss, e.perplexity),
@@ -203,7 +203,7 @@ def _stage_report(
     evaluations = ledger.evaluations(stage.name)
     latest = {evaluation.point: evaluation for evaluation in evaluations}
     final, after_growth = latest.get("final") if finished else None, latest.get("after_growth")
-    spent = before[-1].cumulative_flops if before else run.base_flops or 0.0
+    spent = before[-1].cumulative_flops if before else 0.0
     previous_loss = before[-1].validation_loss if before else None
     if run.base and not before and after_growth and after_growth.num_tokens == run.base.validation_tokens:
         previous_loss = run.base.validation_loss  # both were measured on the same validation tokens

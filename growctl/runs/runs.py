@@ -42,7 +42,7 @@ class StageReport:
     """Training FLOPs of this stage alone, whichever run paid for them: with `rolled_back_flops`, not with
     `replayed_flops`."""
     cumulative_flops: float
-    """Training FLOPs of the start checkpoint, all stages before and this one, without replays and other releases."""
+    """Training FLOPs of all stages before and this one, without replays, other releases and the start checkpoint."""
     replayed_flops: float = 0.0
     """Training FLOPs that a later attempt had to spend again after an interruption from outside."""
     rolled_back_flops: float = 0.0
@@ -177,7 +177,7 @@ class RunReport(RunEntry):
 
     @property
     def cumulative_flops(self) -> float:
-        """Training FLOPs of the start checkpoint and of all stages so far, without replays and releases."""
+        """Training FLOPs of all stages so far, without replays, releases and the start checkpoint."""
         return self.stages[-1].cumulative_flops if self.stages else 0.0
 
     @property

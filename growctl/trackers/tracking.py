@@ -67,7 +67,6 @@ class Tracking:
 
         `plans`: the plans of all stages, with the steps that the finished ones took.
         """
-        base = self._schedule.base
         before = [other for other in plans if other.index < plan.index or other.name == plan.branch_of]
         stage = TrackedStage(
             name=plan.name,
@@ -75,8 +74,8 @@ class Tracking:
             metrics=str(paths_of(self._paths, plan).metrics.absolute()),
             num_parameters=plan.num_parameters,
             first_step=plan.first_step,
-            first_tokens=((base and base.tokens) or 0) + sum(other.budget_tokens for other in before),
-            first_flops=(self._schedule.base_flops or 0.0) + sum(other.flops.total for other in before),
+            first_tokens=sum(other.budget_tokens for other in before),
+            first_flops=sum(other.flops.total for other in before),
             tokens_per_step=plan.tokens_per_step,
             step_flops=plan.step_flops.total,
             prefix="release/" if plan.branch_of else "",

@@ -59,19 +59,19 @@ def test_a_stage_report_has_the_cost_and_the_jump_without_replayed_work(runs):
 @pytest.mark.parametrize(
     ("flops", "loss_tokens", "jump", "cell", "remark"),
     [
-        (7e12, 5000, 0.0, "7000000000000.0", "Start checkpoint: 7.00e12 FLOPs, counted in FLOPs so far"),
-        (None, 99, None, "", "Its cost is not known and not counted; start.flops can give it."),
+        (7e12, 5000, 0.0, "7000000000000.0", "FLOPs count from it on: its 7.00e12 FLOPs are paid for."),
+        (None, 99, None, "", "FLOPs count from it on: its cost is not known."),
     ],
     ids=["known", "unknown"],
 )
-def test_the_cost_of_the_start_checkpoint_counts_or_is_said_not_to(runs, flops, loss_tokens, jump, cell, remark):
+def test_flops_count_from_the_start_checkpoint_on_and_its_cost_is_said(runs, flops, loss_tokens, jump, cell, remark):
     """Nor has the growth a jump if the start checkpoint's loss was measured on other tokens."""
     facts = ("/base", "f" * 64, "first, stage small", 400_000, flops)
     base = BaseEntry(*facts, validation_loss=1.5, validation_tokens=loss_tokens)
     FakeRun(runs, "more", [SMALL], base=base).train(0, 1.42, start=1.5)
     [run] = find_runs(runs)
-    assert (run.points[0].cumulative_flops, run.stages[0].jump) == (flops or 0.0, jump)
-    assert run.cumulative_flops == pytest.approx((flops or 0.0) + run.stages[0].flops)
+    assert (run.points[0].cumulative_flops, run.stages[0].jump) == (0.0, jump)
+    assert run.cumulative_flops == run.stages[0].flops
     assert table([run])[0]["base_flops"] == cell
     [said] = remarks(run)
     assert remark in said
