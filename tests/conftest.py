@@ -39,7 +39,7 @@ LONGEST_FIRST = (
     *("stages/engine/test_engine_state", "growctl/run/test_start_runs", "growctl/run/test_requests"),
     *("reliability/test_corruption", "benchmarks/test_gpu", "stages/train/test_rejection", "reliability/test_disk"),
 )
-"""Files with real trainings. Tests run in two processes, a file at a time: long ones at the end would run alone."""
+"""Files with real trainings. Tests run in a few processes, a file at a time: long ones at the end would run alone."""
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from growctl.ladder.controls import ControlPlan
 from growctl.ladder.load import load_resolved
@@ -23,6 +23,7 @@ from growctl.runs_dir import CONTROL_INFIX, RunPaths, RunsPaths
 from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
 from model.errors import UserError
+from model.strict import first_reason
 from stages.checkpoint.files import write_file
 from stages.checkpoint.manifest import CheckpointError, read_manifest
 from stages.stage_dir import StagePaths
@@ -96,10 +97,10 @@ def read_jobs(run: RunPaths) -> dict[str, str]:
     """The SLURM jobs last submitted for a ladder and its controls: {name: id}. Raises RunError if that is damaged."""
     try:
         return TypeAdapter(dict[str, str]).validate_json(run.jobs.read_bytes()) if run.jobs.exists() else {}
-    except ValueError as error:
+    except ValidationError as error:
         raise RunError(
-            f"{run.jobs}, which lists the jobs of this run, cannot be read: {error}; check with squeue that none of "
-            "them is queued or running, then move the file away"
+            f"{run.jobs}, which lists the jobs of this run, cannot be read: {first_reason(error)}; check with squeue "
+            "that none of them is queued or running, then move the file away"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Both language models as functions: logits, loss, causality, positions, dtypes."""
+"""Both language models as functions: logits, loss, causality, dtypes."""
 
 import math
 from typing import Any
@@ -47,6 +47,13 @@ def test_initial_values_depend_only_on_seed_and_name():
     assert torch.equal(value, build_model(config, seed=5).get_parameter(name))
     for other in (initial_parameter(name, config, 6), initial_parameter("blocks.0.ffn.key_tokens.0", config, 5)):
         assert not torch.equal(value, other)
+
+
+def test_no_position_depends_on_a_later_token(model):
+    changed = torch.cat([IDS[:, :6], IDS[:, 6:].flip(1)], dim=1)
+    before, after = model(IDS), model(changed)
+    torch.testing.assert_close(after[:, :6], before[:, :6])
+    assert not torch.allclose(after[:, 6:], before[:, 6:])
 
 
 def test_rotation_multiplies_pairs_of_dimensions_by_complex_units_and_leaves_the_others():

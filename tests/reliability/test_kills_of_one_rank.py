@@ -16,6 +16,8 @@ KILLS = [
     BY_NAME["step: gradients there, no update"].fault("step", "runner SIGTERM", "middle", nth=5),
     BY_NAME["checkpoint: renamed, not yet told"].fault("release", "everybody", "middle/release"),
     BY_NAME["checkpoint: rows written, not committed"].fault("booked", "runner", nth=4),
+    BY_NAME["disk error, rank"].fault("full", "ENOSPC", "large", nth=5),
+    BY_NAME["disk error, runner"].fault("io", "EIO", nth=12),
 ]
 """One in each phase of a run."""
 

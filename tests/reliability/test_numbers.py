@@ -20,7 +20,7 @@ from growctl.run.screen import Screen
 from growctl.run.stage_run import Execution, StageRun
 from stages.checkpoint.manifest import read_manifest
 from stages.metrics import MetricsWriter, read_metrics
-from tests.growctl.runs import SCHEDULE, final_hashes, finish, growctl, kill, losses, wait_until, write_schedule
+from tests.growctl.runs import SCHEDULE, final_hashes, finish, growctl, kill, losses, wait_for, write_schedule
 
 ONE_STAGE = "".join(line for line in SCHEDULE.splitlines(keepends=True) if "name: small" not in line)
 POLICY = "anomalies: {non_finite: skip, spikes: %s, window: 16}\n"
@@ -95,7 +95,7 @@ def test_a_run_killed_after_a_rollback_ends_in_the_same_bits(rolled_back, tmp_pa
     fault = {"name": "saving", "at": "files", "matching": "step_00000040", "process": "rank", "do": "SIGSTOP"}
     metrics = schedule.parent / "killed/stages/0-large/metrics.jsonl"
     process = start(schedule, poison, "--name", "killed", folder=str(tmp_path), faults=[fault])
-    wait_until((tmp_path / "saving").exists, process)
+    wait_for((tmp_path / "saving").exists, process)
     kill(process, schedule.parent)
     finish(start(schedule, poison, "--name", "killed"))
     assert final_hashes(metrics.parents[2]) == final_hashes(schedule.parent / "tiny") != {}

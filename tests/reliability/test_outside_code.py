@@ -46,6 +46,17 @@ def dangerous_calls(source: str) -> Iterator[str]:
             yield ast.unparse(call)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("eval(t)", "pickle.load(f)", "torch.load(f)", "numpy.load(f, allow_pickle=True)", "run(c, shell=True)"),
+        *("yaml.load(t, Loader=yaml.Loader)", "AutoModel.from_pretrained(p, trust_remote_code=True)"),
+    ],
+)
+def test_a_dangerous_call_is_found(call):
+    assert list(dangerous_calls(call)) == [call]
+
+
 @pytest.mark.parametrize("package", ["growctl", "stages", "model", "benchmarks", "tools"])
 @pytest.mark.slow
 def test_no_call_opens_a_pickle_runs_text_or_starts_a_shell(package):

@@ -21,7 +21,7 @@ from tests.growctl.runs import (
     reached,
     run,
     stop,
-    wait_until,
+    wait_for,
     write_schedule,
 )
 
@@ -51,15 +51,15 @@ def changed(training, tmp_path_factory):
     second = [*start, *SECOND, "--runs-dir", runs]
 
     process = growctl(*second, faults=in_conversion)  # killed while it converts
-    wait_until(lambda: any(stage.glob(".converted_00000020.incomplete/parameters/*")), process)
+    wait_for(lambda: any(stage.glob(".converted_00000020.incomplete/parameters/*")), process)
     said = [stop(process, signal.SIGKILL)[0]]
     assert not (stage / "converted_00000020").exists()
     process = growctl(*second, faults=at_first_step)  # killed before its first own checkpoint
-    wait_until(lambda: [r["event"] for r in read_metrics(stage / "metrics.jsonl")].count("start") == 2, process)
+    wait_for(lambda: [r["event"] for r in read_metrics(stage / "metrics.jsonl")].count("start") == 2, process)
     said.append(kill(process, runs)[0])
     assert verify_checkpoint(stage / "converted_00000020")
     process = growctl(*second, faults=later)
-    wait_until(reached(stage / "metrics.jsonl", "checkpoint", 40), process)
+    wait_for(reached(stage / "metrics.jsonl", "checkpoint", 40), process)
     said.append(kill(process, runs)[0])
     assert not list(stage.glob("converted_*"))
     said.append(run(*start, *THIRD, "--runs-dir", runs)[0])

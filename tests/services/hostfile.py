@@ -129,7 +129,7 @@ def _machine_lost(runner: str, lab: Lab) -> str:
     lab.second.cut_link()
     cut = time.monotonic()
     try:
-        printed = finish(process, code=1)
+        printed = finish(process, code=1, seconds=UNREACHABLE_SECONDS)
         seconds = time.monotonic() - cut
     finally:
         lab.second.start()

@@ -1,6 +1,8 @@
-"""What the pages of the documentation name exists: files, headings, names of the Python API."""
+"""What the pages of the documentation name exists: files, headings, names of the Python API, messages."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -9,6 +11,9 @@ import pytest
 from tests.workers import REPOSITORY
 
 PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
+MESSAGES = re.findall(r"^### `(.*)`$", (REPOSITORY / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+VARIES = "…"
+"""Stands in a quoted message for the parts that differ from case to case."""
 DOCUMENTED = [
     name
     for page in sorted((REPOSITORY / "docs/api").glob("*.md"))
@@ -32,6 +37,29 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def texts(source: str) -> Iterator[str]:
+    """The string literals of a source file but docstrings, with VARIES in place of what an f-string fills in."""
+    skipped: set[int] = set()
+    for node in ast.walk(ast.parse(source)):  # outer nodes come first
+        if isinstance(node, ast.Expr):
+            skipped.add(id(node.value))
+        elif isinstance(node, ast.JoinedStr):
+            skipped.update(id(part) for part in node.values)
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else VARIES for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            yield node.value
+
+
+def holds(text: str, message: str) -> bool:
+    """Whether the constant parts of `message` are in `text`, in order."""
+    place = 0
+    for part in map(str.strip, message.split(VARIES)):
+        place = text.find(part, place) + len(part)
+        if place < len(part):
+            return False
+    return True
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert dead_links(page) == []
@@ -41,3 +69,11 @@ def test_every_documented_name_of_the_python_api_exists() -> None:
     assert len(DOCUMENTED) > 20
     for name in DOCUMENTED:
         resolve_name(name)
+
+
+def test_every_message_that_the_page_on_troubleshooting_quotes_is_in_the_code() -> None:
+    files = [path for floor in ("growctl", "stages", "model") for path in (REPOSITORY / floor).rglob("*.py")]
+    said = [text for path in files for text in texts(path.read_text())]
+    assert [message for message in MESSAGES if not any(holds(text, message) for text in said)] == []
+    assert len(MESSAGES) >= 40
+    assert [message for message in MESSAGES if len(re.findall(r"\w+", message)) < 3] == [], "would be found anywhere"

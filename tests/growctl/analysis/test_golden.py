@@ -35,7 +35,7 @@ def produced(ladder: str, folder: Path) -> dict[str, str]:
         shown = said("report", "--details") if ladder in DETAILS else said("report")
     report = json.loads(said("report", "--json"), parse_float=_rounded)
     if ladder != EVERY_FIGURE:
-        del report["runs"]  # what ledgers record, which the tests of growctl/runs check
+        del report["runs"]  # what ledgers record, which tests/growctl/report/test_report.py checks
     return {
         "report.json": _as_json(report),
         "compare.json": _as_json(json.loads(said("compare", a, b, "--json"), parse_float=_rounded)),

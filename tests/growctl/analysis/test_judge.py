@@ -59,7 +59,7 @@ def test_no_ladder_loses_to_one_that_diverged_with_a_seed(runs: Path) -> None:
     [(4.0, (2,), "won"), (4.0, SEEDS, "won"), (2.0, (2,), "unknown"), (2.0, SEEDS, "unknown"), (1.0, SEEDS, "unknown")],
     ids=str,
 )
-def test_a_control_that_diverged_at_a_budget_that_nobody_needs_leaves_the_verdict(
+def test_a_diverged_control_takes_the_verdict_only_at_a_budget_that_it_needs(
     runs: Path, budget: float, seeds: tuple[int, ...], outcome: str
 ) -> None:
     for seed in SEEDS:

@@ -87,7 +87,9 @@ def test_the_learning_rate_follows_the_batch_as_asked(scaling: str, factor: floa
 def test_a_control_from_scratch_trains_at_the_last_stages_batch_and_context() -> None:
     kinds = ("tokenformer-scratch", "best-scratch", "single-jump", "official-growth")
     grown = {"single-jump": [(8, 4), (8, 16)], "official-growth": [(8, 4), (16, 8), (8, 16)]}
-    for control in plan_controls(changing(controls=[{"kind": kind} for kind in kinds])):
+    controls = plan_controls(changing(controls=[{"kind": kind} for kind in kinds]))
+    assert {control.kind for control in controls} == set(kinds)
+    for control in controls:
         batches = [plan.batch for plan in plan_stages(control.schedule)]
         assert batches == grown.get(control.kind, [(8, 16)]), control.name
 

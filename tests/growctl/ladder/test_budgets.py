@@ -73,6 +73,7 @@ def test_controls_have_steps_of_their_own_that_cost_their_multiple_of_the_ladder
     controls = [{"kind": kind, "budgets": [1.0, 1.5]} for kind in KINDS]
     schedule = shared(0.4, 0.8, blocks={"controls": controls, "releases": "all"}, **budget)
     total, conditions = total_flops(plan_stages(schedule)).total, comparison_conditions(schedule)
+    assert {control.kind for control in plan_controls(schedule)} == set(KINDS)
     for control in plan_controls(schedule):
         training, plans = control.schedule.training, plan_stages(control.schedule)
         assert check_combinations(control.schedule) == []

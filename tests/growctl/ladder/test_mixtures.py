@@ -176,7 +176,9 @@ def test_weights_change_at_the_window_at_which_a_stage_with_other_shares_really_
 
 
 def test_a_control_from_scratch_changes_the_weights_at_the_same_shares_of_its_own_samples() -> None:
-    for each in plan_controls(mixed(controls=[{"kind": "tokenformer-scratch", "budgets": [1.0, 3.0]}])):
+    controls = plan_controls(mixed(controls=[{"kind": "tokenformer-scratch", "budgets": [1.0, 3.0]}]))
+    assert len(controls) == 2
+    for each in controls:
         [plan] = plan_stages(each.schedule)
         spans = mixture_spans(each.schedule, [plan.first_token])
         assert [dict(span.weights) for span in spans] == [BASE, BOOKS, CODE]

@@ -21,7 +21,7 @@ from tests.growctl.runs import (
     paused_rank,
     reached,
     run_here,
-    wait_until,
+    wait_for,
     workers_of,
     write_schedule,
 )
@@ -143,7 +143,7 @@ def test_two_machines_compute_the_same_bits_as_one_and_end_with_their_runner(
     ]
     process = growctl("run", schedule, *launch, cwd=tmp_path)
     small = runs_dir / "tiny/stages/0-small"
-    wait_until(reached(small / "metrics.jsonl", "train", 1), process)
+    wait_for(reached(small / "metrics.jsonl", "train", 1), process)
     trainers = [pid for pid in workers_of(runs_dir) if b'MARK=a "b" $c' in environ(pid)]
     assert len(trainers) == 2
     assert {b"CROSS_RANK=0", b"CROSS_RANK=1"} == {w for pid in trainers for w in environ(pid) if b"CROSS_RANK" in w}

@@ -22,7 +22,7 @@ from growctl.ledger.entries import RunEntry
 from growctl.ledger.ledger import Ledger
 from growctl.run import stage_run
 from growctl.run.attempt import Outcome, StageHistory
-from growctl.run.requests import RunRequest
+from growctl.run.requests import RunFailed, RunRequest
 from growctl.run.runner import stage_entry
 from growctl.run.screen import Screen
 from growctl.run.signals import Stopped
@@ -94,6 +94,7 @@ class Run:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         schedule = load_schedule(str(write_schedule(folder, SCHEDULE)), ["launch.max_restarts=5"])
         machines = Local(Devices(1, "cpu", False))
+        self.ends = True
         self.execution = Execution(RunRequest("tiny", schedule, "tiny"), folder, machines, Screen(Console()))
         self.small, self.large = map(self.execution.stage, self.execution.plans)
         self.show()
@@ -123,7 +124,7 @@ class Run:
                 for records in history.read():
                     on_records(records)
             outcome = self.outcomes.pop(0)
-            if not self.outcomes:
+            if not self.outcomes and self.ends:
                 write_checkpoint(stage / "final")
             return outcome
 
@@ -159,6 +160,23 @@ def test_every_line_is_parsed_and_booked_once_however_many_events_and_attempts(r
     assert [call.args[-1] for call in parsed.call_args_list] == lines
     assert run.execution.ledger.stage_cost("small").spent.steps == attempts * events
     assert run.execution.screen.ladder.stages["small"].step == events
+
+
+@pytest.mark.parametrize("kind", ["crashed", "hung"])
+def test_a_stage_whose_workers_die_once_more_than_it_may_be_restarted_stops(run: Run, monkeypatch, kind) -> None:
+    monkeypatch.setattr(stage_run, "pause_after", lambda failures: 0.0)
+    run.ends, run.num_events, run.outcomes = False, 1, [Outcome(kind, "the reason")] * 7
+    with pytest.raises(RunFailed, match=rf"{kind}: the reason \(6 times in a row, with no checkpoint in between\)"):
+        StageRun(run.execution, run.execution.plans[0]).finish()
+    assert len(run.outcomes) == 7 - (1 + run.execution.schedule.launch.max_restarts)
+
+
+def test_a_checkpoint_in_between_counts_restarts_anew(run: Run, monkeypatch) -> None:
+    monkeypatch.setattr(stage_run, "pause_after", lambda failures: 0.0)
+    resume = [run.small.step(step) for step in (1, 1, 1, 1, 2, 2, 2, 2)]
+    monkeypatch.setattr(stage_run, "checkpoint_to_resume", lambda *_: resume.pop(0))
+    run.finish(num_attempts=8)
+    assert resume == []
 
 
 def test_a_stage_that_is_complete_although_its_workers_failed_says_so_in_plain_words(run: Run, capsys) -> None:

@@ -80,6 +80,7 @@ def test_the_report_names_controls_that_are_still_to_come_until_they_are_left_ou
     [one, other] = [set(arm.absent.values()) for arm in arms if arm.control]
     assert one in ({"running"}, {"stopped"}, {"not finished"})
     assert other == {"not started"}
+    assert read
     assert "other" not in read, "it says nothing of controls to come"
     request(runs, False).record_choices()
     [tiny] = [run for run in with_controls_to_come(find_runs(runs), runs) if run.name == "tiny"]

@@ -35,7 +35,6 @@ from tests.growctl.runs import (
     run_here,
     stop,
     wait_for,
-    wait_until,
     workers_of,
     write_schedule,
 )
@@ -95,7 +94,7 @@ def test_a_run_killed_mid_stage_ends_in_the_same_bits_and_its_broken_ledger_is_r
     faults = paused_rank(tmp_path / ".marks", "1-large", steps=31)  # so there is work to replay
     process = growctl(*command, faults=faults)
     large = runs / "tiny/stages/1-large"
-    wait_until(reached(large / "metrics.jsonl", "train", 30), process)
+    wait_for(reached(large / "metrics.jsonl", "train", 30), process)
     kill(process, runs)
     assert not (large / "final").exists()
     out, _ = run(*command)
@@ -127,7 +126,7 @@ def test_a_run_killed_mid_stage_ends_in_the_same_bits_and_its_broken_ledger_is_r
 
 def test_workers_whose_runner_is_killed_while_they_start_do_not_train_on(undisturbed, runs):
     process = growctl("run", undisturbed[0], "--runs-dir", runs)
-    wait_until(lambda: bool(workers_of(runs)), process)
+    wait_for(lambda: bool(workers_of(runs)), process)
     stop(process, signal.SIGKILL)
     wait_for(lambda: not workers_of(runs))
     assert read_metrics(runs / "tiny/stages/0-small/metrics.jsonl") == []
@@ -136,8 +135,8 @@ def test_workers_whose_runner_is_killed_while_they_start_do_not_train_on(undistu
 def test_a_stage_whose_workers_are_killed_before_its_first_checkpoint_is_started_again(undisturbed, runs, tmp_path):
     faults = paused_rank(tmp_path / ".marks", "0-small")
     process = growctl("run", undisturbed[0], "--runs-dir", runs, faults=faults)
-    wait_until(reached(runs / "tiny/stages/0-small/metrics.jsonl", "train", 5), process)
-    wait_until(lambda: is_paused(runs), process)
+    wait_for(reached(runs / "tiny/stages/0-small/metrics.jsonl", "train", 5), process)
+    wait_for(lambda: is_paused(runs), process)
     kill_workers(runs)
     out, _ = finish(process)
     assert "stage small crashed: a worker was ended by signal 9" in out
@@ -156,7 +155,7 @@ def test_a_run_that_is_told_to_stop_or_whose_terminal_closes_saves_first_and_end
         process = growctl(*command, output=output, faults=faults)
         if terminal:
             os.close(output)
-        wait_until(reached(directory / "metrics.jsonl", "train", 5), process)
+        wait_for(reached(directory / "metrics.jsonl", "train", 5), process)
         with held(workers_of(runs), directory):
             if terminal:
                 os.close(terminal)

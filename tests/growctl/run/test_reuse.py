@@ -181,6 +181,15 @@ def test_a_part_of_a_stage_is_taken_over_once_and_not_again_when_the_stage_resum
     assert events(own) == ["reused", "evaluation"]
 
 
+def test_a_broken_newest_checkpoint_of_its_own_is_no_reason_to_take_over_less(own):
+    checkpoint(own.step(5), 5)
+    checkpoint(own.step(8), 8)
+    (own.step(8) / "manifest.json").write_text("{")
+    said: list[str] = []
+    assert newest_own(own.directory, said.append) == own.step(5)
+    assert "broken-step_00000008" in " ".join(said)
+
+
 def test_a_checkpoint_that_cannot_be_taken_over_is_passed_over_for_the_next(tmp_path, donor, own, capsys):
     checkpoint(donor.step(10), 10, kind="engine", world_size=1)
     (own.directory / "converted_00000020").mkdir()  # broken: it has no manifest

@@ -71,7 +71,9 @@ def test_every_line_that_workers_write_follows_the_schema_of_metrics(finished_la
 
 
 def test_a_first_attempt_has_the_number_1_and_waits_for_data_no_longer_than_it_lasts(stages):
-    for path in stages.glob("*/metrics.jsonl"):
+    paths = list(stages.glob("*/metrics.jsonl"))
+    assert len(paths) == 2
+    for path in paths:
         records = list(read_metrics(path))
         assert {record["attempt"] for record in records} == {1}
         assert sum(record.get("data_wait_seconds", 0.0) for record in records) <= records[-1]["seconds"]

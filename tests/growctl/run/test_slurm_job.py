@@ -280,3 +280,10 @@ def test_a_jobs_schedule_is_the_ladders_with_all_its_settings(job, tmp_path):
     loaded = pickle.loads(pickle.dumps(job.part))
     assert loaded.request.ladder.schedule == load_schedule(str(tmp_path / "tiny.yaml"), LAUNCH)
     assert loaded.request.runs_dir.is_absolute()
+
+
+def test_a_machine_without_slurm_gives_an_error_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    _, err = run_here("run", write_schedule(tmp_path), *LAUNCH, "--runs-dir", tmp_path / "runs", expect=2)
+    assert "launch.cluster = 'slurm': needs sbatch and squeue and srun and scontrol and scancel on PATH" in err
+    assert not (tmp_path / "runs").exists()

@@ -86,6 +86,16 @@ def test_if_slurm_rejects_a_job_those_before_it_are_cancelled(tmp_path, queue, m
 
 
 @pytest.mark.slow
+def test_no_second_chain_of_jobs_is_submitted_where_the_list_of_the_first_is_damaged(tmp_path, queue):
+    submit(tmp_path)
+    (tmp_path / "tiny-seed-0/slurm/jobs.json").write_text("{")
+    out, _ = submit(tmp_path, expect=1)
+    assert "jobs.json, which lists the jobs of this run, cannot be read: Invalid JSON: EOF" in " ".join(out.split())
+    assert "errors.pydantic.dev" not in out
+    assert len(in_queue(queue)) == 6
+
+
+@pytest.mark.slow
 def test_jobs_that_cannot_be_recorded_are_cancelled(tmp_path, queue, monkeypatch):
     def write(path: Path, content: bytes) -> None:
         if path.name == "jobs.json":

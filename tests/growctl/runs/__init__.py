@@ -153,11 +153,6 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen | None = N
         time.sleep(0.01)
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
-    """Waits for something that a running growctl does."""
-    wait_for(condition, process)
-
-
 def stat_of(pid: int) -> list[str]:
     """What Linux says of a process behind its name, first its state and its parent; nothing once it has ended."""
     try:
@@ -234,7 +229,7 @@ def kill_workers(directory: Path) -> None:
 
 def kill(process: subprocess.Popen, directory: Path) -> tuple[str, str]:
     """Kills growctl once one of its workers below `directory` has paused, and the workers, which then cannot end."""
-    wait_until(lambda: is_paused(directory), process)  # else it would pause the next attempt
+    wait_for(lambda: is_paused(directory), process)  # else it would pause the next attempt
     said = stop(process, signal.SIGKILL)
     kill_workers(directory)
     wait_for(lambda: not workers_of(directory))

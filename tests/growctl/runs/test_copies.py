@@ -43,10 +43,10 @@ def resumed(status: RunStatus) -> str:
 def test_the_command_for_a_renamed_or_copied_run_resumes_that_one(runs: Path, tmp_path: Path) -> None:
     (runs / "tiny").rename(runs / "b")
     shutil.copytree(runs / "b", runs / "copy")
-    shutil.copytree(runs / "b", tmp_path / "elsewhere/tiny")
-    found = {status.name: status for status in (*find_status(runs), *find_status(tmp_path / "elsewhere"))}
+    shutil.copytree(runs / "b", tmp_path / "else where/tiny")
+    found = {status.name: status for status in (*find_status(runs), *find_status(tmp_path / "else where"))}
     assert found["b"].state == "stopped"
-    for name, folder in {"b": runs, "copy": runs, "tiny": tmp_path / "elsewhere"}.items():
+    for name, folder in {"b": runs, "copy": runs, "tiny": tmp_path / "else where"}.items():
         text = resumed(found[name])
         assert text.startswith(f"# {name}: ladder\n\n## stage small: done\n\n## stage large: 1 rank\n")
         assert f"{folder}/{name}/stages/1-large/spec.json" in text
@@ -107,7 +107,7 @@ def finished(tmp_path: Path) -> HandMade:
         ("schedule.yaml", "damaged", False),
     ],
 )
-def test_a_copy_that_lacks_something_is_never_finished_and_status_and_report_name_it(
+def test_a_copy_that_lacks_something_is_never_finished_and_status_names_it_and_the_report_what_it_reads(
     finished: HandMade, lost: str, state: str, is_remarked: bool
 ) -> None:
     path, runs = finished.directory / lost, finished.directory.parent
@@ -116,4 +116,4 @@ def test_a_copy_that_lacks_something_is_never_finished_and_status_and_report_nam
     assert (status.state, status.resume_command is None) == (state, state == "damaged"), "no command repairs records"
     assert str(path) in " ".join(status.notes)
     said = " ".join(remarks(find_runs(runs)[0]))
-    assert not is_remarked or f"Incomplete: {path} is missing. If this is a copy, copy the run again." in said
+    assert (f"Incomplete: {path} is missing. If this is a copy, copy the run again." in said) is is_remarked

@@ -17,7 +17,7 @@ from tests.growctl.runs import (
     paused_rank,
     reached,
     run,
-    wait_until,
+    wait_for,
     workers_of,
 )
 from tests.growctl.runs.hand_made import only, printed, stages_of
@@ -27,7 +27,7 @@ def test_a_real_run_is_shown_running_then_stopped_and_the_printed_command_finish
     large = runs_dir / "tiny/stages/1-large"
     command = ("run", two_ranks[0], "stages.1.train_steps=150", "--runs-dir", runs_dir)
     process = growctl(*command, faults=paused_rank(tmp_path / ".marks", "1-large", steps=16))
-    wait_until(reached(large / "metrics.jsonl", "train", 15), process)
+    wait_for(reached(large / "metrics.jsonl", "train", 15), process)
     status = only(runs_dir)
     assert (status.state, status.process, status.host) == ("running", process.pid, socket.gethostname())
     assert stages_of(status) == ["small done 30/30", "large training 15/150"]

@@ -54,6 +54,14 @@ def assert_holds(model: LanguageModel, state: dict[str, torch.Tensor]) -> None:
         assert torch.equal(parameter, state[names[name]].float()), name
 
 
+def test_a_folder_of_two_models_and_a_file_without_named_tensors_are_refused(tmp_path):
+    weights, settings = write_official(tmp_path, name="both/pytorch_model.bin")
+    write_official(tmp_path, name="both/model.safetensors")
+    assert "but has pytorch_model.bin, model.safetensors" in refusal(tmp_path, tmp_path / "both", settings)
+    torch.save([torch.ones(2)], weights)
+    assert "does not consist of named tensors" in refusal(tmp_path, weights, settings)
+
+
 @pytest.mark.parametrize("name", ["tiny", "tiny_gelu_l2", "tiny_softmax"])
 def test_an_imported_model_gives_the_reference_logits_positions_included(shared, tmp_path, name):
     """Within 1e-5 absolute in float32, for logits of up to 12, and within 1e-6 in float64."""

@@ -134,7 +134,8 @@ def test_a_verdict_distinguishes_spikes_from_non_finite_gradients():
     assert bad(judge, 6, math.nan)["value"] is None
     judge.learn(20, [2.0] * WINDOW)
     of = {"kind": "spike", "value": 7.0, "action": "rollback", "first_step": 20, "num_steps": 7}
-    assert bad(judge, 27, 7.0) == of | {"threshold": pytest.approx(2.1)}
+    assert (spike := bad(judge, 27, 7.0)) == of | {"threshold": pytest.approx(2.1)}
+    assert "7.0000, is a spike: above 2.1000" in judge.reason(27, spike)
     assert bad(judge, 28, math.inf)["kind"] == "non_finite"
 
 
@@ -153,4 +154,5 @@ def test_too_many_rejected_updates_in_a_row_stop_the_stage_even_across_a_resume(
     assert [bad(judge, step, math.nan)["action"] for step in (4, 5)] == ["skip"] * 2
     resumed = guard(non_finite="skip")
     resume(judge, resumed)
-    assert [bad(resumed, step, math.nan)["action"] for step in (6, 7)] == ["skip", "stop"]
+    assert [(last := bad(resumed, step, math.nan))["action"] for step in (6, 7)] == ["skip", "stop"]
+    assert "rejected update number 4 in a row (anomalies.most: 3); try a lower" in resumed.reason(7, last)
