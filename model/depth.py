@@ -5,11 +5,11 @@ Imports no torch.
 
 A new block belongs to the generation of its growth, like new tokens. It is the identity at first: the values of its
 projection and of its FFN are zero, so it adds zeros to the residual stream, whatever the score function. Only
-`copy-stack` puts copies of old blocks on top of the others instead, which changes the function.
+`copy-stack` and `copy-middle` add copies of old blocks instead, which changes the function.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from model.config import (
     PATTENTIONS,
@@ -22,11 +22,37 @@ from model.config import (
 )
 from model.errors import UserError
 
-Depth = Literal["append", "interleave", "copy-stack"]
+Copying = Literal["copy-stack", "copy-middle"]
+Depth = Literal["append", "interleave", Copying]
 """Where growth in depth puts new blocks, and whether they are copies."""
+
+COPYING: tuple[Copying, ...] = get_args(Copying)
+"""Growths in depth whose new blocks are copies of old ones. They change the function."""
 
 WRITES_RESIDUAL = ("projection", "ffn")
 """The Pattentions of a block whose output is added to the residual stream. Their values are zero in a new block."""
+
+
+def copied_layers(depth: Depth, old_layers: int, new_layers: int) -> range:
+    """The positions of the old blocks that the new ones copy, in order and again from the first; they follow the last.
+
+    Empty if the new blocks are not copies. `copy-stack` copies all blocks (G_stack, arXiv 2405.15319). `copy-middle`
+    copies once as many blocks from the middle as are added, as Deep Vanilla Grow and Untied-Grow (arXiv 2609.19107;
+    `dep_stack_grow_init` in models/transformer.py of qlabs-eng/scaling-exponents). There, equal cores lie between the
+    first and the last blocks, and growth from k cores to more inserts copies before the last blocks: core j starts as
+    core j mod k. All published runs go from 2 cores to 4 and have about as many blocks before and behind as in a core,
+    so they repeat the middle half: 8 blocks become 12. With an odd rest, the end gets one block more, as there.
+    """
+    if depth == "copy-middle":
+        first = (old_layers - new_layers) // 2
+        return range(first, first + new_layers)
+    return range(old_layers if depth == "copy-stack" else 0)
+
+
+def copied_layer(depth: Depth, old_layers: int, new_layers: int, number: int) -> int:
+    """The position of the old block that the new block `number` copies under one of `COPYING`."""
+    copied = copied_layers(depth, old_layers, new_layers)
+    return copied[number % len(copied)]
 
 
 def placed_after(depth: Depth, old_layers: int, new_layers: int) -> tuple[int, ...]:
@@ -38,7 +64,7 @@ def placed_after(depth: Depth, old_layers: int, new_layers: int) -> tuple[int, .
     """
     if depth == "interleave":
         return tuple(-(-(j + 1) * old_layers // new_layers) - 1 for j in range(new_layers))
-    return (old_layers - 1,) * new_layers
+    return (max(copied_layers(depth, old_layers, new_layers), default=old_layers - 1),) * new_layers
 
 
 def block_order(depth: Depth, old_layers: int, new_layers: int) -> list[tuple[bool, int]]:
@@ -54,10 +80,10 @@ def new_block_ids(config: TokenformerConfig, new_layers: int) -> tuple[int, ...]
     return tuple(range(first, first + new_layers))
 
 
-def copied_block_id(old: TokenformerConfig, new: TokenformerConfig, block_id: int) -> int:
-    """The id of the old block that the new block `block_id` copies under `copy-stack` (G_stack, arXiv 2405.15319)."""
+def copied_block_id(depth: Depth, old: TokenformerConfig, new: TokenformerConfig, block_id: int) -> int:
+    """The id of the old block that the new block `block_id` copies under one of `COPYING`."""
     added = [i for i in new.block_ids if i not in old.block_ids]
-    return old.block_ids[added.index(block_id) % old.num_layers]
+    return old.block_ids[copied_layer(depth, old.num_layers, len(added), added.index(block_id))]
 
 
 def deepened(
@@ -66,12 +92,12 @@ def deepened(
     """`config` with `new_layers` more blocks of generation `number`.
 
     `layer_tokens` are the attention and the FFN tokens of each new block; None: each is as large as the block that it
-    follows. Raises UserError if a model without blocks gets no `layer_tokens`, and as `_check_stack` does.
+    follows. Raises UserError if a model without blocks gets no `layer_tokens`, and as `_check_copies` does.
     """
     old_layers = config.num_layers
-    if depth == "copy-stack":
-        _check_stack(config, new_layers, layer_tokens)
-        copied = ((config.blocks[i % old_layers],) for i in range(new_layers))
+    if depth in COPYING:
+        _check_copies(config, new_layers, layer_tokens, depth)
+        copied = ((config.blocks[copied_layer(depth, old_layers, new_layers, i)],) for i in range(new_layers))
         added = each_once(
             lambda block: _block({name: (p.num_tokens, p.tau) for name, p in block.pattentions().items()}, number),
             copied,
@@ -111,22 +137,28 @@ def check_transformer_growth(old: TransformerConfig, new: TransformerConfig, dep
             "factor, ffn_size by that factor or more, num_layers by any number; the rest must stay"
         )
     new_layers = new.num_layers - old.num_layers
-    if depth == "copy-stack" and new_layers % old.num_layers:
-        raise UserError(f"depth 'copy-stack' {_whole_stack(old.num_layers, new_layers)}")
+    if wrong := _wrong_number_of_copies(depth, old.num_layers, new_layers):
+        raise UserError(wrong)
 
 
-def _whole_stack(old_layers: int, new_layers: int) -> str:
-    return f"needs as many new layers, or a multiple, as the model has: {old_layers}, not {new_layers}"
+def _wrong_number_of_copies(depth: Depth, old_layers: int, new_layers: int) -> str | None:
+    """Why `old_layers` blocks cannot be copied to `new_layers` more, or None if they can."""
+    numbers = f"as the model has: {old_layers}, not {new_layers}"
+    if depth == "copy-stack" and (not old_layers or new_layers % old_layers):
+        return f"depth 'copy-stack' needs as many new layers, or a multiple, {numbers}"
+    if depth == "copy-middle" and new_layers > old_layers:
+        return f"depth 'copy-middle' needs at most as many new layers {numbers}"
+    return None
 
 
-def _check_stack(config: TokenformerConfig, new_layers: int, layer_tokens: tuple[int, int] | None) -> None:
-    """Raises UserError unless `copy-stack` can copy the blocks of `config` that often."""
+def _check_copies(
+    config: TokenformerConfig, new_layers: int, layer_tokens: tuple[int, int] | None, depth: Depth
+) -> None:
+    """Raises UserError unless `depth`, one of `COPYING`, can add `new_layers` copies of blocks of `config`."""
+    if wrong_number := _wrong_number_of_copies(depth, config.num_layers, new_layers):
+        raise UserError(wrong_number)
     generations = [g for block in config.blocks for p in block.pattentions().values() for g in p.generations]
     for wrong, needs in (
-        (
-            not config.num_layers or new_layers % config.num_layers,
-            _whole_stack(config.num_layers, new_layers),
-        ),
         (layer_tokens, "copies whole layers; layer_tokens cannot set another size"),
         (
             any(g.key_ramp != 1 for g in generations),
@@ -138,7 +170,7 @@ def _check_stack(config: TokenformerConfig, new_layers: int, layer_tokens: tuple
         ),
     ):
         if wrong:
-            raise UserError(f"depth 'copy-stack' {needs}")
+            raise UserError(f"depth {depth!r} {needs}")
 
 
 def _block(sizes: dict[str, tuple[int, float]], number: int) -> BlockConfig:

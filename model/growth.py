@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from model.config import PATTENTIONS, PattentionConfig, TokenformerConfig, parameter_shape, parameter_shapes
-from model.depth import WRITES_RESIDUAL, copied_block_id
+from model.depth import COPYING, WRITES_RESIDUAL, copied_block_id
 from model.initialization import initial_parameter, initial_std
 from model.language_model import bare_model
 from model.parameter_names import TOKEN_KINDS, TokenKind, TokensName
@@ -55,9 +55,9 @@ def draw_added(
 ) -> Iterator[tuple[str, Tensor]]:
     """The parameters that growth from `old` to `new` under `policy` adds, one at a time, float32 on the CPU.
 
-    `read(name)` returns the value of an old parameter; init `copy` and depth `copy-stack` need it. `rms_of(name)`
-    returns the root mean square of an old parameter; init `matched` needs it, and so does every new block but those of
-    init `random`.
+    `read(name)` returns the value of an old parameter; init `copy` and copies of layers need it. `rms_of(name)` returns
+    the root mean square of an old parameter; init `matched` needs it, and so does every new block but those of init
+    `random`.
     """
     drawing = _Drawing(old, new, seed, policy or GrowthPolicy(), read, rms_of)
     for name in added_parameters(old, new):
@@ -91,8 +91,9 @@ class _Drawing:
     def _in_new_block(self, tokens: TokensName) -> Tensor:
         """The values that a new block would add to the residual stream are zero. All its other parameters are random,
         so they have a gradient from the second step on."""
-        if self.policy.depth == "copy-stack":
-            return self._acting(tokens._replace(block=copied_block_id(self.old, self.new, tokens.block)))
+        if self.policy.depth in COPYING:
+            copied = copied_block_id(self.policy.depth, self.old, self.new, tokens.block)
+            return self._acting(tokens._replace(block=copied))
         if tokens.kind == "value" and tokens.pattention in WRITES_RESIDUAL:
             return self._zeros(tokens)
         if self.policy.init == "random" or not self.old.num_layers:
@@ -142,7 +143,7 @@ class _Drawing:
 
     def _acting(self, tokens: TokensName) -> Tensor:
         """The keys or values of all generations of an old Pattention, joined; values with their shares."""
-        assert self.read is not None, "init copy and depth copy-stack need the old values"
+        assert self.read is not None, "copies need the old values"
         return torch.cat([self.read(str(old)) * share for old, share in self._generations(tokens)])
 
     def _copied(self, tokens: TokensName) -> Tensor:

@@ -25,7 +25,7 @@ from model.config import (
     TransformerConfig,
     published_tau,
 )
-from model.depth import Depth, deepened, each_once
+from model.depth import COPYING, Depth, deepened, each_once
 from model.errors import UserError
 from model.strict import Strict, example
 
@@ -80,7 +80,8 @@ class GrowthPolicy(Strict):
     relative to a matrix's root mean square."""
     depth: Annotated[Depth, example("interleave")] = "append"
     """Where new layers go (`stages.N.num_layers`). append: after the last one. interleave: spread evenly between the
-    old ones. copy-stack: copies of all layers on top of them (G_stack); needs allow_jump."""
+    old ones. copy-stack: copies of all layers on top of them (G_stack). copy-middle: copies of as many middle layers as
+    are added, right above these (arXiv 2609.19107). Copies need allow_jump."""
     moments: Annotated[Moments, example("reset")] = "keep"
     """Whether a growth keeps or resets Adam's moments of the old parameters. Moments of new ones start at zero."""
     allow_jump: Annotated[bool, example(True)] = False
@@ -123,9 +124,9 @@ def rejection_reason(
 
     `adds_tokens`: to old layers. A growth in depth alone has no new tokens that `init` and `tau` apply to.
     """
-    stacks = adds_layers and policy.depth == "copy-stack"
-    if stacks and adds_tokens:
-        return "depth 'copy-stack' cannot add tokens to layers in the same growth; add them in another growth"
+    copies_layers = adds_layers and policy.depth in COPYING
+    if copies_layers and adds_tokens:
+        return f"depth {policy.depth!r} cannot add tokens to layers in the same growth; add them in another growth"
     if adds_tokens and score_function == "softmax" and _from_zero_scores(policy):
         return (
             f"init {policy.init!r} with tau {policy.tau!r} starts from zero scores, which score_function 'softmax' "
@@ -135,8 +136,10 @@ def rejection_reason(
         policy, score_function, published=published, adds_tokens=adds_tokens, adds_layers=adds_layers
     ):
         return None
-    if stacks:
-        return "depth 'copy-stack' changes the function; that needs allow_jump. 'append' and 'interleave' preserve it"
+    if copies_layers:
+        return (
+            f"depth {policy.depth!r} changes the function; that needs allow_jump. 'append' and 'interleave' preserve it"
+        )
     with_noise = f" and copy_noise {policy.copy_noise:g}" if policy.copy_noise else ""
     why = "" if published or policy.init != "copy" else ", because tau is not sqrt(n) or not shared by all tokens"
     return (
@@ -158,7 +161,7 @@ def preserves(
     `published` only matters for copies: their norm and the recomputed tau grow by the same factor only if tau was
     sqrt(n) before.
     """
-    if adds_layers and policy.depth == "copy-stack":
+    if adds_layers and policy.depth in COPYING:
         return False
     if not adds_tokens:
         return True

@@ -1,12 +1,12 @@
 """Growth of the Transformer baseline as tensors, in width and in depth.
 
-All but `copy-stack` preserves the function up to floating-point rounding:
+All but copies of blocks preserves the function up to floating-point rounding:
 
 - hidden_size, num_heads and ffn_size grow by one whole factor k (HyperCloning; Samragh et al. 2024, arXiv 2409.12903):
   every linear layer is tiled k x k and divided by k. The head is the embedding: k copies of each dimension make the
   logits k times as large, so final_norm's gain and bias are divided by k.
 - More FFN units are appended, new blocks are placed by `growth.depth` (model/depth.py). Both are drawn as in a new
-  model, but what they would add to the residual stream is zero. `copy-stack` puts copies of all blocks on top instead.
+  model, but what they would add to the residual stream is zero. `copy-stack` and `copy-middle` copy blocks instead.
 
 The head width, and with it the rotary embedding and 1/sqrt(E), stays the same.
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from model.config import TransformerConfig, parameter_shapes
-from model.depth import Depth, block_order, check_transformer_growth
+from model.depth import COPYING, Depth, block_order, check_transformer_growth, copied_layer
 from model.initialization import generator_of, initial_parameter
 from model.parameter_names import EMBEDDING, FINAL_NORM, in_block, split_block
 
@@ -49,12 +49,15 @@ def grow_transformer(
     """
     check_transformer_growth(old, new, depth)
     copies = new.hidden_size // old.hidden_size
-    blocks = block_order(depth, old.num_layers, new.num_layers - old.num_layers)
+    new_layers = new.num_layers - old.num_layers
+    blocks = block_order(depth, old.num_layers, new_layers)
     for name, shape in parameter_shapes(new).items():
         source, is_drawn = name, False
         if place := split_block(name):
             is_new, number = blocks[place[0]]
-            source, is_drawn = in_block(number % old.num_layers, place[1]), is_new and depth != "copy-stack"
+            is_copy = is_new and depth in COPYING
+            number = copied_layer(depth, old.num_layers, new_layers, number) if is_copy else number % old.num_layers
+            source, is_drawn = in_block(number, place[1]), is_new and not is_copy
         value = read(source).detach()
         widened = _widened(name, value, copies, noise, f"{seed}/growth/{name}/{list(shape)}")
         if is_drawn or widened.shape != shape:

@@ -58,6 +58,7 @@ EXPANSIONS: dict[str, list[str]] = {
     "append": ["--add-layers=2"],
     "interleave": ["--add-layers=2", "--depth=interleave", "--add-tokens=4"],
     "copy-stack": ["--add-layers=3", "--depth=copy-stack", "--allow-jump"],
+    "copy-middle": ["--add-layers=1", "--depth=copy-middle", "--allow-jump"],
 }
 DOCUMENTS: dict[str, list[str]] = {
     "status": ["status", "one"],

@@ -44,10 +44,11 @@ def expand(
         int, typer.Option(help="Layers to add. They start as the identity.", min=0, max=MOST_LAYERS)
     ] = 0,
     depth: Annotated[
-        Literal["append", "interleave", "copy-stack"] | None,
+        Literal["append", "interleave", "copy-stack", "copy-middle"] | None,
         typer.Option(
             help="Where new layers go: after the last (append), evenly between the others (interleave), or copies of "
-            "all layers on top (copy-stack; needs --allow-jump) (default: append)."
+            "all layers on top (copy-stack) or of the middle ones behind these (copy-middle), which need --allow-jump "
+            "(default: append)."
         ),
     ] = None,
     layer_tokens: Annotated[

@@ -26,6 +26,7 @@ from growctl.schedule.errors import problem_line
 from growctl.text.formatting import scientific
 from growctl.text.suggestion import did_you_mean
 from model.config import TokenformerConfig
+from model.depth import COPYING
 from model.errors import UserError
 from model.policy import invalid_combination
 from stages.data.spec import SourceSpec
@@ -276,7 +277,7 @@ def _transformer_growth(schedule: Schedule, models: list[StageModels]) -> Iterat
         schedule.growth,
         *({getattr(each.final, size) for each in models} for size in ("num_layers", "hidden_size")),
     )
-    jumps = growth.depth == "copy-stack" and len(depths) > 1 and not growth.allow_jump
+    jumps = growth.depth in COPYING and len(depths) > 1 and not growth.allow_jump
     yield "growth.depth", jumps, "changes the function; that needs growth.allow_jump = true"
     noisy = growth.copy_noise and len(widths) == 1
     yield "growth.copy_noise", noisy, "is for a transformer that grows in hidden_size; leave it out"

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from model.config import TokenformerConfig, TransformerConfig, num_parameters, parameter_shapes
-from model.depth import Depth
+from model.depth import COPYING, Depth
 from model.errors import UserError
 from model.growth import added_parameters, draw_added
 from model.policy import (
@@ -150,7 +150,7 @@ def expand_transformer(
             new_layers=new_layers,
             depth=depth if new_layers else None,
             copy_noise=copy_noise,
-            preserves=not new_layers or depth != "copy-stack",
+            preserves=not new_layers or depth not in COPYING,
             seed=seed,
         )
         determined_by = {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model.attention import rotary_table
 from model.config import TokenformerConfig, parameter_shapes, published_tau
-from model.depth import Depth, placed_after
+from model.depth import COPYING, Copying, Depth, placed_after
 from model.growth import grow_model
 from model.initialization import build_model, initial_std
 from model.language_model import LanguageModel
@@ -29,7 +29,7 @@ from model.policy import (
 )
 from tests.model.growths import IDS, INITS, POSSIBLE, SCORE_FUNCTIONS, Growth, allowed, growths, histories, small_config
 
-STACK = GrowthPolicy(depth="copy-stack", allow_jump=True)
+STACK, MIDDLE = (GrowthPolicy(depth=depth, allow_jump=True) for depth in COPYING)
 COPY = GrowthPolicy(init="copy", tau="recompute")
 
 
@@ -61,9 +61,14 @@ def trained(model: LanguageModel) -> LanguageModel:
         ("interleave", 5, 2, (2, 4)),
         ("interleave", 2, 5, (0, 0, 1, 1, 1)),
         ("interleave", 0, 3, (-1, -1, -1)),
+        ("copy-stack", 2, 4, (1, 1, 1, 1)),
+        ("copy-middle", 8, 4, (5, 5, 5, 5)),
+        ("copy-middle", 11, 6, (7, 7, 7, 7, 7, 7)),
+        ("copy-middle", 2, 1, (0,)),
+        ("copy-middle", 3, 3, (2, 2, 2)),
     ],
 )
-def test_new_blocks_are_appended_or_spread_evenly(depth, old, new, after):
+def test_new_blocks_are_appended_spread_evenly_or_follow_the_last_block_that_they_copy(depth, old, new, after):
     assert placed_after(depth, old, new) == after
 
 
@@ -139,21 +144,34 @@ def test_new_blocks_are_scaled_to_the_old_ones_unless_they_are_random(init):
         assert new.item() == pytest.approx(unscaled if init == "random" else old.item(), rel=0.1)
 
 
-def test_a_stack_of_copies_repeats_the_old_blocks_as_they_act():
-    model = trained(build_model(small_config(), seed=0)).double()
+@pytest.mark.parametrize(
+    ("depth", "num_layers", "new_layers", "ids", "repeats"),
+    [
+        ("copy-stack", 2, 4, (0, 1, 2, 3, 4, 5), (0, 1) * 3),
+        ("copy-middle", 4, 2, (0, 1, 2, 4, 5, 3), (0, 1, 2, 1, 2, 3)),
+        ("copy-middle", 4, 1, (0, 1, 4, 2, 3), (0, 1, 1, 2, 3)),
+        ("copy-middle", 2, 2, (0, 1, 2, 3), (0, 1) * 2),
+    ],
+)
+def test_copies_of_blocks_repeat_them_as_they_act_and_old_parameters_keep_their_names_and_bytes(
+    depth: Copying, num_layers: int, new_layers: int, ids: tuple[int, ...], repeats: tuple[int, ...]
+):
+    model = trained(build_model(small_config(num_layers=num_layers), seed=0)).double()
     folded = grow_model(model, attention_tokens=4, policy=COPY)
-    stacked = grow_model(folded, new_layers=4, policy=STACK)
-    assert stacked.config.block_ids == (0, 1, 2, 3, 4, 5)
-    assert is_published(stacked.config)
-    generations = [p.generations for block in stacked.config.blocks[2:] for p in block.pattentions().values()]
+    copied = grow_model(folded, new_layers=new_layers, policy=GrowthPolicy(depth=depth, allow_jump=True))
+    assert copied.config.block_ids == ids
+    assert is_published(copied.config)
+    new = [copied.config.block(i) for i in range(num_layers, num_layers + new_layers)]
+    generations = [p.generations for block in new for p in block.pattentions().values()]
     assert {(len(each), each[0].number) for each in generations} == {(1, 2)}
+    assert all(torch.equal(copied.get_parameter(name), p) for name, p in folded.named_parameters())
     with torch.no_grad():
         x_BTD = folded.embedding(IDS)
         table = rotary_table(torch.arange(IDS.shape[1]), folded.config.rotary_width, 10000.0, like=x_BTD)
-        for block in [*folded.blocks.values()] * 3:
-            x_BTD = block(x_BTD, table)
+        for position in repeats:
+            x_BTD = folded.blocks[str(position)](x_BTD, table)
         repeated = folded.final_norm(x_BTD) @ folded.embedding.weight.mT
-    assert torch.allclose(logits(stacked), repeated, rtol=0, atol=1e-12)
+    assert torch.allclose(logits(copied), repeated, rtol=0, atol=1e-12)
 
 
 def test_copies_of_blocks_keep_a_frozen_tau():
@@ -169,8 +187,9 @@ def test_no_rule_about_new_tokens_applies_to_a_growth_in_depth_alone(score_funct
         assert deeper(small_config(score_function=score_function), 1, policy=policy).num_layers == 3
         assert preserves(policy, score_function, adds_tokens=False, adds_layers=True)
         assert rejection_reason(policy, score_function, adds_tokens=False, adds_layers=True) is None
-    assert not preserves(STACK, score_function, adds_tokens=False, adds_layers=True)
-    assert preserves(STACK, "l2_norm_gelu")  # without new layers
+    for policy in (STACK, MIDDLE):
+        assert not preserves(policy, score_function, adds_tokens=False, adds_layers=True)
+        assert preserves(policy, "l2_norm_gelu")  # without new layers
 
 
 @settings(max_examples=40)
@@ -182,11 +201,13 @@ def test_any_growths_in_depth_and_tokens_can_be_undone_one_by_one_or_at_once(dat
         config = configs[-1]
         ramps = has_unfinished_ramps(config)
         own_tau = any(g.tau for b in config.blocks for p in b.pattentions().values() for g in p.generations)
-        if depth == "copy-stack" and (not config.num_layers or ramps or own_tau):
+        if depth in COPYING and (not config.num_layers or ramps or own_tau):
             continue
-        policy, new_layers = STACK, config.num_layers
+        policy, new_layers = GrowthPolicy(depth=depth, allow_jump=True), config.num_layers
+        if depth == "copy-middle":
+            new_layers = data.draw(st.integers(1, config.num_layers))
         more: dict[str, Any] = {}
-        if depth != "copy-stack":
+        if depth not in COPYING:
             policies = [(i, t) for i, t, s in POSSIBLE if s == score_function and not (i == "copy" and ramps)]
             init, tau = data.draw(st.sampled_from(policies))
             growth = data.draw(growths(config, init, tau)) if config.num_layers else Growth(allowed(init, tau), [], [])

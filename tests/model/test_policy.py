@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from model.config import PATTENTIONS, Generation, PattentionConfig, TokenformerConfig, TransformerConfig
+from model.depth import COPYING
 from model.policy import (
     GrowthPolicy,
     anneal_config,
@@ -92,7 +93,8 @@ BASE, EMPTY, SOFTMAX = small_config(), small_config(num_layers=0), small_config(
 RAMPING = grow_config(BASE, attention_tokens=4)
 FROZEN = grow_config(BASE, attention_tokens=4, policy=allowed("zero-key", "frozen"))
 APART = grow_config(BASE, attention_tokens=4, policy=allowed("zero-value", "per-generation"))
-COPIES, STACK = GrowthPolicy(init="copy", tau="recompute"), GrowthPolicy(depth="copy-stack", allow_jump=True)
+COPIES = GrowthPolicy(init="copy", tau="recompute")
+STACK, MIDDLE = (GrowthPolicy(depth=depth, allow_jump=True) for depth in COPYING)
 ANY_COPIES = allowed("copy", "recompute")
 REJECTED: list[tuple[TokenformerConfig | TransformerConfig, dict[str, Any], str]] = [
     (BASE, {}, "0 attention and 0 FFN tokens to each layer, and 0 layers; each must be"),
@@ -108,11 +110,17 @@ REJECTED: list[tuple[TokenformerConfig | TransformerConfig, dict[str, Any], str]
     (BASE, {"attention_tokens": 1, "layer_tokens": (1, 1)}, r"layer_tokens is \(1, 1\) with 0 new layers"),
     (BASE, {"new_layers": 1, "layer_tokens": (0, 4)}, r"\(0, 4\) with 1 new layers; all must be 1 or more"),
     (BASE, {"new_layers": 2, "policy": GrowthPolicy(depth="copy-stack")}, "'copy-stack' changes the function"),
+    (BASE, {"new_layers": 1, "policy": GrowthPolicy(depth="copy-middle")}, "'copy-middle' changes the function"),
     (BASE, {"new_layers": 2, "policy": STACK, "attention_tokens": 4}, "cannot add tokens to layers in the same"),
     (BASE, {"new_layers": 3, "policy": STACK}, "as many new layers, or a multiple, .* 2, not 3"),
+    (BASE, {"new_layers": 3, "policy": MIDDLE}, "at most as many new layers as the model has: 2, not 3"),
     (BASE, {"new_layers": 2, "policy": STACK, "layer_tokens": (4, 6)}, "layer_tokens cannot set another size"),
     (RAMPING, {"new_layers": 2, "policy": STACK}, "only possible once the ramp of the"),
-    (APART, {"new_layers": 2, "policy": STACK}, "generations with a norm of their own"),
+    (
+        APART,
+        {"new_layers": 2, "policy": MIDDLE},
+        "depth 'copy-middle' cannot copy generations with a norm of their own",
+    ),
     (EMPTY, {"new_layers": 2}, "layer_tokens is missing"),
     (EMPTY, {"new_layers": 2, "policy": STACK}, "as the model has: 0, not 2"),
     (EMPTY, {"new_layers": 2, "attention_tokens": 3}, "but the model has 0 layers"),

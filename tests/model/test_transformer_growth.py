@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import parameter_shapes
-from model.depth import check_transformer_growth
+from model.depth import COPYING, check_transformer_growth
 from model.initialization import build_model
 from model.transformer_growth import grow_transformer
 from tests.model.growths import IDS, small_transformer
@@ -67,7 +67,14 @@ def test_growth_in_width_depth_and_ffn_units_alone_and_together_preserves_the_fu
 
 @pytest.mark.parametrize(
     ("depth", "num_layers", "order"),
-    [("append", 4, "01zz"), ("interleave", 3, "01z"), ("interleave", 4, "0z1z"), ("copy-stack", 6, "010101")],
+    [
+        ("append", 4, "01zz"),
+        ("interleave", 3, "01z"),
+        ("interleave", 4, "0z1z"),
+        ("copy-stack", 6, "010101"),
+        ("copy-middle", 3, "001"),
+        ("copy-middle", 4, "0101"),
+    ],
 )
 def test_depth_places_blocks_as_in_a_tokenformer_and_new_ones_write_zeros(depth, num_layers, order):
     new, parameters = sized(num_layers=num_layers), random_parameters()
@@ -80,7 +87,7 @@ def test_depth_places_blocks_as_in_a_tokenformer_and_new_ones_write_zeros(depth,
             else:
                 assert bool(value.any()) is (layer not in ("projection", "ffn_output"))
     moved = (model_of(new, grown)(IDS) - model_of(BASE, parameters)(IDS)).abs().max().item()
-    assert (moved > 0.1) is (depth == "copy-stack")
+    assert (moved > 0.1) is (depth in COPYING)
 
 
 def test_every_parameter_of_a_new_block_and_of_new_units_is_trained_from_the_second_step_on():

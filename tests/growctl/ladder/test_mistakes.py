@@ -186,6 +186,7 @@ WRONG_TOGETHER = """
 - [transformer, {stages.1.hidden_size: 40}, stages.1]
 - [transformer, {stages.1.hidden_size: 64, stages.1.ffn_size: 200}, stages.1]
 - [transformer, {stages.1.num_layers: 4, growth.depth: copy-stack}, growth.depth]
+- [transformer, {stages.1.num_layers: 3, growth.depth: copy-middle}, growth.depth]
 - [transformer, {stages.0.num_layers: 0, stages.1.num_layers: 4}, stages.0.num_layers]
 - [one transformer, {controls: [{kind: tokenformer-scratch}]}, controls.0.kind]
 - [one transformer, {model.num_layers: 0}, model.num_layers]

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import example, given, settings
@@ -18,6 +18,7 @@ from growctl.schedule.blocks import Schedule
 from growctl.schedule.errors import ScheduleError
 from growctl.schedule.training_blocks import GrowthBlock
 from model.config import TransformerConfig, num_parameters
+from model.depth import Depth
 from model.policy import GrowthPolicy, Preset
 from stages.checkpoint.manifest import read_manifest
 from stages.grow.expand import expand
@@ -63,7 +64,7 @@ ANY_GROWTH = st.fixed_dictionaries(
         "tau": st.sampled_from(TAUS),
         "ramp": SHARE,
         "anneal": SHARE,
-        "depth": st.sampled_from(["append", "interleave", "copy-stack"]),
+        "depth": st.sampled_from(get_args(Depth)),
         "copy_noise": st.floats(0.0, 2.0),
         "moments": st.sampled_from(["keep", "reset"]),
         "allow_jump": st.booleans(),

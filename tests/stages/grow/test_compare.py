@@ -172,6 +172,7 @@ def test_a_lineage_is_known_between_parent_and_child_only_and_an_altered_child_b
     [
         ("append", {"hidden_size": 48, "num_heads": 6, "ffn_size": 96}, True),
         ("copy-stack", {"num_layers": 4}, False),
+        ("copy-middle", {"num_layers": 3}, False),
     ],
 )
 def test_transformers_are_compared(tmp_path, dataset, depth, sizes, preserved):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import stages.checkpoint.parameters
 from model.config import TransformerConfig, num_parameters, parameter_shapes
+from model.depth import COPYING
 from model.errors import UserError
 from model.initialization import build_model
 from model.parameter_names import generation_of
@@ -28,7 +29,7 @@ from tests.stages.grow.test_compare import rewrite
 
 IDS = torch.randint(0, 31, (2, 12), generator=torch.Generator().manual_seed(0))
 COPY, INTERLEAVE = GrowthPolicy(init="copy", tau="recompute"), GrowthPolicy(depth="interleave")
-STACK = GrowthPolicy(depth="copy-stack", allow_jump=True)
+STACK, MIDDLE = (GrowthPolicy(depth=depth, allow_jump=True) for depth in COPYING)
 POLICIES = [
     *(GrowthPolicy(), INTERLEAVE, GrowthPolicy(init="zero-value", tau="per-generation", depth="interleave")),
     GrowthPolicy(init="zero-key", tau="frozen"),
@@ -165,6 +166,7 @@ def test_shrink_after_training_drops_only_the_new_groups_steps(final, tmp_path):
         ({"attention_tokens": 7}, {"attention_tokens": 7, "ffn_tokens": 14, "policy": GrowthPolicy()}),
         ({"new_layers": 2, "policy": INTERLEAVE}, {"new_layers": 2, "new_layer_positions": [1, 3]}),
         ({"new_layers": 2, "policy": STACK}, {"new_layers": 2, "new_layer_positions": [2, 3], "preserves": False}),
+        ({"new_layers": 1, "policy": MIDDLE}, {"new_layers": 1, "new_layer_positions": [1], "preserves": False}),
     ],
 )
 def test_lineage_records_the_growth_and_new_parameters_have_moments_of_zero(final, tmp_path, arguments, growth):
