@@ -9,7 +9,7 @@ from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.schedule.files import shipped_schedules
 from growctl.text.formatting import byte_count, scientific, short_count
-from tools import formats, gpu_tables, keys, results
+from tools import formats, gpu_tables, keys, multiplier, results
 from tools.tables import REPOSITORY, filled
 
 ASSUMED = ["launch.devices=8", "launch.hardware.device=h100", "launch.hardware.mfu=0.4"]
@@ -73,8 +73,9 @@ def main() -> None:
         if path.read_text() != text:
             path.write_text(text)
             print(path)
-    results.draw()
-    print(results.PICTURE)
+    for drawing in (results, multiplier):
+        drawing.draw()
+        print(drawing.PICTURE)
 
 
 if __name__ == "__main__":

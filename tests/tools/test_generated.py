@@ -1,8 +1,10 @@
 """The generated parts of the documentation match the code and the results files."""
 
+import json
+
 import pytest
 
-from tools import generate
+from tools import generate, multiplier
 from tools.gpu_tables import device_tables
 from tools.tables import REPOSITORY, held
 
@@ -25,6 +27,23 @@ def test_no_page_is_stale() -> None:
 )
 def test_a_measurement_is_held_against_its_goal(value, goal, shown) -> None:
     assert held(value, **goal) == shown
+
+
+def test_the_figure_of_multipliers_shows_published_points_and_ours_and_repeats_its_bytes(tmp_path, monkeypatch) -> None:
+    published = multiplier.RESULTS / "published_multipliers.json"
+    assert all(point["source"] for point in json.loads(published.read_text()))
+    monkeypatch.setattr(multiplier, "RESULTS", tmp_path)
+    monkeypatch.setattr(multiplier, "PICTURE", tmp_path / "multiplier.png")
+    ours = {"label": "a", "flops": 7e12, "multiplier": 1.2, "low": 1.1, "high": 1.4, "wall_multiplier": None}
+    steps = {"published_multipliers": published.read_text(), "three_questions": json.dumps([ours])}
+    pictures = [b""]
+    for name, text in steps.items():
+        (tmp_path / f"{name}.json").write_text(text)
+        multiplier.draw()
+        pictures.append(multiplier.PICTURE.read_bytes())
+    multiplier.draw()
+    assert len(set(pictures)) == 3
+    assert multiplier.PICTURE.read_bytes() == pictures[-1], "the same results give the same bytes"
 
 
 def test_results_of_a_trial_are_rejected() -> None:

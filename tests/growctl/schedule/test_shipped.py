@@ -65,6 +65,32 @@ def test_a_late_jump_grows_to_the_quickstarts_size_at_80_percent_and_before_the_
     assert (last.learning_rate.undecayed_steps or 0) > last.num_steps / 3 > last.ramp_steps
 
 
+@pytest.mark.parametrize(
+    ("name", "overrides", "layers"),
+    [
+        ("deep_vanilla_grow", [], [2, 3]),
+        ("late_depth", ["growth=one-layer"], [1, 3]),
+        ("late_depth", ["growth=g-stack", "stages.1.num_layers=4"], [1, 4]),
+        ("quickstart", ["growth=sparkling"], [3, 3, 3]),
+    ],
+)
+def test_a_published_recipe_fits_the_schedule_that_its_file_names(
+    name: str, overrides: list[str], layers: list[int]
+) -> None:
+    loaded = load_schedule(name, overrides)
+    assert (loaded.growth.preset, [plan.model.num_layers for plan in plan_stages(loaded)]) == ("custom", layers)
+
+
+def test_deep_vanilla_grow_grows_at_half_of_the_steps_and_warms_up_again_inside_the_decay() -> None:
+    loaded = load_schedule("deep_vanilla_grow")
+    first, last = plan_stages(loaded)
+    assert first.num_steps == last.num_steps
+    assert [rule.factor(step) for rule in loaded.growth.rules(1, last.num_steps) for step in (0, 39)] == [1 / 40, 1] * 2
+    rates = [plan.learning_rate.at(step) for plan in (first, last) for step in (40, plan.num_steps - 1)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[1] == pytest.approx(rates[0] / 2, rel=0.05)
+
+
 PAPER = {"124m": (576, 2304), "354m": (2140, 8560), "757m": (4850, 19400), "1.4b": (8620, 34480)}
 PAPER_SIZES, OFFICIAL_SIZES = [123.6, 354.2, 753.8, 1310], [353.5, 756.2]
 PAPER_SHAPE, PAPER_RATE, PAPER_STEP = (12, 768, 12), (6e-4, 0.0, 2000), (1024, 512)

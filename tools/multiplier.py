@@ -1,0 +1,63 @@
+"""Draws docs/multiplier.png: compute against the multiplier over training from scratch, published and measured here."""
+
+import json
+from typing import Any
+
+from tools.results import RESULTS
+from tools.tables import REPOSITORY
+
+PICTURE = REPOSITORY / "docs/multiplier.png"
+PANELS = {"multiplier": "in FLOPs", "wall_multiplier": "in wall-clock"}
+TICKS = (0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+MARKERS = "osD^v<>Ph*"
+
+
+def draw() -> None:
+    """Draws PICTURE from published_multipliers.json and, if it is there, three_questions.json.
+
+    The former lists {method, flops, multiplier, wall_multiplier, opponent, source}, the latter {label, flops,
+    multiplier, low, high, wall_multiplier}, where low to high is the interval of `multiplier`. What is null is not
+    drawn. Markers are hollow where the opponent is a single size, not the best of several.
+    """
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    points = [*_read("three_questions"), *_read("published_multipliers")]
+    names = list(dict.fromkeys(_name(point) for point in points if point["flops"]))
+    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(10, 4.2), sharex=True, sharey=True)
+    for axis, (key, title) in zip(axes, PANELS.items(), strict=True):
+        for point in (point for point in points if point["flops"] and point[key]):
+            number, value = names.index(_name(point)), point[key]
+            has_interval = key == "multiplier" and point.get("low") is not None
+            axis.errorbar(
+                point["flops"],
+                value,
+                [[value - point["low"]], [point["high"] - value]] if has_interval else None,
+                fmt=MARKERS[number % len(MARKERS)],
+                color=f"C{number % 10}",
+                markerfacecolor="white" if point.get("opponent") == "fixed end" else None,
+                capsize=3,
+                label=_name(point),
+            )
+        axis.axhline(1.0, color="black", linewidth=0.8)
+        axis.set(xscale="log", yscale="log", xlim=(5e11, 5e22), xlabel="training FLOPs, base included")
+        axis.set_title(title, loc="left")
+        axis.set_yticks(TICKS, [f"{tick:g}x" for tick in TICKS])
+        axis.minorticks_off()
+    axes[0].set_ylabel("multiplier over scratch at equal loss")
+    legend = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(legend.values(), legend.keys(), loc="upper right", ncols=5, frameon=False)
+    figure.tight_layout(rect=(0, 0, 1, 0.93))
+    figure.savefig(PICTURE, dpi=120, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def _read(name: str) -> Any:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def _name(point: Any) -> str:
+    return str(point.get("method") or f"{point['label']} (ours)")
