@@ -1,35 +1,24 @@
 """Compares growth policies by loss jump and end-of-stage loss at equal base, data, order and FLOPs.
 
-    python benchmarks/growth_policies.py run --seeds 0 1 2 --directory DIR    # real `growctl run`s; run again to resume
-    python benchmarks/growth_policies.py table --directory DIR    # results/growth_policies.json, docs/growing.png
+    python -m benchmarks.growth_policies run --directory DIR [--seeds 0 1 2] [--only PATTERN]
+    python -m benchmarks.growth_policies table --directory DIR    # results/growth_policies.json, docs/growing.png
 
-Every policy grows the same trained base. The base is trained once per seed and learning-rate schedule, and shared by
-hard links. The `scratch` row trains the grown size from scratch for the same total FLOPs.
+Every policy grows the same trained base, one for each seed and learning-rate schedule. The `scratch` row trains the
+grown size from scratch for the same total FLOPs.
 """
 
-import argparse
-import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from benchmarks import rows
+from benchmarks.rows import Row
 
 HERE = Path(__file__).resolve().parent
 SCHEDULE = HERE / "growth_policies.yaml"
 RESULTS = HERE / "results" / "growth_policies.json"
 PICTURE = HERE.parent / "docs" / "growing.png"
-BASE = "stages/0-base"
 COSINE = ("learning_rate.shape=cosine", "learning_rate.span=stage")
-
-_HYDRA = threading.Lock()
-"""hydra can compose only one schedule at a time in a process."""
 
 MATCHED = "growth.init=matched"
 POLICIES: dict[str, tuple[str, ...]] = {
@@ -63,114 +52,40 @@ POLICIES: dict[str, tuple[str, ...]] = {
 }
 
 
-def run_name(policy: str, seed: int) -> str:
-    """The run's name: the policy's letters and digits, then the seed."""
+def row(policy: str) -> Row:
+    """The policy as a row: its words, without signs, are its runs' name."""
     words = "".join(c if c.isalnum() else " " for c in policy).split()
-    return f"{'-'.join(words)}-seed{seed}"
+    given = POLICIES[policy]
+    overrides = (*given, *_scratch_stage()) if policy.startswith("scratch") else given
+    return Row("-".join(words), str(SCHEDULE), overrides, facts={"policy": policy, "overrides": given})
 
 
-def overrides(policy: str, seed: int) -> list[str]:
-    """The policy's overrides of the schedule."""
-    return [f"seed={seed}", *POLICIES[policy]]
-
-
-def run(policy: str, seed: int, directory: Path) -> None:
-    """Starts one real run; reuses the base of this seed and learning-rate schedule if it is trained already."""
+def _scratch_stage() -> list[str]:
+    """The overrides that train the grown size from scratch for the FLOPs of both stages, as the control does."""
     from growctl.ladder.controls import plan_controls
     from growctl.ladder.load import load_schedule
-    from growctl.run.requests import schedule_yaml
-    from growctl.runs_dir import RunPaths
 
-    name = run_name(policy, seed)
-    with _HYDRA:
-        schedule = load_schedule(str(SCHEDULE), overrides(policy, seed)).model_copy(update={"name": name})
-    home = directory / name
-    base = directory / f".base-{schedule.learning_rate.shape}-seed{seed}"
-    arguments = overrides(policy, seed)
-    if policy.startswith("scratch"):
-        [control] = plan_controls(schedule)
-        steps = control.schedule.stages[0].train_steps
-        stage = f"stages=[{{name: grown, attention_tokens: 64, ffn_tokens: 256, train_steps: {steps}}}]"
-        arguments += [stage, "controls=[]"]
-    elif not home.exists() and base.exists():
-        RunPaths(home).stages.mkdir(parents=True)
-        subprocess.run(["cp", "-al", str(base), str(home / BASE)], check=True)
-        RunPaths(home).schedule.write_text(schedule_yaml(schedule))
-    command = [sys.executable, "-m", "growctl.cli.app", "run", str(SCHEDULE), *arguments]
-    command += ["--name", name, "--runs-dir", str(directory), "--no-controls"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with (directory / f"{name}.log").open("ab") as log:
-        code = subprocess.run(command, stdout=log, stderr=log, env=environment).returncode
-    if code == 0 and not base.exists() and not policy.startswith("scratch"):
-        kept = base.with_name(f"{base.name}-of-{name}")
-        subprocess.run(["cp", "-al", str(home / BASE), str(kept)], check=True)
-        kept.rename(base)
-    print(f"{datetime.now(UTC):%H:%M:%S} {name}: exit code {code}", flush=True)
+    [control] = plan_controls(load_schedule(str(SCHEDULE)))
+    steps = control.schedule.stages[0].train_steps
+    return [f"stages=[{{name: grown, attention_tokens: 64, ffn_tokens: 256, train_steps: {steps}}}]", "controls=[]"]
 
 
-def run_all(seeds: list[int], directory: Path, workers: int) -> None:
-    """Runs every policy and seed, starting with the runs that train a base."""
-    directory.mkdir(parents=True, exist_ok=True)
-    first = ["random, ramp 2 %", "official, cosine in each stage"]  # one per learning-rate schedule
-    with ThreadPoolExecutor(workers) as pool:
-        list(
-            pool.map(lambda job: run(job[0], job[1], directory), [(policy, seed) for policy in first for seed in seeds])
-        )
-        rest = [(policy, seed) for policy in POLICIES if policy not in first for seed in seeds]
-        list(pool.map(lambda job: run(job[0], job[1], directory), rest))
-
-
-def result(policy: str, seed: int, directory: Path) -> dict[str, Any] | None:
-    """Jump and final loss (nats) and total FLOPs of one run; None if it has not finished."""
-    from growctl.runs.find import find_runs
-    from model.errors import UserError
-
-    try:
-        [found] = find_runs(directory, [run_name(policy, seed)])
-    except UserError:
-        return None
-    if found.final_loss is None:
-        return None
-    stage = found.stages[-1]
-    return {"jump": stage.jump, "loss": found.final_loss, "flops": found.cumulative_flops}
-
-
-def table(seeds: list[int], directory: Path) -> None:
+def table(directory: Path) -> None:
     """Writes the finished runs to the results file, draws them, and prints a Markdown table, best policy first."""
-    rows: list[dict[str, Any]] = []
-    for policy in POLICIES:
-        results = {seed: result(policy, seed, directory) for seed in seeds}
-        done = {seed: found for seed, found in results.items() if found}
-        if done:
-            losses = [found["loss"] for found in done.values()]
-            jumps = [found["jump"] for found in done.values() if found["jump"] is not None]
-            rows.append(
-                {
-                    "policy": policy,
-                    "overrides": list(POLICIES[policy]),
-                    "jump": statistics.mean(jumps) if jumps else None,
-                    "loss": statistics.mean(losses),
-                    "spread": max(losses) - min(losses),
-                    "by_seed": {str(seed): found for seed, found in done.items()},
-                }
-            )
-    rows.sort(key=lambda row: row["loss"])
-    document = {
-        "schedule": SCHEDULE.name,
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "versions": {package: version(package) for package in ("torch", "deepspeed")},
-        "python": platform.python_version(),
-        "rows": rows,
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n")
-    draw(rows)
+    document = rows.collect([row(policy) for policy in POLICIES], directory, schedule=SCHEDULE.name)
+    for found in document["rows"]:
+        losses = [outcome["loss"] for outcome in found["by_seed"].values()]
+        jumps = [jump for outcome in found["by_seed"].values() for jump in outcome["jumps"]]
+        found |= {"jump": statistics.mean(jumps) if jumps else None, "loss": statistics.mean(losses)}
+    document["rows"].sort(key=lambda found: found["loss"])
+    rows.write(RESULTS, document)
+    draw(document["rows"])
     print("| policy | jump, nats | loss at the end | by seed |")
     print("|---|---|---|---|")
-    for row in rows:
-        by_seed = ", ".join(f"{found['loss']:.4f}" for found in row["by_seed"].values())
-        jump = "-" if row["jump"] is None else f"{row['jump']:+.4f}" if abs(row["jump"]) > 1e-6 else "0"
-        print(f"| {row['policy']} | {jump} | {row['loss']:.4f} | {by_seed} |")
+    for found in document["rows"]:
+        by_seed = ", ".join(f"{outcome['loss']:.4f}" for outcome in found["by_seed"].values())
+        jump = "-" if found["jump"] is None else f"{found['jump']:+.4f}" if abs(found["jump"]) > 1e-6 else "0"
+        print(f"| {found['policy']} | {jump} | {found['loss']:.4f} | {by_seed} |")
 
 
 def draw(rows: list[dict[str, Any]]) -> None:
@@ -195,16 +110,11 @@ def draw(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Runs the command on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "table"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--directory", type=Path, required=True)
-    parser.add_argument("--workers", type=int, default=2, help="number of simultaneous runs, each on one core")
-    arguments = parser.parse_args()
+    arguments = rows.parser(__doc__).parse_args()
     if arguments.what == "run":
-        run_all(arguments.seeds, arguments.directory.resolve(), arguments.workers)
+        rows.run([row(policy) for policy in POLICIES], arguments)
     else:
-        table(arguments.seeds, arguments.directory.resolve())
+        table(arguments.directory.resolve())
 
 
 if __name__ == "__main__":
