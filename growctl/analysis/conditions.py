@@ -222,9 +222,9 @@ def recipe(run: RunReport, *, with_steps: bool = True) -> str:
     A ladder that grows when its loss flattens trains another number of steps with each seed, and so do its controls:
     `with_steps` leaves these out.
     """
-    values = {key: value for key, value in _conditions(run).items() if key != SEED}
+    start = (run.base.recipe or run.base.manifest) if run.base else None
+    values = {key: value for key, value in _conditions(run).items() if key not in (SEED, "start.manifest")}
     parts = [_part(part, with_steps) for part in run.parts]
-    start = run.base.manifest if run.base else None
     recorded = {"control": run.control, "conditions": values, "data": run.dataset_fingerprint}
     return json.dumps(recorded | {"start": start, "parts": parts}, sort_keys=True, default=str)
 

@@ -99,6 +99,7 @@ class Start:
             run=base.run,
             num_parameters=base.num_parameters,
             flops=self.schedule.base_flops,
+            recipe=base.recipe if base.seed == self.schedule.seed else None,
             validation_loss=base.loss if same_windows else None,
             validation_tokens=base.loss_tokens if same_windows else None,
         )

@@ -22,7 +22,7 @@ from model.config import ModelConfig, TokenformerConfig, TransformerConfig, num_
 from model.errors import UserError
 from model.policy import TauPolicy
 from model.strict import example
-from stages.checkpoint.lineage import HistoryEntry, TrainingRecord
+from stages.checkpoint.lineage import HistoryEntry, TrainingRecord, recipe_of
 from stages.checkpoint.manifest import CheckpointError, Manifest, manifest_hash, verify_checkpoint
 from stages.spec import MixtureSpan, Packing
 
@@ -36,6 +36,8 @@ class BaseBlock(Block):
     """The checkpoint's directory, absolute."""
     manifest: str
     """sha256 of its manifest.json."""
+    recipe: str | None = None
+    """sha256 of how it was made, without the seeds; None if that is not known."""
     kind: Literal["parameters", "engine"]
     run: str | None = None
     """The run and the stage that trained it; None if they are not known."""
@@ -160,6 +162,7 @@ def _described(path: Path, manifest: Manifest) -> BaseBlock:
     return BaseBlock(
         path=str(path),
         manifest=manifest_hash(path),
+        recipe=recipe_of(lineage.history) if lineage.history else None,
         kind=manifest.kind,
         run=_run(path, trained),
         tokens=cost.tokens if cost else None,

@@ -116,6 +116,11 @@ def hash_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
+def recipe_of(history: History) -> str:
+    """sha256 of a history without its seeds: equal for checkpoints that were made alike with different seeds."""
+    return hash_of([(each.operation, each.determined_by | {"seed": None}) for each in history])
+
+
 Loss = Annotated[float, BeforeValidator(lambda loss: math.nan if loss is None else loss)]
 """JSON stores NaN as null."""
 

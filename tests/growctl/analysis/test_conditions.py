@@ -8,6 +8,7 @@ from growctl.analysis.conditions import control_differs, differences, recipe, sa
 from growctl.analysis.costs import currency
 from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.controls import plan_controls
+from growctl.ledger.entries import BaseEntry
 from tests.growctl.report.invented_reports import run_report
 from tests.growctl.schedules import changed, parse
 
@@ -72,6 +73,18 @@ def test_a_control_with_few_steps_reads_every_mixture_of_its_ladder(kind):
         [key] = [key for key in control.conditions if key.endswith(".mixture")]
         other = replace(control, conditions=control.conditions | {key: control.conditions[key][:1]})
         assert control_differs(run, other) == ["the mixture that it reads"]
+
+
+def test_seeds_belong_together_if_each_starts_from_a_model_of_its_own_seed_made_alike():
+    def started(seed, model, made="alike"):
+        base = BaseEntry(f"{model}/final", model, None, 400_000, 4e12, recipe=made)
+        return replace(run_report("quick"), seed=seed, base=base, conditions={"seed": seed, "start.manifest": model})
+
+    assert recipe(started(0, "first")) == recipe(started(1, "second"))
+    for other in (started(1, "second", made="otherwise"), started(1, "second", made=None)):
+        assert recipe(started(0, "first")) != recipe(other)
+    of_others = control_differs(started(0, "first"), replace(started(0, "second"), control="ungrown"))
+    assert "start.manifest (first against second)" in of_others
 
 
 def test_time_compares_only_on_the_same_machines_launched_alike():
