@@ -124,7 +124,7 @@ def run(rows: Sequence[Row], arguments: argparse.Namespace) -> None:
     with ThreadPoolExecutor(arguments.workers) as pool:
         for seeds in ([0] if 0 in arguments.seeds else [], [seed for seed in arguments.seeds if seed]):
             jobs = [(row, seed) for seed in seeds for row in chosen]
-            list(pool.map(lambda job: train(*job, directory), jobs))
+            list(pool.map(lambda job: train(job[0], job[1], directory), jobs))
 
 
 def write(results: Path, document: Mapping[str, Any]) -> None:
