@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.schedule.files import shipped_schedules
@@ -22,8 +24,9 @@ HEADINGS = (
 
 
 def plans_table() -> str:
-    """A Markdown table with the plan of every shipped schedule, one per line."""
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(_cells(name, path) for name, path in shipped_schedules().items())]
+    """A Markdown table with the plan of every shipped schedule, one per line, but for those that start from a run."""
+    whole = {name: path for name, path in shipped_schedules().items() if "start" not in OmegaConf.load(path)}
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *(_cells(name, path) for name, path in whole.items())]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -15,9 +15,7 @@ MARKERS = "osD^v<>Ph*"
 def draw() -> None:
     """Draws PICTURE from published_multipliers.json and, if it is there, three_questions.json.
 
-    The former lists {method, flops, multiplier, wall_multiplier, opponent, source}, the latter {label, flops,
-    multiplier, low, high, wall_multiplier}, where low to high is the interval of `multiplier`. What is null is not
-    drawn. Markers are hollow where the opponent is a single size, not the best of several.
+    What is null is not drawn. Markers are hollow where the opponent is a single size, not the best of several.
     """
     import matplotlib
 

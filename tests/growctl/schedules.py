@@ -32,6 +32,9 @@ BASE: dict[str, Any] = {
 }
 TEXT = OmegaConf.to_yaml(OmegaConf.create(BASE))
 
+NEEDS_A_RUN = ["quickstart_grow_on"]
+"""Shipped schedules that start from a run, which must be there before they load."""
+
 DELETE = object()
 
 

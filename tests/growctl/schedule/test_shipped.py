@@ -12,9 +12,10 @@ from growctl.ladder.stage_plans import plan_stages
 from growctl.ladder.warnings import schedule_warnings
 from growctl.run.requests import schedule_yaml
 from growctl.schedule.files import GROUPS, SHIPPED, choices, find_schedule, shipped_schedules
-from tests.growctl.schedules import file_of
+from model.errors import UserError
+from tests.growctl.schedules import NEEDS_A_RUN, file_of
 
-NAMES = list(shipped_schedules())
+NAMES = [name for name in shipped_schedules() if name not in NEEDS_A_RUN]
 CHOICES = [(group, choice) for group in GROUPS for choice in choices(group, [SHIPPED])]
 
 
@@ -48,6 +49,13 @@ def test_the_quickstart_matches_the_figures_in_the_readme() -> None:
     assert [(plan.num_parameters, plan.num_steps) for plan in plans] == [(114816, 244), (163968, 342), (262272, 684)]
     assert (loaded.learning_rate.peak, loaded.growth.ramp, loaded.seed) == (6e-3, 0.05, 0)
     assert load_schedule("quickstart", ["data=python-stdlib"]) == loaded, "the choice of that name is the same data"
+
+
+@pytest.mark.parametrize("name", NEEDS_A_RUN)
+def test_a_shipped_schedule_that_starts_from_a_run_names_it(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"start\.run = 'quickstart_base'"):
+        load_schedule(name, runs_dir=tmp_path)
+    assert load_schedule(name, ["~start", "controls=[]"]).stages == load_schedule("quickstart").stages[-1:]
 
 
 @pytest.mark.parametrize(

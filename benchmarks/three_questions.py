@@ -1,0 +1,116 @@
+"""Answers the three questions of the README, with three seeds each, by the reports of the shipped schedules.
+
+    python -m benchmarks.three_questions run --directory DIR --text TEXT [--seeds 0 1 2] [--only 'nothing*']
+    python -m benchmarks.three_questions table --directory DIR    # results/three_questions.json
+
+`nothing` and `family` read the quickstart's text. `trained` grows models that have read 20, 100 and 500 tokens a
+parameter of a text that no run repeats: files of Linux 6.1.192, as Debian's package linux-source-6.1 has them:
+
+    tar xf linux-source-6.1.tar.xz --strip-components=1 --directory TEXT --wildcards \\
+        linux-source-6.1/{fs,kernel,mm,drivers/net}/*.c linux-source-6.1/Documentation/*.rst
+"""
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import rows
+from benchmarks.machine import machine
+
+if TYPE_CHECKING:
+    from growctl.analysis.results import Ladders
+
+RESULTS = Path(__file__).resolve().parent / "results" / "three_questions.json"
+BASES = {20: "2.3M", 100: "11.5M", 500: "57.4M"}
+"""Data tokens of a trained model of 115k parameters, by tokens a parameter."""
+
+QUESTIONS = {"nothing": "quickstart", "family": "quickstart_family"}
+QUESTIONS |= {f"trained-{tokens}": "quickstart_grow_on" for tokens in BASES}
+"""The schedule that answers each question."""
+
+
+def commands(question: str, seed: int, text: str) -> Iterator[tuple[str, list[str]]]:
+    """The name, and the arguments of `growctl run`, of each ladder that a question needs with a seed, in order."""
+    settings = [f"seed={seed}", "launch.devices=1", "launch.kernels=compiled"]
+    if question.startswith("trained-"):
+        tokens = int(question.removeprefix("trained-"))
+        settings += [f"data.source={text}", "data.validation_fraction=0.02", "data.approximate_tokens=null"]
+        base = f"base-{tokens}-seed-{seed}"
+        yield base, ["quickstart_base", *settings, f"stages.0.train_tokens={BASES[tokens]}"]
+        settings.append(f"start.run={base}")
+    yield f"{question}-seed-{seed}", [QUESTIONS[question], *settings]
+
+
+def run(question: str, seed: int, text: str, directory: Path) -> None:
+    """Trains what a question needs with a seed; resumes it, or finds it done."""
+    for name, arguments in commands(question, seed, text):
+        if rows.growctl(directory, name, "run", *arguments, "--name", name, "--runs-dir", str(directory)):
+            return
+
+
+def answers(question: str, seeds: list[int], directory: Path) -> list[dict[str, Any]]:
+    """What the report says of a question: a row for each opponent, the one that decides first, and for the family."""
+    from growctl.analysis.results import results
+    from growctl.runs.find import RunNotFoundError, find_runs
+
+    try:
+        runs = find_runs(directory, [f"{question}-seed-{seed}" for seed in seeds])
+    except RunNotFoundError:
+        return []
+    found = results(runs)
+    made: list[dict[str, Any]] = []
+    for verdict in (*found.headlines, *found.verdicts):
+        times, wall = verdict.multiplier, verdict.other_costs.get("wall_hours")
+        made.append(
+            {
+                "question": question,
+                "label": f"{question} against {verdict.opponent}",
+                "opponent": verdict.opponent,
+                "seeds": verdict.seeds,
+                "outcome": verdict.outcome,
+                "claim": verdict.claim,
+                "flops": verdict.ladder_side and verdict.ladder_side.costs.get("flops"),
+                "epochs": verdict.ladder_side and verdict.ladder_side.epochs,
+                "multiplier": times and times.estimate,
+                "low": times and times.low,
+                "high": times and times.high,
+                "loss_difference": times and times.loss_difference,
+                "loss_interval": times and times.loss_interval,
+                "wall_multiplier": wall and wall.estimate,
+                "cautions": verdict.cautions,
+            }
+        )
+    for family in found.families:
+        price = {"flops": family.flops, "price_ratio": family.ratio, "low": family.low, "high": family.high}
+        models = [{"name": each.ladder, "claim": each.claim} for each in family.models]
+        made.append({"question": question, "outcome": family.outcome, "claim": family.claim, **price, "models": models})
+    return [row | {"losses": losses(found.ladders)} for row in made[:1]] + made[1:]
+
+
+def losses(ladders: "Sequence[Ladders]") -> dict[str, dict[int, float]]:
+    """Final losses, in nats, of the ladder and of each control, by seed."""
+    return {arm.name: dict(arm.losses) for ladder in ladders for arm in ladder.arms}
+
+
+def main() -> None:
+    """Runs the command on the command line."""
+    parser = rows.parser(__doc__)
+    parser.add_argument("--text", default="", help="the folder of the text")
+    arguments = parser.parse_args()
+    directory = arguments.directory.resolve()
+    if arguments.what == "run":
+        chosen = [
+            (question, seed) for seed in arguments.seeds for question in fnmatch.filter(QUESTIONS, arguments.only)
+        ]
+        with ThreadPoolExecutor(arguments.workers) as pool:
+            list(pool.map(lambda job: run(job[0], job[1], arguments.text, directory), chosen))
+    else:
+        made = [row for question in QUESTIONS for row in answers(question, arguments.seeds, directory)]
+        rows.write(RESULTS, {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine("deepspeed"), "rows": made})
+
+
+if __name__ == "__main__":
+    main()
