@@ -20,7 +20,7 @@ FAKES = Path(fakes.__file__).parent
 def two_ranks(training: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(schedule, runs directory) of a ladder trained on this machine, by two ranks, without being stopped.
 
-    Each stage has a learning rate of its own, so that the first alone is the same as the first of two.
+    Each stage has a learning rate of its own, so that a ladder of only the first stage trains it identically.
     """
 
     def make(folder: Path) -> None:

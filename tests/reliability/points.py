@@ -32,7 +32,7 @@ class Point:
     """Pattern for the call's arguments. {stage} stands for the stage's directory, {runs} for the runs directory."""
     side: str = "before"
     most: int = 1
-    """How often one process reaches the point at least; a random `nth` is drawn up to this number."""
+    """Each process reaches the point at least this often, so a random `nth` is drawn from 1 to it."""
     stages: tuple[str, ...] = ("small", "middle", "middle/release", "large")
     """Stages, and releases, that reach the point; empty: it belongs to the run."""
     both: bool = False

@@ -4,6 +4,7 @@ import pytest
 
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import read_manifest
+from stages.spec import TrainSpec
 from tests.growctl.runs import losses
 from tests.reliability.harness import KilledRun, check_same_end
 from tests.reliability.points import BY_NAME
@@ -44,6 +45,9 @@ def test_the_killed_ladder_grows_from_no_layers_and_between_old_ones_without_a_j
     assert [final.samples_seen * length for final, length in zip(finals, (16, 16, 32), strict=True)] == [
         *(10 * 128, 10 * 128 + 10 * 256, 10 * 128 + 22 * 256)
     ]
+    specs = [TrainSpec.model_validate_json((stages / n / "spec.json").read_bytes()) for n in ("1-middle", "2-large")]
+    assert [spec.samples_seen * spec.sequence_length for spec in specs] == [10 * 128, 10 * 128 + 10 * 256]
+    assert {spec.window_length for spec in specs} == {32}
     assert [final.lineage.training.own_context_loss is None for final in finals] == [False, False, True]
     found = losses(undisturbed.directory)
     assert found["1-middle", 0, "after_growth"] == pytest.approx(found["0-small", 10, "final"], abs=EXACT_GROWTH)

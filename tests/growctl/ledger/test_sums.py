@@ -45,7 +45,7 @@ def kept_steps(done: list[Done]) -> list[int]:
 def test_any_history_of_kills_adds_up_and_any_way_of_booking_it_gives_the_same_rows(
     killed: Killed, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Even if starts are lost, which are all that tells where an attempt resumed."""
+    """Even if `start` records are lost, although only they tell where an attempt resumed."""
     records, done = killed
     lost = data.draw(st.just(set()) | st.sets(st.integers(1, 7)))
     records = [record for record in records if record["event"] != "start" or record["attempt"] not in lost]

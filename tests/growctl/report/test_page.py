@@ -59,9 +59,9 @@ class ParsedPage(HTMLParser):
         return [each for each in self.elements if each.tag == tag and attributes.items() <= each.attributes.items()]
 
 
-def chart(text: str = "a", is_log: bool = True) -> Chart:
+def chart(text: str = "a") -> Chart:
     series, rules = Series(text, MARKS, "ladder", text, text), (Rule(1.5e9, text),)
-    return Chart("curve", text, text, Axis(text, is_log=is_log), Axis(text), (series,), rules)
+    return Chart("curve", text, text, Axis(text, is_log=True), Axis(text), (series,), rules)
 
 
 def sections(text: str = "some text") -> list[Section]:

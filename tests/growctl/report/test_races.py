@@ -8,7 +8,7 @@ from growctl.runs.find import RunNotFoundError, find_runs
 from tests.growctl.invented_runs import LARGE, SMALL, FakeRun, ladder
 
 
-def test_a_reader_sees_a_ledger_as_it_was_when_it_was_opened_and_does_not_make_the_runner_wait(tmp_path):
+def test_a_reader_sees_a_ledger_as_it_was_when_it_was_opened_and_the_runner_writes_meanwhile(tmp_path):
     run = FakeRun(tmp_path, "quick", [SMALL, LARGE])
     with Ledger(run.path, read_only=True) as reader:
         run.train(0, 1.42)

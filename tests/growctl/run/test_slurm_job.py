@@ -119,9 +119,10 @@ def test_a_failed_job_reports_why_and_the_jobs_behind_it_do_not_start(training, 
     assert job_file(slurm, 101, "state") == "FAILED"
     assert job_file(slurm, 102, "starts") == ""
     log = (tmp_path / "runs/tiny/slurm/101_0_log.out").read_text()
-    assert ("growctl: " in log, "Traceback" in log) == (True, False)
+    assert ("growctl: data." in log, "Traceback" in log) == (True, False)
     (slurm / "hold").touch()
     run_here("run", schedule, *launch, "seed=5")  # nothing was trained, so the schedule may change
+    assert [job_file(slurm, job, "state") for job in (103, 104)] == ["PENDING"] * 2
 
 
 @pytest.mark.parametrize(

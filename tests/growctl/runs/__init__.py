@@ -164,8 +164,8 @@ def stat_of(pid: int) -> list[str]:
 
 @contextmanager
 def held(workers: list[int], stage: Path) -> Iterator[None]:
-    """Holds workers, paused by `paused_rank`, while the block has their runner told to stop, until it has asked them to
-    save, and a moment more: a rank that was held for long looks at its next steps whether it is asked.
+    """Holds workers that `paused_rank` has paused, while the block tells their runner to stop, until the runner has
+    asked them to save, and a second more: a rank that was held for long looks for requests at every step.
     """
     wait_for(lambda: any(stat_of(pid)[:1] in ([], ["T"]) for pid in workers))  # else it would stop once more later
     assert all(stat_of(pid) for pid in workers), "a worker ended before its pause"

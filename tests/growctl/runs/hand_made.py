@@ -109,11 +109,11 @@ def only(runs_dir: Path) -> RunStatus:
     return status
 
 
-def printed(runs_dir: Path, *names: str, width: int = 200) -> str:
+def printed(runs_dir: Path, *names: str) -> str:
     """What status prints, with most paragraphs on one line."""
     document = StatusDocument(runs_dir, (), tuple(find_status(runs_dir, names)))
     out = io.StringIO()
-    print_sections(status_sections(document, details=bool(names)), Console(file=out, width=width, highlight=False))
+    print_sections(status_sections(document, details=bool(names)), Console(file=out, width=200, highlight=False))
     return out.getvalue()
 
 

@@ -42,9 +42,9 @@ def change(path: Path, content: str | None) -> None:
         path.unlink()
 
 
-def finished_run(runs_dir: Path, name: str = "tiny", control: str | None = None) -> HandMade:
+def finished_run(runs_dir: Path, name: str = "tiny") -> HandMade:
     """A run of two finished stages, each with two checkpoints inside, one of them the trunk of the second stage."""
-    made = HandMade(runs_dir, name, control=control)
+    made = HandMade(runs_dir, name)
     (made.directory / ".lock").write_text("")  # its growctl has exited cleanly
     for stage, steps in {"0-small": (20, 30), "1-large": (TRUNK_STEP, 50)}.items():
         for step in steps:

@@ -106,7 +106,7 @@ def test_conversions_and_checkpoints_inside_a_release_are_removed_once_that_is_f
 
 
 def test_leftovers_of_dead_processes_are_removed(tmp_path, made):
-    """Also what another machine was writing, if only the idle run wrote such files."""
+    """Also those of another machine, where only the run itself writes such files and the run is idle."""
     stage = made.stage("1-large")
     for name in (".step_00000010.removed", ".initial.incomplete"):
         (stage / name).mkdir()
