@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from growctl.cli import checkpoints, data, evaluate, exchange, generate, report, run, runs, schedules, verify
+from growctl.cli import checkpoints, data, evaluate, exchange, generate, law, report, run, runs, schedules, verify
 from growctl.cli.options import default_runs_dir
 from growctl.run import signals
 from growctl.text.escaping import say
@@ -27,7 +27,7 @@ app = typer.Typer(
 _PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
     "Train a ladder": (
         *(run.run, run.plan, run.prepare, report.report, report.compare, run.sweep),
-        *(schedules.init, schedules.validate, schedules.schema, data.data_app, data.ledger_app),
+        *(schedules.init, schedules.validate, schedules.schema, law.law_app, data.data_app, data.ledger_app),
     ),
     "Checkpoints": (checkpoints.show, checkpoints.expand, checkpoints.shrink, verify.verify, exchange.import_app),
     "Use a model": (generate.generate, evaluate.evaluate, evaluate.inspect, exchange.export),

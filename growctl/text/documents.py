@@ -32,6 +32,7 @@ COMMANDS = {
     "generate": "stages.generate.settings:GeneratedText",
     "import-official": "growctl.cli.written:WrittenCheckpoint",
     "inspect": "growctl.evaluate.inspection:InspectDocument",
+    "law-fit": "growctl.law.formula:Law",
     "ledger-export": "growctl.ledger.exchange:LedgerExportDocument",
     "ledger-import": "growctl.ledger.exchange:LedgerImportDocument",
     "plan": "growctl.ladder.costs:Plan",

@@ -1,0 +1,49 @@
+"""The commands `law fit` and `law plot`. Slow modules are imported on use."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from growctl.cli.options import DEFAULT_RUNS_DIR, Result, RunsDir, complete_run, prints, runs_argument
+
+law_app = typer.Typer(
+    name="law",
+    help=(
+        "Fit a law that predicts the losses of grown models, for `growctl init --law`.\n\n"
+        "Example: growctl law fit --output law.json"
+    ),
+    no_args_is_help=True,
+)
+
+
+@law_app.command()
+@prints
+def fit(
+    output: Annotated[Path, typer.Option(help="The file to write. An existing one is replaced.", metavar="FILE")],
+    runs: Annotated[list[str] | None, runs_argument("Runs to fit on, with their controls (default: all).")] = None,
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A run that only tests the law, with its controls; repeatable.",
+            metavar="RUN",
+            autocompletion=complete_run,
+        ),
+    ] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
+) -> Result:
+    """Fit the law to the finished models of runs: from scratch, and grown. docs/law.md says which runs it needs.
+
+    Example: growctl law fit --held-out test-1 --held-out test-2 --output law.json
+    """
+    from growctl.law.fit import fit_law
+    from growctl.report.law import fit_sections
+    from growctl.runs.find import find_runs
+    from growctl.text.documents import document_text
+    from growctl.whole_file import replace_file
+
+    tests = find_runs(runs_dir, held_out) if held_out else []
+    names = {run.name for run in tests}
+    law = fit_law([run for run in find_runs(runs_dir, runs or []) if run.name not in names], tests)
+    replace_file(output, (document_text(law) + "\n").encode())
+    return Result(law, [*fit_sections(law), f"{output}: written"])
