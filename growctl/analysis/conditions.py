@@ -13,6 +13,7 @@ from growctl.ledger.books import UNKNOWN
 from growctl.runs.runs import RunReport, StageReport
 
 SEED = "seed"
+PEAK = "learning_rate.peak"
 BEST_SCRATCH = "best-scratch"
 UNGROWN = "ungrown"
 """The control that trains the start checkpoint on at its own size."""
@@ -114,10 +115,12 @@ def same_machines(runs: Sequence[RunReport]) -> str | None:
     return f"they were launched differently ({', '.join(sorted(keys))})" if keys else None
 
 
-def control_differs(ladder: RunReport, control: RunReport) -> list[str]:
-    """In what a control differs from its ladder, beyond what its kind is there to differ in."""
+def control_differs(ladder: RunReport, control: RunReport, *, is_tuned: bool = False) -> list[str]:
+    """In what a control differs from its ladder, beyond what its kind is there to differ in; `is_tuned`: in its peak
+    too."""
     kind = control.control or ""
-    found = [str(each) for each in differences(ladder, control) if not _is_meant(each.key, kind, control)]
+    differing = [each for each in differences(ladder, control) if not (is_tuned and each.key == PEAK)]
+    found = [str(each) for each in differing if not _is_meant(each.key, kind, control)]
     return found + list(_misshapen(ladder, control, kind))
 
 
@@ -216,14 +219,14 @@ def _weights(stages: Sequence[dict[str, Any]]) -> list[Any]:
     return [each for number, each in enumerate(weights) if not number or each != weights[number - 1]]
 
 
-def recipe(run: RunReport, *, with_steps: bool = True) -> str:
-    """Text that is equal for runs that differ in nothing but their seed and their machines.
+def recipe(run: RunReport, *, with_steps: bool = True, without: Sequence[str] = ()) -> str:
+    """Text that is equal for runs that differ in nothing but their seed, their machines and the conditions `without`.
 
     A ladder that grows when its loss flattens trains another number of steps with each seed, and so do its controls:
     `with_steps` leaves these out.
     """
     start = (run.base.recipe or run.base.manifest) if run.base else None
-    values = {key: value for key, value in _conditions(run).items() if key not in (SEED, "start.manifest")}
+    values = {key: value for key, value in _conditions(run).items() if key not in (SEED, "start.manifest", *without)}
     parts = [_part(part, with_steps) for part in run.parts]
     recorded = {"control": run.control, "conditions": values, "data": run.dataset_fingerprint}
     return json.dumps(recorded | {"start": start, "parts": parts}, sort_keys=True, default=str)

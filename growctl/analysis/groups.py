@@ -4,12 +4,13 @@ What a ledger records decides, so runs that were started one by one belong toget
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
-from growctl.analysis.conditions import SEED, control_differs, measured_alike, recipe, shown
+from growctl.analysis.conditions import PEAK, SEED, control_differs, grows_nothing, measured_alike, recipe, shown
 from growctl.runs.runs import RunReport
 from growctl.runs_dir import CONTROL_INFIX
 from growctl.text.formatting import short_count
@@ -18,6 +19,9 @@ from model.errors import UserError
 
 SCHEDULE = "schedule"
 """What --group-by takes beside `seed` and the keys of the conditions."""
+
+_PEAK = re.compile(r"-peak[0-9.]+x$")
+"""The peak at the end of a control's name."""
 
 DIVERGED = "diverged"
 UNFINISHED = "not finished"
@@ -43,6 +47,10 @@ class Arm:
     """Why the others do not count, by seed."""
     diverged_flops: float | None = None
     """What the runs that diverged cost, in the mean; None if none did, or if that is not known."""
+    peaks: tuple[float, ...] = ()
+    """The peaks of the learning rate at which its kind and size were trained, ascending."""
+    tuning_flops: float = 0.0
+    """FLOPs of the runs at peaks that lost, in the mean over its seeds."""
 
     @property
     def losses(self) -> dict[int, float]:
@@ -121,8 +129,11 @@ def label(control: str) -> str:
     return control.partition(CONTROL_INFIX)[2] or control
 
 
-def reason_not_to_count(ladder: RunReport, control: RunReport) -> str | None:
-    """Why a comparison of `ladder` with `control` would be unfair or must wait; None if it is fair."""
+def reason_not_to_count(ladder: RunReport, control: RunReport, *, is_tuned: bool = False) -> str | None:
+    """Why a comparison of `ladder` with `control` would be unfair or must wait; None if it is fair.
+
+    `is_tuned`: other peaks of the learning rate than the ladder's were tried beside it.
+    """
     if control.ladder_id not in (None, ladder.run_id):
         return f"it belongs to another run of the name {control.control_of}"
     if why := _why_no_loss(control):
@@ -131,7 +142,7 @@ def reason_not_to_count(ladder: RunReport, control: RunReport) -> str | None:
         return f"its seed is {control.seed}, the ladder's {ladder.seed}"
     if why := measured_alike(ladder, control):
         return why
-    differing = control_differs(ladder, control)
+    differing = control_differs(ladder, control, is_tuned=is_tuned)
     return f"it differs from the ladder in {', '.join(differing)}" if differing else None
 
 
@@ -181,27 +192,40 @@ def _why_no_loss(run: RunReport) -> str | None:
 
 
 def _controls(ladders: Mapping[int, RunReport], runs: Sequence[RunReport]) -> tuple[tuple[Arm, ...], list[str]]:
-    """The controls of `ladders` as arms, by what they are, not by their names. Of two that repeat each other, the
-    better one counts: the strictest opponent decides."""
+    """The controls of `ladders` as arms, by what they are, not by their names. Of two that repeat each other, or tune
+    the peak of the learning rate, the better one counts: the strictest opponent decides."""
     names = {ladder.name: seed for seed, ladder in ladders.items()}
     by_recipe: dict[str, dict[int, list[RunReport]]] = {}
+    peaks: dict[str, set[float]] = {}
     for run in sorted(runs, key=lambda run: run.name):
         if run.control is not None and run.control_of in names and run.stages:
             seed = names[run.control_of]
             by_recipe.setdefault(_what(run, ladders[seed]), {}).setdefault(seed, []).append(run)
+            peaks.setdefault(_size(run), set()).add(peak(run))
     arms, notes = [], []
     for by_seed in by_recipe.values():
         counting: dict[int, RunReport] = {}
         absent: dict[int, str] = {}
+        spent: list[float] = []
+        shown_run = next(iter(by_seed.values()))[0]
+        tried = peaks[_size(shown_run)]
+        tuning_flops = 0.0
         for seed, candidates in by_seed.items():
-            whys = {run.name: reason_not_to_count(ladders[seed], run) for run in candidates}
+            is_tuned = grows_nothing(shown_run.control) and peak(ladders[seed]) in tried
+            whys = {run.name: reason_not_to_count(ladders[seed], run, is_tuned=is_tuned) for run in candidates}
             fair = sorted((run for run in candidates if not whys[run.name]), key=lambda run: run.final_loss or 0.0)
+            diverged = {peak(run): run.cumulative_flops for run in candidates if whys[run.name] == DIVERGED}
+            costs = {peak(run): run.cumulative_flops for run in candidates}
             if fair:
                 counting[seed] = fair[0]
-                notes += [f"{run.name} repeats {fair[0].name}; the better of the two counts." for run in fair[1:]]
+                again = [run for run in fair[1:] if peak(run) == peak(fair[0])]
+                notes += [f"{run.name} repeats {fair[0].name}; the better of the two counts." for run in again]
+                tuning_flops += (sum(costs.values()) - costs[peak(fair[0])]) / len(by_seed)
+            elif len(diverged) == len(costs):
+                absent[seed] = DIVERGED
+                spent += diverged.values()
             else:
-                absent[seed] = DIVERGED if DIVERGED in whys.values() else next(why for why in whys.values() if why)
-        shown_run = next(iter(by_seed.values()))[0]
+                absent[seed] = next(why for why in whys.values() if why and why != DIVERGED)
         name = label(shown_run.recorded_name)
         absent |= {
             seed: _state_to_come(ladder, name) or "no such run"
@@ -209,9 +233,10 @@ def _controls(ladders: Mapping[int, RunReport], runs: Sequence[RunReport]) -> tu
             if seed not in by_seed
         }
         size = shown_run.stages[-1].num_parameters
-        spent = [run.cumulative_flops for runs in by_seed.values() for run in runs if _why_no_loss(run) == DIVERGED]
-        diverged_flops = fmean(spent) if spent else None
-        arms.append(Arm(name, shown_run.control, size, counting, dict(sorted(absent.items())), diverged_flops))
+        arm = Arm(
+            name, shown_run.control, size, counting, dict(sorted(absent.items())), fmean(spent) if spent else None
+        )
+        arms.append(replace(arm, peaks=tuple(sorted(tried)), tuning_flops=tuning_flops))
     begun = {arm.name for arm in arms}
     for ladder in ladders.values():
         for planned in ladder.controls_to_come:
@@ -226,7 +251,19 @@ def _what(control: RunReport, ladder: RunReport) -> str:
     """Equal for the controls of two seeds that are otherwise alike. Where slopes end the ladder's stages, each seed has
     budgets of its own, which only the name of the control tells."""
     by_slope = ladder.conditions.get("growth.when") == "slope"
-    return recipe(control, with_steps=not by_slope) + (label(control.recorded_name) if by_slope else "")
+    tuned = (PEAK,) if grows_nothing(control.control) else ()
+    name = _PEAK.sub("", label(control.recorded_name)) if by_slope else ""
+    return recipe(control, with_steps=not by_slope, without=tuned) + name
+
+
+def _size(control: RunReport) -> str:
+    """What is tuned together: the kind and the size of a control, with every budget and seed."""
+    return f"{control.control} {control.stages[-1].num_parameters}"
+
+
+def peak(run: RunReport) -> float:
+    """The peak of a run's learning rate; 0 if its ledger does not record it."""
+    return float(run.conditions.get(PEAK) or 0.0)
 
 
 def _state_to_come(ladder: RunReport, name: str) -> str | None:

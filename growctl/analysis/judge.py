@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import fmean
 
 from growctl.analysis import statistics
-from growctl.analysis.conditions import BEST_SCRATCH, EACH_SIZE, UNGROWN, grows_nothing, same_machines
+from growctl.analysis.conditions import BEST_SCRATCH, EACH_SIZE, PEAK, UNGROWN, grows_nothing, same_machines
 from growctl.analysis.costs import CURRENCIES, FLOPS, WALL_HOURS, Currency
 from growctl.analysis.curve import EQUAL_COST
-from growctl.analysis.groups import Arm, Group, seeds_text, size_text
+from growctl.analysis.groups import Arm, Group, peak, seeds_text, size_text
 from growctl.analysis.statistics import Multiplier, Outcome
 from growctl.ledger.entries import BaseEntry
 from growctl.runs.runs import RunReport
@@ -398,7 +398,7 @@ def _side(arm: Arm, name: str, tried: Sequence[Arm]) -> Side:
         evaluation_flops=fmean(sum(part.evaluation_flops for part in each) for each in parts),
         replayed_flops=fmean(sum(part.replayed_flops for part in each) for each in parts),
         rolled_back_flops=fmean(sum(part.rolled_back_flops for part in each) for each in parts),
-        settings_tried=len({tuple(sorted(map(str, _settings(each)))) for each in tried}) or 1,
+        settings_tried=len({repr(setting) for each in tried for setting in _settings(each)}) or 1,
     )
 
 
@@ -406,9 +406,12 @@ def _tokens(run: RunReport) -> float:
     return float(sum(stage.train_tokens for stage in run.stages))
 
 
-def _settings(arm: Arm) -> list[tuple[str, object]]:
+def _settings(arm: Arm) -> list[list[tuple[str, object]]]:
+    """The values of the swept keys, at each of the peaks that tuned it."""
     run = next(iter(arm.runs.values()), None)
-    return [(key, value) for key, value in (run.overrides if run else {}).items() if key != "seed"]
+    swept = {key: value for key, value in (run.overrides if run else {}).items() if key != "seed"}
+    tuned = [{PEAK: each} for each in arm.peaks] if len(arm.peaks) > 1 else [{}]
+    return [sorted((swept | each).items()) for each in tuned]
 
 
 def _cautions(group: Group, opponent: Opponent) -> Iterator[str]:
@@ -418,6 +421,13 @@ def _cautions(group: Group, opponent: Opponent) -> Iterator[str]:
         if arm.absent and not arm.diverged:
             whys = ", ".join(f"seed {seed}: {why}" for seed, why in arm.absent.items())
             yield f"{arm.name} does not count with {counted(len(arm.absent), 'seed')} of {len(group.seeds)} ({whys})."
+    if spent := sum(arm.tuning_flops for arm in opponent.arms):
+        yield f"Tuning the opponent cost {scientific(spent)} FLOPs more, at the peaks that lost. They are not counted."
+    for arm in (arm for arm in opponent.arms if arm.tuning_flops):
+        best = {peak(run) for run in arm.runs.values()} & {arm.peaks[0], arm.peaks[-1]}
+        if best:
+            at = " and ".join(f"{each:g}" for each in sorted(best))
+            yield f"{arm.name} ended lowest at {at}, at the edge of the peaks tried: values beyond may be better."
     yield from group.notes
     for run in (run for arm in (group.ladder, *opponent.arms) for run in arm.runs.values() if opponent.kind == LADDER):
         if run.base:

@@ -227,14 +227,13 @@ def _sweep_verdict(sweep: Sweep, points: Sequence[Group]) -> Verdict:
     curves = tuple(curve for curve in everywhere if curve in sound or curve[0].num_parameters not in sizes)
     own = next((opponent for opponent in opponents(best) if opponent.kind == against[0].kind), against[0])
     verdict = judge(ended, replace(own, curves=curves), ended.index(best))
-    fewer = (
-        ()
-        if len(against) == len(points)
-        else (f"Controls were trained at {len(against)} of {len(points)} points: the ladder was tuned harder.",)
-    )
+    mine, its = verdict.ladder_side, verdict.opponent_side
+    is_weaker = len(against) < len(points) and not (mine and its and mine.settings_tried <= its.settings_tried)
+    weaker = f"Controls were trained at {len(against)} of {len(points)} points: the ladder was tuned harder."
     num_diverged = len(everywhere) - len(curves)
     left_out = f"Of {len(everywhere)} curves of the opponent, {num_diverged} diverged and do not count."
-    return replace(verdict, cautions=(*fewer, *([left_out] if num_diverged else []), *verdict.cautions))
+    cautions = [*([weaker] if is_weaker else []), *([left_out] if num_diverged else []), *verdict.cautions]
+    return replace(verdict, cautions=tuple(cautions))
 
 
 def _pairs(found: Sequence[Group]) -> list[Pair]:

@@ -33,7 +33,8 @@ def _lines(request: LadderRequest) -> Iterator[str]:
         yield from _jobs(request, machines)
     else:
         for run in requests:
-            yield f"# {run.name}: {f'control ({run.control})' if run.control else 'ladder'}"
+            peak = ", at the peak that the runs above find best" if run.awaits else ""
+            yield f"# {run.name}: {f'control ({run.control})' if run.control else 'ladder'}{peak}"
             if line := start_line(run.schedule):
                 yield f"# {line}"
             left = left_to_train(run.schedule, request.directory(run))
@@ -55,7 +56,8 @@ def _jobs(request: LadderRequest, machines: Machines) -> Iterator[str]:
         yield f"# {nothing_to_submit(request)}"
     for job in jobs:
         yield f"# job {job.name}: sbatch {folder}/JOB-ID_submission.sh"
-        yield script(job.executor(folder, f"afterok:ID-OF-{job.after}" if job.after else None))
+        afterok = ":".join(["afterok", *(f"ID-OF-{name}" for name in job.after)])
+        yield script(job.executor(folder, afterok if job.after else None))
         yield f"# in the job {job.name}, on its first machine:"
         for plan in job.stages:
             yield from _stage(request, job.request, plan, machines)

@@ -303,6 +303,11 @@ def _controls(schedule: Schedule) -> Iterator[Row]:
         yield f"controls.{index}.kind", twice, "is already in the list; give that entry all the budgets"
         twice = len({f"{budget:g}" for budget in control.budgets}) < len(control.budgets)
         yield f"controls.{index}.budgets", twice, "lists a budget twice; each may occur once"
+        here, peaks = f"controls.{index}.peaks", {f"{peak:.3g}" for peak in control.peaks}
+        grows = control.kind in ("single-jump", "official-growth") and control.peaks != [1.0]
+        yield here, grows, f"is for controls that do not grow; {control.kind} has the ladder's rate, leave it out"
+        yield here, len(peaks) < len(control.peaks), "lists a peak twice (three digits count); each may occur once"
+        yield here, "1" not in peaks, "must list 1, the ladder's own peak, so that tuning cannot weaken the control"
 
 
 def _needs_of_controls(schedule: Schedule) -> Iterator[Row]:

@@ -12,8 +12,8 @@ scratch, those of the last one.
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -27,14 +27,14 @@ from growctl.ladder.stage_plans import (
     total_flops,
 )
 from growctl.runs_dir import CONTROL_INFIX
-from growctl.schedule.blocks import Schedule, StageBlock
+from growctl.schedule.blocks import ControlBlock, Schedule, StageBlock
 from growctl.schedule.data_block import FollowedWeights, shares
-from growctl.schedule.training_blocks import POLICIES, GrowthBlock
+from growctl.schedule.training_blocks import POLICIES, GrowthBlock, LearningRateBlock
 from model.config import TokenformerConfig, TransformerConfig, num_parameters
 from model.errors import UserError
 
-_BUDGET = re.compile(r"-[0-9.]+x$")
-"""The budget at the end of a control's name. Digits are enough: the schema allows no budget that needs an exponent."""
+_MULTIPLE = re.compile(r"-(peak)?[0-9.]+x$")
+"""The budget or the peak at the end of a control's name. Digits are enough: the schema allows none with an exponent."""
 
 
 @dataclass(frozen=True)
@@ -44,33 +44,63 @@ class ControlPlan:
     kind: str
     name: str
     schedule: Schedule
+    tunes: bool = False
+    """Whether it tries one of several peaks."""
+    awaits: tuple[str, ...] = ()
+    """The runs that tune its peak, while that is not known. Until then, `schedule` has the ladder's."""
+
+    def at_best_peak(self, rates: Mapping[str, LearningRateBlock], losses: Mapping[str, float | None]) -> "ControlPlan":
+        """The plan with the rate of the tuning run that ended lowest, once all have ended; else unchanged.
+
+        `rates` and `losses` are those of the tuning runs, by name; a loss is infinite for one that diverged, None for
+        one that has not ended.
+        """
+        ended = {name: loss for name in self.awaits if (loss := losses[name]) is not None}
+        best = min(ended, key=ended.__getitem__, default="")
+        if not best or len(ended) < len(self.awaits) or math.isinf(ended[best]):
+            return self
+        return replace(self, schedule=self.schedule.model_copy(update={"learning_rate": rates[best]}), awaits=())
 
 
 def plan_controls(schedule: Schedule, steps_done: Sequence[int] = ()) -> list[ControlPlan]:
-    """The controls of `schedule`, in its order. `steps_done` as in `plan_stages`: budgets follow the actual steps."""
+    """The controls of `schedule`, in its order, but those that tune a peak before those that take it over.
+
+    `steps_done` as in `plan_stages`: budgets follow the actual steps.
+    """
     plans = plan_stages(schedule, steps_done)
     schedule = in_steps(schedule, [plan.num_steps for plan in plans])  # a control has a budget of its own
     controls = []
     for block in schedule.controls:
-        for budget in block.budgets:
-            for of_stage, control in _generated(schedule, plans, block.kind, budget):
-                name = control_name(schedule, block.kind, of_stage, budget)
+        is_tuned, tuning = len(block.peaks) > 1, min(block.budgets, key=lambda budget: abs(math.log(budget)))
+        for budget in sorted(block.budgets, key=lambda budget: is_tuned and budget != tuning):
+            for of_stage, control in _generated(schedule, plans, block, budget):
                 stages = [stage.model_copy(update={"release": None}) for stage in control.stages]
-                update = {"name": name, "controls": [], "releases": None, "stages": stages}
-                controls.append(ControlPlan(block.kind, name, control.model_copy(update=update)))
+                tunes = is_tuned and budget == tuning
+                tried = [control_name(schedule, block.kind, of_stage, tuning, peak) for peak in block.peaks]
+                for peak in block.peaks if tunes else [1.0]:
+                    name = control_name(schedule, block.kind, of_stage, budget, peak)
+                    rate = control.learning_rate.model_copy(update={"peak": peak * control.learning_rate.peak})
+                    update = {"name": name, "controls": [], "releases": None, "stages": stages, "learning_rate": rate}
+                    awaits = tuple(tried) if is_tuned and not tunes else ()
+                    controls.append(ControlPlan(block.kind, name, control.model_copy(update=update), tunes, awaits))
     return controls
 
 
-def control_name(schedule: Schedule, kind: str, stage: str, budget: float) -> str:
-    """The unique name of a control's run. It leaves a budget of 1 out, unless the stage's name ends like a budget."""
-    unsaid = budget == 1 and not _BUDGET.search(stage)
-    return f"{schedule.name}{CONTROL_INFIX}" + "-".join(filter(None, (kind, stage, "" if unsaid else f"{budget:g}x")))
+def control_name(schedule: Schedule, kind: str, stage: str, budget: float, peak: float = 1.0) -> str:
+    """The unique name of a control's run. It leaves out a peak of 1, and a budget of 1 unless the stage's name ends
+    like a budget or a peak. A peak that tuning finds is not in it: the run has its name before."""
+    budgets = "" if budget == 1 and not _MULTIPLE.search(stage) else f"{budget:g}x"
+    words = (kind, stage, budgets, "" if peak == 1 else f"peak{peak:.3g}x")
+    return f"{schedule.name}{CONTROL_INFIX}" + "-".join(filter(None, words))
 
 
-def _generated(schedule: Schedule, plans: list[StagePlan], kind: str, budget: float) -> Iterator[tuple[str, Schedule]]:
+def _generated(
+    schedule: Schedule, plans: list[StagePlan], block: ControlBlock, budget: float
+) -> Iterator[tuple[str, Schedule]]:
     """(stage name or "", schedule) of each run for one entry of `controls` at one budget."""
     last, total, largest = len(plans) - 1, total_flops(plans).total, plans[-1].model
-    others = {block.kind for block in schedule.controls if budget in block.budgets}
+    kind, own = block.kind, {*block.budgets} if len(block.peaks) > 1 else {budget}
+    others = {each.kind for each in schedule.controls if each.peaks == block.peaks and own <= {*each.budgets}}
     is_twinned = f"{schedule.model.family}-scratch" in others  # it trains the last size at this budget
     if kind == "best-scratch":
         for index, plan in enumerate(plans):

@@ -141,6 +141,11 @@ def plan_notes(plan: Plan, runs_dir: Path | None = None) -> Iterator[str]:
             "data.document_mask: the lengths of the documents are not known yet, so the FLOPs of attention are an "
             "upper limit; `growctl prepare` makes the dataset that they are read from."
         )
+    if tuned := [block.kind for block in schedule.controls if len(block.peaks) > 1 and len(block.budgets) > 1]:
+        yield (
+            f"The peak of {' and '.join(tuned)} is tuned at the budget nearest to 1. Other budgets, planned here at "
+            "the ladder's own, then train at the best: the same FLOPs, of which they may reuse others."
+        )
     if plan.devices.note:
         yield plan.devices.note
     if measured and any(stage.num_devices != measured.num_devices for run in plan.runs for stage in run.trunk):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from growctl.ladder.conditions import SAME_SAMPLES, earlier_runs, reused_steps
-from growctl.ladder.controls import plan_controls
 from growctl.ladder.costs import stage_checkpoint_bytes
 from growctl.ladder.stage_plans import StagePlan, paths_of, plan_run
 from growctl.ladder.warnings import too_slow
@@ -20,7 +19,7 @@ from growctl.ledger.lines import record_start
 from growctl.runs.directory import (
     RunError,
     RunSet,
-    in_their_folders,
+    controls_of,
     own_schedule,
     read_run_set,
     steps_done,
@@ -62,6 +61,12 @@ class RunRequest:
     control_of: str | None = None
     run_set: RunSet | None = None
     """The set of runs that it belongs to; None for a run of its own."""
+
+    tunes: bool = False
+    """As in `ControlPlan`."""
+
+    awaits: tuple[str, ...] = ()
+    """As in `ControlPlan`."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +145,22 @@ class LadderRequest:
         if not self.wants_controls or self.last_stage is not None:
             return []
         ladder = self.ladder
-        planned = plan_controls(ladder.schedule, self.steps_done(ladder))
+        of_ladder = (ladder.name, ladder.run_set)
         return [
-            RunRequest(plan.name, plan.schedule, ladder.label, plan.kind, ladder.name, ladder.run_set)
-            for plan in in_their_folders(planned, RunPaths(self.directory(ladder)))
+            RunRequest(plan.name, plan.schedule, ladder.label, plan.kind, *of_ladder, plan.tunes, plan.awaits)
+            for plan in controls_of(ladder.schedule, self.steps_done(ladder), RunPaths(self.directory(ladder)))
         ]
+
+    def control(self, name: str) -> RunRequest:
+        """The control called `name`; raises RunError if its peak is not known, or if it cannot be resumed."""
+        [control] = [each for each in self.controls() if each.name == name]
+        if control.awaits:
+            raise RunError(
+                f"{name} trains at the peak of {', '.join(control.awaits)} that ends lowest, and not all have ended, "
+                "or all have diverged; resume them, or change the peaks of its controls entry"
+            )
+        self.check_same_run(control)
+        return control
 
     def parts(self) -> list[RunRequest]:
         """The ladder and the controls to train."""
@@ -163,7 +179,7 @@ class LadderRequest:
         for request in requests:
             if uneven := uneven_batch(request.schedule, machines.devices):
                 raise RunError(uneven)
-            if request.control is None or schedule.growth.when == "fixed" or over:
+            if request.control is None or ((schedule.growth.when == "fixed" or over) and not request.awaits):
                 self.check_same_run(request)
         begun = RunPaths(self.directory(self.ladder)).has_begun()
         if not begun and (missing := missing_data(schedule.data, RunsPaths(self.runs_dir).datasets)):

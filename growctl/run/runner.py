@@ -1,5 +1,6 @@
 """The runner, which alone decides from the files on disk what a run does next: a ladder, then its controls."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from uuid import uuid4
@@ -20,12 +21,13 @@ from growctl.ledger.file import BrokenLedger, move_aside
 from growctl.ledger.ledger import Ledger
 from growctl.ledger.lines import read_lines
 from growctl.run.dataset import RunDataset, check_control, recorded_ladder
-from growctl.run.requests import LadderRequest, RunRequest, check_space, check_time, schedule_yaml
+from growctl.run.requests import LadderRequest, RunFailed, RunRequest, check_space, check_time, schedule_yaml
 from growctl.run.screen import Screen
 from growctl.run.stage_run import Execution, StageRun
 from growctl.run.start import Start
-from growctl.runs.directory import steps_done
+from growctl.runs.directory import loss_at_end, steps_done
 from growctl.runs.lock import hold
+from growctl.runs_dir import RunPaths
 from stages.checkpoint.files import write_file
 from stages.data.dataset import DatasetManifest, read_dataset_manifest
 
@@ -47,10 +49,15 @@ def run(request: LadderRequest, screen: Screen, only: str | None = None, last_st
         controls = [] if only else [request.directory(control) for control in request.controls()]
         ladder = _Runner(request.ladder, request.runs_dir, machines, screen, controls, request.sources)
         ladder.run(last_stage, None if only else request.record_choices)
-    for control in request.controls():
-        if only in (None, control.name):
-            request.check_same_run(control)
-            _Runner(control, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
+    for name in [control.name for control in request.controls()]:
+        if only in (None, name):
+            control = request.control(name)  # at the peak that those before it have tuned
+            try:
+                _Runner(control, request.runs_dir, machines, screen, sources=request.sources).run(last_stage)
+            except RunFailed as failure:
+                if not control.tunes or loss_at_end(RunPaths(request.directory(control))) != math.inf:
+                    raise
+                screen.message(f"{name} diverged, so that its peak does not win: {failure}")
 
 
 def _documents_counted(request: LadderRequest, screen: Screen) -> LadderRequest:

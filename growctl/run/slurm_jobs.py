@@ -2,8 +2,8 @@
 
 `launch.slurm.job: ladder` submits one job per run, with as many machines as its largest stage needs. `stage` submits
 one job per stage and its release, with that stage's machines; each job waits for the one before. Each control is a
-separate run. It waits for the ladder, because its budget may depend on it and because users want the ladder first;
-controls do not wait for each other. Finished stages get no job.
+separate run. It waits for the ladder, because its budget may depend on it and because users want the ladder first.
+Only one whose peak is tuned waits for other controls, those that tune it. Finished stages get no job.
 
 A job is the ordinary runner on its first machine, with workers started by srun. Shortly before the time limit, SLURM
 warns the job with SIGUSR2. The job makes its workers save and exit, saves its own state and is requeued. When it starts
@@ -64,8 +64,8 @@ class Job:
     last_stage: int | None
     """The index of its last stage; None: the last stage of the run."""
 
-    after: str | None
-    """The name of the job that must succeed first."""
+    after: tuple[str, ...]
+    """The names of the jobs that must succeed first."""
 
     def executor(self, folder: Path, dependency: str | None) -> Any:
         """submitit's executor of this job, with sbatch's `dependency`."""
@@ -94,22 +94,20 @@ def jobs_of(request: LadderRequest) -> list[Job]:
 def plan_jobs(request: LadderRequest, requests: Sequence[RunRequest]) -> list[Job]:
     """The jobs for the unfinished stages of the ladder and its controls (`requests`, in that order)."""
     jobs: list[Job] = []
-    ladder_end = None
+    ends: dict[str, str] = {}  # the last job of each run
     for run in requests:
         launch = run.schedule.launch
         by_stage = launch.slurm.job == "stage"
         unfinished = left_to_train(run.schedule, request.directory(run))
         left = [plan for plan in unfinished if request.trains(plan.index)]
-        after = ladder_end
+        after = tuple(ends[name] for name in run.awaits or (run.control_of,) if name in ends)
         for _, plans in groupby(left, key=lambda plan: plan.index if by_stage else None):
             stages = tuple(plans)
             name = f"{run.name}.{stages[0].branch_of or stages[0].name}" if by_stage else run.name
             nodes = max(launch.nodes_of(stage.index) for stage in stages)
             last = stages[-1].index if by_stage else request.last_stage
             jobs.append(Job(name, run, stages, nodes, last, after))
-            after = name
-        if run.control is None:
-            ladder_end = after
+            ends[run.name], after = name, (name,)
     return jobs
 
 
@@ -143,13 +141,15 @@ def submit(request: LadderRequest, screen: Screen, behind: Sequence[str] = ()) -
         try:
             for job in jobs:
                 first = f"afterany:{':'.join(behind)}" if behind else None
-                executor = job.executor(folder, f"afterok:{ids[job.after]}" if job.after else first)
+                afterok = ":".join(["afterok", *(ids[name] for name in job.after)])
+                executor = job.executor(folder, afterok if job.after else first)
                 part = JobPart(request, job.request.name, job.last_stage)
                 [submitted] = submit_array(executor, [part], f"the job {job.name}")
                 ids[job.name] = submitted.job_id
                 write_file(run.jobs, (json.dumps(ids, indent=1) + "\n").encode())
                 machines = f"{counted(job.nodes, 'machine')} x {job.request.schedule.launch.devices}"
-                after = f", after {job.after}" if job.after else f", behind {', '.join(behind)}" if behind else ""
+                after = f", behind {', '.join(behind)}" if behind else ""
+                after = f", after {', '.join(job.after)}" if job.after else after
                 screen.message(f"job {ids[job.name]}: {job.name} ({machines}{after}); log: {submitted.paths.stdout}")
         except BaseException:
             cancel(list(ids.values()))

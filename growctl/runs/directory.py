@@ -6,6 +6,7 @@ folder was renamed keep their folders, with the ladder's former name.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from growctl.ladder.controls import ControlPlan
+from growctl.ladder.controls import ControlPlan, plan_controls
 from growctl.ladder.load import load_resolved
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.file import LedgerError
@@ -117,7 +118,31 @@ def ladder_of(control_of: str, ladder_id: str | None, run_ids: Mapping[str, str]
     return next(fits, control_of)
 
 
-def in_their_folders(planned: Sequence[ControlPlan], ladder: RunPaths) -> list[ControlPlan]:
+def controls_of(schedule: Schedule, steps_done: Sequence[int], ladder: RunPaths) -> list[ControlPlan]:
+    """The controls of a ladder, in their folders, at the peaks that tuning has found so far.
+
+    `steps_done` as in `plan_stages`.
+    """
+    planned = _in_their_folders(plan_controls(schedule, steps_done), ladder)
+    tuning = {name for plan in planned for name in plan.awaits}
+    rates = {plan.name: plan.schedule.learning_rate for plan in planned}
+    losses = {name: loss_at_end(RunPaths(ladder.directory.with_name(name))) for name in tuning}
+    return [plan.at_best_peak(rates, losses) for plan in planned]
+
+
+def loss_at_end(run: RunPaths) -> float | None:
+    """The final loss of a run, in nats per token: infinite if it diverged, None if it has not ended."""
+    with suppress(LedgerError, OSError), Ledger(run.ledger, read_only=True) as ledger:
+        for last in (stage.name for stage in ledger.stages()[-1:]):
+            if ledger.finished(last):
+                loss = {each.point: each.loss for each in ledger.evaluations(last)}.get("final")
+                return math.inf if loss is None else loss
+            if any(anomaly.action == "stop" for anomaly in ledger.anomalies(last)):
+                return math.inf
+    return None
+
+
+def _in_their_folders(planned: Sequence[ControlPlan], ladder: RunPaths) -> list[ControlPlan]:
     """The `planned` controls of a ladder, each named as the folder that it has since the ladder was renamed."""
     name, entries = ladder.directory.name, dict[str, RunEntry]()
     for run in (ladder, *RunsPaths(ladder.directory.parent).runs_with_ledgers()):
@@ -131,8 +156,13 @@ def in_their_folders(planned: Sequence[ControlPlan], ladder: RunPaths) -> list[C
     for folder, entry in sorted(entries.items(), key=lambda item: item[1].control_of == name):
         if entry.control_of and ladder_of(entry.control_of, entry.ladder_id, run_ids) == name:
             folders[entry.name.removeprefix(f"{entry.control_of}{CONTROL_INFIX}")] = folder
-    names = [folders.get(plan.name.removeprefix(f"{name}{CONTROL_INFIX}"), plan.name) for plan in planned]
+    names = {plan.name: folders.get(plan.name.removeprefix(f"{name}{CONTROL_INFIX}"), plan.name) for plan in planned}
     return [
-        replace(plan, name=name, schedule=plan.schedule.model_copy(update={"name": name}))
-        for plan, name in zip(planned, names, strict=True)
+        replace(
+            plan,
+            name=names[plan.name],
+            schedule=plan.schedule.model_copy(update={"name": names[plan.name]}),
+            awaits=tuple(names[each] for each in plan.awaits),
+        )
+        for plan in planned
     ]

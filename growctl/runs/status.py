@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from growctl.ladder.controls import plan_controls
 from growctl.ladder.load import folder_name_error
 from growctl.ladder.stage_plans import paths_of, plan_run, plan_stages
 from growctl.ledger.entries import RunEntry
 from growctl.ledger.ledger import Ledger
 from growctl.runs.directory import (
     RunSet,
-    in_their_folders,
+    controls_of,
     ladder_of,
     missing_note,
     own_schedule,
@@ -210,7 +209,6 @@ def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
     if run.no_controls.exists():
         return []
     done = [stage.step for stage in ladder.stages if stage.state == "done" and not stage.branch_of]
-    planned = plan_controls(schedule.model_copy(update={"name": ladder.name}), done)
     return [
         RunStatus(
             name=control.name,
@@ -227,7 +225,7 @@ def _planned_controls(ladder: RunStatus, schedule: Schedule) -> list[RunStatus]:
                 for plan in plan_stages(control.schedule)
             ),
         )
-        for control in in_their_folders(planned, run)
+        for control in controls_of(schedule.model_copy(update={"name": ladder.name}), done, run)
     ]
 
 

@@ -32,9 +32,10 @@ Width = Annotated[int, Field(gt=0, le=2**20)]
 NumLayers = Annotated[int, Field(ge=0, le=1000)]
 LayerNumber = Annotated[int, Field(ge=0, le=999)]
 Budget = Annotated[float, Field(ge=0.001, le=1000.0)]
+Peak = Annotated[float, Field(ge=0.01, le=100.0)]
 StageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,239}$")]
-"""Like RUN_NAME, but longer: a control's name adds its kind and a stage's name to the ladder's. Files allow 255."""
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$")]
+"""Like RUN_NAME, but as long as files allow: a control's name adds its kind, a stage, a budget and a peak."""
 
 
 class ModelBlock(Block):
@@ -141,6 +142,12 @@ class ControlBlock(Block):
     budgets: Annotated[list[Budget], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of FLOPs")] = [1.0]
     """FLOPs of the control, as multiples of the whole ladder's, for scratch-of-each-size of the finished model's; one
     run per entry. With three or more, the report can find the point of equal loss."""
+    peaks: Annotated[list[Peak], Field(min_length=1), example([0.5, 1.0, 2.0], "multiples of learning_rate.peak")] = [
+        1.0
+    ]
+    """Peaks of the learning rate to try, as multiples of the ladder's; 1 must be among them. With several, the runs at
+    the budget nearest to 1 try each of them, and those at other budgets train at the one that ended lowest. Not for
+    single-jump and official-growth."""
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]

@@ -80,11 +80,13 @@ class FakeRun:
         killed_at: int = 0,
         rolled_back_at: Sequence[int] = (),
         reused_from: str = "",
+        stops: bool = False,
     ) -> "FakeRun":
         """Trains stage `index` from loss `start` to `final` (None: it dies before; NaN: it diverges).
 
         `rolled_back_at`: steps of spikes, each of which sends the stage back to its first step; `killed_at`: a step, at
-        which it is killed once, after them. `reused_from`: the run from which it takes over all steps instead.
+        which it is killed once, after them. `reused_from`: the run from which it takes over all steps instead. `stops`:
+        it ends with gradients that are not finite.
         """
         stage = self.stages[index]
         records: list[dict[str, Any]] = []
@@ -132,6 +134,9 @@ class FakeRun:
             write("reused", number, stage.num_steps, resumed_from=0, **device | paid)
         else:
             attempt(number, stage.num_steps if final else stage.num_steps // 2)
+        if stops:
+            failed = {"kind": "non_finite", "value": None, "threshold": None, "action": "stop"}
+            write("anomaly", number, stage.num_steps // 2, **failed, first_step=0, num_steps=1)
         if final:
             evaluate(number, stage.num_steps, "final", final)
             write("end", number, stage.num_steps)

@@ -76,7 +76,8 @@ def test_a_name_in_a_schedule_is_plain_or_rejected(name, where, controls):
 
 def test_the_longest_run_names_still_give_valid_control_names():
     stages = [stage | {"name": stage["name"] + "b" * (100 - len(stage["name"]))} for stage in BASE["stages"]]
-    schedule = parse(changed({"name": "a" * 100, "stages": stages, "controls": [{"kind": "best-scratch"}]}))
+    controls = [{"kind": "best-scratch", "budgets": [0.123456], "peaks": [1, 0.0123]}]
+    schedule = parse(changed({"name": "a" * 100, "stages": stages, "controls": controls}))
     assert (names := [control.name for control in plan_controls(schedule, [])])
     assert all(map(is_plain, names))
     assert [parse(changed({"name": name, "controls": []})).name for name in names] == names

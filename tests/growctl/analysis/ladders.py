@@ -20,7 +20,8 @@ from growctl.ledger.exchange import import_ledgers
 from growctl.run.requests import RunRequest
 from growctl.run.runner import run_entry, stage_entry
 from growctl.run.start import Start
-from growctl.runs.directory import RunSet
+from growctl.runs.directory import RunSet, controls_of
+from growctl.runs_dir import RunPaths
 from tests.growctl.invented_runs import LARGE, SCRATCH, SMALL, FakeRun, stage_of
 from tests.growctl.schedules import changed, parse
 
@@ -128,7 +129,8 @@ def scheduled(
     for index, final in enumerate(finals):
         run.train(index, final, start=finals[index - 1] or 4.0)
     ladder = run.entry
-    for plan in plan_controls(schedule):
+    for number in range(len(plan_controls(schedule))):
+        plan = controls_of(schedule, (), RunPaths(runs / name))[number]
         flops = sum(stage.flops.total for stage in plan_run(plan.schedule))
         if loss := control(plan.name, flops):
             request = RunRequest(plan.name, plan.schedule, "s.yaml", plan.kind, name, run_set)

@@ -69,7 +69,7 @@ def test_with_slurm_it_prints_the_exact_scripts_and_commands(tmp_path, monkeypat
     jobs = plan_jobs(request, request.checked(machines))
     assert [job.name for job in jobs][:2] == ["tiny.small", "tiny.large"]
     for job in jobs:
-        executor = job.executor(tmp_path / "runs/tiny/slurm", f"afterok:ID-OF-{job.after}" if job.after else None)
+        executor = job.executor(tmp_path / "runs/tiny/slurm", f"afterok:ID-OF-{job.after[0]}" if job.after else None)
         assert executor._make_submission_file_text(executor._submitit_command_str, "") in text
         for plan in job.stages:
             directory = request.directory(job.request) / "stages" / f"{plan.index}-{plan.name}"

@@ -1,5 +1,6 @@
 """The controls that growctl generates from a schedule."""
 
+from itertools import product
 from typing import Any, get_args
 
 import pytest
@@ -76,9 +77,10 @@ def test_a_control_trains_a_step_at_least_and_its_name_has_the_budget() -> None:
     assert plans["tokenformer-scratch-0.001x"][0].num_steps == 1
 
 
-def test_names_of_stages_and_budgets_give_every_control_a_name_of_its_own() -> None:
-    stages = [f"{letter}{ending}" for letter in "ab" for ending in ("", "-0.5x", "-.5", "-1x", "-1", "-0.5x-1x", "-2x")]
-    named = [control_name(ladder(), "best-scratch", stage, budget) for stage in stages for budget in (0.5, 1.0, 2.0)]
+def test_names_of_stages_budgets_and_peaks_give_every_control_a_name_of_its_own() -> None:
+    endings = ("", "-0.5x", "-.5", "-1x", "-1", "-0.5x-1x", "-2x", "-peak2x", "-1x-peak2x", "-peak2x-1x")
+    runs = product("ab", endings, (0.5, 1.0, 2.0), (0.5, 1.0, 2.0))
+    named = [control_name(ladder(), "best-scratch", letter + ending, *each) for letter, ending, *each in runs]
     assert len(set(named)) == len(named)
     assert control_name(ladder(), "best-scratch", "a-0.5x", 1.0).endswith("-a-0.5x-1x")
 

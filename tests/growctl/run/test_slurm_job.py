@@ -142,21 +142,33 @@ def test_invalid_job_settings_are_rejected_before_anything_is_written(tmp_path, 
 
 SCRATCH, HALF = "tiny-control-tokenformer-scratch", "tiny-control-transformer-scratch-0.5x"
 BY_STAGE = [
-    ("tiny.small", 1, 0, None),
-    ("tiny.large", 2, 1, "tiny.small"),
-    (f"{SCRATCH}.large", 2, 0, "tiny.large"),
-    (f"{HALF}.large", 2, 0, "tiny.large"),
+    ("tiny.small", 1, 0, ()),
+    ("tiny.large", 2, 1, ("tiny.small",)),
+    (f"{SCRATCH}.large", 2, 0, ("tiny.large",)),
+    (f"{HALF}.large", 2, 0, ("tiny.large",)),
 ]
 
 
 @pytest.mark.parametrize(
     ("overrides", "jobs"),
     [
-        ([], [("tiny", 2, None, None), (SCRATCH, 2, None, "tiny"), (HALF, 2, None, "tiny")]),
+        ([], [("tiny", 2, None, ()), (SCRATCH, 2, None, ("tiny",)), (HALF, 2, None, ("tiny",))]),
+        (
+            ["controls=[{kind: tokenformer-scratch, budgets: [2, 1], peaks: [1, 2]}]"],
+            [
+                *(("tiny", 2, None, ()), (SCRATCH, 2, None, ("tiny",)), (f"{SCRATCH}-peak2x", 2, None, ("tiny",))),
+                (f"{SCRATCH}-2x", 2, None, (SCRATCH, f"{SCRATCH}-peak2x")),
+            ],
+        ),
         (["launch.slurm.job=stage"], BY_STAGE),
         (["launch.slurm.job=stage", "releases=all"], BY_STAGE),
     ],
-    ids=["a job for each run", "a job for each stage", "releases in the jobs of their stages"],
+    ids=[
+        "a job for each run",
+        "the best peak after the peaks",
+        "a job for each stage",
+        "releases in the jobs of their stages",
+    ],
 )
 def test_a_ladder_or_stage_has_the_machines_it_needs_and_waits_for_what_it_continues(tmp_path, overrides, jobs):
     """The rows have the name, the machines, the last stage and the dependency of every job."""
