@@ -23,10 +23,10 @@ def draw() -> None:
     from matplotlib import pyplot
 
     points = [*_read("three_questions"), *_read("published_multipliers")]
-    names = list(dict.fromkeys(_name(point) for point in points if point["flops"]))
+    names = list(dict.fromkeys(_name(point) for point in points))
     figure, axes = pyplot.subplots(1, len(PANELS), figsize=(10, 4.2), sharex=True, sharey=True)
     for axis, (key, title) in zip(axes, PANELS.items(), strict=True):
-        for point in (point for point in points if point["flops"] and point[key]):
+        for point in (point for point in points if point[key]):
             number, value = names.index(_name(point)), point[key]
             has_interval = key == "multiplier" and point.get("low") is not None
             axis.errorbar(
@@ -54,7 +54,8 @@ def draw() -> None:
 
 def _read(name: str) -> Any:
     path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text()) if path.exists() else []
+    points = json.loads(path.read_text())["rows"] if path.exists() else []
+    return [point for point in points if point["flops"] and point.get("multiplier")]
 
 
 def _name(point: Any) -> str:

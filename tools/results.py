@@ -77,7 +77,7 @@ def results_table(name: str) -> str:
         return NOT_MEASURED
     found = json.loads(path.read_text())
     shown = table(rows(found))
-    if name in ("judge-verdicts", "depth-and-tokens"):  # the text around them says where
+    if name in ("judge-verdicts", "depth-and-tokens", "questions"):  # the text around them says where
         return shown
     machine = found["machine"]
     cores = f", {machine['cores']} cores" if machine.get("cores") else ""
@@ -306,6 +306,55 @@ def _spent(row: Any) -> str:
     return f"{GROWTHS[row['kind']]}: {', '.join(stages)}, then {sizes[-1]}"
 
 
+RECIPES = {
+    "tokenformer-scratch": "Tokenformer, 262k from scratch",
+    "tokenformer-tokens": "Tokenformer, the quickstart's ladder in tokens",
+    "tokenformer-depth": "Tokenformer, 1 -> 2 -> 3 layers",
+    "transformer-scratch": "Transformer, 266k from scratch",
+    "transformer-depth": "Transformer, 1 -> 2 -> 4 layers",
+}
+"""What benchmarks/optimizers.py trains."""
+
+
+def _optimizers(found: Any) -> Rows:
+    rows = {(row["recipe"], row["optimizer"]): row for row in found["rows"]}
+    for recipe, words in RECIPES.items():
+        cells = {"what is trained": words}
+        for optimizer, name in (("adamw", "AdamW"), ("muon", "Muon")):
+            row = rows.get((recipe, optimizer), {"tried": {}, "by_seed": {}})
+            tried = ", ".join(
+                f"{loss:.3f}" for _, loss in sorted(row["tried"].items(), key=lambda each: float(each[0]))
+            )
+            losses = [outcome["loss"] for outcome in row["by_seed"].values()]
+            cells[f"{name}, at its peaks (seed 0)"] = tried or "-"
+            mean = (
+                f"**{statistics.mean(losses):.3f}** ({', '.join(f'{loss:.3f}' for loss in losses)})" if losses else "-"
+            )
+            cells[f"{name}, best peak"] = f"{row['peak']:g}: {mean}" if losses else "-"
+        yield cells
+
+
+def _questions(found: Any) -> Rows:
+    for row in found["rows"]:
+        times = row.get("multiplier") or row.get("price_ratio")
+        ends = f" ({row['low']:.2f} to {row['high']:.2f})" if row["low"] and row["high"] else ""
+        yield {
+            "question": row["question"],
+            "against": row.get("opponent", "each size from scratch, added up"),
+            "seeds": ", ".join(map(str, row.get("seeds", []))) or "-",
+            "saves": f"{times:.2f}x{ends}" if times else "-",
+            "in wall-clock time": f"{wall:.2f}x" if (wall := row.get("wall_multiplier")) else "-",
+            "loss, nats": _interval(row.get("loss_difference"), row.get("loss_interval")),
+            "outcome": row["outcome"],
+        }
+
+
+def _interval(value: float | None, ends: list[float] | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:+.3f}" + (f" ({ends[0]:+.3f} to {ends[1]:+.3f})" if ends else "")
+
+
 TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "pattention": ("pattention", _pattention),
     "train-step": ("train_step", _train_step),
@@ -319,6 +368,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "untrained": ("score_functions", partial(_by_scores, "untrained", _untrained)),
     "trained": ("score_functions", partial(_by_scores, "checkpoint", _trained)),
     "depth-and-tokens": ("growth_axes", _depth_and_tokens),
+    "optimizers": ("optimizers", _optimizers),
+    "questions": ("three_questions", _questions),
 }
 """The results file and the rows of every table, by the name of its marks."""
 

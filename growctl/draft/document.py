@@ -49,6 +49,9 @@ learning_rate:
   warmup_steps: {draft.warmup_steps}
   decay: {decay:g}  # of all steps
 
+# {why_optimizer}
+optimizer: {{name: {draft.optimizer}}}
+
 # The growth itself changes nothing (docs/growing.md).
 growth:
   preset: growctl-default
@@ -88,6 +91,10 @@ _DEVICE = """\
 _NO_DEVICE = """\
   # For memory and time in the plan, name the device: launch.hardware.device=h100 launch.hardware.mfu=0.4
 """
+_OPTIMIZERS = {
+    "muon": "Muon ends lower than AdamW, from scratch and growing (docs/muon.md). It does not clip gradients.",
+    "adamw": "Muon would end lower (docs/muon.md), but its momentum cannot leave the devices.",
+}
 
 
 def schedule_text(draft: Draft) -> str:
@@ -106,6 +113,7 @@ def schedule_text(draft: Draft) -> str:
         "stages": _stages(draft),
         "precision": "bf16" if shape.published else "auto",
         "decay": DECAY_SHARE,
+        "why_optimizer": _OPTIMIZERS[draft.optimizer],
         "ramp": RAMP_SHARE,
         "evaluated": draft.evaluate_sequences * shape.sequence_length,
         "budgets": list(BUDGETS),

@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from growctl.draft.document import schedule_text
-from growctl.draft.recipe import SHARDINGS, Draft, Sharding, Wish, make_draft
+from growctl.draft.recipe import SHARDINGS, Draft, Wish, make_draft
 from growctl.ladder.costs import Plan, total_cost
 from growctl.ladder.datasets import dataset_warnings, estimated_sizes
 from growctl.ladder.load import load_schedule
@@ -24,17 +24,18 @@ def drafted(wish: Wish, name: str) -> tuple[Draft, Plan]:
     """
     gpus = wish.gpus or _num_gpus_here()
     draft = make_draft(wish, gpus)
-    schedule = _loaded(schedule_text(draft), name)
-    plans = ((sharding, _sharded(schedule, sharding)) for sharding in SHARDINGS)
-    sharding, plan = next(((sharding, plan) for sharding, plan in plans if _fits(plan)), (None, None))
-    if sharding is None or plan is None:
+    sharded = (replace(draft, sharding=sharding) for sharding in SHARDINGS)
+    plans = ((draft, make_plan(_loaded(schedule_text(draft), name))) for draft in sharded)
+    fitting = next((each for each in plans if _fits(each[1])), None)
+    if fitting is None:
         device = wish.device or "GPU of this machine"
         raise UserError(
             f"--params {short_count(wish.params)}: does not fit on {gpus} x {device}, even with ZeRO 3 and the "
             "optimizer in the host's memory; choose fewer parameters, more --gpus or larger ones"
         )
+    draft, plan = fitting
     controls, ladder = (total_cost(costs) for costs in ([each.total for each in plan.controls], plan.trunk))
-    draft = replace(draft, sharding=sharding, controls_cost=controls.trained_flops / ladder.flops)
+    draft = replace(draft, controls_cost=controls.trained_flops / ladder.flops)
     schedule = _loaded(schedule_text(draft), name)
     plan = make_plan(schedule)
     of_text = dataset_warnings(schedule, estimated_sizes(schedule.data))
@@ -47,11 +48,6 @@ def _loaded(text: str, name: str) -> Schedule:
         path = Path(folder, f"{name}.yaml")
         path.write_text(text, encoding="utf-8")
         return load_schedule(str(path))
-
-
-def _sharded(schedule: Schedule, sharding: Sharding) -> Plan:
-    launch = schedule.launch.model_copy(update=dict(zip(("zero_stage", "offload"), sharding, strict=True)))
-    return make_plan(schedule.model_copy(update={"launch": launch}))
 
 
 def _fits(plan: Plan) -> bool:

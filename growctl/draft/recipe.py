@@ -21,6 +21,7 @@ from growctl.schedule.launch_block import Device
 from growctl.text.formatting import short_count
 from model.errors import UserError
 from model.flops import training_flops_per_token
+from model.parameter_names import OptimizerName
 from model.strict import Strict
 
 BUDGETS = (0.5, 1.0, 2.0)
@@ -42,13 +43,13 @@ EVALUATION_SHARE = 0.15
 FEWEST_STEPS = 200
 USUAL_SEQUENCES = 1000
 PUBLISHED_RATE, PUBLISHED_SIZE = 6e-4, 124e6
-QUICKSTART_RATE, QUICKSTART_SIZE = 6e-3, 262e3
+QUICKSTART_RATES, QUICKSTART_SIZE = {"muon": 1.2e-2, "adamw": 6e-3}, 262e3
 DECAY_SHARE, RAMP_SHARE = 0.2, 0.02
 WARMUP_SHARE, SHORTEST_WARMUP, LONGEST_WARMUP = 0.02, 10, 2000
 Sharding = tuple[int, str]
 """ZeRO stage and offload."""
-SHARDINGS: tuple[Sharding, ...] = ((1, "none"), (2, "none"), (3, "none"), (3, "optimizer"))
-"""From the fastest to the smallest in a device's memory."""
+SHARDINGS: tuple[Sharding, ...] = ((1, "none"), (3, "none"), (3, "optimizer"))
+"""From the fastest to the smallest in a device's memory. Muon excludes ZeRO 2 in bf16."""
 
 
 class Wish(Strict):
@@ -122,9 +123,14 @@ class Draft:
         return sum(round(tokens / self.batch_tokens) for tokens in self.train_tokens)
 
     @property
+    def optimizer(self) -> OptimizerName:
+        """Muon where it runs, which is wherever the optimizer stays on the devices."""
+        return "muon" if self.sharding[1] == "none" else "adamw"
+
+    @property
     def peak(self) -> float:
         """The learning rate after the warm-up."""
-        return peak_rate(self.wish.params)
+        return peak_rate(self.wish.params, self.optimizer)
 
     @property
     def warmup_steps(self) -> int:
@@ -195,10 +201,10 @@ def batch_sequences(params: int, tokens: int, sequence_length: int) -> int:
     return max(1, min(2 ** round(math.log2(best)), LARGEST_BATCH) // sequence_length)
 
 
-def peak_rate(params: int) -> float:
+def peak_rate(params: int, optimizer: OptimizerName) -> float:
     """The peak learning rate: the published one from its smallest size on; below it on a line, in logarithms, from the
     quickstart to there."""
-    slope = math.log(QUICKSTART_RATE / PUBLISHED_RATE) / math.log(PUBLISHED_SIZE / QUICKSTART_SIZE)
+    slope = math.log(QUICKSTART_RATES[optimizer] / PUBLISHED_RATE) / math.log(PUBLISHED_SIZE / QUICKSTART_SIZE)
     size = min(max(params, QUICKSTART_SIZE), PUBLISHED_SIZE)
     return float(f"{PUBLISHED_RATE * (PUBLISHED_SIZE / size) ** slope:.1e}")
 

@@ -10,7 +10,7 @@ from growctl.cli.app import app
 
 @pytest.mark.parametrize(
     ("line", "offered"),
-    [("status ti", ["tiny"]), ("show --runs-dir nowhere ti", []), ("run quick", ["quickstart"])],
+    [("status ti", ["tiny"]), ("show --runs-dir nowhere ti", []), ("run late", ["late_depth", "late_tokens"])],
 )
 def test_names_of_runs_and_of_shipped_schedules_are_completed(tmp_path: Path, line: str, offered: list[str]) -> None:
     for run in ("tiny", "other", ".datasets"):

@@ -32,8 +32,10 @@ def test_every_number_of_gpus_can_share_the_batch(gpus: int) -> None:
 
 
 def test_the_peak_is_published_from_124m_on_and_the_quickstarts_at_its_size() -> None:
-    assert [peak_rate(size) for size in (100_000, 262_000, 124_000_000, 10**10)] == [6e-3, 6e-3, 6e-4, 6e-4]
-    assert 6e-3 > peak_rate(1_570_000) > peak_rate(20_000_000) > 6e-4
+    sizes = (100_000, 262_000, 124_000_000, 10**10)
+    assert [peak_rate(size, "adamw") for size in sizes] == [6e-3, 6e-3, 6e-4, 6e-4]
+    assert [peak_rate(size, "muon") for size in sizes] == [1.2e-2, 1.2e-2, 6e-4, 6e-4]
+    assert 6e-3 > peak_rate(1_570_000, "adamw") > peak_rate(20_000_000, "adamw") > 6e-4
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_the_quickstart_matches_the_figures_in_the_readme() -> None:
     plans = plan_stages(loaded)
     assert [f"{plan.flops.total:.2e}" for plan in plans] == ["8.35e+11", "1.58e+12", "4.82e+12"]
     assert [(plan.num_parameters, plan.num_steps) for plan in plans] == [(114816, 244), (163968, 342), (262272, 684)]
-    assert (loaded.learning_rate.peak, loaded.growth.ramp, loaded.seed) == (6e-3, 0.05, 0)
+    assert (loaded.learning_rate.peak, loaded.growth.ramp, loaded.seed) == (1.2e-2, 0.05, 0)
     assert load_schedule("quickstart", ["data=python-stdlib"]) == loaded, "the choice of that name is the same data"
 
 
