@@ -152,8 +152,10 @@ def _misshapen(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str
     if is_scratch(kind):
         if len(its) != 1:
             yield f"the number of its stages ({len(its)}, from scratch there is one)"
-        last = its[-1]
-        if kind != "transformer-scratch" and _only(last, _SHAPE) not in [_only(stage, _SHAPE) for stage in ladders]:
+        last, meant = its[-1], [_only(stage, _SHAPE) for stage in ladders]
+        if kind == BEST_SCRATCH:
+            meant.append(meant[-1] | _only(last, ("num_layers",)))
+        if kind != "transformer-scratch" and _only(last, _SHAPE) not in meant:
             yield f"its shape ({_words(_only(last, _SHAPE))}), which is none of the ladder's"
         yield from _unlike(last, ladders[-1], _BATCH, "its stage")
         read = _weights(ladders)
@@ -179,7 +181,7 @@ def _missized(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str]
     sizes, own = ([stage.num_parameters for stage in run.stages] for run in (ladder, control))
     wanted = sizes
     if is_scratch(kind):
-        wanted = own[-1:] if own[-1] in sizes or kind == "transformer-scratch" else sizes[-1:]
+        wanted = own[-1:] if own[-1] in sizes or kind in ("transformer-scratch", BEST_SCRATCH) else sizes[-1:]
     elif kind == UNGROWN and ladder.base:
         wanted = [ladder.base.num_parameters]
     elif kind == "single-jump":

@@ -147,7 +147,8 @@ def scratch_opponent(group: Group) -> Opponent | None:
         return None
     flops = mean_cost(group.ladder, FLOPS)
     sizes = dict.fromkeys(stage.num_parameters for stage in group.first.stages)
-    by_size = {size: tuple(arm for arm in arms if arm.num_parameters == size) for size in sizes}
+    others = dict.fromkeys(arm.num_parameters or 0 for arm in arms if arm.control == BEST_SCRATCH)  # of other depths
+    by_size = {size: tuple(arm for arm in arms if arm.num_parameters == size) for size in sizes | others}
     measured = tuple(some for some in by_size.values() if any(arm.losses for arm in some))
     lacking = [short_count(size) for size, some in by_size.items() if not some or (flops and not _covers(some, flops))]
     asked = any(arm.control == BEST_SCRATCH for arm in arms)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from growctl.ladder.controls import plan_controls
+from growctl.ladder.controls import of_depth, plan_controls
 from growctl.ladder.sizes import StageModels, growth_of, num_layers, stage_models, tokens_so_far
 from growctl.ladder.stage_plans import (
     finished_models,
@@ -308,6 +308,11 @@ def _controls(schedule: Schedule) -> Iterator[Row]:
         yield here, grows, f"is for controls that do not grow; {control.kind} has the ladder's rate, leave it out"
         yield here, len(peaks) < len(control.peaks), "lists a peak twice (three digits count); each may occur once"
         yield here, "1" not in peaks, "must list 1, the ladder's own peak, so that tuning cannot weaken the control"
+        here, depths = f"controls.{index}.depths", {*control.depths}
+        yield here, bool(depths) and control.kind != "best-scratch", "is for best-scratch; leave it out"
+        yield here, len(depths) < len(control.depths), "lists a depth twice; each may occur once"
+        taken = {of_depth(depth) for depth in depths} & {stage.name for stage in schedule.stages}
+        yield here, bool(taken), f"makes a control {min(taken, default='')}, like a stage; rename that stage"
 
 
 def _needs_of_controls(schedule: Schedule) -> Iterator[Row]:

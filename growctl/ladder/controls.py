@@ -107,6 +107,8 @@ def _generated(
             is_last_of_its_size = index == last or plans[index + 1].is_grown
             if is_last_of_its_size and (index < last or not is_twinned):
                 yield plan.name, _scratch(schedule, index, plan.model, budget * total, plans)
+        for depth in block.depths:
+            yield of_depth(depth), _scratch(schedule, last, _of_depth(largest, depth), budget * total, plans)
     elif kind == "scratch-of-each-size":
         for plan, cost in finished_models(schedule, plans):
             if cost.total < total or not (is_twinned or "best-scratch" in others):
@@ -124,6 +126,11 @@ def _generated(
         yield "", _following(_with_flops(_ungrown(schedule), budget * total), schedule, plans)
     else:
         yield "", _official_growth(schedule, plans, budget)
+
+
+def of_depth(num_layers: int) -> str:
+    """What a control of another depth than the ladder's has in its name, in place of a stage's."""
+    return f"{num_layers}-layers"
 
 
 def _scratch(
@@ -172,6 +179,13 @@ def _ungrown(schedule: Schedule) -> Schedule:
     stage = _bare(schedule.stages[-1]).model_copy(update=own)
     update = {"stages": [stage], "growth": _fixed_growth(schedule), "launch": _launch(schedule, 0)}
     return schedule.model_copy(update=update)
+
+
+def _of_depth(model: TokenformerConfig | TransformerConfig, num_layers: int) -> TokenformerConfig | TransformerConfig:
+    """`model`, whose layers are equal, with so many of them."""
+    if isinstance(model, TransformerConfig):
+        return model.model_copy(update={"num_layers": num_layers})
+    return model.model_copy(update={"blocks": model.blocks[:1] * num_layers, "block_ids": tuple(range(num_layers))})
 
 
 def _tokens(shape: TokenformerConfig | TransformerConfig) -> dict[str, int | None]:

@@ -30,6 +30,7 @@ MOST_STAGES = 32
 """More than any ladder needs: 31 doublings would grow even a model of 1k parameters to 2T."""
 Width = Annotated[int, Field(gt=0, le=2**20)]
 NumLayers = Annotated[int, Field(ge=0, le=1000)]
+Depth = Annotated[int, Field(gt=0, le=1000)]
 LayerNumber = Annotated[int, Field(ge=0, le=999)]
 Budget = Annotated[float, Field(ge=0.001, le=1000.0)]
 Peak = Annotated[float, Field(ge=0.01, le=100.0)]
@@ -148,6 +149,9 @@ class ControlBlock(Block):
     """Peaks of the learning rate to try, as multiples of the ladder's; 1 must be among them. With several, the runs at
     the budget nearest to 1 try each of them, and those at other budgets train at the one that ended lowest. Not for
     single-jump and official-growth."""
+    depths: Annotated[list[Depth], example([2, 4], "layers")] = []
+    """For best-scratch: more models to train, of the last stage's layers, but so many of them. A ladder that grows in
+    tokens alone has one depth, and another one may be better."""
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]

@@ -44,7 +44,8 @@ def test_every_key_that_may_change_a_loss_is_a_condition_and_no_other(changes, k
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_control_that_growctl_generates_differs_only_in_what_its_kind_is_for(kind):
     stages = [{"name": f"s{size}", "attention_tokens": size, "ffn_tokens": 8, "train_steps": 20} for size in (4, 6, 8)]
-    ladder = parse(changed({"controls": [{"kind": kind}], "stages": stages, "growth.depth": "append"}))
+    control = {"kind": kind} | ({"depths": [1, 3]} if kind == "best-scratch" else {})
+    ladder = parse(changed({"controls": [control], "stages": stages, "growth.depth": "append"}))
     sizes = {"single-jump": (1000, 3000), "official-growth": (1000, 2000, 3000)}.get(kind, (3000,))
     for plan in plan_controls(ladder):
         run, control = run_of(ladder, sizes=(1000, 2000, 3000)), run_of(plan.schedule, kind, sizes)

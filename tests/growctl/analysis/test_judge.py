@@ -160,3 +160,13 @@ def test_many_ladders_are_each_compared_with_the_best_one_on_the_same_data(runs:
     assert len(judged(runs).pairs) == MOST_PAIRS
     grown(runs, "bytes", 0.7, data="beef")
     assert [{pair.first, pair.second} for pair in judged(runs).pairs] == [{"rate-0", f"rate-{n}"} for n in range(1, 5)]
+
+
+def test_a_depth_that_the_ladder_lacks_decides_if_it_ends_lowest(runs: Path) -> None:
+    ladder = grown(runs)
+    for words, parameters, loss in (("0-800k", SMALL.num_parameters, 1.34), ("1-2m", LAST.num_parameters, 1.33)):
+        against(ladder, {1.0: loss}, "best-scratch", words, parameters)
+    against(ladder, {1.0: 1.20}, "best-scratch", "4-layers", 3_000_000)
+    [verdict] = judged(runs).headlines
+    assert verdict.opponent_side
+    assert (verdict.kind, verdict.opponent_side.num_parameters) == ("best-scratch", 3_000_000)

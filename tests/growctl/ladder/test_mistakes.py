@@ -80,6 +80,7 @@ base:
   controls.1.kind: [tokenformer-scratch]
   controls.0.budgets: [[2, 2.0]]
   controls.0.peaks: [[], [1, 1.0], [1, 2, 2.001], [0.5, 2]]
+  controls.0.depths: [[3]]
   launch.nodes: [[1, 2, 4]]
   launch.micro_batch_size: [many, 3]
   launch.environment.1A: [x]
@@ -163,6 +164,7 @@ WRONG_TOGETHER = """
 - [slope, {learning_rate.shape: cosine}, growth.when]
 # layers and depth
 - [base, {controls: [{kind: official-growth, peaks: [1, 2]}]}, controls.0.peaks]
+- [base, {controls: [{kind: best-scratch, depths: [2]}], stages.1.name: 2-layers}, controls.0.depths]
 - [base, {stages.1.layers: [0]}, controls.0.kind]
 - [alone, {stages.1.num_layers: 3, stages.1.layers: [0]}, stages.1.layers]
 - [alone, {stages.1.layers: [0], stages.1.attention_tokens: DELETE, stages.1.ffn_tokens: DELETE}, stages.1.layers]
