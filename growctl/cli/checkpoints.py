@@ -93,11 +93,11 @@ def expand(
 
     Example: growctl expand quickstart --add-layers 2 --depth interleave --output deeper
     """
-    from growctl.cli.written import WrittenCheckpoint
     from growctl.find_checkpoint import find_checkpoint
     from growctl.ladder.sizes import Growth
     from growctl.run.resume import as_parameters
     from growctl.run.screen import added_words
+    from growctl.runs.show import WrittenCheckpoint
     from growctl.text.progress import progress_bar
     from model.config import num_parameters
     from model.policy import grow_config
@@ -148,9 +148,9 @@ def shrink(
 
     Example: growctl shrink grown --drop-generations 1 --output as-before
     """
-    from growctl.cli.written import WrittenCheckpoint
     from growctl.find_checkpoint import find_checkpoint
     from growctl.run.resume import as_parameters
+    from growctl.runs.show import WrittenCheckpoint
     from stages.grow.expand import shrink as shrink_checkpoint
 
     source = find_checkpoint(checkpoint, runs_dir, _tell)

@@ -54,7 +54,7 @@ def import_official(
     from stages.checkpoint.directory import check_new
 
     check_new(output, "--output")
-    from growctl.cli.written import WrittenCheckpoint
+    from growctl.runs.show import WrittenCheckpoint
     from model.config import num_parameters
     from stages.counted import counted
     from stages.official.importing import import_official as import_checkpoint

@@ -1,4 +1,4 @@
-"""What `growctl show` says of a checkpoint: sizes by generation, lineage and cost.
+"""What `growctl show` says of a checkpoint: sizes by generation, lineage and cost; in short what other commands do.
 
 Reads manifests, never a tensor. Imports no torch.
 """
@@ -72,6 +72,22 @@ class CheckpointFacts:
     num_files: int
     bytes: int
     """The size of its files."""
+
+
+@dataclass(frozen=True)
+class WrittenCheckpoint:
+    """A checkpoint that `expand`, `shrink` or `import` has written."""
+
+    path: Path
+    num_parameters: int
+    text: TextFacts
+    lineage: Lineage
+    """The checkpoint that it was made from, and how."""
+
+    @classmethod
+    def of(cls, path: Path, manifest: Manifest) -> "WrittenCheckpoint":
+        """The checkpoint in `path`."""
+        return cls(path, num_parameters(manifest.model), manifest.text, manifest.lineage)
 
 
 def read_facts(checkpoint: Path, manifest: Manifest | None = None) -> CheckpointFacts:
