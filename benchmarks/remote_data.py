@@ -31,10 +31,10 @@ import numpy as np
 from benchmarks.data import BATCH, LENGTH, print_measured, write_dataset
 from benchmarks.machine import machine
 from stages.corpus.prepare import prepare
-from stages.data.read_ahead import EXPECTED_SAMPLES
 from stages.data.samples import TrainingSamples
 from stages.data.spec import DataSpec
 from stages.stage_dir import TOKENIZER_NAME
+from stages.train.rank_data import EXPECTED_SAMPLES
 
 GOALS = {"remote_over_local": 1.5}
 

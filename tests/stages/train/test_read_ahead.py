@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.data.read_ahead import read_ahead
+from stages.train.rank_data import read_ahead
 from tests.workers import HANG_SECONDS
 
 CPU = torch.device("cpu")
