@@ -122,7 +122,10 @@ def evaluate(
         "--contexts": {"--rope-scaling": rope_scaling, "--max-tokens": max_tokens},
         "--text, --split or --tasks": {"--batch-size": batch_size if what == "--contexts" else None},
     }
-    _require_fitting(what, belongs_to)
+    for owner, options in belongs_to.items():
+        for name, value in options.items():
+            if value is not None and owner != what:
+                raise unusable(f"{name} has no effect with {what}; it belongs to {owner}")
     names = [] if tasks is None else [name.strip() for name in tasks.split(",")]
     lengths = [] if contexts is None else _lengths(contexts)
     if text:
@@ -234,14 +237,6 @@ def _one_of(given: Mapping[str, object]) -> str:
         wrong = f"{' and '.join(names)}: " if names else ""
         raise unusable(f"{wrong}give one of {', '.join(given)}, to evaluate on")
     return names[0]
-
-
-def _require_fitting(what: str, belongs_to: Mapping[str, Mapping[str, object]]) -> None:
-    """Raises UserError if an option is given that belongs to anything else than `what`."""
-    for owner, options in belongs_to.items():
-        for name, value in options.items():
-            if value is not None and owner != what:
-                raise unusable(f"{name} has no effect with {what}; it belongs to {owner}")
 
 
 def _lengths(value: str) -> list[int]:

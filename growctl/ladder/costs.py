@@ -203,10 +203,6 @@ class Plan(RunCost):
         """Memory of one device; None if unknown."""
         return device_memory(self.schedule, self.devices)
 
-    def short_name(self, control: RunCost) -> str:
-        """A control's name without the ladder's name in front."""
-        return control.name.removeprefix(f"{self.name}-control-")
-
 
 def total_cost(costs: Sequence[PlannedCost]) -> PlannedCost:
     """The sum of `costs`, which must not be empty."""

@@ -174,7 +174,7 @@ def plan_sections(plan: Plan) -> list[Section]:
     sections.append(Section("memory", _memory_title(plan), (_table("stage", _MEMORY, trunk),)))
     sections.append(Section("time", _time_title(plan), (_table("stage", _TIMES, stages, total),)))
     if plan.controls:
-        controls = {plan.short_name(control): control for control in plan.controls}
+        controls = {control.name.removeprefix(f"{plan.name}-control-"): control for control in plan.controls}
         everything = replace(plan, total=plan.total_with_controls)
         table = _table("control", _CONTROLS, controls, ("all, and the ladder", everything))
         sections.append(Section("controls", "Controls", (table,)))

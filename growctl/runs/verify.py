@@ -113,7 +113,7 @@ def _below(folder: Path) -> Iterator[CheckedFile]:
     run = RunPaths(folder)
     if run.schedule.is_file():
         yield CheckedFile(run.schedule, "schedule")
-    if run.ledger.is_file() or _has_trained(run):
+    if run.ledger.is_file() or any(stage.metrics.exists() for _, _, stage in run.stages_found()):
         yield CheckedFile(run.ledger, "ledger")
     for child in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
         if is_set_aside(child):
@@ -128,10 +128,6 @@ def _below(folder: Path) -> Iterator[CheckedFile]:
             yield CheckedFile(child, _kind(child))
         else:
             yield from _below(child)
-
-
-def _has_trained(run: RunPaths) -> bool:
-    return any(stage.metrics.exists() for _, _, stage in run.stages_found())
 
 
 def _kind(directory: Path) -> Literal["checkpoint", "dataset"]:

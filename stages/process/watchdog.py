@@ -12,7 +12,6 @@ import faulthandler
 import os
 import re
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -52,16 +51,15 @@ class Watchdog:
 class Stalls:
     """The runner's side: watches the files of one attempt's ranks."""
 
-    def __init__(self, stage: Path, attempt: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stage: Path, attempt: int, seconds: float) -> None:
         """`seconds` is the ranks' period; the runner waits 1.5 times as long."""
         self._files = partial(StagePaths(stage).stack_files, attempt)
         self._patience = 1.5 * seconds
-        self._clock = clock
         self._renewed: dict[int, tuple[float, float]] = {}
 
     def noticed(self) -> bool:
         """Whether a rank has written its stacks, or has not renewed its file for too long."""
-        now = self._clock()
+        now = time.monotonic()
         for rank, path in self._files().items():
             status = path.stat()
             if status.st_size:

@@ -31,10 +31,10 @@ LONGER = ("stages.2.train_steps=20", "controls=[]", "name=longer")
 def reused(schedule: Schedule) -> dict[str, list[int]]:
     """The steps that each stage takes over, by the control's name without the ladder's."""
     plan = make_plan(schedule)
-    return {
-        plan.short_name(each): [round(stage.reused_flops / stage.plan.step_flops.total) for stage in each.stages]
-        for each in plan.runs
+    steps = {
+        run.name: [round(stage.reused_flops / stage.plan.step_flops.total) for stage in run.stages] for run in plan.runs
     }
+    return {name.removeprefix(f"{plan.name}-control-"): of_run for name, of_run in steps.items()}
 
 
 def test_controls_share_the_undecayed_training_of_those_before_and_of_the_ladder() -> None:
