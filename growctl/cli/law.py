@@ -1,11 +1,11 @@
 """The commands `law fit` and `law plot`. Slow modules are imported on use."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
-from growctl.cli.options import DEFAULT_RUNS_DIR, Result, RunsDir, complete_run, prints, runs_argument
+from growctl.cli.options import DEFAULT_RUNS_DIR, Result, RunsDir, complete_run, prints, runs_argument, unusable
 
 law_app = typer.Typer(
     name="law",
@@ -47,3 +47,23 @@ def fit(
     law = fit_law([run for run in find_runs(runs_dir, runs or []) if run.name not in names], tests)
     replace_file(output, (document_text(law) + "\n").encode())
     return Result(law, [*fit_sections(law), f"{output}: written"])
+
+
+@law_app.command()
+def plot(
+    law: Annotated[Path, typer.Argument(help="What `growctl law fit` wrote.", metavar="LAW")],
+    output: Annotated[Path, typer.Option(help="The .png, .svg or .pdf file to write.", metavar="FILE")],
+) -> None:
+    """Draw measured against predicted losses, and losses against FLOPs with the best size from scratch.
+
+    Example: growctl law plot law.json --output law.png
+    """
+    from growctl.law.formula import read_law
+    from growctl.report.chart import FigureFormat
+    from growctl.report.law import law_figure
+    from growctl.whole_file import replace_file
+
+    kind = next((kind for kind in get_args(FigureFormat) if output.suffix == f".{kind}"), None)
+    if kind is None:
+        raise unusable(f"--output {output}: must end in .png, .svg or .pdf")
+    replace_file(output, law_figure(read_law(law), kind))

@@ -40,6 +40,9 @@ def report(
     details: Annotated[
         bool, typer.Option("--details", help="Print every section and every run, not only the most important ones.")
     ] = False,
+    law: Annotated[
+        Path | None, typer.Option(help="Show what this law, of `growctl law fit`, predicts beside what was measured.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what growing saved or lost against training from scratch, and what every stage cost.
@@ -52,6 +55,7 @@ def report(
 
     Example: growctl report quickstart --figures pdf --output paper
     """
+    from growctl.law.formula import read_law
     from growctl.report.documents import report_document, report_folder, write_report
     from growctl.report.sections import newest_sections, report_sections
     from growctl.runs.find import find_runs
@@ -62,15 +66,16 @@ def report(
     from growctl.text.terminal import print_sections
 
     keys = group_by or []
+    fitted = read_law(law) if law else None
     reported = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
     if as_json:
         print_document(report_document(reported, keys))
         if not (output or figures):
             return
-    sections = report_sections(reported, keys, ["growctl", *sys.argv[1:]])
+    sections = report_sections(reported, keys, ["growctl", *sys.argv[1:]], fitted)
     if not as_json:
         are_all = details or runs or keys
-        print_sections(sections if are_all else newest_sections(reported), Terminal(), details=details)
+        print_sections(sections if are_all or law else newest_sections(reported), Terminal(), details=details)
     paths = ReportPaths(output) if output else report_folder(reported, runs_dir, are_all=not runs)
     try:
         write_report(reported, sections, paths, figures)

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 
 def init(
-    params: Annotated[str, typer.Option(help="Parameters of the model that you want in the end, for example 350M.")],
     file: Annotated[
         str | None,
         typer.Argument(
             help="File to write, or - for standard output (default: the size, for example 350m.yaml).", metavar="[FILE]"
         ),
+    ] = None,
+    params: Annotated[
+        str | None, typer.Option(help="Parameters of the model that you want in the end, for example 350M.")
     ] = None,
     tokens: Annotated[
         str | None, typer.Option(help="Data tokens over all stages (default: 20 per parameter), for example 7B.")
@@ -56,33 +58,49 @@ def init(
         bool,
         typer.Option("--grow-depth", help="Let the growths add layers as well as parameter tokens."),
     ] = False,
+    law: Annotated[
+        str | None, typer.Option(help="A law that `growctl law fit` wrote: draft what it predicts to end lowest.")
+    ] = None,
+    flops: Annotated[float | None, typer.Option(help="With --law: training FLOPs from now on, such as 1e13.")] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="With --law: the checkpoint to grow.", metavar="CKPT")
+    ] = None,
+    runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> None:
     """Write a commented schedule for a model of a given size: stages, tokens, batch, learning rate, controls.
 
     docs/schedules.md has the rules, each with its source. An existing file is never replaced.
 
     Example: growctl init 350m.yaml --params 350M --tokens 7B --gpus 8 --device h100
+
+    Example: growctl init grown.yaml --law law.json --flops 1e13 --data /data/text
     """
     from pydantic import ValidationError
 
     from growctl.draft.document import schedule_text
     from growctl.draft.fit import drafted
-    from growctl.draft.recipe import Wish
+    from growctl.draft.recipe import LawWish, Wish
     from growctl.runs_dir import NAME_ALLOWED, RUN_NAME
     from growctl.schedule.errors import describe
     from growctl.schedule.files import ENDINGS
     from growctl.text.formatting import short_count
 
-    options = {"params": params, "base": base, "tokens": tokens, "data": data, "gpus": gpus, "device": device}
+    both = {"params": params, "data": data, "gpus": gpus, "device": device}
+    rules = {"base": base, "tokens": tokens, "grow_depth": grow_depth or None}
+    by_law = {"law": law, "flops": flops, "start": start}
+    kind, own, others = (LawWish, by_law, rules) if law else (Wish, rules, by_law)
     try:
-        wish = Wish.model_validate(options | {"grow_depth": grow_depth})
+        given = {name: value for name, value in (both | own | others).items() if value is not None}
+        wish = kind.model_validate(given)
     except ValidationError as error:
-        raise unusable(f"--{describe(error, Wish)[0]}") from None
+        message = f"--{describe(error, kind)[0]}".replace("--start", "--from")
+        raise unusable(message) from None
     is_printed = file == STANDARD_OUTPUT
-    path = Path(f"{short_count(wish.params).lower()}.yaml" if is_printed or file is None else file)
+    name = "law" if wish.params is None else short_count(wish.params).lower()
+    path = Path(f"{name}.yaml" if is_printed or file is None else file)
     if path.suffix not in ENDINGS or not RUN_NAME.fullmatch(path.stem):
         raise unusable(f"{str(path)!r}: must be the name of a run, {NAME_ALLOWED}, that ends in .yaml")
-    draft, planned = drafted(wish, path.stem)
+    draft, planned = drafted(wish, path.stem, runs_dir)
     with nullcontext(sys.stdout) if is_printed else path.open("x", encoding="utf-8") as out:
         out.write(schedule_text(draft))
     _say_drafted(draft, planned, None if is_printed else path)
@@ -189,7 +207,8 @@ def _say_drafted(draft: "Draft", plan: "Plan", path: Path | None) -> None:
             line += f"; {what}: {short_count(total.budget_tokens)} tokens, {scientific(total.flops)} FLOPs"
             line += f" ({scientific(total.reused_flops)} of them reused)" if total.reused_flops else ""
     say(line, error=path is None)
-    say(f"Text: {draft.source.source}", error=path is None)
+    for text in filter(None, [draft.remark, f"Text: {draft.source.source}"]):
+        say(text, error=path is None)
     for warning in plan.warnings:
         say(f"warning: {warning}", error=True)
     if path is not None:

@@ -1,10 +1,11 @@
 """Writes a draft as the commented YAML of a schedule."""
 
+import json
 import shlex
 import textwrap
 from typing import Any
 
-from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft, Wish
+from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft, LawWish, Wish
 from growctl.draft.sizes import NEOX_VOCABULARY
 from growctl.schedule.fields import parse_count
 from growctl.text.formatting import short_count
@@ -12,11 +13,11 @@ from growctl.text.formatting import short_count
 _TEMPLATE = """\
 # {ladder} parameters on {tokens} tokens. Written by:
 #   {command}
-# Every value is yours to change. docs/schedules.md has the rules behind them, with their sources. `growctl plan` on
-# this file shows what it costs; `growctl run` trains it.
+{remark}# Every value is yours to change. docs/schedules.md has the rules behind them, with their sources. `growctl
+# plan` on this file shows what it costs; `growctl run` trains it.
 
 seed: 0
-
+{start}
 data:
 {data}
 # {origin} shape. Growths keep the width.
@@ -26,22 +27,20 @@ model:
   hidden_size: {draft.shape.width}
   num_heads: {draft.shape.num_heads}
 {vocabulary}
-# Every growth multiplies the parameters, which stand on the right, by about the same factor. The ladder reads
-# {ratio:.3g} tokens for each of the last size's, which trains on half of them or more.
+# Parameters stand on the right. The stages read {ratio:.3g} tokens for each of the last size's.
 stages:
 {stages}
 # A finished model of each smaller size too: a branch of a tenth of its stage's steps, over which the rate decays.
 releases: all
 
-# {draft.batch_tokens:,} tokens per step, {draft.num_steps:,} steps: near the best batch for these FLOPs, and at most
-# the published one.
+# {draft.batch_tokens:,} tokens per step, {draft.num_steps:,} steps.
 training:
   sequence_length: {draft.shape.sequence_length}
   batch_size: {draft.batch_size}
   precision: {precision}
 
 # One warm-up, then constant, then one decay at the end of the ladder, so that growths meet a constant rate. The peak
-# follows from the last size; it is not tuned.
+# is not tuned for this schedule.
 learning_rate:
   peak: {draft.peak:g}
   shape: wsd
@@ -65,16 +64,8 @@ evaluation:
 checkpoint:
   every: {draft.save_every}  # a kill costs this many steps at most
 
-# What the ladder is compared with: the last size from scratch at three budgets, in multiples of the ladder's FLOPs, so
-# that the report can find the one at which training from scratch reaches the ladder's loss; and every smaller size from
-# scratch for the ladder's FLOPs, because the best size from scratch is the strongest opponent. Together they train
-# {draft.controls_cost:.1f} times the ladder's FLOPs, as equal training is done once. `--no-controls` leaves them out.
-controls:
-  - {{kind: tokenformer-scratch, budgets: {budgets}}}
-  - kind: best-scratch
-
-# The machine. You may change this block at any time, also when you resume a run. For several machines: launch=slurm or
-# launch=hostfile.
+{controls}# The machine. You may change this block at any time, also when you resume a run. For several machines:
+# launch=slurm or launch=hostfile.
 launch:
   devices: {devices}
   zero_stage: {zero_stage}
@@ -82,6 +73,16 @@ launch:
   micro_batch_size: auto
 {hardware}"""
 
+_CONTROLS = """\
+# What the ladder is compared with: the last size from scratch at three budgets, in multiples of the ladder's FLOPs, so
+# that the report can find the one at which training from scratch reaches the ladder's loss; and every smaller size from
+# scratch for the ladder's FLOPs, because the best size from scratch is the strongest opponent. Together they train
+# {cost:.1f} times the ladder's FLOPs, as equal training is done once. `--no-controls` leaves them out.
+controls:
+  - {{kind: tokenformer-scratch, budgets: {budgets}}}
+  - kind: best-scratch
+{more}
+"""
 _NEOX = f"  vocab_size: {NEOX_VOCABULARY}  # GPT-NeoX-20B's 50,277 entries, padded as published\n"
 _DEVICE = """\
   hardware:  # assumptions that only `growctl plan` uses
@@ -112,11 +113,17 @@ def schedule_text(draft: Draft) -> str:
         "ratio": total / draft.sizes[-1].num_parameters,
         "stages": _stages(draft),
         "precision": "bf16" if shape.published else "auto",
-        "decay": DECAY_SHARE,
-        "why_optimizer": _OPTIMIZERS[draft.optimizer],
+        "why_optimizer": "As the law's runs." if draft.recipe else _OPTIMIZERS[draft.optimizer],
+        "decay": draft.recipe.decay if draft.recipe else DECAY_SHARE,
         "ramp": RAMP_SHARE,
+        "remark": "".join(f"# {line}\n" for line in textwrap.wrap(draft.remark, 118)),
+        "start": f"\nstart:\n  checkpoint: {json.dumps(draft.start)}\n" if draft.start else "",
         "evaluated": draft.evaluate_sequences * shape.sequence_length,
-        "budgets": list(BUDGETS),
+        "controls": "controls: []\n\n"
+        if "Do not grow" in draft.remark
+        else _CONTROLS.format(
+            cost=draft.controls_cost, budgets=list(BUDGETS), more="  - kind: ungrown\n" if draft.start else ""
+        ),
         "devices": wish.gpus or "auto",
         "zero_stage": zero_stage,
         "offload": offload,
@@ -125,13 +132,13 @@ def schedule_text(draft: Draft) -> str:
     return _TEMPLATE.format(**values)
 
 
-def init_command(wish: Wish) -> str:
+def init_command(wish: Wish | LawWish) -> str:
     """The command that drafts the same schedule again."""
-    options = [
-        (f"--{name}", value) for name, value in wish.model_dump(exclude={"grow_depth"}, exclude_none=True).items()
-    ]
-    given = [f"{name} {shlex.quote(_count(value) if isinstance(value, int) else value)}" for name, value in options]
-    return " ".join(["growctl init", *given, *(["--grow-depth"] if wish.grow_depth else [])])
+    words = ["growctl init"]
+    for name, value in wish.model_dump(exclude={"grow_depth"}, exclude_none=True).items():
+        text = _count(value) if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
+        words.append(f"--{'from' if name == 'start' else name} {shlex.quote(text)}")
+    return " ".join([*words, *["--grow-depth"] * (isinstance(wish, Wish) and wish.grow_depth)])
 
 
 def _stages(draft: Draft) -> str:

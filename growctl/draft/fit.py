@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from growctl.draft.advice import advised_draft
 from growctl.draft.document import schedule_text
-from growctl.draft.recipe import SHARDINGS, Draft, Wish, make_draft
+from growctl.draft.recipe import SHARDINGS, Draft, LawWish, Wish, make_draft
 from growctl.ladder.costs import Plan, total_cost
 from growctl.ladder.datasets import dataset_warnings, estimated_sizes
 from growctl.ladder.load import load_schedule
@@ -17,25 +18,25 @@ from growctl.text.formatting import short_count
 from model.errors import UserError
 
 
-def drafted(wish: Wish, name: str) -> tuple[Draft, Plan]:
+def drafted(wish: Wish | LawWish, name: str, runs_dir: Path = Path("runs")) -> tuple[Draft, Plan]:
     """The draft for `wish`, with the least sharding at which all its stages and controls fit, and its plan as `name`.
 
     The plan warns of nothing, unless the wish asks for it. Raises UserError if the wish cannot be fulfilled.
     """
     gpus = wish.gpus or _num_gpus_here()
-    draft = make_draft(wish, gpus)
+    draft = make_draft(wish, gpus) if isinstance(wish, Wish) else advised_draft(wish, runs_dir)
     sharded = (replace(draft, sharding=sharding) for sharding in SHARDINGS)
     plans = ((draft, make_plan(_loaded(schedule_text(draft), name))) for draft in sharded)
     fitting = next((each for each in plans if _fits(each[1])), None)
     if fitting is None:
-        device = wish.device or "GPU of this machine"
+        device, params = wish.device or "GPU of this machine", wish.params or draft.sizes[-1].num_parameters
         raise UserError(
-            f"--params {short_count(wish.params)}: does not fit on {gpus} x {device}, even with ZeRO 3 and the "
+            f"--params {short_count(params)}: does not fit on {gpus} x {device}, even with ZeRO 3 and the "
             "optimizer in the host's memory; choose fewer parameters, more --gpus or larger ones"
         )
     draft, plan = fitting
-    controls, ladder = (total_cost(costs) for costs in ([each.total for each in plan.controls], plan.trunk))
-    draft = replace(draft, controls_cost=controls.trained_flops / ladder.flops)
+    trained = sum(control.total.trained_flops for control in plan.controls)
+    draft = replace(draft, controls_cost=trained / total_cost(plan.trunk).flops)
     schedule = _loaded(schedule_text(draft), name)
     plan = make_plan(schedule)
     of_text = dataset_warnings(schedule, estimated_sizes(schedule.data))

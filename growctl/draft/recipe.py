@@ -16,6 +16,7 @@ from growctl.draft.sizes import Shape, Size, ladder_sizes, model_of
 from growctl.draft.text_source import BY_SIZE, TextSource, text_source
 from growctl.ladder.datasets import enough_sequences
 from growctl.ladder.warnings import OPTIMAL_TOKENS
+from growctl.law.formula import Recipe
 from growctl.schedule.fields import Count, parse_count
 from growctl.schedule.launch_block import Device
 from growctl.text.formatting import short_count
@@ -52,7 +53,20 @@ SHARDINGS: tuple[Sharding, ...] = ((1, "none"), (3, "none"), (3, "optimizer"))
 """From the fastest to the smallest in a device's memory. Muon excludes ZeRO 2 in bf16."""
 
 
-class Wish(Strict):
+class _Options(Strict):
+    """What every draft may be told; None means the rules decide."""
+
+    data: str | None = None
+    """A shipped data choice, a path, a URL, or a data set on the Hugging Face hub."""
+
+    gpus: Annotated[PositiveInt | None, Field(le=1024)] = None
+    """GPUs of the machine that will train."""
+
+    device: Device | None = None
+    """The model of those GPUs."""
+
+
+class Wish(_Options):
     """The options of `growctl init`; None means the rules decide."""
 
     params: Annotated[int, BeforeValidator(parse_count), Field(ge=150_000, le=24_000_000_000)]
@@ -65,24 +79,26 @@ class Wish(Strict):
     tokens: Count | None = None
     """Data tokens of the whole ladder."""
 
-    data: str | None = None
-    """A shipped data choice, a path, a URL, or a data set on the Hugging Face hub."""
-
-    gpus: Annotated[PositiveInt | None, Field(le=1024)] = None
-    """GPUs of the machine that will train."""
-
-    device: Device | None = None
-    """The model of those GPUs."""
-
     grow_depth: bool = False
     """Whether layers grow as well as parameter tokens."""
+
+
+class LawWish(_Options):
+    """The options of `growctl init --law`; `start` is `--from`."""
+
+    law: str
+    flops: Annotated[float, Field(gt=0)]
+    """Training FLOPs from now on."""
+
+    params: Count | None = None
+    start: str | None = None
 
 
 @dataclass(frozen=True)
 class Draft:
     """Every number of a schedule, before it is written down."""
 
-    wish: Wish
+    wish: Wish | LawWish
     source: TextSource
     shape: Shape
     sizes: list[Size]
@@ -91,6 +107,15 @@ class Draft:
 
     batch_size: int
     """Sequences per step."""
+
+    recipe: Recipe | None = None
+    """How the runs of a law were trained; None: the rules decide."""
+
+    start: str | None = None
+    """The checkpoint that the first stage starts from."""
+
+    remark: str = ""
+    """What a law predicts; empty without one."""
 
     sharding: Sharding = SHARDINGS[0]
     controls_cost: float = 0.0
@@ -125,12 +150,12 @@ class Draft:
     @property
     def optimizer(self) -> OptimizerName:
         """Muon where it runs, which is wherever the optimizer stays on the devices."""
-        return "muon" if self.sharding[1] == "none" else "adamw"
+        return self.recipe.optimizer if self.recipe else "muon" if self.sharding[1] == "none" else "adamw"
 
     @property
     def peak(self) -> float:
         """The learning rate after the warm-up."""
-        return peak_rate(self.wish.params, self.optimizer)
+        return self.recipe.peak if self.recipe else peak_rate(self.wish.params or 0, self.optimizer)
 
     @property
     def warmup_steps(self) -> int:

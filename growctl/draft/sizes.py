@@ -144,7 +144,7 @@ def ladder_sizes(
     sizes: list[Size] = []
     for num_layers, number in zip(reversed(depths), reversed(wanted), strict=True):
         most = sizes[0].attention_tokens if sizes else None
-        sizes.insert(0, _size(shape, vocabularies, num_layers, number, most))
+        sizes.insert(0, size_near(shape, vocabularies, num_layers, number, most))
     return shape, sizes
 
 
@@ -166,7 +166,7 @@ def _depths(shape: Shape, vocabularies: Vocabularies, wanted: Sequence[float]) -
     return depths
 
 
-def _size(shape: Shape, vocabularies: Vocabularies, num_layers: int, parameters: float, most: int | None) -> Size:
+def size_near(shape: Shape, vocabularies: Vocabularies, num_layers: int, parameters: float, most: int | None) -> Size:
     """The size nearest to `parameters` with a round number of tokens, `most` at most: a multiple of the largest power
     of two up to a 32nd of it, 64 at most."""
     none, one = (_parameters(shape, vocabularies, tokens, num_layers) for tokens in (0, 1))

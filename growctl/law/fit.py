@@ -11,7 +11,19 @@ from typing import Any, get_args
 
 import numpy as np
 
-from growctl.law.formula import PARAMETERS, TERMS, Counts, Floats, Formula, Interval, Law, LawModel, Paths
+from growctl.law.formula import (
+    PARAMETERS,
+    TERMS,
+    Counts,
+    Floats,
+    Formula,
+    Interval,
+    Law,
+    LawModel,
+    Paths,
+    frontier,
+    measures,
+)
 from growctl.law.held_out import held_out_errors
 from growctl.law.measured import Model, check_alike, read_models, read_recipe
 from growctl.runs.runs import RunReport
@@ -22,8 +34,8 @@ HUBER = 0.05
 """Nats beyond which a residual counts linearly: about three times the spread of seeds."""
 SIGNIFICANCE = 0.01
 """The p value below which effective tokens have failed."""
-FEWEST_SIZES, FEWEST_LENGTHS, FEWEST_GROWN = 4, 3, 3
-"""E, A, a, B and b need three sizes and lengths; a fourth size shows whether the law foretells what is left out."""
+FEWEST_SIZES, FEWEST_LENGTHS, FEWEST_GROWN = 4, 3, 12
+"""Five parameters need three sizes and lengths, and a fourth size to leave out; a term needs two grown settings."""
 _LEAST, _MOST = 0.02, 2.0  # exponents
 
 
@@ -58,8 +70,13 @@ def fit_law(runs: Sequence[RunReport], held_out: Sequence[RunReport] = (), draws
     estimate = fits[counts]
     c_M5 = np.array([estimate, *(_fit_scratch(scratch, estimate, w_C[scratch.cluster_R]) for w_C in weight_MC[1:])])
     slope, constant = map(float, np.polyfit(scratch.size_R, scratch.paths.flops_R / scratch.tokens_R, 1))
-    ranges = _ranges(scratch, grown)
-    formula = Formula(TERMS, "effective tokens", ranges["parameters"], (constant, slope))
+    values: dict[str, list[float]] = {}
+    for model in models:
+        for name, value in measures(model.path, model.flops, counts):
+            if name != "parameters" or len(model.path) == 1:
+                values.setdefault(name, []).append(value)
+    ranges = {name: (float(min(each)), float(max(each))) for name, each in values.items()}
+    formula = Formula(TERMS, "effective tokens", frontier(ranges["parameters"], (constant, slope)))
     c_MP, fitted, dropped = _fit_growth(grown, c_M5, weight_MC, formula)
     form_p = _f_test(c_MP, fitted, scratch, grown)
     if form_p < SIGNIFICANCE:
@@ -188,7 +205,7 @@ def _fit_growth(
 
 
 def _told_apart(data: _Data) -> tuple[list[str], dict[str, str]]:
-    """The terms that the growths in the data tell apart, at most one for two clusters; and why not the others."""
+    """The terms that the growths in the data tell apart, and why not the others."""
     paths, names, dropped = data.paths, list[str](), dict[str, str]()
     before_KR, grows_KR = np.cumsum(paths.tokens_KR, axis=0), paths.grows_KR > 0
     growths = [np.array(paths.terms(k, before_KR[k - 1]))[:, grows_KR[k]] for k in range(1, len(grows_KR))]
@@ -196,8 +213,6 @@ def _told_apart(data: _Data) -> tuple[list[str], dict[str, str]]:
     for name in TERMS:
         if np.linalg.matrix_rank(np.array([columns[each] for each in (*names, name)]), tol=1e-6) == len(names):
             dropped[name] = "the grown models do not tell it apart from the terms before it"
-        elif 2 * len(names) >= max(2, len(set(data.cluster_R)) - 1):
-            dropped[name] = f"{len(set(data.cluster_R))} grown settings are too few for it"
         else:
             names.append(name)
     return names, dropped
@@ -215,19 +230,6 @@ def _f_test(c_MP: Floats, formula: Formula, scratch: _Data, grown: _Data) -> flo
         degrees.append(max(1, len(settings) - num_fitted))
         means.append(sum(len(each) * each.mean() ** 2 for each in settings) / degrees[-1])
     return float(fdtrc(*degrees, means[0] / max(means[1], 1e-12)))
-
-
-def _ranges(scratch: _Data, grown: _Data) -> dict[str, tuple[float, float]]:
-    size_KR, tokens_KR, is_growth = grown.paths.size_KR, grown.paths.tokens_KR, grown.paths.grows_KR[1:] > 0
-    values = {
-        "parameters": scratch.size_R,
-        "tokens_per_parameter": scratch.tokens_R / scratch.size_R,
-        "flops": np.concatenate([scratch.paths.flops_R, grown.paths.flops_R]),
-        "ratio": (size_KR[1:] / size_KR[:-1])[is_growth],
-        "before": (np.cumsum(tokens_KR, axis=0)[:-1] / size_KR[:-1])[is_growth],
-        "after": (tokens_KR[1:] / size_KR[1:])[is_growth],
-    }
-    return {name: (float(each.min()), float(each.max())) for name, each in values.items()}
 
 
 def _rms(models: Sequence[LawModel]) -> float | None:

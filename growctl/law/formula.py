@@ -6,9 +6,10 @@ token that a smaller size was trained on counts w. ln w is linear in TERMS.
 Shapes: R models, K sizes of a path, M sets of P coefficients (E, A, a, B, b, then terms), G sizes from scratch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from model.errors import UserError
+from model.parameter_names import OptimizerName
 from model.strict import Strict, first_reason
 
 Floats = NDArray[np.float64]
@@ -30,7 +32,7 @@ TERMS = ("constant", "ratio", "before", "after", "depth", "together")
 """1; ln(N'/N); ln(D_eff/N / 20); ln(tokens at N' / N' / 20); 1 if layers grew; 1 if layers and parameter tokens grew.
 20 tokens per parameter are near compute-optimal, so that the constant is about such a growth."""
 USUAL_RATIO = 20.0
-_LARGEST_LOG = 5.0  # where ln w is cut, so that no trial of the fit overflows
+_MOST = 5.0  # where ln w is cut, so that no trial of the fit overflows
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,26 @@ class Segment:
     """What the shape is beside its layers: hidden size and tokens."""
     tokens: float
 
+    def counted(self, counts: Counts) -> int:
+        """N."""
+        return self.num_parameters - (counts != "all parameters") * self.num_embedding_parameters
+
     def axis(self, after: "Segment") -> Axis:
         """What grows from this size to that of `after`."""
         if self.num_layers == after.num_layers:
             return "tokens"
         return "depth" if self.width == after.width else "both"
+
+
+def measures(path: Sequence[Segment], flops: float, counts: Counts) -> Iterator[tuple[str, float]]:
+    """What of a model must lie inside the fitted range."""
+    sizes, tokens = [segment.counted(counts) for segment in path], 0.0
+    yield from (("flops", flops), ("parameters", sizes[-1]))
+    if len(path) == 1:
+        yield "tokens_per_parameter", path[0].tokens / sizes[0]
+    for (before, small), (here, large) in pairwise(zip(path, sizes, strict=True)):
+        tokens += before.tokens
+        yield from (("ratio", large / small), ("before", tokens / small), ("after", here.tokens / large))
 
 
 class Paths:
@@ -59,9 +76,10 @@ class Paths:
         for path in paths:
             padded = [*path, *[replace(path[-1], tokens=0)] * (longest - len(path))]
             for before, here in zip([path[0], *padded], padded, strict=False):
-                size = here.num_parameters - (counts != "all parameters") * here.num_embedding_parameters
                 axis = before.axis(here) if before.num_parameters != here.num_parameters else None
-                rows.append((size, here.tokens, axis is not None, axis in ("depth", "both"), axis == "both"))
+                rows.append(
+                    (here.counted(counts), here.tokens, axis is not None, axis in ("depth", "both"), axis == "both")
+                )
         table = np.array(rows, dtype=np.float64).reshape(len(paths), longest, 5).T
         self.size_KR, self.tokens_KR, self.grows_KR, self.deeper_KR, self.both_KR = table
         self.flops_R = np.array(flops, dtype=np.float64)
@@ -80,25 +98,17 @@ class Formula:
 
     terms: tuple[str, ...]
     form: Form
-    sizes: tuple[float, float]
-    """The smallest and the largest N from scratch."""
-    flops_per_token: tuple[float, float]
-    """Of a size from scratch: c0 and c1 of c0 + c1 N."""
-
-    @cached_property
-    def frontier(self) -> tuple[Floats, Floats]:
-        """G sizes from scratch that an opponent may have, and their training FLOPs per token."""
-        size_G = np.geomspace(*self.sizes, 64)
-        return size_G, self.flops_per_token[0] + self.flops_per_token[1] * size_G
+    frontier_2G: Floats
+    """G sizes from scratch that an opponent may have, and their training FLOPs per token."""
 
     def best_scratch(self, c_MP: Floats, flops_R: Floats) -> Any:
         """The losses of the best size from scratch for `flops_R`."""
-        (size_G, cost_G), (E, A, a, B, b) = self.frontier, c_MP.T[:5, :, None, None]
+        (size_G, cost_G), (E, A, a, B, b) = self.frontier_2G, c_MP.T[:5, :, None, None]
         return (E + A * size_G**-a + B * (flops_R[:, None] / cost_G) ** -b).min(axis=-1)
 
     def cost(self, c_MP: Floats, loss_MR: Floats) -> Any:
         """The FLOPs that the cheapest size from scratch needs for each loss; infinite if none reaches it."""
-        (size_G, cost_G), (E, A, a, B, b) = self.frontier, c_MP.T[:5, :, None, None]
+        (size_G, cost_G), (E, A, a, B, b) = self.frontier_2G, c_MP.T[:5, :, None, None]
         rest = loss_MR[..., None] - E - A * size_G**-a
         return np.where(rest > 0, (B / np.maximum(rest, 1e-12)) ** (1 / b) * cost_G, np.inf).min(axis=-1)
 
@@ -114,11 +124,17 @@ class Formula:
             if self.form == "difference":
                 tokens, shift = tokens + paths.tokens_KR[k], shift + sums
             else:
-                tokens = tokens * np.exp(np.clip(sums, -_LARGEST_LOG, _LARGEST_LOG)) + paths.tokens_KR[k]
+                tokens = tokens * np.exp(np.clip(sums, -_MOST, _MOST)) + paths.tokens_KR[k]
         losses = E + A * paths.size_KR[-1] ** -a + B * tokens**-b
         if self.form == "difference":
             return np.where(paths.grows_KR.any(axis=0), self.best_scratch(c_MP, paths.flops_R) + shift, losses)
         return losses
+
+
+def frontier(sizes: tuple[float, float], flops_per_token: tuple[float, float]) -> Floats:
+    """Sizes between the smallest and the largest N from scratch, and their costs of c0 + c1 N."""
+    size_G = np.geomspace(*sizes, 64)
+    return np.array([size_G, flops_per_token[0] + flops_per_token[1] * size_G])
 
 
 class Interval(Strict):
@@ -159,7 +175,7 @@ class HeldOut(LawModel):
     """For a grown model: the held-out one from scratch that ended lowest for the same FLOPs."""
     predicted_difference: float | None = None
     measured_difference: Interval | None = None
-    """Grown minus opponent, paired by seed."""
+    """Grown minus opponent."""
     advice: Advice | None = None
     """Whether the sign of the predicted difference is right; undecided if the measured interval holds 0."""
 
@@ -168,15 +184,13 @@ class Recipe(Strict):
     """How the models were trained, for schedules that `growctl init --law` drafts."""
 
     dataset_fingerprint: str
-    optimizer: str
-    peaks: dict[str, float]
-    """Peak learning rate by parameters of the last size: of several, that of the lowest loss."""
+    optimizer: OptimizerName
+    peak: float
+    """Of the learning rate; of several, that of the lowest loss."""
     decay: float
-    """Share of the steps over which the rate decays."""
-    ramp: float
-    """`growth.ramp`."""
+    """`learning_rate.decay`."""
     shape: dict[str, int]
-    """hidden_size, num_heads, vocab_size, sequence_length and batch_size, and most_layers."""
+    """hidden_size, num_heads, vocab_size, sequence_length, batch_size, fewest_layers and most_layers."""
 
 
 class Law(Strict):
@@ -202,8 +216,7 @@ class Law(Strict):
     left_out: tuple[str, ...]
     """Runs that do not count, and why, one sentence each."""
     ranges: dict[str, tuple[float, float]]
-    """The fitted ranges: parameters (N) and tokens_per_parameter from scratch, flops, and ratio, tokens per parameter
-    before and after a growth."""
+    """What was fitted: parameters (N) and tokens_per_parameter from scratch, flops, and ratio, before and after."""
     axes: tuple[Axis, ...]
     """What grew."""
     flops_per_token: tuple[float, float]
@@ -221,11 +234,19 @@ class Law(Strict):
     @cached_property
     def formula(self) -> Formula:
         """How its coefficients become losses."""
-        return Formula(tuple(self.terms), self.form, self.ranges["parameters"], self.flops_per_token)
+        return Formula(tuple(self.terms), self.form, frontier(self.ranges["parameters"], self.flops_per_token))
 
-    def losses(self, paths: Sequence[Sequence[Segment]], flops: Sequence[float]) -> Any:
-        """The losses of R models, by the estimate and by each draw: M x R."""
-        return self.formula.losses(self.c_MP, Paths(paths, flops, self.counts))
+    def losses(self, path: Sequence[Segment], flops: float) -> Any:
+        """The loss of a model by the estimate, then by each draw: M."""
+        return self.formula.losses(self.c_MP, Paths([path], [flops], self.counts))[:, 0]
+
+    def outside(self, path: Sequence[Segment], flops: float) -> str | None:
+        """What of a model lies outside the fitted range, with the range; None if all lies inside."""
+        for name, value in measures(path, flops, self.counts):
+            low, high = self.ranges[name]
+            if not low / 1.001 <= value <= high * 1.001:
+                return f"{name} {value:.4g} (fitted: {low:.4g} to {high:.4g})"
+        return None
 
 
 def read_law(path: Path) -> Law:
@@ -233,5 +254,4 @@ def read_law(path: Path) -> Law:
     try:
         return Law.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"])) or "the file"
-        raise UserError(f"{path}: {where}: {first_reason(error)}; `growctl law fit` writes a law") from None
+        raise UserError(f"{path}: not a law, which `growctl law fit` writes: {first_reason(error)}") from None

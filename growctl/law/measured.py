@@ -8,11 +8,13 @@ from typing import Any
 from growctl.analysis.conditions import differences, measured_alike, stages_of
 from growctl.analysis.family import finished_models
 from growctl.law.formula import Recipe, Segment
-from growctl.runs.runs import RunReport
+from growctl.runs.runs import RunReport, StageReport
 from model.errors import UserError
 
 _SAME = ("model.family", "optimizer.name", "learning_rate.shape", "learning_rate.decay")
 _SAME_GROWTH = tuple(f"growth.{key}" for key in ("init", "tau", "depth", "moments", "old_tokens"))
+Trainers = Mapping[str, tuple[RunReport, StageReport]]
+"""By RUN, stage STAGE: the run and the stage that trained a start checkpoint."""
 _OTHER_METHODS = ("official-growth", "transformer-scratch")  # controls that a ladder may have
 
 
@@ -32,7 +34,7 @@ class Model:
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """Equal for seeds of one setting."""
+        """Equal for the seeds of a setting."""
         return self.path, self.peak
 
 
@@ -41,7 +43,7 @@ def read_models(runs: Sequence[RunReport], known: Sequence[RunReport]) -> tuple[
 
     `known`: runs that may have trained their start checkpoints.
     """
-    trainers = {f"{run.name}, stage {stage.name}": (run, stage.name) for run in known for stage in run.stages}
+    trainers = {f"{run.name}, stage {stage.name}": (run, stage) for run in known for stage in run.stages}
     models: dict[tuple[Any, ...], Model] = {}
     left_out = []
     for run in sorted(runs, key=lambda run: run.name):
@@ -53,52 +55,37 @@ def read_models(runs: Sequence[RunReport], known: Sequence[RunReport]) -> tuple[
     return sorted(models.values(), key=lambda model: model.name), left_out
 
 
-def _models(run: RunReport, trainers: Mapping[str, tuple[RunReport, str]]) -> Iterator[Model]:
+def _models(run: RunReport, trainers: Trainers) -> Iterator[Model]:
     if run.control in _OTHER_METHODS:
         raise UserError(f"{run.control} is another method")
-    start, paid = _start(run, trainers)
     for model in finished_models(run):
         loss = model.stages[-1].validation_loss
         if model.finished and loss is not None and math.isfinite(loss):
-            path, peak = _joined([*start, *_segments(model)]), run.conditions["learning_rate.peak"]
-            flops = paid + sum(stage.flops for stage in model.stages)
-            yield Model(model.name, run.name, run.seed, path, flops, loss, float(peak))
+            path, flops = _path(model, trainers)
+            yield Model(model.name, run.name, run.seed, path, flops, loss, float(run.conditions["learning_rate.peak"]))
 
 
-def _segments(run: RunReport) -> Iterator[Segment]:
-    """The training of each stage; a release has the shape of its stage."""
+def _path(run: RunReport, trainers: Trainers) -> tuple[tuple[Segment, ...], float]:
+    """The training of a run at each size, that of its start checkpoint included, and its FLOPs. Raises UserError if the
+    start checkpoint's is not known."""
+    path, flops = list[Segment](), sum((stage.flops for stage in run.stages), 0.0)
+    if run.base:
+        if (run.base.run or "") not in trainers:
+            raise UserError(f"it starts from {run.base.run or run.base.path}, which is not among these runs")
+        trainer, end = trainers[run.base.run or ""]
+        before, paid = _path(replace(trainer, stages=trainer.path(end)), trainers)
+        if not math.isclose(run.base.flops or 0.0, paid, rel_tol=0.01):
+            raise UserError(f"it starts from a checkpoint that is not the end of {run.base.run}")
+        path, flops = [*before], paid + flops
     shapes = stages_of(run)
     for number, stage in enumerate(run.stages):
-        shape = shapes[min(number, len(shapes) - 1)]
+        shape = shapes[min(number, len(shapes) - 1)]  # a release has the shape of its stage
         width = tuple(repr(shape.get(key)) for key in ("hidden_size", "attention_tokens", "ffn_tokens", "ffn_size"))
-        embedding = run.conditions["model.vocab_size"] * shape["hidden_size"]
-        yield Segment(stage.num_parameters, embedding, shape["num_layers"], width, stage.train_tokens)
-
-
-def _joined(segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """Neighbours of one size as one."""
-    joined = [segments[0]]
-    for segment in segments[1:]:
-        if segment.num_parameters == joined[-1].num_parameters:
-            joined[-1] = replace(segment, tokens=joined[-1].tokens + segment.tokens)
-        else:
-            joined.append(segment)
-    return tuple(joined)
-
-
-def _start(run: RunReport, trainers: Mapping[str, tuple[RunReport, str]]) -> tuple[tuple[Segment, ...], float]:
-    """The training of a run's start checkpoint, and its FLOPs. Raises UserError if they are not known."""
-    if run.base is None:
-        return (), 0.0
-    if run.base.run is None or run.base.run not in trainers:
-        raise UserError(f"it starts from {run.base.run or run.base.path}, which is not among these runs")
-    trainer, name = trainers[run.base.run]
-    stages = trainer.path(next(stage for stage in trainer.stages if stage.name == name))
-    start, paid = _start(trainer, trainers)
-    paid += sum(stage.flops for stage in stages)
-    if run.base.flops is None or not math.isclose(run.base.flops, paid, rel_tol=0.01):
-        raise UserError(f"it starts from a checkpoint that is not the end of {run.base.run}")
-    return (*start, *_segments(replace(trainer, stages=stages))), paid
+        embedding, tokens = run.conditions["model.vocab_size"] * shape["hidden_size"], float(stage.train_tokens)
+        if path and path[-1].num_parameters == stage.num_parameters:
+            tokens += path.pop().tokens
+        path.append(Segment(stage.num_parameters, embedding, shape["num_layers"], width, tokens))
+    return tuple(path), flops
 
 
 def check_alike(runs: Sequence[RunReport]) -> None:
@@ -114,16 +101,15 @@ def check_alike(runs: Sequence[RunReport]) -> None:
 
 def read_recipe(runs: Sequence[RunReport], models: Sequence[Model]) -> Recipe:
     """How `models` of `runs` were trained, with the shape of the first grown one."""
-    grown = next(model for model in models if len(model.path) > 1)
+    grown, best = next(each for each in models if len(each.path) > 1), min(models, key=lambda model: model.loss)
     run = next(run for run in runs if run.name == grown.run)
-    best = {str(model.path[-1].num_parameters): model.peak for model in sorted(models, key=lambda model: -model.loss)}
     shape = {key: stages_of(run)[-1][key] for key in ("hidden_size", "sequence_length", "batch_size")}
     shape |= {key: run.conditions[f"model.{key}"] for key in ("num_heads", "vocab_size")}
+    layers = [segment.num_layers for model in models for segment in model.path]
     return Recipe(
         dataset_fingerprint=run.dataset_fingerprint,
         optimizer=run.conditions["optimizer.name"],
-        peaks={size: best[size] for size in sorted(best, key=int)},
+        peak=best.peak,
         decay=float(run.conditions["learning_rate.decay"]),
-        ramp=float(run.conditions["growth.ramp"]),
-        shape=shape | {"most_layers": max(segment.num_layers for model in models for segment in model.path)},
+        shape=shape | {"fewest_layers": min(layers), "most_layers": max(layers)},
     )

@@ -22,7 +22,7 @@ INK, PAPER = "#1a1f26", "#ffffff"
 _WIDTH, _HEIGHT = 4.8, 3.2
 """Inches; the legend below makes the chart higher."""
 _LINE_INCHES, _LINE_CHARACTERS = 0.155, 70
-_SETTINGS: dict[Any, Any] = {
+SETTINGS: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
@@ -38,15 +38,15 @@ _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "growctl",
 }
 """With fonts that journals accept."""
-_NO_DATE: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+NO_DATE: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def figure_file(chart: Chart, kind: FigureFormat) -> bytes:
     """The content of a file with `chart`. Equal charts make equal files."""
     buffer = io.BytesIO()
-    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a name in a script that no font here has
-        _draw(chart).savefig(buffer, format=kind, metadata=_NO_DATE[kind])
+        _draw(chart).savefig(buffer, format=kind, metadata=NO_DATE[kind])
     return buffer.getvalue()
 
 

@@ -1,10 +1,60 @@
 """A law of growth, and what it predicts of runs, as sections and as a figure."""
 
+import io
+from collections.abc import Sequence
 from statistics import median
 from typing import get_args
 
+import numpy as np
+
 from growctl.law.formula import Advice, Law
+from growctl.law.measured import read_models
+from growctl.report.chart import FigureFormat
+from growctl.runs.runs import RunReport
 from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
+
+
+def section(runs: Sequence[RunReport], law: Law) -> Section:
+    """What `law` says of the finished models of those of `runs` that read its text with its optimizer."""
+    own, rows = (law.recipe.dataset_fingerprint, law.recipe.optimizer), []
+    alike = [run for run in runs if (run.dataset_fingerprint, run.conditions.get("optimizer.name")) == own]
+    for model in read_models(alike, runs)[0]:
+        losses_M = law.losses(model.path, model.flops)
+        middle, half = losses_M[0], 1.96 * np.hypot(losses_M[1:].std(), law.rms["grown"] or 0.0)
+        interval = Cell(f"{middle - half:.4f} to {middle + half:.4f}")
+        outside = Cell(law.outside(model.path, model.flops) or "")
+        rows.append((Cell(model.name), figure(model.loss), figure(middle), interval, outside))
+    columns = [Column("model", False), Column("measured"), Column("predicted"), Column("95% interval", False)]
+    columns += [Column("outside the fitted range", False, drop=1)]
+    table = Table.of("law", columns, rows, "Nats per token; the interval is for one run.")
+    none = Paragraph("No finished model here was trained on the law's text with its optimizer.")
+    return Section("law", "Predicted by the law", (table if rows else none,))
+
+
+def law_figure(law: Law, kind: FigureFormat) -> bytes:
+    """A file with two charts: measured against predicted losses, and losses against FLOPs."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from growctl.report.drawing import NO_DATE, SETTINGS
+
+    buffer, flops = io.BytesIO(), np.geomspace(*law.ranges["flops"], 100)
+    groups = {"from scratch": [m for m in law.models if not m.is_grown], "grown": [m for m in law.models if m.is_grown]}
+    with matplotlib.rc_context(SETTINGS):
+        drawn = Figure(figsize=(9.6, 3.8), layout="constrained")
+        left, right = drawn.subplots(1, 2)
+        for (name, models), form in zip((groups | {"held out": law.held_out}).items(), ("s", "o", "^"), strict=True):
+            measured = [model.measured for model in models]
+            left.plot([model.predicted for model in models], measured, form, label=name, alpha=0.7)
+            right.plot([model.flops for model in models], measured, form, label=name, alpha=0.7)
+        left.axline((law.models[0].measured,) * 2, slope=1, color="grey", zorder=0)
+        best = law.formula.best_scratch(law.c_MP[:1], flops)[0]
+        right.plot(flops, best, color="grey", label="best size from scratch, predicted", zorder=0)
+        left.set(xlabel="predicted loss (nats per token)", ylabel="measured loss (nats per token)")
+        right.set(xlabel="training FLOPs", xscale="log")
+        right.legend()
+        drawn.savefig(buffer, format=kind, metadata=NO_DATE[kind])
+    return buffer.getvalue()
 
 
 def fit_sections(law: Law) -> list[Section]:

@@ -7,7 +7,9 @@ from growctl.analysis.data_groups import data_document, data_groups
 from growctl.analysis.groups import groups
 from growctl.analysis.results import results as judge
 from growctl.ladder.datasets import small_validation
+from growctl.law.formula import Law
 from growctl.report import compute, results, scores, setup, training
+from growctl.report.law import section as law_section
 from growctl.report.legend import Legend
 from growctl.runs.runs import RunReport, StageReport
 from growctl.runs_dir import CONTROL_INFIX, RunPaths
@@ -19,15 +21,18 @@ MOST_RUNS = 6
 SHOWN_ANOMALIES = 10
 
 
-def report_sections(runs: Sequence[RunReport], keys: Sequence[str] = (), command: Sequence[str] = ()) -> list[Section]:
+def report_sections(
+    runs: Sequence[RunReport], keys: Sequence[str] = (), command: Sequence[str] = (), law: Law | None = None
+) -> list[Section]:
     """The sections of the report on `runs` that `command` makes, the most important first.
 
-    `keys` keep runs apart (`--group-by`).
+    `keys` keep runs apart (`--group-by`). `law` says what it predicts.
     """
     legend = Legend.of(runs, keys)
     judged = judge(runs, keys)
     topics = (
         *(results.headline(judged), _warnings(runs), compute.section(runs, legend)),
+        law_section(runs, law) if law else None,
         *results.sections(judged),
         *(stage_section(runs), _sources(runs), results.cost_by_stage(runs)),
         *training.sections(runs, legend),
