@@ -21,7 +21,6 @@ from growctl.law.formula import (
     Law,
     LawModel,
     Paths,
-    frontier,
     measures,
 )
 from growctl.law.held_out import held_out_errors
@@ -40,15 +39,14 @@ _LEAST, _MOST = 0.02, 2.0  # exponents
 
 
 class _Data:
-    """R models, with the cluster and the setting of each."""
+    """R models, with the cluster of each."""
 
     def __init__(self, models: Sequence[Model], clusters: dict[Any, int], counts: Counts):
-        self.models, settings = models, list(clusters)
+        self.models = models
         self.paths = Paths([model.path for model in models], [model.flops for model in models], counts)
         self.size_R, self.tokens_R = self.paths.size_KR[-1], self.paths.tokens_KR.sum(axis=0)
         self.loss_R = np.array([model.loss for model in models])
         self.cluster_R = np.array([clusters[model.setting] for model in models])
-        self.setting_R = np.array([settings.index(model.setting) for model in models])
 
 
 def fit_law(runs: Sequence[RunReport], held_out: Sequence[RunReport] = (), draws: int = DRAWS) -> Law:
@@ -58,8 +56,10 @@ def fit_law(runs: Sequence[RunReport], held_out: Sequence[RunReport] = (), draws
     """
     everything = [*runs, *held_out]
     check_alike(everything)
-    models, left_out = read_models(runs, everything)
     tests, tests_left_out = read_models(held_out, everything)
+    models, left_out = read_models(runs, everything)
+    tested = {(model.setting, model.seed, model.loss) for model in tests}  # which runs may share by reuse
+    models = [model for model in models if (model.setting, model.seed, model.loss) not in tested]
     _check_enough(models)
     clusters, kinds = _clusters(models), [[m for m in models if (len(m.path) > 1) == kind] for kind in (False, True)]
     fits = {each: _fit_scratch(_Data(kinds[0], clusters, each)) for each in get_args(Counts)}
@@ -69,18 +69,21 @@ def fit_law(runs: Sequence[RunReport], held_out: Sequence[RunReport] = (), draws
     weight_MC = _weights(scratch, len(set(clusters.values())), draws)
     estimate = fits[counts]
     c_M5 = np.array([estimate, *(_fit_scratch(scratch, estimate, w_C[scratch.cluster_R]) for w_C in weight_MC[1:])])
-    slope, constant = map(float, np.polyfit(scratch.size_R, scratch.paths.flops_R / scratch.tokens_R, 1))
+    each = (scratch.paths.flops_R / scratch.tokens_R).tolist()
+    sizes = sorted(dict(zip(scratch.size_R.tolist(), each, strict=True)).items())
     values: dict[str, list[float]] = {}
     for model in models:
         for name, value in measures(model.path, model.flops, counts):
             if name != "parameters" or len(model.path) == 1:
                 values.setdefault(name, []).append(value)
     ranges = {name: (float(min(each)), float(max(each))) for name, each in values.items()}
-    formula = Formula(TERMS, "effective tokens", frontier(ranges["parameters"], (constant, slope)))
+    formula = Formula(TERMS, "effective tokens", np.array(sizes).T)
     c_MP, fitted, dropped = _fit_growth(grown, c_M5, weight_MC, formula)
     form_p = _f_test(c_MP, fitted, scratch, grown)
     if form_p < SIGNIFICANCE:
-        c_MP, fitted, dropped = _fit_growth(grown, c_M5, weight_MC, replace(formula, form="difference"))
+        other = _fit_growth(grown, c_M5, weight_MC, replace(formula, form="difference"))
+        if _squares(other[0], other[1], grown) < _squares(c_MP, fitted, grown):
+            c_MP, fitted, dropped = other
     residuals = [
         LawModel(name=m.name, is_grown=data is grown, flops=m.flops, measured=m.loss, predicted=float(loss))
         for data in (scratch, grown)
@@ -99,12 +102,12 @@ def fit_law(runs: Sequence[RunReport], held_out: Sequence[RunReport] = (), draws
         left_out=(*left_out, *tests_left_out),
         ranges=ranges,
         axes=tuple(sorted({here.axis(after) for m in kinds[1] for here, after in pairwise(m.path)})),
-        flops_per_token=(constant, slope),
+        sizes=tuple(sizes),
         recipe=read_recipe(runs, models),
         draws=tuple(tuple(map(float, row)) for row in c_MP[1:]),
     )
-    tested = held_out_errors(law, tests)
-    return law.model_copy(update={"held_out": tested, "rms": law.rms | {"held out": _rms(tested)}})
+    errors_of_tests = held_out_errors(law, tests)
+    return law.model_copy(update={"held_out": errors_of_tests, "rms": law.rms | {"held out": _rms(errors_of_tests)}})
 
 
 def _check_enough(models: Sequence[Model]) -> None:
@@ -219,17 +222,16 @@ def _told_apart(data: _Data) -> tuple[list[str], dict[str, str]]:
 
 
 def _f_test(c_MP: Floats, formula: Formula, scratch: _Data, grown: _Data) -> float:
-    """The one-sided p value of an F test that settings miss the law no more if they were grown than from scratch. A
-    setting counts by its mean residual times the root of its seeds."""
+    """The one-sided p value of an F test that grown models miss the law no more than those from scratch."""
     from scipy.special import fdtrc  # slow
 
-    degrees, means = [], []
-    for data, num_fitted in ((grown, len(formula.terms)), (scratch, len(PARAMETERS))):
-        residual_R = formula.losses(c_MP[:1], data.paths)[0] - data.loss_R
-        settings = [residual_R[data.setting_R == setting] for setting in np.unique(data.setting_R)]
-        degrees.append(max(1, len(settings) - num_fitted))
-        means.append(sum(len(each) * each.mean() ** 2 for each in settings) / degrees[-1])
-    return float(fdtrc(*degrees, means[0] / max(means[1], 1e-12)))
+    degrees = len(grown.models) - len(formula.terms), len(scratch.models) - len(PARAMETERS)
+    first, second = _squares(c_MP, formula, grown) / degrees[0], _squares(c_MP, formula, scratch) / degrees[1]
+    return float(fdtrc(*degrees, first / max(second, 1e-12)))
+
+
+def _squares(c_MP: Floats, formula: Formula, data: _Data) -> float:
+    return float(np.square(formula.losses(c_MP[:1], data.paths)[0] - data.loss_R).sum())
 
 
 def _rms(models: Sequence[LawModel]) -> float | None:

@@ -99,7 +99,7 @@ class Formula:
     terms: tuple[str, ...]
     form: Form
     frontier_2G: Floats
-    """G sizes from scratch that an opponent may have, and their training FLOPs per token."""
+    """Sizes that an opponent from scratch may have, and their training FLOPs per token."""
 
     def best_scratch(self, c_MP: Floats, flops_R: Floats) -> Any:
         """The losses of the best size from scratch for `flops_R`."""
@@ -129,12 +129,6 @@ class Formula:
         if self.form == "difference":
             return np.where(paths.grows_KR.any(axis=0), self.best_scratch(c_MP, paths.flops_R) + shift, losses)
         return losses
-
-
-def frontier(sizes: tuple[float, float], flops_per_token: tuple[float, float]) -> Floats:
-    """Sizes between the smallest and the largest N from scratch, and their costs of c0 + c1 N."""
-    size_G = np.geomspace(*sizes, 64)
-    return np.array([size_G, flops_per_token[0] + flops_per_token[1] * size_G])
 
 
 class Interval(Strict):
@@ -219,8 +213,8 @@ class Law(Strict):
     """What was fitted: parameters (N) and tokens_per_parameter from scratch, flops, and ratio, before and after."""
     axes: tuple[Axis, ...]
     """What grew."""
-    flops_per_token: tuple[float, float]
-    """Of a size from scratch: c0 and c1 of c0 + c1 N."""
+    sizes: tuple[tuple[float, float], ...]
+    """Each N that was trained from scratch, and its training FLOPs per token."""
     recipe: Recipe
     draws: tuple[tuple[float, ...], ...]
     """Draws of the bootstrap: the parameters, then the terms."""
@@ -234,7 +228,7 @@ class Law(Strict):
     @cached_property
     def formula(self) -> Formula:
         """How its coefficients become losses."""
-        return Formula(tuple(self.terms), self.form, frontier(self.ranges["parameters"], self.flops_per_token))
+        return Formula(tuple(self.terms), self.form, np.array(self.sizes).T)
 
     def losses(self, path: Sequence[Segment], flops: float) -> Any:
         """The loss of a model by the estimate, then by each draw: M."""

@@ -11,11 +11,10 @@ from growctl.law.formula import Recipe, Segment
 from growctl.runs.runs import RunReport, StageReport
 from model.errors import UserError
 
-_SAME = ("model.family", "optimizer.name", "learning_rate.shape", "learning_rate.decay")
+_SAME = ("optimizer.name", "learning_rate.shape", "learning_rate.decay")
 _SAME_GROWTH = tuple(f"growth.{key}" for key in ("init", "tau", "depth", "moments", "old_tokens"))
 Trainers = Mapping[str, tuple[RunReport, StageReport]]
 """By RUN, stage STAGE: the run and the stage that trained a start checkpoint."""
-_OTHER_METHODS = ("official-growth", "transformer-scratch")  # controls that a ladder may have
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ def read_models(runs: Sequence[RunReport], known: Sequence[RunReport]) -> tuple[
 
 
 def _models(run: RunReport, trainers: Trainers) -> Iterator[Model]:
-    if run.control in _OTHER_METHODS:
-        raise UserError(f"{run.control} is another method")
+    if _is_other_method(run):
+        raise UserError("not a Tokenformer that grew by the ladders' policy")
     for model in finished_models(run):
         loss = model.stages[-1].validation_loss
         if model.finished and loss is not None and math.isfinite(loss):
@@ -88,9 +87,13 @@ def _path(run: RunReport, trainers: Trainers) -> tuple[tuple[Segment, ...], floa
     return tuple(path), flops
 
 
+def _is_other_method(run: RunReport) -> bool:
+    return run.control == "official-growth" or run.conditions.get("model.family") == "transformer"
+
+
 def check_alike(runs: Sequence[RunReport]) -> None:
     """Raises UserError, with the first difference, unless one law can hold for all of `runs`."""
-    runs = [run for run in sorted(runs, key=lambda run: run.name) if run.control not in _OTHER_METHODS]
+    runs = [run for run in sorted(runs, key=lambda run: run.name) if not _is_other_method(run)]
     grown = [run for run in runs if run.base or len({stage.num_parameters for stage in run.stages}) > 1]
     for members, keys in ((runs, _SAME), (grown, _SAME_GROWTH)):
         for run in members[1:]:
@@ -110,6 +113,6 @@ def read_recipe(runs: Sequence[RunReport], models: Sequence[Model]) -> Recipe:
         dataset_fingerprint=run.dataset_fingerprint,
         optimizer=run.conditions["optimizer.name"],
         peak=best.peak,
-        decay=float(run.conditions["learning_rate.decay"]),
+        decay=float(run.conditions["learning_rate.decay"] or 0.2),  # a cosine has none
         shape=shape | {"fewest_layers": min(layers), "most_layers": max(layers)},
     )

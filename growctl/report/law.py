@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 
+from growctl.law.fit import SIGNIFICANCE
 from growctl.law.formula import Advice, Law
 from growctl.law.measured import read_models
 from growctl.report.chart import FigureFormat
@@ -65,11 +66,11 @@ def fit_sections(law: Law) -> list[Section]:
         for name, value in (law.parameters | law.terms).items()
     ]
     rms = ", ".join(f"{kind} {value:.4f}" for kind, value in law.rms.items() if value is not None)
-    is_worth = law.form == "effective tokens"
-    terms = "ln w" if is_worth else "the loss minus that of the best size from scratch at equal FLOPs"
+    fits = "do not fit" if law.form_p < SIGNIFICANCE else "fit"
+    terms = "ln w" if law.form == "effective tokens" else "the loss minus that of the best trained size from scratch"
     texts = [
         f"N counts {law.counts}. Root mean square of the residuals, in nats: {rms}.",
-        f"Effective tokens {'' if is_worth else 'do not '}fit grown models (p = {law.form_p:.2g}): terms give {terms}.",
+        f"Effective tokens {fits} grown models (p = {law.form_p:.2g}). The terms give {terms}.",
         *(f"Dropped: {name}: {why}." for name, why in law.dropped.items()),
         *(f"Left out: {why}" for why in law.left_out),
     ]

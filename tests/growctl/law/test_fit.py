@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from growctl.law.fit import fit_law
-from growctl.law.formula import TERMS, Form, Formula, Law, Paths, Segment, frontier
+from growctl.law.formula import TERMS, Form, Formula, Law, Paths, Segment
 from growctl.runs.runs import RunReport
 from growctl.text.documents import document_text
 from model.errors import UserError
@@ -28,6 +28,9 @@ def runs() -> list[RunReport]:
 def law(runs) -> Law:
     return fit_law(runs, draws=60)
 
+
+FRONTIER = np.array([[114_816, 163_968, 262_272, 360_576, 557_184]] * 2) * [[1.0], [6.0]] + [[0.0], [146_688.0]]
+"""The study's sizes and their FLOPs per token."""
 
 LAWS: list[tuple[Sequence[float], Mapping[str, float], Sequence[str], int]] = [
     (LAW, WORTH, ("tokens",), 1),
@@ -88,7 +91,7 @@ def test_seeds_and_trainings_that_two_runs_share_count_once(runs, law) -> None:
 
 
 def test_effective_tokens_that_fail_give_way_to_the_difference_to_the_best_size(runs) -> None:
-    formula, odd = Formula((), "difference", frontier((114_816, 557_184), (146_688.0, 6.0))), []
+    formula, odd = Formula((), "difference", FRONTIER), []
     for run in (run for run in runs if len(run.stages) > 1):
         best = formula.best_scratch(np.array([LAW]), np.array([run.cumulative_flops]))[0, 0]
         odd.append(replace(run, stages=(*run.stages[:-1], replace(run.stages[-1], validation_loss=best + 0.5))))
@@ -109,14 +112,14 @@ def test_with_w_of_1_a_ladder_ends_like_its_last_size_from_scratch_on_all_its_to
 ) -> None:
     small, large = Segment(100_000, 0, 2, (1,), before), Segment(100_000 * (1 + times), 0, 2, (2,), after)
     paths = Paths([[small, large], [replace(large, tokens=before + after)]], [1e12, 1e12], "all parameters")
-    formula = Formula((), form, frontier((1e5, 5e5), (1e5, 6.0)))
+    formula = Formula((), form, FRONTIER)
     grown, scratch = formula.losses(np.array([LAW]), paths)[0]
     expected = scratch if form == "effective tokens" else formula.best_scratch(np.array([LAW]), paths.flops_R)[0, 0]
     assert grown == pytest.approx(expected)
 
 
 def test_the_frontier_costs_what_its_best_size_needs_for_a_loss() -> None:
-    formula = Formula((), "effective tokens", frontier((1e5, 5e5), (1e5, 6.0)))
+    formula = Formula((), "effective tokens", FRONTIER)
     c_MP, flops_R = np.array([LAW, (0.9, *LAW[1:])]), np.array([1e12, 1e13])
     assert formula.cost(c_MP, formula.best_scratch(c_MP, flops_R)) == pytest.approx(np.tile(flops_R, (2, 1)))
     assert formula.cost(c_MP, np.full((2, 1), 0.5)) == pytest.approx(np.inf)

@@ -29,5 +29,5 @@ def assert_printed_as_documented(command: list[str], out: str) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    words = command[:2] if command[0] in ("data", "import", "ledger") else command[:1]
+    words = command[:2] if command[0] in ("data", "import", "law", "ledger") else command[:1]
     assert_follows_schema(json.loads(out, parse_constant=refuse), "-".join(words))
