@@ -22,6 +22,8 @@ class Family:
     """The price of all finished models of a ladder by growing, and from scratch to the same losses."""
 
     ladder: str
+    question: str
+    """The question that it answers."""
     models: tuple[Verdict, ...]
     """Each finished model against its own size from scratch."""
     flops: float | None
@@ -80,7 +82,9 @@ def family(group: Group) -> Family | None:
         known = [term for term in terms if term is not None]
         sums.append(sum(known) / flops if len(known) == len(terms) and flops else None)
     ratio, low, high = sums
-    made = Family(group.name, models, flops, ratio, low, high, _outcome(models, low, high), "")
+    have = "the start checkpoint" if group.first.base else "no model yet"
+    question = f"To someone who has {have} and wants all of these sizes, is growing worth it?"
+    made = Family(group.name, question, models, flops, ratio, low, high, _outcome(models, low, high), "")
     return replace(made, claim=_claim(made))
 
 

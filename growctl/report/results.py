@@ -22,7 +22,11 @@ def sections(results: Results) -> list[Section]:
     several = [ladders for ladders in results.ladders if len(ladders.seeds) > 1]
     topics: list[tuple[str, str, list[Part]]] = [
         ("opponents", "Other opponents", [part for verdict in results.verdicts for part in _opponent(verdict, said)]),
-        ("family", "The price of several sizes", [part for family in results.families for part in _family(family)]),
+        (
+            "family",
+            _SIZES,
+            [part for each in results.families if not _decides(each, results) for part in _family(each)],
+        ),
         ("sweep", "Sweeps", [part for sweep in results.sweeps for part in _sweep(sweep)]),
         ("seeds", "Seeds", [*_seeds(several)]),
         ("ladders", "Ladders compared", [part for pair in results.pairs for part in _pair(pair)]),
@@ -35,6 +39,8 @@ def headline(results: Results) -> Section | None:
     parts: list[Part] = []
     for number, verdict in enumerate(results.headlines):
         name = verdict.ladder if len(results.headlines) > 1 else ""
+        of_ladder = (family for family in results.families if family.ladder == verdict.ladder)
+        parts += [part for family in of_ladder if _decides(family, results) for part in _family(family)]
         parts += _verdict(verdict, name, f"result-{number}" if number else "result")
     return Section("headline", "Result", tuple(parts)) if parts else None
 
@@ -121,8 +127,18 @@ def _opponent(verdict: Verdict, said: Collection[str]) -> Iterator[Paragraph]:
     yield from (Paragraph(caution, "note") for caution in verdict.cautions if caution not in said)
 
 
+_SIZES = "The price of several sizes"
+
+
+def _decides(family: Family, results: Results) -> bool:
+    """Whether the ladder was compared size by size only, so that the price of all sizes is its result."""
+    alone = {verdict.ladder for verdict in results.headlines if not verdict.opponent}
+    return family.ladder in alone and any(model.opponent_side for model in family.models)
+
+
 def _family(family: Family) -> Iterator[Paragraph]:
     yield Paragraph(f"{family.ladder}: {len(family.models)} finished models", "heading")
+    yield Paragraph(family.question, "note")
     yield Paragraph(family.claim, "strong")
     yield from (Paragraph(f"{model.ladder}: {model.claim}") for model in family.models)
 
