@@ -7,6 +7,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import truediv
 from pathlib import Path
 from statistics import fmean
 
@@ -44,7 +45,7 @@ class Side:
     """By the key of the currency, for those in which it is known: without evaluations' FLOPs, and without work
     repeated after interruptions."""
     train_tokens: float | None
-    """Data tokens that the model has read; None if it read others before, in a start checkpoint."""
+    """Data tokens that the model has read, those of a start checkpoint too; None if these are not known."""
     epochs: float | None
     """How often it has read the training text; None as above, or if the size of the text is not recorded."""
     evaluation_flops: float
@@ -387,15 +388,16 @@ def _alike(arm: Arm, arms: Sequence[Arm]) -> list[Arm]:
 def _side(arm: Arm, name: str, tried: Sequence[Arm]) -> Side:
     """What an arm spent, in means over its seeds."""
     runs = list(arm.runs.values())
-    is_whole = not any(run.base for run in runs)
-    epochs = [_tokens(run) / run.training_tokens for run in runs if run.training_tokens and is_whole]
+    tokens = [read for run in runs if (read := _tokens(run)) is not None]
+    sizes = [run.training_tokens for run in runs if run.training_tokens]
+    is_whole, is_sized = len(tokens) == len(runs), len(sizes) == len(runs)
     parts = [run.stages for run in runs]
     return Side(
         name=name,
         num_parameters=arm.num_parameters,
         costs={each.key: cost for each in CURRENCIES if (cost := mean_cost(arm, each)) is not None},
-        train_tokens=fmean(map(_tokens, runs)) if is_whole else None,
-        epochs=fmean(epochs) if len(epochs) == len(runs) else None,
+        train_tokens=fmean(tokens) if is_whole else None,
+        epochs=fmean(map(truediv, tokens, sizes)) if is_whole and is_sized else None,
         evaluation_flops=fmean(sum(part.evaluation_flops for part in each) for each in parts),
         replayed_flops=fmean(sum(part.replayed_flops for part in each) for each in parts),
         rolled_back_flops=fmean(sum(part.rolled_back_flops for part in each) for each in parts),
@@ -403,8 +405,9 @@ def _side(arm: Arm, name: str, tried: Sequence[Arm]) -> Side:
     )
 
 
-def _tokens(run: RunReport) -> float:
-    return float(sum(stage.train_tokens for stage in run.stages))
+def _tokens(run: RunReport) -> int | None:
+    before = run.base.tokens if run.base else 0
+    return None if before is None else before + sum(stage.train_tokens for stage in run.stages)
 
 
 def _settings(arm: Arm) -> list[list[tuple[str, object]]]:

@@ -29,6 +29,8 @@ class BaseEntry:
     """Its validation loss on the text that this run validates on, in nats per token; None if not known."""
     validation_tokens: int | None = None
     """The number of validation tokens that `validation_loss` was measured on."""
+    tokens: int | None = None
+    """Data tokens of the run's training text that it has read; None if not known, or if it has read others."""
     recipe: str | None = None
     """What it shares with the start checkpoints of runs that differ in nothing but their seed, each of which started
     from a model of its own seed; None if the run's seed is not that of its start checkpoint."""

@@ -99,6 +99,7 @@ class Start:
             run=base.run,
             num_parameters=base.num_parameters,
             flops=self.schedule.base_flops,
+            tokens=base.tokens if same_text and not base.read_others else None,
             recipe=base.recipe if base.seed == self.schedule.seed else None,
             validation_loss=base.loss if same_windows else None,
             validation_tokens=base.loss_tokens if same_windows else None,

@@ -50,6 +50,9 @@ class BaseBlock(Block):
     seed: int = 0
     """The seed of the order of its data."""
     dataset_fingerprint: str | None = None
+    """The dataset that it was trained on last."""
+    read_others: bool = False
+    """Whether it was trained on other datasets before."""
     tokenizer_sha256: str | None = None
     sequence_length: NonNegativeInt | None = None
     """The context length that it was trained with last; None if not known."""
@@ -154,7 +157,8 @@ def _find(start: StartBlock, runs_dir: Path) -> Path:
 def _described(path: Path, manifest: Manifest) -> BaseBlock:
     lineage = manifest.lineage
     cost = lineage.cost if lineage.cost and lineage.cost.complete else None
-    trained = next((entry for entry in reversed(lineage.history) if entry.operation == "train"), None)
+    trainings = [entry for entry in lineage.history if entry.operation == "train"]
+    trained = trainings[-1] if trainings else None
     record = (lineage.training if manifest.kind == "parameters" else None) or TrainingRecord()
     policy = lineage.growth.policy if lineage.growth else None
     determined_by = trained.determined_by if trained else {}
@@ -170,6 +174,7 @@ def _described(path: Path, manifest: Manifest) -> BaseBlock:
         samples_seen=manifest.samples_seen,
         seed=manifest.seed,
         dataset_fingerprint=manifest.dataset_fingerprint,
+        read_others=len({entry.determined_by.get("dataset") for entry in trainings}) > 1,
         tokenizer_sha256=manifest.tokenizer_sha256,
         sequence_length=sequence_length,
         window_length=determined_by.get("window_length", sequence_length),

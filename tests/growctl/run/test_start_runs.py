@@ -95,6 +95,10 @@ def test_the_checkpoint_trained_on_at_its_own_size_is_the_opponent_that_decides(
     assert (verdict.kind, verdict.missing) == ("ungrown", MORE_BUDGETS)
     assert verdict.ladder_side
     assert verdict.ladder_side.costs["flops"] == pytest.approx(sum(stage.flops for stage in ladder.stages))
+    read = read_manifest(trained / "runs/base/stages/0-small/final").lineage.cost
+    assert read
+    assert verdict.ladder_side.train_tokens == read.tokens + sum(stage.train_tokens for stage in ladder.stages)
+    assert verdict.ladder_side.epochs
     final = read_manifest(trained / "runs/grown-control-ungrown/stages/0-ungrown/final")
     assert final.model == read_manifest(trained / "runs/base/stages/0-small/final").model
     assert [entry.operation for entry in final.lineage.history] == ["init", "train", "train"]
