@@ -5,14 +5,11 @@ from typing import Annotated, get_args
 
 import typer
 
-from growctl.cli.options import DEFAULT_RUNS_DIR, Result, RunsDir, complete_run, prints, runs_argument, unusable
+from growctl.cli.options import DEFAULT_RUNS_DIR, Result, RunsDir, prints, runs_argument, unusable
 
 law_app = typer.Typer(
     name="law",
-    help=(
-        "Fit a law that predicts the losses of grown models, for `growctl init --law`.\n\n"
-        "Example: growctl law fit --output law.json"
-    ),
+    help="Predict from runs whether growing pays.\n\nExample: growctl law fit --output law.json",
     no_args_is_help=True,
 )
 
@@ -23,12 +20,7 @@ def fit(
     output: Annotated[Path, typer.Option(help="The file to write. An existing one is replaced.", metavar="FILE")],
     runs: Annotated[list[str] | None, runs_argument("Runs to fit on, with their controls (default: all).")] = None,
     held_out: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A run that only tests the law, with its controls; repeatable.",
-            metavar="RUN",
-            autocompletion=complete_run,
-        ),
+        list[str] | None, typer.Option(help="A run that only tests the law, with its controls.", metavar="RUN")
     ] = None,
     runs_dir: RunsDir = DEFAULT_RUNS_DIR,
 ) -> Result:
@@ -42,9 +34,7 @@ def fit(
     from growctl.text.documents import document_text
     from growctl.whole_file import replace_file
 
-    tests = find_runs(runs_dir, held_out) if held_out else []
-    names = {run.name for run in tests}
-    law = fit_law([run for run in find_runs(runs_dir, runs or []) if run.name not in names], tests)
+    law = fit_law(find_runs(runs_dir, runs or []), find_runs(runs_dir, held_out) if held_out else [])
     replace_file(output, (document_text(law) + "\n").encode())
     return Result(law, [*fit_sections(law), f"{output}: written"])
 

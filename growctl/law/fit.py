@@ -50,15 +50,16 @@ class _Data:
 
 
 def fit_law(runs: Sequence[RunReport], held_out: Sequence[RunReport] = (), draws: int = DRAWS) -> Law:
-    """The law of the finished models of `runs`; those of `held_out` only test it. Equal input gives an equal law.
+    """The law of the finished models of `runs`; those of `held_out` only test it, also if `runs` has them. Equal input
+    gives an equal law.
 
-    Raises UserError for runs that no one law fits, and if there are too few models.
+    Raises UserError for runs that no one law fits, or that are too few.
     """
     everything = [*runs, *held_out]
     check_alike(everything)
     tests, tests_left_out = read_models(held_out, everything)
     models, left_out = read_models(runs, everything)
-    tested = {(model.setting, model.seed, model.loss) for model in tests}  # which runs may share by reuse
+    tested = {(model.setting, model.seed, model.loss) for model in tests}
     models = [model for model in models if (model.setting, model.seed, model.loss) not in tested]
     _check_enough(models)
     clusters, kinds = _clusters(models), [[m for m in models if (len(m.path) > 1) == kind] for kind in (False, True)]
@@ -67,17 +68,10 @@ def fit_law(runs: Sequence[RunReport], held_out: Sequence[RunReport] = (), draws
     counts: Counts = min(errors, key=lambda each: errors[each])
     scratch, grown = (_Data(kind, clusters, counts) for kind in kinds)
     weight_MC = _weights(scratch, len(set(clusters.values())), draws)
-    estimate = fits[counts]
-    c_M5 = np.array([estimate, *(_fit_scratch(scratch, estimate, w_C[scratch.cluster_R]) for w_C in weight_MC[1:])])
-    each = (scratch.paths.flops_R / scratch.tokens_R).tolist()
-    sizes = sorted(dict(zip(scratch.size_R.tolist(), each, strict=True)).items())
-    values: dict[str, list[float]] = {}
-    for model in models:
-        for name, value in measures(model.path, model.flops, counts):
-            if name != "parameters" or len(model.path) == 1:
-                values.setdefault(name, []).append(value)
-    ranges = {name: (float(min(each)), float(max(each))) for name, each in values.items()}
-    formula = Formula(TERMS, "effective tokens", np.array(sizes).T)
+    draws_M5 = [_fit_scratch(scratch, fits[counts], w_C[scratch.cluster_R]) for w_C in weight_MC[1:]]
+    c_M5 = np.array([fits[counts], *draws_M5])
+    sizes = {m.path[0].counted(counts): m.flops / m.path[0].tokens for m in kinds[0]}
+    formula = Formula(TERMS, "effective tokens", np.array(sorted(sizes.items())).T)
     c_MP, fitted, dropped = _fit_growth(grown, c_M5, weight_MC, formula)
     form_p = _f_test(c_MP, fitted, scratch, grown)
     if form_p < SIGNIFICANCE:
@@ -99,10 +93,10 @@ def fit_law(runs: Sequence[RunReport], held_out: Sequence[RunReport] = (), draws
         dropped=dropped,
         rms={name: _rms([m for m in residuals if m.is_grown == (name == "grown")]) for name in ("scratch", "grown")},
         models=tuple(residuals),
-        left_out=(*left_out, *tests_left_out),
-        ranges=ranges,
+        left_out=tuple(dict.fromkeys([*left_out, *tests_left_out])),
+        ranges=_ranges(models, counts),
         axes=tuple(sorted({here.axis(after) for m in kinds[1] for here, after in pairwise(m.path)})),
-        sizes=tuple(sizes),
+        sizes=tuple(sorted(sizes.items())),
         recipe=read_recipe(runs, models),
         draws=tuple(tuple(map(float, row)) for row in c_MP[1:]),
     )
@@ -135,8 +129,8 @@ def _clusters(models: Sequence[Model]) -> dict[Any, int]:
 
 def _weights(scratch: _Data, num_clusters: int, draws: int) -> Floats:
     """The weight of each cluster, equal at first and then in each draw: a Bayesian bootstrap, in which every cluster
-    keeps some weight. The power widens it for the five parameters, so that 95% intervals of known laws hold 90% to 98%
-    of the time (60 simulated studies of the size that docs/law.md asks for)."""
+    keeps some weight. The power widens it for the five parameters: with N counted rightly, 95% intervals of known laws
+    then held 90% to 98% of the time, in 60 simulated studies of the size that docs/law.md asks for."""
     shape = max(0.1, 1 - len(PARAMETERS) / len(set(scratch.cluster_R))) ** 3
     drawn = np.random.default_rng(0).gamma(shape, 1 / shape, size=(draws, num_clusters))
     return np.concatenate([np.ones((1, num_clusters)), drawn])
@@ -156,8 +150,7 @@ def _least_squares(residual: Callable[[Floats], Any], start: Floats, weight_R: A
 
 
 def _fit_scratch(data: _Data, start: Sequence[float] | None = None, weight_R: Any = 1.0) -> tuple[float, ...]:
-    """E, A, a, B, b; by way of the logs of A / N^a and B / D^b at the middle of the data, which hardly depend on a
-    and b."""
+    """E, A, a, B, b, by way of A / N^a and B / D^b at the middle of the data, which hardly depend on a and b."""
     n, d = np.log(data.size_R), np.log(data.tokens_R)
     n_middle, d_middle, lowest = n.mean(), d.mean(), data.loss_R.min()
     x = np.array([0.5 * lowest, np.log(0.3 * lowest), 0.35, np.log(0.3 * lowest), 0.35])
@@ -232,6 +225,15 @@ def _f_test(c_MP: Floats, formula: Formula, scratch: _Data, grown: _Data) -> flo
 
 def _squares(c_MP: Floats, formula: Formula, data: _Data) -> float:
     return float(np.square(formula.losses(c_MP[:1], data.paths)[0] - data.loss_R).sum())
+
+
+def _ranges(models: Sequence[Model], counts: Counts) -> dict[str, tuple[float, float]]:
+    values: dict[str, list[float]] = {}
+    for model in models:
+        for name, value in measures(model.path, model.flops, counts):
+            if name != "parameters" or len(model.path) == 1:
+                values.setdefault(name, []).append(float(value))
+    return {name: (min(each), max(each)) for name, each in values.items()}
 
 
 def _rms(models: Sequence[LawModel]) -> float | None:

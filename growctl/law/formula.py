@@ -225,7 +225,7 @@ class Law(Strict):
         estimate = [value.estimate for value in (*self.parameters.values(), *self.terms.values())]
         return np.array([estimate, *self.draws])
 
-    @cached_property
+    @property
     def formula(self) -> Formula:
         """How its coefficients become losses."""
         return Formula(tuple(self.terms), self.form, np.array(self.sizes).T)

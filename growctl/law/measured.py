@@ -11,10 +11,10 @@ from growctl.law.formula import Recipe, Segment
 from growctl.runs.runs import RunReport, StageReport
 from model.errors import UserError
 
-_SAME = ("optimizer.name", "learning_rate.shape", "learning_rate.decay")
+_OTHERS = ("official-growth", "transformer-scratch")  # controls of other methods
+_SAME = ("model.family", "optimizer.name", "learning_rate.shape", "learning_rate.decay")
 _SAME_GROWTH = tuple(f"growth.{key}" for key in ("init", "tau", "depth", "moments", "old_tokens"))
-Trainers = Mapping[str, tuple[RunReport, StageReport]]
-"""By RUN, stage STAGE: the run and the stage that trained a start checkpoint."""
+Trainers = Mapping[str, tuple[RunReport, StageReport]]  # of start checkpoints, by `RUN, stage STAGE`
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ def read_models(runs: Sequence[RunReport], known: Sequence[RunReport]) -> tuple[
 
 
 def _models(run: RunReport, trainers: Trainers) -> Iterator[Model]:
-    if _is_other_method(run):
-        raise UserError("not a Tokenformer that grew by the ladders' policy")
+    if run.control in _OTHERS:
+        raise UserError(f"{run.control} is another method")
     for model in finished_models(run):
         loss = model.stages[-1].validation_loss
         if model.finished and loss is not None and math.isfinite(loss):
@@ -87,13 +87,9 @@ def _path(run: RunReport, trainers: Trainers) -> tuple[tuple[Segment, ...], floa
     return tuple(path), flops
 
 
-def _is_other_method(run: RunReport) -> bool:
-    return run.control == "official-growth" or run.conditions.get("model.family") == "transformer"
-
-
 def check_alike(runs: Sequence[RunReport]) -> None:
     """Raises UserError, with the first difference, unless one law can hold for all of `runs`."""
-    runs = [run for run in sorted(runs, key=lambda run: run.name) if not _is_other_method(run)]
+    runs = [run for run in sorted(runs, key=lambda run: run.name) if run.control not in _OTHERS]
     grown = [run for run in runs if run.base or len({stage.num_parameters for stage in run.stages}) > 1]
     for members, keys in ((runs, _SAME), (grown, _SAME_GROWTH)):
         for run in members[1:]:
