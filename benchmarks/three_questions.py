@@ -3,8 +3,8 @@
     python -m benchmarks.three_questions run --directory DIR --text TEXT [--seeds 0 1 2] [--only 'nothing*']
     python -m benchmarks.three_questions table --directory DIR    # results/three_questions.json
 
-`nothing` and `family` read the quickstart's text. `trained` grows models that have read 20, 100 and 500 tokens a
-parameter of a text that no run repeats: files of Linux 6.1.192, as Debian's package linux-source-6.1 has them:
+`nothing`, `family` and `trained` read the quickstart's text. `trained-20`, `-100` and `-500` grow models that have read
+so many tokens a parameter of a text that no run repeats: files of Linux 6.1.192, from Debian's linux-source-6.1:
 
     tar xf linux-source-6.1.tar.xz --strip-components=1 --directory TEXT --wildcards \\
         linux-source-6.1/{fs,kernel,mm,drivers/net}/*.c linux-source-6.1/Documentation/*.rst
@@ -27,21 +27,36 @@ RESULTS = Path(__file__).resolve().parent / "results" / "three_questions.json"
 BASES = {20: "2.3M", 100: "11.5M", 500: "57.4M"}
 """Data tokens of a trained model of 115k parameters, by tokens a parameter."""
 
-QUESTIONS = {"nothing": "quickstart", "family": "quickstart_family"}
+QUESTIONS = {"nothing": "quickstart", "family": "quickstart_family", "trained": "quickstart_grow_on"}
 QUESTIONS |= {f"trained-{tokens}": "quickstart_grow_on" for tokens in BASES}
 """The schedule that answers each question."""
+
+CONTROLS = {"nothing": "[{kind: best-scratch, budgets: [0.7, 1.0, 1.4], depths: [2, 4]}]"}
+"""The controls of each question where they are more than the schedule's."""
+CONTROLS |= dict.fromkeys(
+    (f"trained-{tokens}" for tokens in BASES),
+    "[{kind: ungrown, budgets: [0.5, 1, 2]}, {kind: tokenformer-scratch, budgets: [1, 1.5, 2]}]",
+)
+
+
+def other_text(text: str) -> list[str]:
+    """The overrides of the quickstart's text."""
+    return [f"data.source={text}", "data.validation_fraction=0.02", "data.approximate_tokens=null"]
 
 
 def commands(question: str, seed: int, text: str) -> Iterator[tuple[str, list[str]]]:
     """The name, and the arguments of `growctl run`, of each ladder that a question needs with a seed, in order."""
     settings = [f"seed={seed}", "launch.devices=1", "launch.kernels=compiled"]
-    if question.startswith("trained-"):
-        tokens = int(question.removeprefix("trained-"))
-        settings += [f"data.source={text}", "data.validation_fraction=0.02", "data.approximate_tokens=null"]
-        base = f"base-{tokens}-seed-{seed}"
-        yield base, ["quickstart_base", *settings, f"stages.0.train_tokens={BASES[tokens]}"]
+    trained, _, tokens = question.partition("-")
+    if tokens:
+        settings += other_text(text)
+    if trained == "trained":
+        base = f"{question.replace('trained', 'base')}-seed-{seed}"
+        longer = [f"stages.0.train_tokens={BASES[int(tokens)]}", "evaluation.every=500"] if tokens else []
+        yield base, ["quickstart_base", *settings, *longer]
         settings.append(f"start.run={base}")
-    yield f"{question}-seed-{seed}", [QUESTIONS[question], *settings]
+    controls = [f"controls={CONTROLS[question]}"] if question in CONTROLS else []
+    yield f"{question}-seed-{seed}", [QUESTIONS[question], *settings, *controls]
 
 
 def run(question: str, seed: int, text: str, directory: Path) -> None:
