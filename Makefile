@@ -13,9 +13,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart test test-fast test-interop test-services test-browser test-wheel soak lint-docker check format docs docs-site setup clean
 
-quickstart: setup  ## Train the quickstart ladder and its control on this machine, then report on them.
-	$(BIN)/growctl run schedules/quickstart.yaml
-	$(BIN)/growctl report quickstart
+quickstart: setup  ## Train a model, grow it, train both on and the larger one from scratch, then report which paid.
+	$(BIN)/growctl run quickstart_base
+	$(BIN)/growctl run quickstart_grow_on
+	$(BIN)/growctl report quickstart_grow_on
 
 test: setup  ## The whole test suite, with the slowest tests named.
 	$(BIN)/python -m pytest --numprocesses=3 -m 'not browser'

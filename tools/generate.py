@@ -65,8 +65,9 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def pages() -> dict[Path, str]:
-    """Every page of docs/ as it should be."""
-    texts = {path: filled(path.read_text(), PARTS) for path in sorted((REPOSITORY / "docs").glob("*.md"))}
+    """The README and every page of docs/ as they should be."""
+    paths = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")))
+    texts = {path: filled(path.read_text(), PARTS) for path in paths}
     return texts | {keys.PAGE: keys.page()}
 
 

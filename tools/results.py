@@ -77,7 +77,7 @@ def results_table(name: str) -> str:
         return NOT_MEASURED
     found = json.loads(path.read_text())
     shown = table(rows(found))
-    if name in ("judge-verdicts", "depth-and-tokens", "questions"):  # the text around them says where
+    if name in ("judge-verdicts", "depth-and-tokens", "questions", "answers"):  # the text around them says where
         return shown
     machine = found["machine"]
     cores = f", {machine['cores']} cores" if machine.get("cores") else ""
@@ -349,6 +349,31 @@ def _questions(found: Any) -> Rows:
         }
 
 
+HAVE = {
+    "nothing": "nothing yet",
+    "family": "nothing yet, and want several sizes",
+    "trained": "a trained model (the quickstart's)",
+    "trained-20": "a model trained on 20 tokens a parameter",
+    "trained-100": "one trained on 100",
+    "trained-500": "one trained on 500",
+}
+
+
+def _answers(found: Any) -> Rows:
+    """The opponent that decides each question, and for a trained model the larger one from scratch too."""
+    by_question: dict[str, list[Any]] = {}
+    for row in found["rows"]:
+        by_question.setdefault(row["question"], []).append(row)
+    for question, (first, *others) in by_question.items():
+        scratch = next((row for row in others if "from scratch" in row.get("opponent", "")), None)
+        decisive = [row for row in others if "price_ratio" in row] or [first, *([scratch] if scratch else [])]
+        for row in decisive:
+            cells = next(_questions({"rows": [row]}))
+            yield {"you have": HAVE[question], "growing against": cells["against"]} | {
+                key: cells[key] for key in ("saves", "loss, nats", "outcome")
+            }
+
+
 def _interval(value: float | None, ends: list[float] | None) -> str:
     if value is None:
         return "-"
@@ -370,6 +395,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], Rows]]] = {
     "depth-and-tokens": ("growth_axes", _depth_and_tokens),
     "optimizers": ("optimizers", _optimizers),
     "questions": ("three_questions", _questions),
+    "answers": ("three_questions", _answers),
 }
 """The results file and the rows of every table, by the name of its marks."""
 
