@@ -72,13 +72,6 @@ def test_a_policy_is_invalid_rejected_or_exact_as_the_tables_say(init, tau):
             assert ("because tau is not" in reason) is (init == "copy" and not published)
 
 
-def test_the_presets_match_their_names_and_can_be_changed():
-    official = GrowthPolicy(init="random", tau="recompute", moments="reset", allow_jump=True)
-    assert GrowthPolicy.of("growctl-default") == GrowthPolicy() == GrowthPolicy(init="matched", tau="ramp")
-    assert GrowthPolicy.of("paper-appendix") == GrowthPolicy(init="zero-key", tau="frozen")
-    assert GrowthPolicy.of("official", moments="keep") == official.model_copy(update={"moments": "keep"})
-
-
 @settings(max_examples=60)
 @given(histories_and_growths())
 def test_a_model_is_published_if_all_ramps_are_over_and_one_norm_has_the_formulas_tau(drawn):

@@ -6,7 +6,7 @@ import pytest
 
 from tools import generate, multiplier
 from tools.gpu_tables import device_tables
-from tools.tables import REPOSITORY, held
+from tools.tables import REPOSITORY
 
 
 @pytest.mark.slow
@@ -14,19 +14,6 @@ def test_no_page_is_stale() -> None:
     assert [path.name for path, text in generate.pages().items() if path.read_text() != text] == [], "run `make docs`"
     pages = "".join(path.read_text() for path in (REPOSITORY / "docs").glob("*.md"))
     assert [part for part in generate.PARTS if pages.count(f"<!-- {part}: ") != 1] == [], "no page shows it"
-
-
-@pytest.mark.parametrize(
-    ("value", "goal", "shown"),
-    [
-        (1.0, {"most": 1.0}, "1.00, met"),
-        (1.01, {"most": 1.0}, "**1.01, not met**"),
-        (2.0, {"least": 2.0, "quartiles": [1.5, 2.5]}, "2.00 (1.50 to 2.50), met"),
-        (1.999, {"least": 2.0, "digits": 3}, "**1.999, not met**"),
-    ],
-)
-def test_a_measurement_is_held_against_its_goal(value, goal, shown) -> None:
-    assert held(value, **goal) == shown
 
 
 def test_the_figure_of_multipliers_shows_published_points_and_ours_and_repeats_its_bytes(tmp_path, monkeypatch) -> None:

@@ -18,8 +18,6 @@ BAD = {
     EXPAND: "nothing to add; set --add-tokens, --add-ffn-tokens or --add-layers",
     f"{EXPAND} --add-layers 1 --layer-tokens 5": "--layer-ffn-tokens",
     f"{EXPAND} --add-layers 2 --depth copy-stack": "needs allow_jump",
-    f"{EXPAND} --add-layers 3 --depth copy-stack --allow-jump": "a multiple, as the model has: 2",
-    f"{EXPAND} --add-layers 3 --depth copy-middle --allow-jump": "at most as many new layers as the model has: 2",
     f"{EXPAND} --add-tokens 8 --layers 0-2": "must be numbers and ranges below 2",
     "expand flat --add-tokens 3 --output x": "has no layers that tokens could be added to",
     "expand final --add-tokens 4 --output final": "final already exists",

@@ -16,7 +16,6 @@ from growctl.report.sections import remarks
 from growctl.run.requests import LadderRequest, first_difference, remaining_bytes, schedule_yaml
 from growctl.run.slurm_jobs import nothing_to_submit, plan_jobs
 from growctl.runs import status as status_runs
-from growctl.runs.directory import RunError
 from growctl.runs.find import find_runs
 from growctl.runs.status import find_status, with_controls_to_come
 from growctl.runs_dir import RunPaths
@@ -113,11 +112,6 @@ def test_the_next_command_says_first_that_it_trains_no_controls(runs: Path, monk
     monkeypatch.setattr("growctl.run.runner.run", lambda request, screen: None)
     out, err = run_here(*command)
     assert (out.startswith(said), err) == (True, "")
-
-
-def test_an_unknown_stage_is_rejected_with_the_nearest_name(tmp_path):
-    with pytest.raises(RunError, match=r"--until 'smal': .* stages are small, large; did you mean 'small'\?"):
-        request(tmp_path / "runs", True, "smal")
 
 
 def test_a_dry_run_shows_neither_later_stages_nor_controls(tmp_path):

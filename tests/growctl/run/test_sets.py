@@ -64,15 +64,6 @@ def test_all_of_hydras_lists_are_read_by_hydra(override, listed):
 
 
 @pytest.mark.parametrize(
-    ("seeds", "expected"), [("3", [3]), ("range(0,3)", [0, 1, 2]), (" 1, 2 ", [1, 2]), ("4294967295,7", [2**32 - 1, 7])]
-)
-def test_the_seeds_given_are_the_seeds_trained(seeds, expected):
-    points = grid(["training.batch_size=8"], seeds)
-    assert [point.values for point in points] == [{"seed": seed} for seed in expected]
-    assert [point.overrides[0] for point in points] == ["training.batch_size=8"] * len(expected)
-
-
-@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         ([], "no key has several values; write learning_rate.peak=2e-3,4e-3 or seed=range(0,3), or train a single run"),
@@ -302,10 +293,11 @@ def test_a_dry_run_lists_what_would_be_trained_and_writes_nothing(tmp_path, runn
         (["sweep", "quickstart", "seeed=1,2"], "seeed = 1: no such key; did you mean 'seed'?"),
         (["sweep", "quickstart", "seed=-1,2"], "seed = -1: must be greater than or equal to 0"),
         (["sweep", "quickstart", "seed=0,1", "--name", "../up"], "--name '../up': must be letters, digits"),
-        (["sweep", "quickstart", "seed=0,1", "--until", "x"], "--until 'x': the schedule has no such stage"),
+        (
+            ["sweep", "quickstart", "seed=0,1", "--until", "115"],
+            "no such stage; its stages are 115k, 164k, 262k; did you mean '115k'?",
+        ),
         (["run", "quickstart", "--seeds=-1"], "seed = -1: must be greater than or equal to 0"),
-        (["run", "quickstart", "--seeds=1.5"], "seed = 1.5: "),
-        (["run", "quickstart", "--seeds=[0,1]"], "seed = [0, 1]: "),
         (["run", "quickstart", "--seeds="], "seed = "),
     ],
 )

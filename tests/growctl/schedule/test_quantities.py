@@ -8,7 +8,6 @@ import pytest
 
 from growctl.schedule.fields import parse_count, parse_duration, parse_size
 from growctl.schedule.launch_block import LaunchBlock
-from tests.growctl.schedules import changed, parse
 
 
 @pytest.mark.parametrize(
@@ -30,13 +29,6 @@ from tests.growctl.schedules import changed, parse
 )
 def test_quantities_parse_as_people_write_them(parser: Callable[[Any], int], written: Any, number: int) -> None:
     assert parser(written) == number
-
-
-def test_the_keys_of_a_schedule_take_quantities_as_people_write_them() -> None:
-    launch = {"slurm": {"time_limit": "1d 12h"}, "hardware": {"memory": "80 gb"}}
-    schedule = parse(changed({"stages.0.train_tokens": " 2.5K ", "launch": launch}))
-    assert schedule.stages[0].train_tokens == 2500
-    assert (schedule.launch.slurm.time_limit, schedule.launch.hardware.memory_bytes) == (129_600, 80 * 10**9)
 
 
 @pytest.mark.parametrize(
