@@ -17,7 +17,7 @@ from model.parameter_groups import parameter_groups
 from model.parameter_names import generation_of
 from model.policy import GrowthPolicy, anneal_config, grow_config, ramp_config
 from stages.checkpoint.lineage import TrainingRecord
-from stages.spec import GenerationRule, LearningRate, SlopeTrigger, progress_at
+from stages.spec import GenerationRule, LearningRate, SlopeTrigger
 from stages.train.anomaly_guard import Guard
 from stages.train.worker import Worker
 from tests.stages.checkpoints import small_config
@@ -41,12 +41,6 @@ def test_both_shapes_warm_up_and_decay_to_one_step_above_the_end():
 def test_a_span_cut_into_stages_has_the_rates_of_one_stage(shape, cut):
     whole, second = rate(shape=shape), rate(shape=shape, first_step=cut)
     assert [whole.at(step) for step in range(cut, 100)] == [second.at(step) for step in range(100 - cut)]
-
-
-@pytest.mark.parametrize("ramp_steps", [1, 2, 50])
-def test_a_ramp_is_above_zero_at_once_and_one_right_after_its_steps(ramp_steps):
-    ramps = [progress_at(step, ramp_steps) for step in range(ramp_steps + 3)]
-    assert ramps == pytest.approx([*(part / (ramp_steps + 1) for part in range(1, ramp_steps + 1)), 1, 1, 1])
 
 
 @settings(max_examples=30)

@@ -133,7 +133,6 @@ WRONG_TOGETHER = """
 - [base, {stages.1.attention_tokens: 4}, stages.1]
 - [base, {stages.1.attention_tokens: 4, stages.1.batch_size: 16, stages.1.ramp_steps: 2}, stages.1.ramp_steps]
 - [mixed, {stages.1.attention_tokens: 4, stages.1.mixture: {books: 1, code: 3}}, stages.1]
-- [base, {model.score_function: softmax}, stages.1]
 - [base, {launch.kernels: compiled, launch.zero_stage: 3}, launch.kernels]
 - [muon, {launch.zero_stage: 2, training.precision: bf16}, launch.zero_stage]
 - [mixed, {data.mixture: []}, data.source]
@@ -154,13 +153,9 @@ WRONG_TOGETHER = """
   - {stages: [{name: a, train_steps: 3}, {name: b, train_steps: 3}]}
   - stages.0.attention_tokens stages.0.ffn_tokens
 # growth
-- [base, {growth: {tau: recompute}}, stages.1]
 - [base, {growth: {preset: official, allow_jump: false}}, growth.preset]
 - [base, {growth: {preset: paper-appendix, init: random, moments: reset}}, growth.preset]
 - [base, {growth: {init: copy, tau: recompute, copy_noise: 0.5}}, stages.1]
-- [base, {growth: {init: copy, tau: recompute}, stages.1.ffn_tokens: 16}, stages.1]
-- [base, {growth: {init: zero-key, tau: frozen, allow_jump: true}, model.score_function: softmax}, stages.1]
-- [base, {growth: {allow_jump: true}, model.score_function: softmax}, stages.1]
 - [slope, {learning_rate.shape: cosine}, growth.when]
 # layers and depth
 - [base, {controls: [{kind: official-growth, peaks: [1, 2]}]}, controls.0.peaks]
@@ -190,7 +185,6 @@ WRONG_TOGETHER = """
 - [transformer, {stages.1.hidden_size: 40}, stages.1]
 - [transformer, {stages.1.hidden_size: 64, stages.1.ffn_size: 200}, stages.1]
 - [transformer, {stages.1.num_layers: 4, growth.depth: copy-stack}, growth.depth]
-- [transformer, {stages.1.num_layers: 3, growth.depth: copy-middle}, growth.depth]
 - [transformer, {stages.0.num_layers: 0, stages.1.num_layers: 4}, stages.0.num_layers]
 - [one transformer, {controls: [{kind: tokenformer-scratch}]}, controls.0.kind]
 - [one transformer, {model.num_layers: 0}, model.num_layers]

@@ -73,16 +73,6 @@ def test_repeated_steps_count_as_replayed_and_stay_in_the_cost(ledger: Ledger) -
     assert cost.spent.gpu_joules is None, "an attempt had no counter"
 
 
-@pytest.mark.parametrize(("resumed_from", "replayed", "wall_seconds"), [(15, 5 + 7, 31 * 5 / 20 + 8), (None, 27, 39.0)])
-def test_resuming_before_the_last_row_replays_its_steps(
-    ledger: Ledger, resumed_from: int | None, replayed: int, wall_seconds: float
-) -> None:
-    """From within a row, because the checkpoint at 20 was found broken, or from the beginning."""
-    cost = booked(ledger, killed_once(resumed_from=resumed_from)).stage_cost("0-small")
-    assert (cost.kept.steps, cost.replayed.steps) == (40, replayed)
-    assert cost.replayed.wall_seconds == pytest.approx(wall_seconds)
-
-
 def test_work_reused_from_another_run_is_no_cost_of_this_one_even_if_it_is_repeated(ledger: Ledger) -> None:
     reused = {"event": "reused", "attempt": 1, "step": 20, "seconds": 0.0} | EVENTS["reused"]
     evaluation = {"event": "evaluation", "attempt": 1, "step": 20, "seconds": 0.0} | EVENTS["evaluation"]

@@ -1,6 +1,5 @@
 """Which checkpoints of other runs stand in for training, how they are taken over, and how that is recorded."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -163,15 +162,6 @@ def test_a_checkpoint_removed_while_it_is_linked_leaves_nothing_and_is_reported(
     assert list(own.directory.iterdir()) == []
 
 
-def test_files_on_another_file_system_are_copied(tmp_path, donor, own, monkeypatch):
-    def refuse(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
-    final = taken(tmp_path, spec_in(own))
-    assert not any((final / name).samefile(donor.final / name) for name in read_manifest(final).files)
-
-
 def test_a_part_of_a_stage_is_taken_over_once_and_not_again_when_the_stage_resumes(tmp_path, donor, own):
     longer = spec_in(own, num_steps=30)
     for reused in (True, False):
@@ -179,15 +169,6 @@ def test_a_part_of_a_stage_is_taken_over_once_and_not_again_when_the_stage_resum
         steps = read_manifest(newest).step if newest else 0
         assert reuse(longer, history(longer), steps, [tmp_path / "runs"], Screen(Console())) is reused
     assert events(own) == ["reused", "evaluation"]
-
-
-def test_a_broken_newest_checkpoint_of_its_own_is_no_reason_to_take_over_less(own):
-    checkpoint(own.step(5), 5)
-    checkpoint(own.step(8), 8)
-    (own.step(8) / "manifest.json").write_text("{")
-    said: list[str] = []
-    assert newest_own(own.directory, said.append) == own.step(5)
-    assert "broken-step_00000008" in " ".join(said)
 
 
 def test_a_checkpoint_that_cannot_be_taken_over_is_passed_over_for_the_next(tmp_path, donor, own, capsys):

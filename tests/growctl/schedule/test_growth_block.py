@@ -1,7 +1,5 @@
 """The growth block of a schedule: presets, and the effect of each key on the plan and the workers."""
 
-import math
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -20,13 +18,10 @@ from growctl.schedule.training_blocks import GrowthBlock
 from model.config import TransformerConfig, num_parameters
 from model.depth import Depth
 from model.policy import GrowthPolicy, Preset
-from stages.checkpoint.manifest import read_manifest
-from stages.grow.expand import expand
 from stages.spec import SlopeTrigger
 from tests.growctl.grown_ladders import ladder, last_model, transformer_ladder
 from tests.growctl.schedules import BASE, changed, parse
 from tests.model.growths import INITS, TAUS
-from tests.stages.checkpoints import STEPS, write_checkpoint
 
 DEFAULTS: dict[str, Any] = {
     "preset": "growctl-default",
@@ -168,27 +163,6 @@ def test_rules_follow_the_age_of_a_generation(growth: dict[str, Any], old: Any, 
     assert found == [old, middle, new]
 
 
-@pytest.mark.parametrize(
-    ("growth", "kept"),
-    [
-        ({}, True),
-        ({"preset": "official"}, False),
-        ({"preset": "paper-appendix"}, True),
-        ({"moments": "reset"}, False),
-    ],
-    ids=str,
-)
-def test_old_groups_keep_adams_steps_where_the_policy_keeps_their_moments(
-    growth: dict[str, Any], kept: bool, tmp_path: Path
-) -> None:
-    """Parameter groups missing from `group_steps` start with fresh moments."""
-    write_checkpoint(tmp_path / "final")
-    policy = GrowthBlock.model_validate(growth).policy()
-    for source, grown in (("final", "once"), ("once", "twice")):
-        expand(tmp_path / source, tmp_path / grown, attention_tokens=5, policy=policy)
-        assert read_manifest(tmp_path / grown).group_steps == (STEPS if kept else {})
-
-
 # Stage plans and worker specs
 
 
@@ -207,25 +181,6 @@ def test_ramp_and_annealing_take_their_share_of_every_grown_stage(
     plans = plan_stages(ladder((4, 8), (8, 16), (16, 32), growth=growth))
     grown = (ramp_steps, anneal_steps)
     assert [(plan.ramp_steps, plan.anneal_steps) for plan in plans] == [(0, None), grown, grown]
-
-
-@pytest.mark.parametrize(
-    ("growth", "tau", "generation_tau"),
-    [
-        ({}, math.sqrt(12), None),
-        ({"init": "copy", "tau": "recompute"}, math.sqrt(12), None),
-        ({"preset": "paper-appendix"}, 2.0, None),
-        ({"init": "zero-value", "tau": "per-generation"}, 2.0, math.sqrt(8)),
-    ],
-    ids=str,
-)
-def test_a_stage_plan_has_the_model_at_the_end_of_its_policy(
-    growth: dict[str, Any], tau: float, generation_tau: float | None
-) -> None:
-    query = last_model(ladder((4, 8), (12, 24), growth=growth)).blocks[1].query
-    _, newest = query.generations
-    assert (query.tau, newest.num_tokens, newest.tau, newest.key_ramp) == (tau, 8, generation_tau, 1.0)
-    assert newest.copies == (2 if growth.get("init") == "copy" else 0)
 
 
 CHOSEN_LAYERS = st.none() | st.sets(st.integers(0, 2), min_size=1).map(list)

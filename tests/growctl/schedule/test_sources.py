@@ -98,13 +98,6 @@ def test_a_missing_source_is_named_by_its_entry_before_any_other_is_prepared(fol
     assert not list(folder.glob("new/.datasets/*/"))
 
 
-def test_a_source_that_is_a_prepared_dataset_is_used_where_it_is(original: Path, tmp_path: Path) -> None:
-    mixture = mixture_in(original / "runs/.datasets")
-    again = prepare_data(loaded(original, f"data.mixture.0.source={sources_of(mixture)[0]}").data, tmp_path)
-    assert read_dataset_manifest(again).fingerprint == read_dataset_manifest(mixture).fingerprint
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith("books")]
-
-
 @pytest.mark.parametrize("case", ["begun", "without its mixture", "with a damaged mixture"])
 def test_clean_keeps_the_sources_of_a_run_and_everything_if_its_mixture_is_damaged(
     original: Path, tmp_path: Path, case: str
@@ -217,6 +210,7 @@ def test_prepared_datasets_bring_their_tokenizer(original: Path, tmp_path: Path)
     mixture = mixture_in(original / "trained")
     books, code = (f"data.mixture.{i}.source={path}" for i, path in enumerate(sources_of(mixture)))
     again = prepare_data(trained(original, books, code), tmp_path / "both")
+    assert not list(tmp_path.glob("both/books*")), "a prepared source is used where it is"
     assert read_dataset_manifest(again).fingerprint == read_dataset_manifest(mixture).fingerprint
     one = trained(original, books, "data.vocab_size=null")
     with pytest.raises(DataError, match=r"data\.mixture\.0\.source .* a tokenizer of its own") as error:

@@ -8,18 +8,11 @@ from pathlib import Path
 import pytest
 
 from stages.checkpoint import sealed
-from stages.checkpoint.directory import newest_checkpoint, set_aside, whole_directory
+from stages.checkpoint.directory import newest_checkpoint, whole_directory
 from stages.checkpoint.files import hash_file, sync_path, write_file
 from stages.checkpoint.manifest import CheckpointError, verify_checkpoint
 from stages.stage_dir import staging_directory
 from tests.stages.checkpoints import write_checkpoint
-
-
-def test_a_finished_directory_has_its_files_with_their_hashes_and_no_temporary_files(checkpoint):
-    manifest = verify_checkpoint(checkpoint)
-    found = {path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file()}
-    assert found == {*manifest.files, "manifest.json"}
-    assert os.listdir(checkpoint.parent) == ["final"]
 
 
 def test_leftovers_are_never_taken_for_a_checkpoint_and_an_error_while_writing_leaves_nothing(tmp_path):
@@ -73,14 +66,6 @@ def test_a_link_within_a_directory_is_accepted(checkpoint):
     path = checkpoint / min(verify_checkpoint(checkpoint).files)
     path.symlink_to(path.rename(checkpoint / "within"))
     verify_checkpoint(checkpoint)
-
-
-def test_setting_aside_two_directories_of_one_name_keeps_both(tmp_path):
-    for text in ("first", "second"):
-        (tmp_path / "x").mkdir()
-        (tmp_path / "x" / text).touch()
-        set_aside(tmp_path / "x")
-    assert sorted(p.name for p in tmp_path.glob("*/*")) == ["first", "second"]
 
 
 def test_writing_replaces_a_file_so_a_hard_link_keeps_the_old_bytes(tmp_path):

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.flops import Flops
-from stages.checkpoint.lineage import History, Lineage, TrainingCost, TrainingRecord, extended
+from stages.checkpoint.lineage import History, Lineage, TrainingRecord, extended
 from stages.checkpoint.manifest import TOKENIZER_NAME, history_of, read_manifest
 from stages.grow.expand import expand, shrink
 from stages.metrics_lines import SourceEvaluation
@@ -34,12 +33,6 @@ def chain(operations: list[tuple[Any, dict[str, Any]]]) -> Lineage:
 @given(OPERATIONS, OPERATIONS)
 def test_two_histories_have_the_same_hash_exactly_if_every_operation_is_the_same(first, second):
     assert (chain(first).history[-1].hash == chain(second).history[-1].hash) == (first == second)
-
-
-def test_costs_add_up_and_an_unknown_base_stays_unknown():
-    flops = Flops(3.0, 2.0, 1.0)
-    cost = TrainingCost(complete=False).plus(2, 20, flops, 1.5).plus(3, 30, flops, 0.25)
-    assert cost == TrainingCost(steps=5, tokens=50, flops=flops + flops, device_seconds=1.75, complete=False)
 
 
 def test_expanding_and_shrinking_pass_history_and_cost_on(tmp_path: Path):

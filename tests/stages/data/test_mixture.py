@@ -94,12 +94,6 @@ def test_another_order_of_the_sources_only_relabels_them(weights, random, start)
     assert turns(shuffled, start, 50) == turns(mixture_of((0, weights)), start, 50)
 
 
-def test_only_ratios_of_weights_matter_and_decimals_are_exact():
-    tenths, wholes = mixture_of((0, {"a": 0.1, "b": 0.2})), mixture_of((0, {"a": 5, "b": 10}))
-    assert turns(tenths, 10**12, 100) == turns(wholes, 10**12, 100)
-    assert tenths.counts(3 * 10**11) == [10**11, 2 * 10**11]
-
-
 def test_a_stage_with_the_weights_of_the_one_before_changes_nothing():
     once = mixture_of((0, {"a": 3, "b": 2}), (90, {"b": 1}))
     again = mixture_of((0, {"a": 3, "b": 2}), (37, {"b": 0.2, "a": 0.3}), (90, {"b": 5}), (400, {"b": 1}))

@@ -131,15 +131,6 @@ def test_the_loss_is_spread_over_words_and_bytes_and_progress_rises(checkpoint: 
     assert found.perplexity == pytest.approx(math.exp(found.loss))
 
 
-def test_padding_rows_of_the_embedding_are_left_out_of_the_softmax(tmp_path: Path, text: Path):
-    write_pretrained(tmp_path / "padded", text_config(vocab_size=300))
-    padded = load_pretrained(tmp_path / "padded")
-    found = loss_on(padded, text, context=2000, stride=2000).loss
-    tokens = [*byte_tokenizer().encode(TEXT).ids, 0]
-    assert found == pytest.approx(plain_losses(padded, tokens).mean().item(), abs=1e-5)
-    assert found < padded.model(torch.tensor([tokens[:-1]]), torch.tensor([tokens[1:]])).item() - 0.01
-
-
 def test_too_little_text_and_a_loss_that_is_not_finite_are_reported(checkpoint: Pretrained, tmp_path: Path, text: Path):
     (tmp_path / "empty.txt").write_text("\n")
     with pytest.raises(UserError, match=r"empty\.txt: the text has 0 tokens; a loss needs at least 2"):

@@ -215,11 +215,6 @@ def test_a_tokenizer_that_does_not_fit_is_one_clear_error(tmp_path, tokenizer):
     assert "no such token" in refusal(tmp_path, *write_official(tmp_path), tokenizer=tokenizer, end_of_text="<eos>")
 
 
-def test_an_existing_output_is_refused_and_untouched(tmp_path):
-    (tmp_path / "imported").symlink_to("nowhere")
-    assert "imported already exists" in refusal(tmp_path, *write_official(tmp_path))
-
-
 def interrupt(done: int, total: int) -> None:
     if done == 5:
         raise KeyboardInterrupt
