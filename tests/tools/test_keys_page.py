@@ -51,6 +51,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "training.ladder_tokens": SHARED,
     "training.ladder_flops": SHARED | {"training.ladder_tokens": None},
     "stages.N.ramp_steps": {"stages.1.train_steps": "20k"},
+    "controls.N.depths": {"controls.0": {"kind": "best-scratch"}},
     "stages.N.release": {"learning_rate.decay": 0.0},
     "stages.N.release.decay": {"learning_rate.decay": 0.0},
     "training.sequence_length": {"stages.0.train_tokens": "10M"},
