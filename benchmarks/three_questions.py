@@ -3,6 +3,8 @@
     python -m benchmarks.three_questions run --directory DIR --text TEXT [--seeds 0 1 2] [--only 'nothing*']
     python -m benchmarks.three_questions table --directory DIR    # results/three_questions.json
 
+Several runs share the cores, so their wall-clock times say nothing, and are left out.
+
 `nothing`, `family` and `trained` read the quickstart's text. `trained-20`, `-100` and `-500` grow models that have read
 so many tokens a parameter of a text that no run repeats: files of Linux 6.1.192, from Debian's linux-source-6.1:
 
@@ -68,6 +70,7 @@ def run(question: str, seed: int, text: str, directory: Path) -> None:
 
 def answers(question: str, seeds: list[int], directory: Path) -> list[dict[str, Any]]:
     """What the report says of a question: a row for each opponent, the one that decides first, and for the family."""
+    from growctl.analysis.judge import interval_text, multiplier_text
     from growctl.analysis.results import results
     from growctl.runs.find import RunNotFoundError, find_runs
 
@@ -77,8 +80,8 @@ def answers(question: str, seeds: list[int], directory: Path) -> list[dict[str, 
         return []
     found = results(runs)
     made: list[dict[str, Any]] = []
-    for verdict in (*found.headlines, *found.verdicts):
-        times, wall = verdict.multiplier, verdict.other_costs.get("wall_hours")
+    for verdict in (each for each in (*found.headlines, *found.verdicts) if each.opponent):
+        times = verdict.multiplier
         made.append(
             {
                 "question": question,
@@ -89,19 +92,32 @@ def answers(question: str, seeds: list[int], directory: Path) -> list[dict[str, 
                 "claim": verdict.claim,
                 "flops": verdict.ladder_side and verdict.ladder_side.costs.get("flops"),
                 "epochs": verdict.ladder_side and verdict.ladder_side.epochs,
+                "saves": multiplier_text(times),
                 "multiplier": times and times.estimate,
                 "low": times and times.low,
                 "high": times and times.high,
                 "loss_difference": times and times.loss_difference,
                 "loss_interval": times and times.loss_interval,
-                "wall_multiplier": wall and wall.estimate,
                 "cautions": verdict.cautions,
             }
         )
     for family in found.families:
-        price = {"flops": family.flops, "price_ratio": family.ratio, "low": family.low, "high": family.high}
-        models = [{"name": each.ladder, "claim": each.claim} for each in family.models]
-        made.append({"question": question, "outcome": family.outcome, "claim": family.claim, **price, "models": models})
+        ends = interval_text(family.low, family.high)
+        made.append(
+            {
+                "question": question,
+                "opponent": "each size from scratch, added up",
+                "seeds": sorted({seed for model in family.models for seed in model.seeds}),
+                "outcome": family.outcome,
+                "claim": family.claim,
+                "flops": family.flops,
+                "saves": f"{family.ratio:.2f}x ({ends})" if family.ratio else ends,
+                "low": family.low,
+                "high": family.high,
+                "price_ratio": family.ratio,
+                "models": [{"name": each.ladder, "claim": each.claim} for each in family.models],
+            }
+        )
     return [row | {"losses": losses(found.ladders)} for row in made[:1]] + made[1:]
 
 

@@ -26,7 +26,7 @@ def draw() -> None:
     names = list(dict.fromkeys(_name(point) for point in points))
     figure, axes = pyplot.subplots(1, len(PANELS), figsize=(10, 4.2), sharex=True, sharey=True)
     for axis, (key, title) in zip(axes, PANELS.items(), strict=True):
-        for point in (point for point in points if point[key]):
+        for point in (point for point in points if point.get(key)):
             number, value = names.index(_name(point)), point[key]
             has_interval = key == "multiplier" and point.get("low") is not None
             axis.errorbar(

@@ -336,14 +336,11 @@ def _optimizers(found: Any) -> Rows:
 
 def _questions(found: Any) -> Rows:
     for row in found["rows"]:
-        times = row.get("multiplier") or row.get("price_ratio")
-        ends = f" ({row['low']:.2f} to {row['high']:.2f})" if row["low"] and row["high"] else ""
         yield {
             "question": row["question"],
-            "against": row.get("opponent", "each size from scratch, added up"),
-            "seeds": ", ".join(map(str, row.get("seeds", []))) or "-",
-            "saves": f"{times:.2f}x{ends}" if times else "-",
-            "in wall-clock time": f"{wall:.2f}x" if (wall := row.get("wall_multiplier")) else "-",
+            "against": row["opponent"],
+            "seeds": ", ".join(map(str, row["seeds"])) or "-",
+            "saves": row["saves"] or "-",
             "loss, nats": _interval(row.get("loss_difference"), row.get("loss_interval")),
             "outcome": row["outcome"],
         }
@@ -365,13 +362,11 @@ def _answers(found: Any) -> Rows:
     for row in found["rows"]:
         by_question.setdefault(row["question"], []).append(row)
     for question, (first, *others) in by_question.items():
-        scratch = next((row for row in others if "from scratch" in row.get("opponent", "")), None)
-        decisive = [row for row in others if "price_ratio" in row] or [first, *([scratch] if scratch else [])]
-        for row in decisive:
+        prices = [row for row in (first, *others) if "price_ratio" in row]
+        for row in prices or [first, *(row for row in others if "from scratch" in row["opponent"])][:2]:
             cells = next(_questions({"rows": [row]}))
-            yield {"you have": HAVE[question], "growing against": cells["against"]} | {
-                key: cells[key] for key in ("saves", "loss, nats", "outcome")
-            }
+            shown = {key: cells[key] for key in ("saves", "loss, nats", "outcome")}
+            yield {"you have": HAVE[question], "growing against": cells["against"]} | shown
 
 
 def _interval(value: float | None, ends: list[float] | None) -> str:
