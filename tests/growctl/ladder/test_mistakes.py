@@ -181,8 +181,6 @@ WRONG_TOGETHER = """
 # transformers
 - [transformer, {}, stages.1]
 - [transformer, {stages.1.batch_size: 8}, stages.1]
-- [transformer, {stages.1.num_layers: 1}, stages.1]
-- [transformer, {stages.1.hidden_size: 40}, stages.1]
 - [transformer, {stages.1.hidden_size: 64, stages.1.ffn_size: 200}, stages.1]
 - [transformer, {stages.1.num_layers: 4, growth.depth: copy-stack}, growth.depth]
 - [transformer, {stages.0.num_layers: 0, stages.1.num_layers: 4}, stages.0.num_layers]
@@ -190,7 +188,6 @@ WRONG_TOGETHER = """
 - [one transformer, {model.num_layers: 0}, model.num_layers]
 - [one transformer, {stages.0.hidden_size: 40}, stages.0]
 - [stack, {growth.allow_jump: false}, growth.depth]
-- [stack, {stages.1.num_layers: 3}, stages.1]
 """
 """A schedule, what is changed in it, and the paths that the message names."""
 

@@ -53,8 +53,6 @@ def test_a_run_is_named_after_its_file_unless_the_schedule_sets_a_name(folder: P
         (["stages.0.train_tokens=200k", "seed=1"], {"stages.0.train_tokens": 200_000, "seed": 1}),
         (["~controls", "~launch.micro_batch_size"], {"controls": DELETE, "launch.micro_batch_size": DELETE}),
         (["data.source=s3://bucket/a file.txt"], {"data.source": "s3://bucket/a file.txt"}),
-        (["data={source: /other}"], {"data.source": "/other"}),
-        (["data.text_key=${model.family}"], {"data.text_key": "tokenformer"}),
     ],
     ids=lambda value: ",".join(value),
 )

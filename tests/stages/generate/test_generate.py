@@ -42,17 +42,6 @@ def test_every_row_gets_the_tokens_of_its_prompt_alone_without_a_cache(model, ro
         assert list(found) == without_cache(model, prompt, 6, sampling, number)
 
 
-def test_padding_rows_of_the_vocabulary_are_never_chosen(tmp_path):
-    write_pretrained(tmp_path / "final", text_config(vocab_size=264))
-    padded = load_pretrained(tmp_path / "final")
-    with torch.no_grad():
-        padded.model.embedding.weight[261:] = 100 * padded.model.embedding.weight[:3]
-    plain = next(decode(padded.model, [[65]], 1, GREEDY))
-    masked = generate(padded, "a", GenerationSettings(num_samples=4, sampling=Sampling(temperature=5.0)))
-    assert plain[0] >= 261
-    assert all(token < 261 for sample in masked.samples for token in sample.tokens)
-
-
 def test_equal_seeds_give_equal_texts_and_a_sample_does_not_depend_on_their_number(pretrained):
     def texts(seed: int, num_samples: int = 3) -> list[str]:
         sampling = Sampling(temperature=1.0, seed=seed)
