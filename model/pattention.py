@@ -109,12 +109,7 @@ class _Pattend(torch.autograd.Function):
 
 
 class _TritonPattend(torch.autograd.Function):
-    """The same for `l2_norm_gelu`, with the kernels of `model.kernels`.
-
-    cuBLAS computes the matrix products. Kernels that fuse GELU into them recompute it for each tile of the width; from
-    a width of 256 on, by calculation, that costs more than the memory traffic it saves. This has not been measured on a
-    GPU yet (benchmarks/gpu).
-    """
+    """The same for `l2_norm_gelu`, with the kernels of `model.kernels`."""
 
     @staticmethod
     def forward(
@@ -122,9 +117,7 @@ class _TritonPattend(torch.autograd.Function):
     ) -> Tensor:
         keys, values, ramps, shares = _quarters(parts, num_parts)
         x_MD = x_MD.contiguous()
-        out_MO, score_MN, norm_M = triton_kernels.forward(
-            x_MD, joined(keys, ramps), joined(values, shares), tau.item(), "elementwise"
-        )
+        out_MO, score_MN, norm_M = triton_kernels.forward(x_MD, joined(keys, ramps), joined(values, shares), tau.item())
         ctx.save_for_backward(x_MD, score_MN, norm_M, tau, *parts)
         ctx.num_parts = num_parts
         return out_MO
@@ -142,7 +135,6 @@ class _TritonPattend(torch.autograd.Function):
             score_MN,
             norm_M,
             tau.item(),
-            "elementwise",
         )
         grads = *_parted(grad_key_ND, keys, ramps), *_parted(grad_value_NO, values, shares)
         return grad_x_MD, None, None, None, *grads, *(None,) * (2 * ctx.num_parts)

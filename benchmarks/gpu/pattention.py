@@ -98,7 +98,7 @@ def inputs_and_forms(section: Section, num_tokens: int) -> tuple[Inputs, dict[st
     forms |= {"written_out": partial(written_out, mask_MN=mask_MN)}
     forms |= {"ours": ours(inputs), "compiled": ours(inputs, compiled=True)}
     if "triton" not in section.without:
-        forms |= {f"triton_{fusion}": triton(fusion) for fusion in ("full", "elementwise")}
+        forms["triton"] = triton
     return inputs, forms
 
 
@@ -151,22 +151,12 @@ def ours(inputs: Inputs, compiled: bool = False) -> Form:
     return form
 
 
-def triton(fusion: str) -> Form:
+def triton(inputs: Inputs) -> Gradients:
     """The kernels of model/kernels/launch.py, called directly."""
     from model.kernels import launch as kernels
 
-    def form(inputs: Inputs) -> Gradients:
-        out_MD, score_MN, norm_M = kernels.forward(*inputs[:3], inputs.tau, fusion=fusion)  # type: ignore[arg-type]
-        return out_MD, *kernels.backward(
-            inputs.grad_MD,
-            *inputs[:3],
-            score_MN,
-            norm_M,
-            inputs.tau,
-            fusion=fusion,  # type: ignore[arg-type]
-        )
-
-    return form
+    out_MD, score_MN, norm_M = kernels.forward(*inputs[:3], inputs.tau)
+    return out_MD, *kernels.backward(inputs.grad_MD, *inputs[:3], score_MN, norm_M, inputs.tau)
 
 
 def products(inputs: Inputs) -> Gradients:

@@ -1,11 +1,18 @@
-"""Triton kernels for the `l2_norm_gelu` scores alone, and GELU for all kernels.
+"""Triton kernels for the `l2_norm_gelu` scores of a Pattention, between its matrix products.
 
-Names and memory layout are as in `model/kernels/products.py`. Each program processes one row: it reads the row from
-memory once and then from the cache.
+`model/kernels/launch.py` launches the kernels and imports this module on first use, because it imports triton.
+
+Names: A scores, Z = tau A / |A|, S = gelu(Z); dS, dZ and dA are their gradients. Unit scores are A / |A|, or 0 if |A|
+is 0. Rows of scores have `stride` elements in memory, a multiple of 64, because only aligned rows can be read and
+masked in wide words; elements beyond the last parameter token are zero, and the kernels compute with them. Each program
+processes one row: it reads the row from memory once and then from the cache.
 """
 
 import triton
 import triton.language as tl
+
+INTERPRETED: bool = triton.knobs.runtime.interpret
+"""Whether triton interprets the kernels on CPU tensors. TRITON_INTERPRET=1 turns this on when triton is imported."""
 
 
 @triton.jit

@@ -54,7 +54,7 @@ def test_a_trial_runs_its_sections_and_the_documentation_shows_each(trial) -> No
 def test_a_trial_measures_every_form_piece_and_size(trial) -> None:
     rows = {name: section["rows"] for name, section in trial["sections"].items()}
     times, errors = rows["pattention"]
-    assert set(times["forms"]) >= {"floor", "written_out", "ours", "compiled", "triton_full", "triton_elementwise"}
+    assert set(times["forms"]) >= {"floor", "written_out", "ours", "compiled", "triton"}
     assert set(times["over_floor"]) == set(times["forms"]) - {"floor"}
     assert all(max(of[output] for output in OUTPUTS) < 0.05 for of in errors["errors"].values())
     pieces = next(row for row in rows["kernels"] if row["what"] == "pieces")

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.trains
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-FUSIONS = ["full", "elementwise"]
 SIZES = (40, 45, 20, 35)
 Results = tuple[Tensor, ...]
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -74,10 +73,10 @@ def written_out(x: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, tau: fl
     return out.detach(), *torch.autograd.grad(out, (x, key, value), grad_out.to(dtype))
 
 
-def fused(call: Call, x: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, tau: float, fusion: str) -> Results:
+def fused(call: Call, x: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, tau: float) -> Results:
     """The same by the kernels."""
-    out, score, norm = call("forward", x, key, value, tau, fusion)
-    return out, *call("backward", grad_out, x, key, value, score, norm, tau, fusion)
+    out, score, norm = call("forward", x, key, value, tau)
+    return out, *call("backward", grad_out, x, key, value, score, norm, tau)
 
 
 def errors(results: Results, reference: Results) -> Tensor:
@@ -87,16 +86,13 @@ def errors(results: Results, reference: Results) -> Tensor:
 
 
 @needs_triton
-@pytest.mark.parametrize("fusion", FUSIONS)
 @pytest.mark.parametrize(
     ("sizes", "dtype"),
     [(SIZES, torch.float32), ((20, 140, 40, 18), torch.float32), (SIZES, torch.bfloat16), (SIZES, torch.float16)],
 )
-def test_output_and_gradients_are_the_written_out_forms_up_to_a_few_roundings_and_always_the_same(
-    call, fusion, sizes, dtype
-):
+def test_output_and_gradients_are_the_written_out_forms_up_to_a_few_roundings_and_always_the_same(call, sizes, dtype):
     tensors = inputs(sizes, dtype)
-    results, again = (fused(call, *tensors, 6.7, fusion) for _ in range(2))
+    results, again = (fused(call, *tensors, 6.7) for _ in range(2))
     assert all(map(torch.equal, results, again))
     assert [result.dtype for result in results] == [dtype] * 4
     tolerance = 1e-6 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps
@@ -108,27 +104,25 @@ def test_output_and_gradients_are_the_written_out_forms_up_to_a_few_roundings_an
 @given(
     sizes=st.tuples(st.integers(1, 40), st.integers(1, 70), st.integers(1, 35), st.integers(1, 35)),
     tau=st.floats(0.1, 50),
-    fusion=st.sampled_from(FUSIONS),
     seed=st.integers(0, 1000),
 )
-def test_kernels_match_the_written_out_form_for_any_sizes_and_tau(call, sizes, tau, fusion, seed):
+def test_kernels_match_the_written_out_form_for_any_sizes_and_tau(call, sizes, tau, seed):
     x, key, value, grad_out = tensors = inputs(sizes, seed=seed)
     norm_M = (x @ key.mT).norm(dim=1)
     steepness = (tau * (grad_out @ value.mT).norm(dim=1) / norm_M).norm()
     # Sums may cancel (with one token, all of dA does), so the error is relative to the largest possible value.
     scales = tau * value.norm(), steepness * key.norm(), steepness * x.norm(), tau * grad_out.norm()
     condition = (x.norm(dim=1) * key.norm() / norm_M).max()
-    results, reference = fused(call, *tensors, tau, fusion), written_out(*tensors, tau, torch.float64)
+    results, reference = fused(call, *tensors, tau), written_out(*tensors, tau, torch.float64)
     for result, expected, scale in zip(results, reference, scales, strict=True):
         assert (result - expected).norm() < 1e-6 * condition * len(x) ** 0.5 * scale
 
 
 @needs_triton
-@pytest.mark.parametrize("fusion", FUSIONS)
-def test_a_row_of_zero_scores_gives_zeros_and_contributes_no_gradient(call, fusion):
+def test_a_row_of_zero_scores_gives_zeros_and_contributes_no_gradient(call):
     x, key, value, grad_out = inputs(SIZES)
     x[7] = 0
-    out, grad_x, *gradients = fused(call, x, key, value, grad_out, 6.7, fusion)
+    out, grad_x, *gradients = fused(call, x, key, value, grad_out, 6.7)
     assert not torch.cat((out[7], grad_x[7])).any()
     others = torch.arange(40) != 7
     reference = written_out(x[others], key, value, grad_out[others], 6.7, torch.float64)
@@ -136,41 +130,24 @@ def test_a_row_of_zero_scores_gives_zeros_and_contributes_no_gradient(call, fusi
 
 
 @needs_triton
-def test_both_backward_passes_accept_zero_padded_and_contiguous_scores(call):
+def test_the_backward_pass_accepts_zero_padded_and_contiguous_scores(call):
     x, key, value, grad_out = inputs((40, 20, 20, 35))
     reference = written_out(x, key, value, grad_out, 6.7, torch.float64)[1:]
-    for forward, backward in (FUSIONS, FUSIONS[::-1]):
-        _, score, norm = call("forward", x, key, value, 6.7, forward)
-        assert score.stride() == (64, 1)
-        assert not score.as_strided((40, 44), (64, 1), 20).any()
-        torch.testing.assert_close(norm, (x @ key.mT).norm(dim=1))
-        for saved in (score, score.contiguous()):
-            gradients = call("backward", grad_out, x, key, value, saved, norm, 6.7, backward)
-            assert (errors(gradients, reference) < 1e-6).all()
+    _, score, norm = call("forward", x, key, value, 6.7)
+    assert score.stride() == (64, 1)
+    assert not score.as_strided((40, 44), (64, 1), 20).any()
+    torch.testing.assert_close(norm, (x @ key.mT).norm(dim=1))
+    for saved in (score, score.contiguous()):
+        assert (errors(call("backward", grad_out, x, key, value, saved, norm, 6.7), reference) < 1e-6).all()
 
 
 @needs_triton
-def test_tiles_are_addressed_correctly_in_matrices_of_more_than_2_to_the_31_elements():
-    row, column, stride = 70_000, 34_470, 34_496
-    offsets = torch.tensor([[(row + i) * stride + column + j for j in range(4)] for i in range(2)])
-    with process(TRITON_INTERPRET="1") as pool:
-        for transposed, expected in ((False, offsets), (True, offsets.mT)):
-            found = pool.submit(kernel_probe.offsets_of_tile, row, column, stride, transposed).result()
-            assert found.tolist() == expected.flatten().tolist()
-
-
-@needs_triton
-def test_for_hopper_operands_use_shared_memory_and_new_taus_or_rows_do_not_recompile(tmp_path):
+def test_kernels_compile_for_hopper_and_new_taus_or_rows_do_not_recompile(tmp_path):
     pytest.importorskip("triton.backends.nvidia", reason="triton has no compiler for NVIDIA GPUs here")
     calls = [(512, 2140, 768, 512, 46.0), (300, 2140, 768, 512, 46.5)]
     with process(TRITON_CACHE_DIR=str(tmp_path)) as pool:
         compiled = pool.submit(kernel_probe.compile_for_hopper, calls).result()
-    products = {"score_product": 1, "slope_product": 1, "sum_over_tokens": 2, "sum_over_rows": 2}
-    rows = {"gelu_rows": 1, "score_gradient_rows": 1}
-    assert {name: len(found) for name, found in compiled.items()} == products | rows
-    for name in products:
-        assert all(kernel["shared"] > 0 and kernel["registers"] == 0 for kernel in compiled[name])
-        assert all(kernel["bytes"] < 227 * 1024 for kernel in compiled[name])
+    assert compiled == {"gelu_rows": 1, "score_gradient_rows": 1}
 
 
 X, KEY, VALUE, GRAD_OUT = inputs((6, 5, 4, 3))
@@ -180,7 +157,6 @@ SCORE, NORM = X @ KEY.mT, torch.ones(6)
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        ("forward", (X, KEY, VALUE, 1.0, "none"), "fusion: 'none' is unknown; it must be one of full, elementwise"),
         ("forward", (X, KEY, VALUE[:4], 1.0), r"value_NO: \(4, 3\) does not match N = 5"),
         ("forward", (X, KEY.double(), VALUE, 1.0), "key_ND: torch.float64 on cpu does not match torch.float32 on cpu"),
         ("forward", (X.double(), KEY.double(), VALUE.double(), 1.0), "x_MD: torch.float64 on cpu does not match"),
