@@ -33,7 +33,7 @@ QUESTIONS = {"nothing": "quickstart", "family": "quickstart_family", "trained": 
 QUESTIONS |= {f"trained-{tokens}": "quickstart_grow_on" for tokens in BASES}
 """The schedule that answers each question."""
 
-CONTROLS = {"nothing": "[{kind: best-scratch, budgets: [0.7, 0.85, 1.0], depths: [2, 4]}]"}
+CONTROLS = {"nothing": "[{kind: best-scratch, budgets: [0.7, 1.0], depths: [2, 4]}]"}
 """The controls of each question where they are more than the schedule's."""
 CONTROLS |= dict.fromkeys(
     (f"trained-{tokens}" for tokens in BASES),
