@@ -191,17 +191,25 @@ def _why_no_loss(run: RunReport) -> str | None:
     return None if run.decays else UNDECAYED
 
 
+def _is_pending(run: RunReport) -> bool:
+    """Whether a run may still end: it is not finished, and no anomaly has stopped it."""
+    return not run.finished and not any(anomaly.action == "stop" for _, anomaly in run.anomalies)
+
+
 def _controls(ladders: Mapping[int, RunReport], runs: Sequence[RunReport]) -> tuple[tuple[Arm, ...], list[str]]:
     """The controls of `ladders` as arms, by what they are, not by their names. Of two that repeat each other, or tune
     the peak of the learning rate, the better one counts: the strictest opponent decides."""
     names = {ladder.name: seed for seed, ladder in ladders.items()}
     by_recipe: dict[str, dict[int, list[RunReport]]] = {}
     peaks: dict[str, set[float]] = {}
+    ended: set[tuple[str, int, float]] = set()
     for run in sorted(runs, key=lambda run: run.name):
         if run.control is not None and run.control_of in names and run.stages:
             seed = names[run.control_of]
             by_recipe.setdefault(_what(run, ladders[seed]), {}).setdefault(seed, []).append(run)
             peaks.setdefault(_size(run), set()).add(peak(run))
+            if not _is_pending(run):
+                ended.add((_size(run), seed, peak(run)))
     arms, notes = [], []
     for by_seed in by_recipe.values():
         counting: dict[int, RunReport] = {}
@@ -209,14 +217,25 @@ def _controls(ladders: Mapping[int, RunReport], runs: Sequence[RunReport]) -> tu
         spent: list[float] = []
         shown_run = next(iter(by_seed.values()))[0]
         tried = peaks[_size(shown_run)]
-        tuning_flops = 0.0
+        tuning_flops, name = 0.0, label(shown_run.recorded_name)
+        tunes = any(len({peak(run) for run in candidates}) > 1 for candidates in by_seed.values())
         for seed, candidates in by_seed.items():
-            is_tuned = grows_nothing(shown_run.control) and peak(ladders[seed]) in tried
+            own = (_size(shown_run), seed, peak(ladders[seed]))
+            is_tuned = grows_nothing(shown_run.control) and own in ended
             whys = {run.name: reason_not_to_count(ladders[seed], run, is_tuned=is_tuned) for run in candidates}
             fair = sorted((run for run in candidates if not whys[run.name]), key=lambda run: run.final_loss or 0.0)
             diverged = {peak(run): run.cumulative_flops for run in candidates if whys[run.name] == DIVERGED}
             costs = {peak(run): run.cumulative_flops for run in candidates}
-            if fair:
+            begun = {run.name for run in candidates}
+            to_come = [
+                planned.name
+                for planned in ladders[seed].controls_to_come
+                if _PEAK.sub("", label(planned.name)) == _PEAK.sub("", name) and planned.name not in begun
+            ]
+            is_short = bool(to_come) or own[2] not in costs or any(map(_is_pending, candidates))
+            if is_short and (tunes or to_come):
+                absent[seed] = "not tuned to the end"
+            elif fair:
                 counting[seed] = fair[0]
                 again = [run for run in fair[1:] if peak(run) == peak(fair[0])]
                 notes += [f"{run.name} repeats {fair[0].name}; the better of the two counts." for run in again]
@@ -226,7 +245,6 @@ def _controls(ladders: Mapping[int, RunReport], runs: Sequence[RunReport]) -> tu
                 spent += diverged.values()
             else:
                 absent[seed] = next(why for why in whys.values() if why and why != DIVERGED)
-        name = label(shown_run.recorded_name)
         absent |= {
             seed: _state_to_come(ladder, name) or "no such run"
             for seed, ladder in ladders.items()

@@ -307,10 +307,16 @@ def _controls(schedule: Schedule) -> Iterator[Row]:
         grows = control.kind in ("single-jump", "official-growth") and control.peaks != [1.0]
         yield here, grows, f"is for controls that do not grow; {control.kind} has the ladder's rate, leave it out"
         yield here, len(peaks) < len(control.peaks), "lists a peak twice (three digits count); each may occur once"
-        yield here, "1" not in peaks, "must list 1, the ladder's own peak, so that tuning cannot weaken the control"
+        yield (
+            here,
+            1.0 not in control.peaks,
+            "must list 1, the ladder's own peak, so that tuning cannot weaken the control",
+        )
         here, depths = f"controls.{index}.depths", {*control.depths}
         yield here, bool(depths) and control.kind != "best-scratch", "is for best-scratch; leave it out"
         yield here, len(depths) < len(control.depths), "lists a depth twice; each may occur once"
+        own = num_layers(schedule, len(schedule.stages) - 1)
+        yield here, own in depths, f"lists {own}, the last stage's own depth, which is trained anyway; leave it out"
         taken = {of_depth(depth) for depth in depths} & {stage.name for stage in schedule.stages}
         yield here, bool(taken), f"makes a control {min(taken, default='')}, like a stage; rename that stage"
 

@@ -125,3 +125,23 @@ def test_a_control_at_another_peak_counts_only_beside_one_at_its_ladders(tmp_pat
     assert "it differs from the ladder in learning_rate.peak (0.001 against 0.002)" in verdict.claim
     against(own, {0.5: 1.42}, **rates[0])
     assert [len(arm.losses) for arm in results(find_runs(tmp_path)).ladders[0].arms] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("own", [None, 1.33])
+def test_a_tuned_control_counts_only_once_every_peak_has_ended_and_the_ladders_is_among_them(
+    tmp_path: Path, own: float | None
+) -> None:
+    rates: list[dict[str, Any]] = [{"learning_rate.peak": peak} for peak in (1e-3, 2e-3, 5e-4)]
+    ladders = [grown(tmp_path, f"quick-{seed}", seed=seed, **rates[0]) for seed in range(2)]
+    for seed, ladder in enumerate(ladders):
+        against(ladder, {0.5: 1.42}, **rates[0])
+        losses = {0: own, 1: 1.50, 2: 1.51} if seed else {1: 1.50, 2: 1.51}
+        for number, loss in losses.items():
+            run = f"{ladder.path.parents[1]}/at-{number}"
+            against(ladder, {1.0: loss}, runs=Path(run), **rates[number])
+    moved = [path.rename(tmp_path / f"{path.name}-peak{path.parent.name[-1]}x") for path in tmp_path.glob("at-*/*")]
+    assert len(moved) == 5
+    arms = {arm.name: arm for arm in results(find_runs(tmp_path)).ladders[0].arms}
+    [tuned] = [arm for name, arm in arms.items() if arm.control and "0.5x" not in name]
+    assert dict(tuned.losses) == ({} if own is None else {1: 1.33})
+    assert tuned.absent[0] == "not tuned to the end"

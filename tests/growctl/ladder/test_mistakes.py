@@ -79,7 +79,7 @@ base:
   stages.1.mixture: [{}, {books: 1}]
   controls.1.kind: [tokenformer-scratch]
   controls.0.budgets: [[2, 2.0]]
-  controls.0.peaks: [[], [1, 1.0], [1, 2, 2.001], [0.5, 2]]
+  controls.0.peaks: [[], [1, 1.0], [1, 2, 2.001], [0.5, 2], [1.0004, 2]]
   controls.0.depths: [[3]]
   launch.nodes: [[1, 2, 4]]
   launch.micro_batch_size: [many, 3]
@@ -159,7 +159,8 @@ WRONG_TOGETHER = """
 - [slope, {learning_rate.shape: cosine}, growth.when]
 # layers and depth
 - [base, {controls: [{kind: official-growth, peaks: [1, 2]}]}, controls.0.peaks]
-- [base, {controls: [{kind: best-scratch, depths: [2]}], stages.1.name: 2-layers}, controls.0.depths]
+- [base, {controls: [{kind: best-scratch, depths: [3]}], stages.1.name: 3-layers}, controls.0.depths]
+- [base, {controls: [{kind: best-scratch, depths: [2]}]}, controls.0.depths]
 - [base, {stages.1.layers: [0]}, controls.0.kind]
 - [alone, {stages.1.num_layers: 3, stages.1.layers: [0]}, stages.1.layers]
 - [alone, {stages.1.layers: [0], stages.1.attention_tokens: DELETE, stages.1.ffn_tokens: DELETE}, stages.1.layers]

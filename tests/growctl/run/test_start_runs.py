@@ -17,6 +17,7 @@ from growctl.runs.find import find_runs
 from model.config import TokenformerConfig
 from model.policy import EXACT_GROWTH
 from stages.checkpoint.manifest import CheckpointError, manifest_hash, read_manifest, verify_checkpoint
+from stages.data.dataset import read_dataset_manifest
 from stages.metrics import read_metrics
 from stages.stage_dir import StagePaths
 from tests import warm_start
@@ -87,6 +88,18 @@ def test_the_report_counts_from_the_base_on_and_shows_the_jump_of_the_first_stag
     assert grown.stages[0].cumulative_flops == grown.stages[0].flops
     assert base.flops.total + grown.cumulative_flops == pytest.approx(final.flops.total)
     assert grown.stages[0].jump == pytest.approx(0, abs=EXACT_GROWTH)
+
+
+def test_a_base_of_another_seed_has_no_recipe_and_one_that_read_other_texts_no_tokens(trained: Path) -> None:
+    grown, on = (next(run for run in find_runs(trained / "runs") if run.name == name) for name in ("grown", "on"))
+    assert grown.base
+    assert on.base
+    assert (bool(grown.base.recipe), bool(grown.base.tokens), on.base.recipe) == (True, True, None)
+    schedule = load_schedule(str(trained / "runs/grown/schedule.yaml"), runs_dir=trained / "runs")
+    assert schedule.base
+    start = Start(schedule, schedule.base.model_copy(update={"read_others": True}), trained / "runs")
+    [dataset] = (trained / "runs/.datasets").glob("*/manifest.json")
+    assert start.entry(read_dataset_manifest(dataset.parent)).tokens is None
 
 
 def test_the_checkpoint_trained_on_at_its_own_size_is_the_opponent_that_decides(trained: Path) -> None:
