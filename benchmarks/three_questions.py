@@ -33,12 +33,11 @@ QUESTIONS = {"nothing": "quickstart", "family": "quickstart_family", "trained": 
 QUESTIONS |= {f"trained-{tokens}": "quickstart_grow_on" for tokens in BASES}
 """The schedule that answers each question."""
 
-CONTROLS = {"nothing": "[{kind: best-scratch, budgets: [0.7, 1.0], depths: [2, 4]}]"}
-"""The controls of each question where they are more than the schedule's."""
-CONTROLS |= dict.fromkeys(
+CONTROLS = dict.fromkeys(
     (f"trained-{tokens}" for tokens in BASES),
     "[{kind: ungrown, budgets: [0.5, 1, 2]}, {kind: tokenformer-scratch, budgets: [1, 1.5, 2]}]",
 )
+"""The controls of each question where they are more than the schedule's."""
 
 
 def other_text(text: str) -> list[str]:
@@ -85,7 +84,6 @@ def answers(question: str, seeds: list[int], directory: Path) -> list[dict[str, 
         made.append(
             {
                 "question": question,
-                "label": f"{question} against {verdict.opponent}",
                 "opponent": verdict.opponent,
                 "seeds": verdict.seeds,
                 "outcome": verdict.outcome,
@@ -94,6 +92,7 @@ def answers(question: str, seeds: list[int], directory: Path) -> list[dict[str, 
                 "epochs": verdict.ladder_side and verdict.ladder_side.epochs,
                 "saves": multiplier_text(times),
                 "multiplier": times and times.estimate,
+                "is_bound": bool(times and times.kind == "chord"),
                 "low": times and times.low,
                 "high": times and times.high,
                 "loss_difference": times and times.loss_difference,

@@ -15,7 +15,8 @@ MARKERS = "osD^v<>Ph*"
 def draw() -> None:
     """Draws PICTURE from published_multipliers.json and, if it is there, three_questions.json.
 
-    What is null is not drawn. Markers are hollow where the opponent is a single size, not the best of several.
+    What is null is not drawn. Markers are hollow where the opponent is a single size, not the best of several. An arrow
+    marks an upper bound.
     """
     import matplotlib
 
@@ -35,19 +36,22 @@ def draw() -> None:
                 [[value - point["low"]], [point["high"] - value]] if has_interval else None,
                 fmt=MARKERS[number % len(MARKERS)],
                 color=f"C{number % 10}",
-                markerfacecolor="white" if point.get("opponent") == "fixed end" else None,
+                markerfacecolor="white" if _is_one_size(point) else None,
                 capsize=3,
+                uplims=has_interval and point.get("is_bound", False),
                 label=_name(point),
             )
         axis.axhline(1.0, color="black", linewidth=0.8)
-        axis.set(xscale="log", yscale="log", xlim=(5e11, 5e22), xlabel="training FLOPs, base included")
+        axis.set(
+            xscale="log", yscale="log", xlim=(5e11, 5e22), xlabel="training FLOPs; of a trained model, from then on"
+        )
         axis.set_title(title, loc="left")
         axis.set_yticks(TICKS, [f"{tick:g}x" for tick in TICKS])
         axis.minorticks_off()
     axes[0].set_ylabel("multiplier over scratch at equal loss")
     legend = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(legend.values(), legend.keys(), loc="upper right", ncols=5, frameon=False)
-    figure.tight_layout(rect=(0, 0, 1, 0.93))
+    figure.legend(legend.values(), legend.keys(), loc="lower center", ncols=4, frameon=False)
+    figure.tight_layout(rect=(0, 0.05 + 0.045 * (len(legend) // 4), 1, 1))
     figure.savefig(PICTURE, dpi=120, metadata={"Software": None})
     pyplot.close(figure)
 
@@ -58,5 +62,9 @@ def _read(name: str) -> Any:
     return [point for point in points if point["flops"] and point.get("multiplier")]
 
 
+def _is_one_size(point: Any) -> bool:
+    return point["opponent"] == "fixed end" or point.get("question", "").startswith("trained")
+
+
 def _name(point: Any) -> str:
-    return str(point.get("method") or f"{point['label']} (ours)")
+    return str(point.get("method") or f"{point['question']} (ours)")
