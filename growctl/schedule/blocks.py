@@ -149,7 +149,7 @@ class ControlBlock(Block):
     """Peaks of the learning rate to try, as multiples of the ladder's; 1 must be among them. With several, the runs at
     the budget nearest to 1 try each of them, and those at other budgets train at the one that ended lowest. Not for
     single-jump and official-growth."""
-    depths: Annotated[list[Depth], example([2, 4], "layers")] = []
+    depths: Annotated[list[Depth], example([8, 16], "layers")] = []
     """For best-scratch: more models to train, of the last stage's layers, but so many of them. A ladder that grows in
     tokens alone has one depth, and another one may be better."""
 

@@ -20,7 +20,7 @@ def test_the_figure_of_multipliers_shows_published_points_and_ours_and_repeats_i
     assert all(point["source"] for point in json.loads(published.read_text())["rows"])
     monkeypatch.setattr(multiplier, "RESULTS", tmp_path)
     monkeypatch.setattr(multiplier, "PICTURE", tmp_path / "multiplier.png")
-    ours = {"question": "a", "opponent": "b", "flops": 7e12, "multiplier": 1.2, "low": 1.1, "high": 1.4, "wall_multiplier": None}
+    ours = {"question": "a", "opponent": "b", "flops": 7e12, "multiplier": 1.2, "low": 1.1, "high": 1.4}
     steps = {"published_multipliers": published.read_text(), "three_questions": json.dumps({"rows": [ours]})}
     pictures = [b""]
     for name, text in steps.items():
