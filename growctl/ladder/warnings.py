@@ -144,7 +144,7 @@ def plan_notes(plan: Plan, runs_dir: Path | None = None) -> Iterator[str]:
     if tuned := [block.kind for block in schedule.controls if len(block.peaks) > 1 and len(block.budgets) > 1]:
         yield (
             f"The peak of {' and '.join(tuned)} is tuned at the budget nearest to 1. Other budgets, planned here at "
-            "the ladder's own, then train at the best: the same FLOPs, of which they may reuse others."
+            "the ladder's own, then train at the best peak. That changes which steps they can reuse, not their FLOPs."
         )
     if plan.devices.note:
         yield plan.devices.note

@@ -32,8 +32,8 @@ class BaseEntry:
     tokens: int | None = None
     """Data tokens of the run's training text that it has read; None if not known, or if it has read others."""
     recipe: str | None = None
-    """What it shares with the start checkpoints of runs that differ in nothing but their seed, each of which started
-    from a model of its own seed; None if the run's seed is not that of its start checkpoint."""
+    """Hash of how it was made, without the seed: equal for the start checkpoints of several seeds. None if its seed is
+    not the run's."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 `launch.slurm.job: ladder` submits one job per run, with as many machines as its largest stage needs. `stage` submits
 one job per stage and its release, with that stage's machines; each job waits for the one before. Each control is a
 separate run. It waits for the ladder, because its budget may depend on it and because users want the ladder first.
-Only one whose peak is tuned waits for other controls, those that tune it. Finished stages get no job.
+A control whose peak is tuned also waits for the runs that tune it. Finished stages get no job.
 
 A job is the ordinary runner on its first machine, with workers started by srun. Shortly before the time limit, SLURM
 warns the job with SIGUSR2. The job makes its workers save and exit, saves its own state and is requeued. When it starts

@@ -150,8 +150,8 @@ class ControlBlock(Block):
     the budget nearest to 1 try each of them, and those at other budgets train at the one that ended lowest. Not for
     single-jump and official-growth."""
     depths: Annotated[list[Depth], example([8, 16], "layers")] = []
-    """For best-scratch: more models to train, of the last stage's layers, but so many of them. A ladder that grows in
-    tokens alone has one depth, and another one may be better."""
+    """For best-scratch: also train the last stage's shape with these numbers of layers. A ladder that grows in tokens
+    alone has one depth, and another one may be better."""
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
