@@ -20,9 +20,9 @@ UNGROWN = "ungrown"
 EACH_SIZE = "scratch-of-each-size"
 """The control that trains every finished model of the ladder from scratch, at that model's own cost."""
 
-_SHAPE = ("attention_tokens", "ffn_tokens", "num_layers", "hidden_size", "ffn_size")
+SHAPE = ("attention_tokens", "ffn_tokens", "num_layers", "hidden_size", "ffn_size")
 _BATCH = ("batch_size", "sequence_length")
-_WHEN = ("growth.when", "growth.slope", "growth.slope_window")
+WHEN = ("growth.when", "growth.slope", "growth.slope_window")
 _TRANSFORMER = ("model.family", "model.num_heads", "model.score_function")
 
 MEASUREMENT = ("evaluation.max_sequences", "model.vocab_size", "data.document_mask")
@@ -55,7 +55,7 @@ def differences(a: RunReport, b: RunReport) -> tuple[Difference, ...]:
     Launch does not change losses. Datasets are compared by their fingerprints, precision as it was used, stages also by
     the steps of their budgets.
     """
-    values, others = (_conditions(run) | _steps(run) for run in (a, b))
+    values, others = (training_conditions(run) | _steps(run) for run in (a, b))
     return tuple(
         Difference(key, values.get(key), others.get(key))
         for key in sorted(values | others)
@@ -63,7 +63,8 @@ def differences(a: RunReport, b: RunReport) -> tuple[Difference, ...]:
     )
 
 
-def _conditions(run: RunReport) -> dict[str, Any]:
+def training_conditions(run: RunReport) -> dict[str, Any]:
+    """The conditions of `run` by key, as `differences` compares them, without the steps of its stages."""
     values = {
         key: value
         for key, value in run.conditions.items()
@@ -140,7 +141,7 @@ def _is_meant(key: str, kind: str, control: RunReport) -> bool:
     if is_scratch(kind):
         is_other_family = control.conditions.get("model.family") == "transformer"
         return key.startswith(("growth.", "start.")) or (is_other_family and key in _TRANSFORMER)
-    return key in _WHEN or (kind == "official-growth" and key.startswith("growth."))
+    return key in WHEN or (kind == "official-growth" and key.startswith("growth."))
 
 
 def _misshapen(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str]:
@@ -152,11 +153,11 @@ def _misshapen(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str
     if is_scratch(kind):
         if len(its) != 1:
             yield f"the number of its stages ({len(its)}, from scratch there is one)"
-        last, meant = its[-1], [_only(stage, _SHAPE) for stage in ladders]
+        last, meant = its[-1], [_only(stage, SHAPE) for stage in ladders]
         if kind == BEST_SCRATCH:
             meant.append(meant[-1] | _only(last, ("num_layers",)))
-        if kind != "transformer-scratch" and _only(last, _SHAPE) not in meant:
-            yield f"its shape ({_words(_only(last, _SHAPE))}), which is none of the ladder's"
+        if kind != "transformer-scratch" and _only(last, SHAPE) not in meant:
+            yield f"its shape ({_words(_only(last, SHAPE))}), which is none of the ladder's"
         yield from _unlike(last, ladders[-1], _BATCH, "its stage")
         read = _weights(ladders)
         if _weights(its) != read[: len(_weights(its))] or (kind != EACH_SIZE and _weights(its) != read):
@@ -168,13 +169,13 @@ def _misshapen(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str
     elif kind == "single-jump":
         if len(its) != min(2, len(ladders)):
             yield f"the number of its stages ({len(its)}; a single jump has two)"
-        yield from _unlike(its[0], ladders[0], (*_SHAPE, *_BATCH, "mixture"), "its first stage")
-        yield from _unlike(its[-1], ladders[-1], (*_SHAPE, *_BATCH), "its last stage")
+        yield from _unlike(its[0], ladders[0], (*SHAPE, *_BATCH, "mixture"), "its first stage")
+        yield from _unlike(its[-1], ladders[-1], (*SHAPE, *_BATCH), "its last stage")
     else:
         if len(its) != len(ladders):
             yield f"the number of its stages ({len(its)}, the ladder has {len(ladders)})"
         for number, (stage, other) in enumerate(zip(its, ladders, strict=False)):
-            yield from _unlike(stage, other, (*_SHAPE, *_BATCH, "mixture"), f"its stage {number}")
+            yield from _unlike(stage, other, (*SHAPE, *_BATCH, "mixture"), f"its stage {number}")
 
 
 def _missized(ladder: RunReport, control: RunReport, kind: str) -> Iterator[str]:
@@ -228,7 +229,9 @@ def recipe(run: RunReport, *, with_steps: bool = True, without: Sequence[str] = 
     `with_steps` leaves these out.
     """
     start = (run.base.recipe or run.base.manifest) if run.base else None
-    values = {key: value for key, value in _conditions(run).items() if key not in (SEED, "start.manifest", *without)}
+    values = {
+        key: value for key, value in training_conditions(run).items() if key not in (SEED, "start.manifest", *without)
+    }
     parts = [_part(part, with_steps) for part in run.parts]
     recorded = {"control": run.control, "conditions": values, "data": run.dataset_fingerprint}
     return json.dumps(recorded | {"start": start, "parts": parts}, sort_keys=True, default=str)

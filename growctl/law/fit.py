@@ -46,7 +46,7 @@ class _Data:
         self.paths = Paths([model.path for model in models], [model.flops for model in models], counts)
         self.size_R, self.tokens_R = self.paths.size_KR[-1], self.paths.tokens_KR.sum(axis=0)
         self.loss_R = np.array([model.loss for model in models])
-        self.cluster_R = np.array([clusters[model.setting] for model in models])
+        self.cluster_R = np.array([clusters[model.path] for model in models])
 
 
 def fit_law(runs: Sequence[RunReport], held_out: Sequence[RunReport] = (), draws: int = DRAWS) -> Law:
@@ -59,8 +59,8 @@ def fit_law(runs: Sequence[RunReport], held_out: Sequence[RunReport] = (), draws
     check_alike(everything)
     tests, tests_left_out = read_models(held_out, everything)
     models, left_out = read_models(runs, everything)
-    tested = {(model.setting, model.seed, model.loss) for model in tests}
-    models = [model for model in models if (model.setting, model.seed, model.loss) not in tested]
+    tested = {(model.path, model.seed) for model in tests}
+    models = [model for model in models if (model.path, model.seed) not in tested]
     _check_enough(models)
     clusters, kinds = _clusters(models), [[m for m in models if (len(m.path) > 1) == kind] for kind in (False, True)]
     fits = {each: _fit_scratch(_Data(kinds[0], clusters, each)) for each in get_args(Counts)}
@@ -108,7 +108,7 @@ def _check_enough(models: Sequence[Model]) -> None:
     lengths: dict[int, set[float]] = {}
     for model in (model for model in models if len(model.path) == 1):
         lengths.setdefault(model.path[0].num_parameters, set()).add(model.path[0].tokens)
-    grown = len({model.setting for model in models if len(model.path) > 1})
+    grown = len({model.path for model in models if len(model.path) > 1})
     if sum(len(each) >= FEWEST_LENGTHS for each in lengths.values()) < FEWEST_SIZES or grown < FEWEST_GROWN:
         found = "; ".join(f"{size:,} parameters at {len(each)}" for size, each in sorted(lengths.items()))
         raise UserError(
@@ -119,9 +119,9 @@ def _check_enough(models: Sequence[Model]) -> None:
 
 def _clusters(models: Sequence[Model]) -> dict[Any, int]:
     """The cluster of each setting: those that share a run belong together."""
-    cluster = {setting: number for number, setting in enumerate(dict.fromkeys(model.setting for model in models))}
+    cluster = {setting: number for number, setting in enumerate(dict.fromkeys(model.path for model in models))}
     for run in dict.fromkeys(model.run for model in models):
-        joined = {cluster[model.setting] for model in models if model.run == run}
+        joined = {cluster[model.path] for model in models if model.run == run}
         cluster = {setting: min(joined) if number in joined else number for setting, number in cluster.items()}
     numbers = sorted(set(cluster.values()))
     return {setting: numbers.index(number) for setting, number in cluster.items()}

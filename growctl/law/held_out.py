@@ -18,7 +18,7 @@ def held_out_errors(law: Law, models: Sequence[Model]) -> tuple[HeldOut, ...]:
 
     settings: dict[Any, list[Model]] = {}
     for model in models:
-        settings.setdefault(model.setting, []).append(model)
+        settings.setdefault(model.path, []).append(model)
     losses = [[model.loss for model in seeds] for seeds in settings.values()]
     degrees = sum(len(each) - 1 for each in losses)
     squares = sum(variance(each) * (len(each) - 1) for each in losses if len(each) > 1)

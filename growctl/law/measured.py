@@ -5,15 +5,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from growctl.analysis.conditions import differences, measured_alike, stages_of
+from growctl.analysis.conditions import (
+    PEAK,
+    SHAPE,
+    WHEN,
+    Difference,
+    measured_alike,
+    stages_of,
+    training_conditions,
+)
 from growctl.analysis.family import finished_models
 from growctl.law.formula import Recipe, Segment
 from growctl.runs.runs import RunReport, StageReport
 from model.errors import UserError
 
 _OTHERS = ("official-growth", "transformer-scratch")  # controls of other methods
-_SAME = ("model.family", "optimizer.name", "learning_rate.shape", "learning_rate.decay")
-_SAME_GROWTH = tuple(f"growth.{key}" for key in ("init", "tau", "depth", "moments", "old_tokens"))
 Trainers = Mapping[str, tuple[RunReport, StageReport]]  # of start checkpoints, by `RUN, stage STAGE`
 
 
@@ -31,24 +37,20 @@ class Model:
     """Nats per token."""
     peak: float
 
-    @property
-    def setting(self) -> tuple[Any, ...]:
-        """Equal for the seeds of a setting."""
-        return self.path, self.peak
-
 
 def read_models(runs: Sequence[RunReport], known: Sequence[RunReport]) -> tuple[list[Model], list[str]]:
-    """The finished models of `runs`, each training once, by name; and why others do not count.
+    """The finished models of `runs` by name, each with its best peak; and why others do not count.
 
     `known`: runs that may have trained their start checkpoints.
     """
     trainers = {f"{run.name}, stage {stage.name}": (run, stage) for run in known for stage in run.stages}
-    models: dict[tuple[Any, ...], Model] = {}
+    models: dict[tuple[tuple[Segment, ...], int], Model] = {}
     left_out = []
     for run in sorted(runs, key=lambda run: run.name):
         try:
             for model in _models(run, trainers):
-                models.setdefault((model.setting, model.seed, model.loss), model)
+                other = models.setdefault((model.path, model.seed), model)
+                models[model.path, model.seed] = min(other, model, key=lambda each: each.loss)
         except UserError as why:
             left_out.append(f"{run.name}: {why}.")
     return sorted(models.values(), key=lambda model: model.name), left_out
@@ -78,7 +80,7 @@ def _path(run: RunReport, trainers: Trainers) -> tuple[tuple[Segment, ...], floa
         path, flops = [*before], paid + flops
     shapes = stages_of(run)
     for number, stage in enumerate(run.stages):
-        shape = shapes[min(number, len(shapes) - 1)]  # a release has the shape of its stage
+        shape = shapes[number - (stage.branch_of is not None)]  # a release has the shape of its stage
         width = tuple(repr(shape.get(key)) for key in ("hidden_size", "attention_tokens", "ffn_tokens", "ffn_size"))
         embedding, tokens = run.conditions["model.vocab_size"] * shape["hidden_size"], float(stage.train_tokens)
         if path and path[-1].num_parameters == stage.num_parameters:
@@ -87,15 +89,41 @@ def _path(run: RunReport, trainers: Trainers) -> tuple[tuple[Segment, ...], floa
     return tuple(path), flops
 
 
+def shared_conditions(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a run's conditions that all runs of a law share: all but the peak, the seed, and the sizes and steps of
+    stages. Under `stages.batch_size` and the like are the values that any stage has."""
+    shared: dict[str, Any] = {}
+    for key, value in values.items():
+        block, name = key.split(".")[0], key.split(".")[-1]
+        if block == "stages" and name not in SHAPE:
+            found = shared.setdefault(f"stages.{name}", [])
+            found += [value] * (value not in found)
+        elif block not in ("stages", "start", "seed") and key not in (PEAK, *WHEN):
+            shared[key] = value
+    return shared
+
+
+def unlike(a: Mapping[str, Any], b: Mapping[str, Any], *, grow: bool) -> Difference | None:
+    """The first shared condition in which two runs differ; those of growth only count if both runs `grow`."""
+    keys = (key for key in sorted({*a, *b}) if grow or not key.startswith("growth."))
+    return next((Difference(key, a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)), None)
+
+
+def grows(run: RunReport) -> bool:
+    """Whether any model of `run` may have grown."""
+    return run.base is not None or len({stage.num_parameters for stage in run.stages}) > 1
+
+
 def check_alike(runs: Sequence[RunReport]) -> None:
     """Raises UserError, with the first difference, unless one law can hold for all of `runs`."""
     runs = [run for run in sorted(runs, key=lambda run: run.name) if run.control not in _OTHERS]
-    grown = [run for run in runs if run.base or len({stage.num_parameters for stage in run.stages}) > 1]
-    for members, keys in ((runs, _SAME), (grown, _SAME_GROWTH)):
+    values = {run.name: shared_conditions(training_conditions(run)) for run in runs}
+    for members, grow in ((runs, False), ([run for run in runs if grows(run)], True)):
         for run in members[1:]:
-            unlike = (str(each) for each in differences(members[0], run) if each.key in keys)
-            if why := measured_alike(members[0], run) or next(unlike, None):
-                raise UserError(f"no law fits both {members[0].name} and {run.name}: {why}")
+            first = members[0]
+            why = measured_alike(first, run) or unlike(values[first.name], values[run.name], grow=grow)
+            if why:
+                raise UserError(f"no law fits both {first.name} and {run.name}: {why}")
 
 
 def read_recipe(runs: Sequence[RunReport], models: Sequence[Model]) -> Recipe:

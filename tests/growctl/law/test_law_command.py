@@ -18,7 +18,9 @@ CONDITIONS: dict[str, Any] = {"model.vocab_size": 100, "model.num_heads": 2, "op
 CONDITIONS |= {"learning_rate.peak": 0.01, "learning_rate.decay": 0.25}
 
 
-def finished(runs: Path, name: str, steps: list[tuple[int, int]], loss: float, **how: Any) -> FakeRun:
+def finished(
+    runs: Path, name: str, steps: list[tuple[int, int]], loss: float, *, released: bool = False, **how: Any
+) -> FakeRun:
     """A run of stages of these sizes and numbers of steps; the last one ends with `loss`."""
     stages = [
         replace(stage_of(f"s{n}", *each), num_layers=2, decayed=each is steps[-1]) for n, each in enumerate(steps)
@@ -26,8 +28,10 @@ def finished(runs: Path, name: str, steps: list[tuple[int, int]], loss: float, *
     shape = {"num_layers": 2, "hidden_size": 10, "batch_size": 5, "sequence_length": 200}
     conditions = CONDITIONS | {f"stages.{n}.{key}": value for n in range(len(steps)) for key, value in shape.items()}
     conditions |= {f"stages.{n}.attention_tokens": size for n, (size, _) in enumerate(steps)}
-    run = FakeRun(runs, name, stages, **how, **conditions)
-    for number in range(len(steps)):
+    if released:
+        stages.append(replace(stage_of("s0/release", steps[0][0], 100), num_layers=2, decayed=True, branch_of="s0"))
+    run = FakeRun(runs, name, stages, **(conditions | how))
+    for number in range(len(stages)):
         run.train(number, loss if number == len(steps) - 1 else 5.0)
     return run
 
@@ -71,3 +75,15 @@ def test_a_start_checkpoints_training_counts_and_an_unknown_one_leaves_the_run_o
     assert [(each.num_parameters, each.tokens) for each in models[1].path] == [(100_000, 1.5e6), (200_000, 5e5)]
     assert models[1].flops == pytest.approx(flops + 500 * (1 + 2) * base.stages[0].step_flops.total)
     assert [why.partition(":")[0] for why in left_out] == ["early", "lost"]
+
+
+def test_a_release_has_the_shape_of_its_stage_and_the_best_peak_of_each_seed_counts(tmp_path: Path) -> None:
+    deeper = {"stages.1.num_layers": 4}
+    finished(tmp_path, "ladder", [(100_000, 1000), (200_000, 500)], 3.5, released=True, **deeper)
+    for peak, seed, loss in ((0.01, 1, 4.2), (0.02, 1, 4.0), (0.01, 2, 4.1)):
+        tuned = {"learning_rate.peak": peak, "seed": seed}
+        finished(tmp_path, f"x-{peak}-{seed}", [(100_000, 3000)], loss, **tuned)
+    release, *best, grown = read_models(find_runs(tmp_path), [])[0]
+    assert [(each.num_layers, each.width[1], each.tokens) for each in release.path] == [(2, "100000", 1.1e6)]
+    assert [each.num_layers for each in grown.path] == [2, 4]
+    assert [(model.peak, model.seed, model.loss) for model in best] == [(0.01, 2, 4.1), (0.02, 1, 4.0)]
