@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Result, RunsDir, complete_run, prints, runs_argument
+from growctl.cli.options import DEFAULT_RUNS_DIR, AsJson, Result, RunsDir, complete_run, prints, runs_argument, unusable
 from growctl.text.escaping import say
 
 _RUN = "a run's name, or the path of its directory."
@@ -66,6 +66,8 @@ def report(
     from growctl.text.terminal import print_sections
 
     keys = group_by or []
+    if as_json and law:
+        raise unusable("--json: not with --law, whose section has no JSON; leave one out")
     fitted = read_law(law) if law else None
     reported = with_controls_to_come(find_runs(runs_dir, runs or []), runs_dir)
     if as_json:

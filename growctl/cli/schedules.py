@@ -87,14 +87,16 @@ def init(
 
     both = {"params": params, "data": data, "gpus": gpus, "device": device}
     rules = {"base": base, "tokens": tokens, "grow_depth": grow_depth or None}
-    by_law = {"law": law, "flops": flops, "start": start}
+    looked_up = str(runs_dir) if start and runs_dir != DEFAULT_RUNS_DIR else None
+    by_law = {"law": law, "flops": flops, "start": start, "runs_dir": looked_up}
     kind, own, others = (LawWish, by_law, rules) if law else (Wish, rules, by_law)
+    if wrong := [name for name, value in others.items() if value is not None]:
+        option = "from" if wrong[0] == "start" else wrong[0].replace("_", "-")
+        raise unusable(f"--{option}: only {'without' if law else 'with'} --law")
     try:
-        given = {name: value for name, value in (both | own | others).items() if value is not None}
-        wish = kind.model_validate(given)
+        wish = kind.model_validate({name: value for name, value in (both | own).items() if value is not None})
     except ValidationError as error:
-        message = f"--{describe(error, kind)[0]}".replace("--start", "--from")
-        raise unusable(message) from None
+        raise unusable(f"--{describe(error, kind)[0]}") from None
     is_printed = file == STANDARD_OUTPUT
     name = "law" if wish.params is None else short_count(wish.params).lower()
     path = Path(f"{name}.yaml" if is_printed or file is None else file)

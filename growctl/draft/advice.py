@@ -1,5 +1,6 @@
 """Finds the schedule that a law predicts to end lowest, grown or from scratch, for `growctl init --law`."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -38,22 +39,30 @@ class _Search:
     """The plans for a wish, and what the law says of them."""
 
     def __init__(self, law: Law, wish: LawWish, base: BaseBlock | None):
-        own, self.law, self.flops, self.base = law.recipe.shape, law, wish.flops, base
-        self.shape = Shape(1, own["hidden_size"], own["num_heads"], own["sequence_length"], own["vocab_size"])
-        layers = range(own["fewest_layers"], own["most_layers"] + 1)
+        own, self.law, self.flops, self.base = law.recipe, law, wish.flops, base
+        self.shape = Shape(1, own.hidden_size, own.num_heads, own.sequence_length, own.vocab_size)
+        layers = range(own.fewest_layers, own.most_layers + 1)
+        least, most = law.ranges["parameters"]
+        if wish.params and (count := self.segment(Size(1, 1, wish.params), 0).counted(law.counts)) < 0.99 * least:
+            found = f"parameters {count:,} (fitted: {least:,.0f} to {most:,.0f})"
+            raise UserError(f"--params {wish.params:,}: outside the fitted range: {found}")
         known = [size_near(self.shape, Vocabularies(), n, wish.params, None) for n in layers if wish.params]
         self.firsts = list[Size]()
         if base:
             tokens = model_shape(base.model).get("attention_tokens")
             self.firsts = [self.size(base.model.num_layers, tokens if isinstance(tokens, int) else 1)]
-            if self.firsts[0].num_parameters != base.num_parameters or base.tokens is None or base.flops is None:
-                raise UserError(f"--from {wish.start}: must have the shape of the law's runs, and a known cost")
+            own_cost = (base.tokens or 0) * self.cost(self.firsts[0])
+            is_grown = not math.isclose(base.flops or 0.0, own_cost, rel_tol=0.01)
+            if self.firsts[0].num_parameters != base.num_parameters or not base.tokens or is_grown:
+                needs = "the shape of the law's runs, a known cost, and this size since its first step"
+                raise UserError(f"--from {wish.start}: must have {needs}")
         counts = {max(8, 8 * round(self.shape.width * 2 ** (number / 2) / 8)) for number in range(-6, 9)}
         counts |= {size.attention_tokens for size in (*known, *self.firsts)}
-        (least, most), sizes = law.ranges["parameters"], [self.size(n, count) for n in layers for count in counts]
+        sizes = [self.size(n, count) for n in layers for count in counts]
         self.within = [size for size in sizes if least <= self.segment(size, 0).counted(law.counts) <= most]
         self.sizes = list(dict.fromkeys([*known, *self.firsts, *self.within]))
         self.ends = known or self.within
+        self.trained_on = [size for size in self.firsts if size in known or not known]
 
     def size(self, num_layers: int, tokens: int) -> Size:
         """The size with `tokens` in each of Q, K, V and O."""
@@ -81,7 +90,7 @@ class _Search:
         """From scratch, and the start checkpoint trained on."""
         return [
             *(self.plan([size], [1.0], None) for size in self.ends),
-            *(self.plan([size], [1.0], self.base) for size in self.firsts),
+            *(self.plan([size], [1.0], self.base) for size in self.trained_on),
         ]
 
     def grown(self) -> list[_Plan]:
@@ -106,7 +115,7 @@ class _Search:
         decays; None without one."""
         late = self.law.recipe.decay
         plans = [plan for plan in plans if plan.stages[-1][1] >= late * sum(tokens for _, tokens in plan.stages)]
-        if not (inside := [plan for plan in plans if not self.law.outside(plan.path, plan.flops)]):
+        if not (inside := [plan for plan in plans if not self.law.outside(*plan[1:])]):
             return None
         paths = Paths([plan.path for plan in inside], [plan.flops for plan in inside], self.law.counts)
         return inside[int(np.argmin(self.law.formula.losses(self.law.c_MP[:1], paths)[0]))]
@@ -114,7 +123,7 @@ class _Search:
     def multiplier(self, loss_M: Floats) -> Interval:
         """The FLOPs that the strongest opponent needs for a loss, over ours; at most 100."""
         needs_M = np.full(len(loss_M), np.inf)
-        for sizes, paid in ((self.within, 0), (self.firsts, self.base.tokens or 0 if self.base else 0)):
+        for sizes, paid in ((self.ends, 0), (self.trained_on, self.base.tokens or 0 if self.base else 0)):
             for size in sizes:
                 point_21 = np.array([[self.segment(size, 0).counted(self.law.counts)], [self.cost(size)]])
                 cost_M1 = replace(self.law.formula, frontier_2G=point_21).cost(self.law.c_MP, loss_M[:, None])
@@ -132,16 +141,23 @@ def advised_draft(wish: LawWish, runs_dir: Path) -> Draft:
     rivals = search.ungrown()
     rival, grown = search.best(rivals), search.best(search.grown())
     if rival is None:
-        raise UserError(f"--law {wish.law}: outside the fitted range: {law.outside(rivals[-1].path, rivals[-1].flops)}")
-    plan, remark = rival, "Do not grow: no ladder lies inside the fitted range."
+        raise UserError(f"--law {wish.law}: outside the fitted range: {law.outside(*rivals[-1][1:])}")
+    loss = law.interval(*rival[1:])
+    plan, remark = rival, "Not known whether growing pays: no ladder to this size lies inside the fitted range."
     if grown:
-        loss_M, rival_M = law.losses(grown.path, grown.flops), law.losses(rival.path, rival.flops)
-        multiplier, opponent = search.multiplier(loss_M), "the best size from scratch"
-        opponent += " or the checkpoint, trained on," if base else ""
-        remark = f"a loss of {Interval.of(loss_M)}, which {opponent} reaches for {multiplier} times these FLOPs."
-        is_better = multiplier.low > 1 and loss_M[0] < rival_M[0]
-        other = f"Do not grow. Predicted: a loss of {Interval.of(rival_M)}; of the best ladder, {remark}"
-        plan, remark = (grown, f"Predicted: {remark}") if is_better else (rival, other)
+        ladder, multiplier = law.interval(*grown[1:]), search.multiplier(law.losses(*grown[1:]))
+        opponent = "this size from scratch" if wish.params else "the best size from scratch"
+        opponent += " or the checkpoint, trained on," if search.trained_on else ""
+        needs = f"{opponent} needs {multiplier} times these FLOPs"
+        kind = "The checkpoint, trained on," if rival.flops > wish.flops else "From scratch, this schedule"
+        remark = f"Do not grow. {kind} should end at {loss}. The best ladder should end at {ladder}, for which {needs}."
+        if multiplier.low > 1 and ladder.estimate < loss.estimate:
+            plan, loss, remark = grown, ladder, f"This schedule should end at {ladder}, for which {needs}."
+    least = min(size.num_parameters for size in search.ends) if wish.params else 0
+    smaller = search.best([search.plan([size], [1.0], None) for size in search.within if size.num_parameters < least])
+    if smaller and (below := law.interval(*smaller[1:])).estimate < loss.estimate:
+        size = smaller.path[-1].num_parameters
+        remark += f" A smaller size, {size:,} parameters, should end lower from scratch: at {below}."
     sizes, tokens = zip(*plan.stages, strict=True)
     choices = map(text_source, [wish.data] if wish.data else BY_SIZE)
     source = next(each for each in choices if wish.data or sum(tokens) <= each.lasts)
@@ -152,8 +168,9 @@ def advised_draft(wish: LawWish, runs_dir: Path) -> Draft:
     if fingerprint not in texts:
         remark += f" Whether this text is the law's ({fingerprint[:12]}) is not known."
     return Draft(
-        *(wish, source, search.shape, list(sizes), list(map(round, tokens)), law.recipe.shape["batch_size"]),
+        *(wish, source, search.shape, list(sizes), list(map(round, tokens)), law.recipe.batch_size),
         recipe=law.recipe,
         start=base.path if base and plan.flops > wish.flops else None,
+        grows=plan is grown,
         remark=remark,
     )

@@ -20,7 +20,7 @@ seed: 0
 {start}
 data:
 {data}
-# {origin} shape. Growths keep the width.
+# {origin} shape.{width}
 model:
   family: tokenformer
   num_layers: {draft.sizes[0].num_layers}
@@ -30,15 +30,30 @@ model:
 # Parameters stand on the right. The stages read {ratio:.3g} tokens for each of the last size's.
 stages:
 {stages}
-# A finished model of each smaller size too: a branch of a tenth of its stage's steps, over which the rate decays.
-releases: all
-
-# {draft.batch_tokens:,} tokens per step, {draft.num_steps:,} steps.
+{releases}# {draft.batch_tokens:,} tokens per step, {draft.num_steps:,} steps.
 training:
   sequence_length: {draft.shape.sequence_length}
   batch_size: {draft.batch_size}
   precision: {precision}
 
+{rules}
+evaluation:
+  every: {draft.evaluate_every}
+  max_sequences: {max_sequences}
+
+checkpoint:
+  every: {draft.save_every}  # a kill costs this many steps at most
+
+{controls}# The machine. You may change this block at any time, also when you resume a run. For several machines:
+# launch=slurm or launch=hostfile.
+launch:
+  devices: {devices}
+  zero_stage: {zero_stage}
+  offload: {offload}
+  micro_batch_size: auto
+{hardware}"""
+
+_RULES = """\
 # One warm-up, then constant, then one decay at the end of the ladder, so that growths meet a constant rate. The peak
 # is not tuned for this schedule.
 learning_rate:
@@ -56,23 +71,12 @@ growth:
   preset: growctl-default
   ramp: {ramp:g}  # of each grown stage's steps, over which the keys of new tokens rise from 0
   when: fixed  # grow once a stage's tokens are used up; slope would grow once its loss flattens
+"""
+_RELEASES = """\
+# A finished model of each smaller size too: a branch of a tenth of its stage's steps, over which the rate decays.
+releases: all
 
-evaluation:
-  every: {draft.evaluate_every}
-  max_sequences: {draft.evaluate_sequences}  # {evaluated:,} tokens
-
-checkpoint:
-  every: {draft.save_every}  # a kill costs this many steps at most
-
-{controls}# The machine. You may change this block at any time, also when you resume a run. For several machines:
-# launch=slurm or launch=hostfile.
-launch:
-  devices: {devices}
-  zero_stage: {zero_stage}
-  offload: {offload}
-  micro_batch_size: auto
-{hardware}"""
-
+"""
 _CONTROLS = """\
 # What the ladder is compared with: the last size from scratch at three budgets, in multiples of the ladder's FLOPs, so
 # that the report can find the one at which training from scratch reaches the ladder's loss; and every smaller size from
@@ -102,6 +106,7 @@ def schedule_text(draft: Draft) -> str:
     """The whole schedule, with the reason of each value in a comment."""
     shape, wish, total = draft.shape, draft.wish, sum(draft.train_tokens)
     zero_stage, offload = draft.sharding
+    shared = draft.recipe.conditions if draft.recipe else {}
     values: dict[str, Any] = {
         "draft": draft,
         "ladder": " -> ".join(short_count(size.num_parameters) for size in draft.sizes),
@@ -112,18 +117,18 @@ def schedule_text(draft: Draft) -> str:
         "vocabulary": _NEOX if draft.source.vocabularies.of(shape) == NEOX_VOCABULARY else "",
         "ratio": total / draft.sizes[-1].num_parameters,
         "stages": _stages(draft),
-        "precision": "bf16" if shape.published else "auto",
-        "why_optimizer": "As the law's runs." if draft.recipe else _OPTIMIZERS[draft.optimizer],
-        "decay": draft.recipe.decay if draft.recipe else DECAY_SHARE,
-        "ramp": RAMP_SHARE,
+        "width": " Growths keep the width." if draft.grows else "",
+        "releases": _RELEASES if len(draft.sizes) > 1 else "",
+        "precision": "bf16" if shape.published else shared.get("precision", "auto"),
+        "rules": _rules(draft),
         "remark": "".join(f"# {line}\n" for line in textwrap.wrap(draft.remark, 118)),
         "start": f"\nstart:\n  checkpoint: {json.dumps(draft.start)}\n" if draft.start else "",
-        "evaluated": draft.evaluate_sequences * shape.sequence_length,
-        "controls": "controls: []\n\n"
-        if "Do not grow" in draft.remark
-        else _CONTROLS.format(
+        "max_sequences": json.dumps(shared.get("evaluation.max_sequences", draft.evaluate_sequences)),
+        "controls": _CONTROLS.format(
             cost=draft.controls_cost, budgets=list(BUDGETS), more="  - kind: ungrown\n" if draft.start else ""
-        ),
+        )
+        if draft.grows
+        else "controls: []\n\n",
         "devices": wish.gpus or "auto",
         "zero_stage": zero_stage,
         "offload": offload,
@@ -132,12 +137,22 @@ def schedule_text(draft: Draft) -> str:
     return _TEMPLATE.format(**values)
 
 
+def _rules(draft: Draft) -> str:
+    """The rate, the optimizer and growths, by the rules or as in a law's runs."""
+    if draft.recipe is None:
+        why = _OPTIMIZERS[draft.optimizer]
+        return _RULES.format(draft=draft, decay=DECAY_SHARE, ramp=RAMP_SHARE, why_optimizer=why)
+    own = {name: draft.recipe.keys_of(name) for name in ("learning_rate", "optimizer", "growth")}
+    own["learning_rate"]["peak"] = draft.peak
+    return "# As in the law's runs.\n" + "".join(f"{name}: {json.dumps(keys)}\n" for name, keys in own.items())
+
+
 def init_command(wish: Wish | LawWish) -> str:
     """The command that drafts the same schedule again."""
     words = ["growctl init"]
     for name, value in wish.model_dump(exclude={"grow_depth"}, exclude_none=True).items():
-        text = _count(value) if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else value
-        words.append(f"--{'from' if name == 'start' else name} {shlex.quote(text)}")
+        text = _count(value) if isinstance(value, int) else f"{value:.17g}" if isinstance(value, float) else value
+        words.append(f"--{'from' if name == 'start' else name.replace('_', '-')} {shlex.quote(text)}")
     return " ".join([*words, *["--grow-depth"] * (isinstance(wish, Wish) and wish.grow_depth)])
 
 

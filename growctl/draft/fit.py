@@ -7,12 +7,14 @@ from tempfile import TemporaryDirectory
 from growctl.draft.advice import advised_draft
 from growctl.draft.document import schedule_text
 from growctl.draft.recipe import SHARDINGS, Draft, LawWish, Wish, make_draft
+from growctl.ladder.conditions import comparison_conditions
 from growctl.ladder.costs import Plan, total_cost
 from growctl.ladder.datasets import dataset_warnings, estimated_sizes
 from growctl.ladder.load import load_schedule
 from growctl.ladder.plan import make_plan
 from growctl.launch.devices import gpus_here
 from growctl.launch.machines import LaunchError
+from growctl.law.measured import shared_conditions, unlike
 from growctl.schedule.blocks import Schedule
 from growctl.text.formatting import short_count
 from model.errors import UserError
@@ -38,6 +40,9 @@ def drafted(wish: Wish | LawWish, name: str, runs_dir: Path = Path("runs")) -> t
     trained = sum(control.total.trained_flops for control in plan.controls)
     draft = replace(draft, controls_cost=trained / total_cost(plan.trunk).flops)
     schedule = _loaded(schedule_text(draft), name)
+    shared = shared_conditions(comparison_conditions(schedule), grows=draft.grows)
+    if draft.recipe and (why := unlike(draft.recipe.conditions, shared)):
+        raise UserError(f"--law: a draft cannot be trained as the law's runs were: {why}")
     plan = make_plan(schedule)
     of_text = dataset_warnings(schedule, estimated_sizes(schedule.data))
     return draft, replace(plan, warnings=(*plan.warnings, *of_text))
@@ -48,7 +53,10 @@ def _loaded(text: str, name: str) -> Schedule:
     with TemporaryDirectory() as folder:
         path = Path(folder, f"{name}.yaml")
         path.write_text(text, encoding="utf-8")
-        return load_schedule(str(path))
+        try:
+            return load_schedule(str(path))
+        except UserError as error:
+            raise UserError(str(error).replace(f"{path}: ", "the draft is invalid: ")) from None
 
 
 def _fits(plan: Plan) -> bool:

@@ -92,6 +92,8 @@ class LawWish(_Options):
 
     params: Count | None = None
     start: str | None = None
+    runs_dir: str | None = None
+    """Where `start` is looked up; None: the usual one."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,9 @@ class Draft:
 
     start: str | None = None
     """The checkpoint that the first stage starts from."""
+
+    grows: bool = True
+    """Whether the model grows, so that controls have something to compare."""
 
     remark: str = ""
     """What a law predicts; empty without one."""
@@ -150,7 +155,7 @@ class Draft:
     @property
     def optimizer(self) -> OptimizerName:
         """Muon where it runs, which is wherever the optimizer stays on the devices."""
-        return self.recipe.optimizer if self.recipe else "muon" if self.sharding[1] == "none" else "adamw"
+        return "muon" if self.sharding[1] == "none" else "adamw"
 
     @property
     def peak(self) -> float:

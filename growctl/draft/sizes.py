@@ -172,7 +172,7 @@ def size_near(shape: Shape, vocabularies: Vocabularies, num_layers: int, paramet
     none, one = (_parameters(shape, vocabularies, tokens, num_layers) for tokens in (0, 1))
     exact = (parameters - none) / (one - none)
     multiple = min(64, 2 ** max(0, math.floor(math.log2(exact / 32))))
-    tokens = multiple * round(exact / multiple)
+    tokens = multiple * max(1, round(exact / multiple))
     if most is not None:
         tokens = min(tokens, most)
     return Size(num_layers, tokens, _parameters(shape, vocabularies, tokens, num_layers))

@@ -50,8 +50,8 @@ class _Data:
 
 
 def fit_law(runs: Sequence[RunReport], held_out: Sequence[RunReport] = (), draws: int = DRAWS) -> Law:
-    """The law of the finished models of `runs`; those of `held_out` only test it, also if `runs` has them. Equal input
-    gives an equal law.
+    """The law of the finished models of `runs`; `held_out` runs only test the law, even if `runs` lists them too. Equal
+    input gives an equal law.
 
     Raises UserError for runs that no one law fits, or that are too few.
     """
@@ -129,8 +129,7 @@ def _clusters(models: Sequence[Model]) -> dict[Any, int]:
 
 def _weights(scratch: _Data, num_clusters: int, draws: int) -> Floats:
     """The weight of each cluster, equal at first and then in each draw: a Bayesian bootstrap, in which every cluster
-    keeps some weight. The power widens it for the five parameters: with N counted rightly, 95% intervals of known laws
-    then held 90% to 98% of the time, in 60 simulated studies of the size that docs/law.md asks for."""
+    keeps some weight. The power widens it for the five parameters."""
     shape = max(0.1, 1 - len(PARAMETERS) / len(set(scratch.cluster_R))) ** 3
     drawn = np.random.default_rng(0).gamma(shape, 1 / shape, size=(draws, num_clusters))
     return np.concatenate([np.ones((1, num_clusters)), drawn])

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationError, model_validator
 
+from growctl.schedule.errors import describe
 from model.errors import UserError
-from model.parameter_names import OptimizerName
-from model.strict import Strict, first_reason
+from model.strict import Strict
 
 Floats = NDArray[np.float64]
 Counts = Literal["all parameters", "parameters without the embedding"]
@@ -32,6 +32,7 @@ TERMS = ("constant", "ratio", "before", "after", "depth", "together")
 """1; ln(N'/N); ln(D_eff/N / 20); ln(tokens at N' / N' / 20); 1 if layers grew; 1 if layers and parameter tokens grew.
 20 tokens per parameter are near compute-optimal, so that the constant is about such a growth."""
 USUAL_RATIO = 20.0
+MEASURES = ("flops", "parameters", "tokens_per_parameter", "ratio", "before", "after")
 _MOST = 5.0  # where ln w is cut, so that no trial of the fit overflows
 
 
@@ -178,13 +179,28 @@ class Recipe(Strict):
     """How the models were trained, for schedules that `growctl init --law` drafts."""
 
     dataset_fingerprint: str
-    optimizer: OptimizerName
-    peak: float
+    peak: PositiveFloat
     """Of the learning rate; of several, that of the lowest loss."""
-    decay: float
-    """`learning_rate.decay`."""
-    shape: dict[str, int]
-    """hidden_size, num_heads, vocab_size, sequence_length, batch_size, fewest_layers and most_layers."""
+    decay: Annotated[float, Field(ge=0, le=1)]
+    """The share of the steps before which growths come; 0 if the rate does not decay once, at the end."""
+    hidden_size: PositiveInt
+    num_heads: PositiveInt
+    vocab_size: PositiveInt
+    sequence_length: PositiveInt
+    batch_size: PositiveInt
+    fewest_layers: PositiveInt
+    most_layers: PositiveInt
+    conditions: dict[str, JsonValue]
+    """What the runs share, by key of the schedule; those of stages as lists of the values that stages have."""
+
+    def keys_of(self, block: str) -> dict[str, Any]:
+        """The shared keys of a block of the schedule."""
+        keys: dict[str, Any] = {}
+        for key, value in self.conditions.items():
+            if key.startswith(f"{block}."):
+                *inner, name = key.split(".")[1:]
+                (keys.setdefault(inner[0], {}) if inner else keys)[name] = value
+        return keys
 
 
 class Law(Strict):
@@ -205,7 +221,7 @@ class Law(Strict):
     """Terms that are left out, and why."""
     rms: dict[str, float | None]
     """Root mean square of the residuals `scratch`, `grown` and `held out`, in nats."""
-    models: tuple[LawModel, ...]
+    models: Annotated[tuple[LawModel, ...], Field(min_length=1)]
     held_out: tuple[HeldOut, ...] = ()
     left_out: tuple[str, ...]
     """Runs that do not count, and why, one sentence each."""
@@ -213,11 +229,22 @@ class Law(Strict):
     """What was fitted: parameters (N) and tokens_per_parameter from scratch, flops, and ratio, before and after."""
     axes: tuple[Axis, ...]
     """What grew."""
-    sizes: tuple[tuple[float, float], ...]
+    sizes: Annotated[tuple[tuple[float, float], ...], Field(min_length=1)]
     """Each N that was trained from scratch, and its training FLOPs per token."""
     recipe: Recipe
-    draws: tuple[tuple[float, ...], ...]
+    draws: Annotated[tuple[tuple[float, ...], ...], Field(min_length=1)]
     """Draws of the bootstrap: the parameters, then the terms."""
+
+    @model_validator(mode="after")
+    def _check_shapes(self) -> Self:
+        if tuple(self.parameters) != PARAMETERS or not set(self.terms) <= set(TERMS):
+            raise ValueError(f"parameters and terms: must be {', '.join(PARAMETERS)}, and of {', '.join(TERMS)}")
+        for field, names in (("rms", ("scratch", "grown")), ("ranges", MEASURES)):
+            if missing := [name for name in names if name not in getattr(self, field)]:
+                raise ValueError(f"{field}.{missing[0]}: is missing")
+        if any(len(row) != len(PARAMETERS) + len(self.terms) for row in self.draws):
+            raise ValueError("draws: each must have a number for each of parameters and terms")
+        return self
 
     @cached_property
     def c_MP(self) -> Floats:
@@ -234,6 +261,12 @@ class Law(Strict):
         """The loss of a model by the estimate, then by each draw: M."""
         return self.formula.losses(self.c_MP, Paths([path], [flops], self.counts))[:, 0]
 
+    def interval(self, path: Sequence[Segment], flops: float) -> Interval:
+        """The loss of one run, with the spread of the bootstrap and of the residuals."""
+        losses_M = self.losses(path, flops)
+        half = 1.96 * np.hypot(losses_M[1:].std(), self.rms["grown" if len(path) > 1 else "scratch"] or 0.0)
+        return Interval(estimate=losses_M[0], low=losses_M[0] - half, high=losses_M[0] + half)
+
     def outside(self, path: Sequence[Segment], flops: float) -> str | None:
         """What of a model lies outside the fitted range, with the range; None if all lies inside."""
         for name, value in measures(path, flops, self.counts):
@@ -248,4 +281,4 @@ def read_law(path: Path) -> Law:
     try:
         return Law.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise UserError(f"{path}: not a law, which `growctl law fit` writes: {first_reason(error)}") from None
+        raise UserError(f"{path}: not a law, which `growctl law fit` writes: {describe(error, Law)[0]}") from None

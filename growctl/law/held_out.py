@@ -39,7 +39,7 @@ def _record(law: Law, seeds: Sequence[Model], spread: float | None) -> HeldOut:
 
 
 def _against(grown: HeldOut, records: Sequence[HeldOut], most: float) -> HeldOut:
-    """`grown` with what the best one from scratch at its FLOPs makes of it."""
+    """`grown`, compared with the best held-out model from scratch of equal FLOPs."""
     rivals = [each for each in records if not each.is_grown]
     rivals = [each for each in rivals if math.isclose(each.flops, grown.flops, rel_tol=_EQUAL_FLOPS)]
     best = min(rivals, key=lambda each: each.measured, default=None)

@@ -5,15 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from growctl.analysis.conditions import (
-    PEAK,
-    SHAPE,
-    WHEN,
-    Difference,
-    measured_alike,
-    stages_of,
-    training_conditions,
-)
+from growctl.analysis.conditions import PEAK, SHAPE, WHEN, Difference, measured_alike, stages_of, training_conditions
 from growctl.analysis.family import finished_models
 from growctl.law.formula import Recipe, Segment
 from growctl.runs.runs import RunReport, StageReport
@@ -89,54 +81,54 @@ def _path(run: RunReport, trainers: Trainers) -> tuple[tuple[Segment, ...], floa
     return tuple(path), flops
 
 
-def shared_conditions(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a run's conditions that all runs of a law share: all but the peak, the seed, and the sizes and steps of
-    stages. Under `stages.batch_size` and the like are the values that any stage has."""
+def shared_conditions(values: Mapping[str, Any], *, grows: bool) -> dict[str, Any]:
+    """The conditions of a run that all runs of a law share: not its peak, its seed, the sizes and steps of stages, and
+    those of growth only if it grows. `stages.batch_size` and the like are lists of the values that stages have."""
     shared: dict[str, Any] = {}
     for key, value in values.items():
         block, name = key.split(".")[0], key.split(".")[-1]
         if block == "stages" and name not in SHAPE:
             found = shared.setdefault(f"stages.{name}", [])
             found += [value] * (value not in found)
-        elif block not in ("stages", "start", "seed") and key not in (PEAK, *WHEN):
+        elif block not in ("stages", "start", "seed") and key not in (PEAK, *WHEN) and (grows or block != "growth"):
             shared[key] = value
     return shared
 
 
-def unlike(a: Mapping[str, Any], b: Mapping[str, Any], *, grow: bool) -> Difference | None:
-    """The first shared condition in which two runs differ; those of growth only count if both runs `grow`."""
-    keys = (key for key in sorted({*a, *b}) if grow or not key.startswith("growth."))
-    return next((Difference(key, a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)), None)
+def shared_by(run: RunReport) -> dict[str, Any]:
+    """Those of a finished run."""
+    grows = run.base is not None or len({stage.num_parameters for stage in run.stages}) > 1
+    return shared_conditions(training_conditions(run), grows=grows)
 
 
-def grows(run: RunReport) -> bool:
-    """Whether any model of `run` may have grown."""
-    return run.base is not None or len({stage.num_parameters for stage in run.stages}) > 1
+def unlike(own: Mapping[str, Any], values: Mapping[str, Any]) -> Difference | None:
+    """The first of the shared conditions `values` in which they differ from a law's own."""
+    return next((Difference(key, own[key], each) for key, each in values.items() if own.get(key, each) != each), None)
 
 
 def check_alike(runs: Sequence[RunReport]) -> None:
     """Raises UserError, with the first difference, unless one law can hold for all of `runs`."""
     runs = [run for run in sorted(runs, key=lambda run: run.name) if run.control not in _OTHERS]
-    values = {run.name: shared_conditions(training_conditions(run)) for run in runs}
-    for members, grow in ((runs, False), ([run for run in runs if grows(run)], True)):
-        for run in members[1:]:
-            first = members[0]
-            why = measured_alike(first, run) or unlike(values[first.name], values[run.name], grow=grow)
-            if why:
-                raise UserError(f"no law fits both {first.name} and {run.name}: {why}")
+    values: dict[str, Any] = {}
+    for run in runs:
+        if why := measured_alike(runs[0], run) or unlike(values, shared_by(run)):
+            raise UserError(f"no law fits {run.name} and the runs before it, {runs[0].name} and so on: {why}")
+        values = shared_by(run) | values
 
 
 def read_recipe(runs: Sequence[RunReport], models: Sequence[Model]) -> Recipe:
     """How `models` of `runs` were trained, with the shape of the first grown one."""
     grown, best = next(each for each in models if len(each.path) > 1), min(models, key=lambda model: model.loss)
     run = next(run for run in runs if run.name == grown.run)
-    shape = {key: stages_of(run)[-1][key] for key in ("hidden_size", "sequence_length", "batch_size")}
-    shape |= {key: run.conditions[f"model.{key}"] for key in ("num_heads", "vocab_size")}
+    rate = [run.conditions.get(f"learning_rate.{key}", usual) for key, usual in (("shape", "wsd"), ("span", "ladder"))]
     layers = [segment.num_layers for model in models for segment in model.path]
     return Recipe(
         dataset_fingerprint=run.dataset_fingerprint,
-        optimizer=run.conditions["optimizer.name"],
         peak=best.peak,
-        decay=float(run.conditions["learning_rate.decay"] or 0.2),  # a cosine has none
-        shape=shape | {"fewest_layers": min(layers), "most_layers": max(layers)},
+        decay=float(run.conditions["learning_rate.decay"]) if rate == ["wsd", "ladder"] else 0.0,
+        **{key: stages_of(run)[-1][key] for key in ("hidden_size", "sequence_length", "batch_size")},
+        **{key: run.conditions[f"model.{key}"] for key in ("num_heads", "vocab_size")},
+        fewest_layers=min(layers),
+        most_layers=max(layers),
+        conditions=shared_by(run),
     )

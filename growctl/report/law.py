@@ -9,26 +9,24 @@ import numpy as np
 
 from growctl.law.fit import SIGNIFICANCE
 from growctl.law.formula import Advice, Law
-from growctl.law.measured import read_models
+from growctl.law.measured import read_models, shared_by, unlike
 from growctl.report.chart import FigureFormat
 from growctl.runs.runs import RunReport
 from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
 
 
 def section(runs: Sequence[RunReport], law: Law) -> Section:
-    """What `law` says of the finished models of those of `runs` that read its text with its optimizer."""
-    own, rows = (law.recipe.dataset_fingerprint, law.recipe.optimizer), []
-    alike = [run for run in runs if (run.dataset_fingerprint, run.conditions.get("optimizer.name")) == own]
+    """What `law` says of the finished models of those of `runs` that were trained like its own."""
+    rows, alike = [], [run for run in runs if not unlike(law.recipe.conditions, shared_by(run))]
     for model in read_models(alike, runs)[0]:
-        losses_M = law.losses(model.path, model.flops)
-        middle, half = losses_M[0], 1.96 * np.hypot(losses_M[1:].std(), law.rms["grown"] or 0.0)
-        interval = Cell(f"{middle - half:.4f} to {middle + half:.4f}")
-        outside = Cell(law.outside(model.path, model.flops) or "")
-        rows.append((Cell(model.name), figure(model.loss), figure(middle), interval, outside))
+        predicted, outside = law.interval(model.path, model.flops), law.outside(model.path, model.flops)
+        interval = Cell(f"{predicted.low:.4f} to {predicted.high:.4f}")
+        figures = figure(model.loss), figure(predicted.estimate)
+        rows.append((Cell(model.name), *figures, interval, Cell(outside or "")))
     columns = [Column("model", False), Column("measured"), Column("predicted"), Column("95% interval", False)]
     columns += [Column("outside the fitted range", False, drop=1)]
     table = Table.of("law", columns, rows, "Nats per token; the interval is for one run.")
-    none = Paragraph("No finished model here was trained on the law's text with its optimizer.")
+    none = Paragraph("No finished model here was trained as the law's runs were.")
     return Section("law", "Predicted by the law", (table if rows else none,))
 
 

@@ -81,7 +81,7 @@ def test_a_release_has_the_shape_of_its_stage_and_the_best_peak_of_each_seed_cou
     deeper = {"stages.1.num_layers": 4}
     finished(tmp_path, "ladder", [(100_000, 1000), (200_000, 500)], 3.5, released=True, **deeper)
     for peak, seed, loss in ((0.01, 1, 4.2), (0.02, 1, 4.0), (0.01, 2, 4.1)):
-        tuned = {"learning_rate.peak": peak, "seed": seed}
+        tuned: dict[str, Any] = {"learning_rate.peak": peak, "seed": seed}
         finished(tmp_path, f"x-{peak}-{seed}", [(100_000, 3000)], loss, **tuned)
     release, *best, grown = read_models(find_runs(tmp_path), [])[0]
     assert [(each.num_layers, each.width[1], each.tokens) for each in release.path] == [(2, "100000", 1.1e6)]
