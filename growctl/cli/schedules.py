@@ -87,8 +87,7 @@ def init(
 
     both = {"params": params, "data": data, "gpus": gpus, "device": device}
     rules = {"base": base, "tokens": tokens, "grow_depth": grow_depth or None}
-    looked_up = str(runs_dir) if start and runs_dir != DEFAULT_RUNS_DIR else None
-    by_law = {"law": law, "flops": flops, "start": start, "runs_dir": looked_up}
+    by_law = {"law": law, "flops": flops, "start": start}
     kind, own, others = (LawWish, by_law, rules) if law else (Wish, rules, by_law)
     if wrong := [name for name, value in others.items() if value is not None]:
         option = "from" if wrong[0] == "start" else wrong[0].replace("_", "-")

@@ -51,11 +51,9 @@ class _Search:
         if base:
             tokens = model_shape(base.model).get("attention_tokens")
             self.firsts = [self.size(base.model.num_layers, tokens if isinstance(tokens, int) else 1)]
-            own_cost = (base.tokens or 0) * self.cost(self.firsts[0])
-            is_grown = not math.isclose(base.flops or 0.0, own_cost, rel_tol=0.01)
-            if self.firsts[0].num_parameters != base.num_parameters or not base.tokens or is_grown:
-                needs = "the shape of the law's runs, a known cost, and this size since its first step"
-                raise UserError(f"--from {wish.start}: must have {needs}")
+            first, cost = self.firsts[0], (base.tokens or 0) * self.cost(self.firsts[0])
+            if first.num_parameters != base.num_parameters or not math.isclose(base.flops or -1, cost, rel_tol=0.01):
+                raise UserError(f"--from {wish.start}: must have the law's shape, a known cost, and one size all along")
         counts = {max(8, 8 * round(self.shape.width * 2 ** (number / 2) / 8)) for number in range(-6, 9)}
         counts |= {size.attention_tokens for size in (*known, *self.firsts)}
         sizes = [self.size(n, count) for n in layers for count in counts]
@@ -122,6 +120,7 @@ class _Search:
 
     def multiplier(self, loss_M: Floats) -> Interval:
         """The FLOPs that the strongest opponent needs for a loss, over ours; at most 100."""
+
         needs_M = np.full(len(loss_M), np.inf)
         for sizes, paid in ((self.ends, 0), (self.trained_on, self.base.tokens or 0 if self.base else 0)):
             for size in sizes:
@@ -137,6 +136,7 @@ def advised_draft(wish: LawWish, runs_dir: Path) -> Draft:
     if wish.start:
         path = find_checkpoint(wish.start, runs_dir, tell=lambda line: None).absolute()
         base = describe_start(StartBlock(checkpoint=str(path)), runs_dir)
+        wish = wish.model_copy(update={"start": base.path})
     search = _Search(law, wish, base)
     rivals = search.ungrown()
     rival, grown = search.best(rivals), search.best(search.grown())

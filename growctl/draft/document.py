@@ -7,6 +7,7 @@ from typing import Any
 
 from growctl.draft.recipe import BUDGETS, DECAY_SHARE, RAMP_SHARE, Draft, LawWish, Wish
 from growctl.draft.sizes import NEOX_VOCABULARY
+from growctl.law.formula import Recipe
 from growctl.schedule.fields import parse_count
 from growctl.text.formatting import short_count
 
@@ -20,7 +21,7 @@ seed: 0
 {start}
 data:
 {data}
-# {origin} shape.{width}
+# {origin} shape.
 model:
   family: tokenformer
   num_layers: {draft.sizes[0].num_layers}
@@ -63,7 +64,7 @@ learning_rate:
   warmup_steps: {draft.warmup_steps}
   decay: {decay:g}  # of all steps
 
-# {why_optimizer}
+# {why}
 optimizer: {{name: {draft.optimizer}}}
 
 # The growth itself changes nothing (docs/growing.md).
@@ -117,10 +118,11 @@ def schedule_text(draft: Draft) -> str:
         "vocabulary": _NEOX if draft.source.vocabularies.of(shape) == NEOX_VOCABULARY else "",
         "ratio": total / draft.sizes[-1].num_parameters,
         "stages": _stages(draft),
-        "width": " Growths keep the width." if draft.grows else "",
         "releases": _RELEASES if len(draft.sizes) > 1 else "",
         "precision": "bf16" if shape.published else shared.get("precision", "auto"),
-        "rules": _rules(draft),
+        "rules": _rules(draft.recipe)
+        if draft.recipe
+        else _RULES.format(draft=draft, decay=DECAY_SHARE, ramp=RAMP_SHARE, why=_OPTIMIZERS[draft.optimizer]),
         "remark": "".join(f"# {line}\n" for line in textwrap.wrap(draft.remark, 118)),
         "start": f"\nstart:\n  checkpoint: {json.dumps(draft.start)}\n" if draft.start else "",
         "max_sequences": json.dumps(shared.get("evaluation.max_sequences", draft.evaluate_sequences)),
@@ -137,14 +139,15 @@ def schedule_text(draft: Draft) -> str:
     return _TEMPLATE.format(**values)
 
 
-def _rules(draft: Draft) -> str:
-    """The rate, the optimizer and growths, by the rules or as in a law's runs."""
-    if draft.recipe is None:
-        why = _OPTIMIZERS[draft.optimizer]
-        return _RULES.format(draft=draft, decay=DECAY_SHARE, ramp=RAMP_SHARE, why_optimizer=why)
-    own = {name: draft.recipe.keys_of(name) for name in ("learning_rate", "optimizer", "growth")}
-    own["learning_rate"]["peak"] = draft.peak
-    return "# As in the law's runs.\n" + "".join(f"{name}: {json.dumps(keys)}\n" for name, keys in own.items())
+def _rules(recipe: Recipe) -> str:
+    """The rate, the optimizer and growths of a law's runs."""
+    from omegaconf import OmegaConf  # slow
+
+    blocks = OmegaConf.create()
+    for key, value in (recipe.conditions | {"learning_rate.peak": recipe.peak}).items():
+        if key.startswith(("learning_rate.", "optimizer.", "growth.")):
+            OmegaConf.update(blocks, key, value)
+    return "# As in the law's runs.\n" + OmegaConf.to_yaml(blocks)
 
 
 def init_command(wish: Wish | LawWish) -> str:
@@ -152,7 +155,7 @@ def init_command(wish: Wish | LawWish) -> str:
     words = ["growctl init"]
     for name, value in wish.model_dump(exclude={"grow_depth"}, exclude_none=True).items():
         text = _count(value) if isinstance(value, int) else f"{value:.17g}" if isinstance(value, float) else value
-        words.append(f"--{'from' if name == 'start' else name.replace('_', '-')} {shlex.quote(text)}")
+        words.append(f"--{'from' if name == 'start' else name} {shlex.quote(text)}")
     return " ".join([*words, *["--grow-depth"] * (isinstance(wish, Wish) and wish.grow_depth)])
 
 

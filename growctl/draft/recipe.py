@@ -92,8 +92,6 @@ class LawWish(_Options):
 
     params: Count | None = None
     start: str | None = None
-    runs_dir: str | None = None
-    """Where `start` is looked up; None: the usual one."""
 
 
 @dataclass(frozen=True)

@@ -193,15 +193,6 @@ class Recipe(Strict):
     conditions: dict[str, JsonValue]
     """What the runs share, by key of the schedule; those of stages as lists of the values that stages have."""
 
-    def keys_of(self, block: str) -> dict[str, Any]:
-        """The shared keys of a block of the schedule."""
-        keys: dict[str, Any] = {}
-        for key, value in self.conditions.items():
-            if key.startswith(f"{block}."):
-                *inner, name = key.split(".")[1:]
-                (keys.setdefault(inner[0], {}) if inner else keys)[name] = value
-        return keys
-
 
 class Law(Strict):
     """A fitted law: law.json."""

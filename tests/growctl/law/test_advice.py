@@ -1,6 +1,8 @@
 """`init --law` drafts what a known law makes best, grown or not, and stays inside the fitted range."""
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -16,6 +18,7 @@ from growctl.law.fit import fit_law
 from growctl.law.formula import Law
 from growctl.report.law import section
 from growctl.text.documents import document_text
+from model.errors import UserError
 from model.flops import Flops, training_flops_per_token
 from stages.checkpoint.lineage import TrainingCost
 from tests.growctl.bases import change_manifest, write_base
@@ -71,11 +74,15 @@ def test_the_schedule_ends_as_low_as_the_best_one_of_a_known_law_and_grows_only_
         steps.append((depth, stage.attention_tokens or 0, float(stage.train_tokens or 0)))
     assert total(steps) == pytest.approx(FLOPS, rel=0.01)
     assert loss_of(steps, worth=WORTH[kind]) <= best_known(kind) + 0.01
-    remark = next(line for line in said.splitlines() if "should end at" in line)
-    assert remark.startswith(
-        "This schedule should" if kind == "wins" else "Do not grow. From scratch, this schedule should"
+    remark, text = (
+        next(line for line in said.splitlines() if "should end at" in line),
+        (tmp_path / "best.yaml").read_text(),
     )
-    assert remark in " ".join((tmp_path / "best.yaml").read_text().split("\n# "))
+    assert remark.startswith(
+        ("Do not grow. From scratch, this" if kind == "loses" else "This") + " schedule should end"
+    )
+    assert remark in " ".join(text.split("\n# "))
+    assert ("smaller size" in text, schedule.growth.ramp) == (kind == "wins", 0.05)
     assert (len(steps) > 1, len(schedule.controls)) == ((True, 2) if kind == "wins" else (False, 0))
     assert (schedule.optimizer.name, schedule.learning_rate.decay, schedule.learning_rate.peak) == ("muon", 0.25, 0.012)
 
@@ -96,24 +103,60 @@ def test_a_checkpoint_is_grown_to_a_wanted_size_and_costs_count_from_now_on(tmp_
         assert (draft.start == str(base), steps[-1][:2] == first[:2]) == (True, kind == "loses")
         assert ("or the checkpoint, trained on, needs" in draft.remark) == (params is None)
         assert params is None or draft.sizes[-1].num_parameters == pytest.approx(params, rel=0.03)
+    if kind == "loses":
+        assert_needed(draft.remark, lambda flops: (3, 32, 8e6 + flops / cost(first)), 5e12)
+    write_base(
+        tmp_path / "grown", model_of_step(first), paid.model_copy(update={"flops": Flops(0.9 * paid.flops.total, 0, 0)})
+    )
+    with pytest.raises(UserError, match=r"grown: must have .* one size all along"):
+        advised_draft(wish.model_copy(update={"start": str(tmp_path / "grown")}), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_wanted_size_is_compared_with_itself_and_a_better_smaller_one_is_named(tmp_path: Path) -> None:
+    wish = LawWish(law=str(written(tmp_path, "loses")), flops=FLOPS, params=400_000, data="python-stdlib")
+    draft = advised_draft(wish, tmp_path)
+    shape = (draft.sizes[-1].num_layers, draft.sizes[-1].attention_tokens)
+    assert_needed(draft.remark, lambda flops: (*shape, flops / cost((*shape, 0))), FLOPS)
+    assert " A smaller size, 114,816 parameters, should end lower from scratch" in draft.remark
+    Path(wish.law).write_text(json.dumps(json.loads(law_text("loses")) | {"axes": []}))
+    assert advised_draft(wish, tmp_path).remark.startswith("Not known whether growing pays: no ladder to this size")
+
+
+def assert_needed(remark: str, step: Callable[[float], Step], budget: float) -> None:
+    """What is said to be needed for the best ladder's loss does reach it, by the true law."""
+    found = re.search(r"should end at ([\d.]+) \([^)]*\), for which .* needs ([\d.]+)", remark)
+    assert found
+    assert loss_of([step(float(found[2]) * budget)]) == pytest.approx(float(found[1]), abs=0.01)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "change", "message"),
     [
-        (["--flops", "1e17"], r"law.json: outside the fitted range: flops 1e+17 (fitted: "),
-        (["--flops", "1e13", "--params", "9M"], "outside the fitted range: parameters"),
-        ([], "--flops: is missing"),
-        (["--flops", "1e13", "--tokens", "9M"], "--tokens"),
-        (["--flops", "1e13", "--law", "broken.json"], "broken.json: not a law"),
+        (["--flops", "1e17"], {}, r"law.json: outside the fitted range: flops 1e+17 (fitted: "),
+        (["--params", "9M"], {}, "outside the fitted range: parameters"),
+        (["--params", "1"], {}, "--params 1: outside the fitted range: parameters 1 (fitted: 114,816 to 557,184)"),
+        (["--tokens", "9M"], {}, "--tokens: only without --law"),
+        (["--grow-depth"], {}, "--grow-depth: only without --law"),
+        *(
+            ([], {key: value}, f"law.json: not a law, which `growctl law fit` writes: {message}")
+            for key, value, message in (
+                ("draws", [[1.0]], "draws: each must have"),
+                ("terms", {"x": {"estimate": 0.0, "low": 0.0, "high": 0.0}}, "parameters and terms: must be"),
+                ("sizes", [], "sizes = []"),
+                ("models", [], "models = []"),
+                ("ranges", {}, "ranges.flops: is missing"),
+                ("recipe", {}, ""),
+            )
+        ),
     ],
 )
 def test_what_the_law_does_not_know_is_refused_with_the_range_and_nothing_is_written(
-    tmp_path: Path, options: Sequence[str], message: str
+    tmp_path: Path, options: Sequence[str], change: dict[str, Any], message: str
 ) -> None:
-    (tmp_path / "law.json").write_text(law_text("wins"))
-    (tmp_path / "broken.json").write_text("{}")
-    assert message in run_here("init", "new.yaml", "--law", "law.json", *options, expect=2, cwd=tmp_path)[1]
+    (tmp_path / "law.json").write_text(json.dumps(json.loads(law_text("wins")) | change))
+    given = ("--law", "law.json", "--flops", "1e13", *options)
+    assert message in run_here("init", "new.yaml", *given, expect=2, cwd=tmp_path)[1]
     assert not (tmp_path / "new.yaml").exists()
 
 
@@ -121,13 +164,20 @@ def test_a_report_shows_predicted_beside_measured_and_what_lies_outside_the_fitt
     steps = [(3, 16, 3e6), (3, 32, 3e6)]
     runs = [run_of("inside", steps, 2.5), run_of("outside", [(3, 16, 1e9)], 2.0)]
     runs += [replace(run_of("elsewhere", steps, 2.5), dataset_fingerprint="beef")]
-    table: Any = section(runs, Law.model_validate_json(law_text("wins"))).parts[0]
+    runs += [replace(run_of("slow", steps, 2.4), conditions=runs[0].conditions | {"learning_rate.decay": 0.5})]
+    law = Law.model_validate_json(law_text("wins")).model_copy(update={"rms": {"scratch": 0.5, "grown": 0.1}})
+    table: Any = section(runs, law).parts[0]
     outside, inside = table.groups[0].rows
     assert [inside[0].text, inside[1].value] == ["1 of inside", 2.5]
     assert inside[2].value == pytest.approx(loss_of(steps, worth=WORTH["wins"]), abs=0.01)
+    for row, half in ((outside, 0.98), (inside, 0.196)):  # 1.96 times the rms
+        assert float(row[3].text.split()[0]) == pytest.approx(row[2].value - half, abs=0.01)
     assert (inside[4].text, outside[4].text.startswith("flops ")) == ("", True)
 
 
 def test_the_plot_is_an_image_of_the_kind_that_its_name_says(tmp_path: Path) -> None:
     run_here("law", "plot", written(tmp_path, "wins"), "--output", "law.png", cwd=tmp_path)
+    assert (
+        "not with --law" in run_here("report", "--law", written(tmp_path, "wins"), "--json", expect=2, cwd=tmp_path)[1]
+    )
     assert (tmp_path / "law.png").read_bytes().startswith(b"\x89PNG")
