@@ -33,7 +33,7 @@ def draw() -> None:
             axis.errorbar(
                 point["flops"],
                 value,
-                [[value - point["low"]], [point["high"] - value]] if has_interval else None,
+                [[value - point["low"]], [(point["high"] or value) - value]] if has_interval else None,
                 fmt=MARKERS[number % len(MARKERS)],
                 color=f"C{number % 10}",
                 markerfacecolor="white" if _is_one_size(point) else None,
