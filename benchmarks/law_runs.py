@@ -127,14 +127,14 @@ def main() -> None:
     parser = rows.parser(__doc__)
     parser.add_argument("--text", default="", help="the folder of the text")
     arguments = parser.parse_args()
-    found, directory = made(arguments.text), arguments.directory.resolve()
+    found, directory, asked = made(arguments.text), arguments.directory.resolve(), arguments.seeds
     if arguments.what == "table":
         names = [row.run_name(seed, None) for row, seeds in found for seed in seeds]
         held_out = [f"--held-out={name}" for name in names if name.startswith("test-")]
         fitted = [name for name in names if not name.startswith("test-")]
         rows.growctl(directory, "law", "law", "fit", *fitted, *held_out, f"--runs-dir={directory}", f"--output={LAW}")
     for seeds in sorted({each for _, each in found}) if arguments.what == "run" else []:
-        arguments.seeds = list(seeds)
+        arguments.seeds = [seed for seed in seeds if seed in asked]
         rows.run([row for row, each in found if each == seeds], arguments)
 
 
