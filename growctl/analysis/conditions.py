@@ -55,7 +55,7 @@ def differences(a: RunReport, b: RunReport) -> tuple[Difference, ...]:
     Launch does not change losses. Datasets are compared by their fingerprints, precision as it was used, stages also by
     the steps of their budgets.
     """
-    values, others = (training_conditions(run) | _steps(run) for run in (a, b))
+    values, others = (conditions_of(run) | _steps(run) for run in (a, b))
     return tuple(
         Difference(key, values.get(key), others.get(key))
         for key in sorted(values | others)
@@ -63,7 +63,7 @@ def differences(a: RunReport, b: RunReport) -> tuple[Difference, ...]:
     )
 
 
-def training_conditions(run: RunReport) -> dict[str, Any]:
+def conditions_of(run: RunReport) -> dict[str, Any]:
     """The conditions of `run` by key, as `differences` compares them, without the steps of its stages."""
     values = {
         key: value
@@ -229,9 +229,7 @@ def recipe(run: RunReport, *, with_steps: bool = True, without: Sequence[str] = 
     `with_steps` leaves these out.
     """
     start = (run.base.recipe or run.base.manifest) if run.base else None
-    values = {
-        key: value for key, value in training_conditions(run).items() if key not in (SEED, "start.manifest", *without)
-    }
+    values = {key: value for key, value in conditions_of(run).items() if key not in (SEED, "start.manifest", *without)}
     parts = [_part(part, with_steps) for part in run.parts]
     recorded = {"control": run.control, "conditions": values, "data": run.dataset_fingerprint}
     return json.dumps(recorded | {"start": start, "parts": parts}, sort_keys=True, default=str)

@@ -41,7 +41,7 @@ class _Search:
     def __init__(self, law: Law, wish: LawWish, base: BaseBlock | None):
         own, self.law, self.flops, self.base = law.recipe, law, wish.flops, base
         self.shape = Shape(1, own.hidden_size, own.num_heads, own.sequence_length, own.vocab_size)
-        layers = range(own.fewest_layers, own.most_layers + 1)
+        layers = range(own.layers[0], own.layers[1] + 1)
         least, most = law.ranges["parameters"]
         if wish.params and (count := self.segment(Size(1, 1, wish.params), 0).counted(law.counts)) < 0.99 * least:
             found = f"parameters {count:,} (fitted: {least:,.0f} to {most:,.0f})"
@@ -84,12 +84,9 @@ class _Search:
         path[0] = replace(path[0], tokens=path[0].tokens + (base.tokens or 0 if base else 0))
         return _Plan([stage for stage in stages if stage[1]], path, self.flops + (base.flops or 0 if base else 0))
 
-    def ungrown(self) -> list[_Plan]:
-        """From scratch, and the start checkpoint trained on."""
-        return [
-            *(self.plan([size], [1.0], None) for size in self.ends),
-            *(self.plan([size], [1.0], self.base) for size in self.trained_on),
-        ]
+    def alone(self, sizes: Sequence[Size], base: BaseBlock | None) -> list[_Plan]:
+        """Each size for all the FLOPs."""
+        return [self.plan([size], [1.0], base) for size in sizes]
 
     def grown(self) -> list[_Plan]:
         """Grown once, with shares in tenths, or twice, in fifths."""
@@ -138,7 +135,7 @@ def advised_draft(wish: LawWish, runs_dir: Path) -> Draft:
         base = describe_start(StartBlock(checkpoint=str(path)), runs_dir)
         wish = wish.model_copy(update={"start": base.path})
     search = _Search(law, wish, base)
-    rivals = search.ungrown()
+    rivals = search.alone(search.ends, None) + search.alone(search.trained_on, base)
     rival, grown = search.best(rivals), search.best(search.grown())
     if rival is None:
         raise UserError(f"--law {wish.law}: outside the fitted range: {law.outside(*rivals[-1][1:])}")
@@ -154,7 +151,7 @@ def advised_draft(wish: LawWish, runs_dir: Path) -> Draft:
         if multiplier.low > 1 and ladder.estimate < loss.estimate:
             plan, loss, remark = grown, ladder, f"This schedule should end at {ladder}, for which {needs}."
     least = min(size.num_parameters for size in search.ends) if wish.params else 0
-    smaller = search.best([search.plan([size], [1.0], None) for size in search.within if size.num_parameters < least])
+    smaller = search.best(search.alone([size for size in search.within if size.num_parameters < least], None))
     if smaller and (below := law.interval(*smaller[1:])).estimate < loss.estimate:
         size = smaller.path[-1].num_parameters
         remark += f" A smaller size, {size:,} parameters, should end lower from scratch: at {below}."

@@ -40,8 +40,7 @@ def drafted(wish: Wish | LawWish, name: str, runs_dir: Path = Path("runs")) -> t
     trained = sum(control.total.trained_flops for control in plan.controls)
     draft = replace(draft, controls_cost=trained / total_cost(plan.trunk).flops)
     schedule = _loaded(schedule_text(draft), name)
-    shared = shared_conditions(comparison_conditions(schedule), grows=draft.grows)
-    if draft.recipe and (why := unlike(draft.recipe.conditions, shared)):
+    if draft.recipe and (why := unlike(draft.recipe.conditions, shared_conditions(comparison_conditions(schedule)))):
         raise UserError(f"--law: a draft cannot be trained as the law's runs were: {why}")
     plan = make_plan(schedule)
     of_text = dataset_warnings(schedule, estimated_sizes(schedule.data))

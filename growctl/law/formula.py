@@ -188,8 +188,8 @@ class Recipe(Strict):
     vocab_size: PositiveInt
     sequence_length: PositiveInt
     batch_size: PositiveInt
-    fewest_layers: PositiveInt
-    most_layers: PositiveInt
+    layers: tuple[PositiveInt, PositiveInt]
+    """The fewest and the most."""
     conditions: dict[str, JsonValue]
     """What the runs share, by key of the schedule; those of stages as lists of the values that stages have."""
 

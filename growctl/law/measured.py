@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from growctl.analysis.conditions import PEAK, SHAPE, WHEN, Difference, measured_alike, stages_of, training_conditions
+from growctl.analysis.conditions import PEAK, SHAPE, WHEN, Difference, conditions_of, measured_alike, stages_of
 from growctl.analysis.family import finished_models
 from growctl.law.formula import Recipe, Segment
 from growctl.runs.runs import RunReport, StageReport
@@ -81,10 +81,10 @@ def _path(run: RunReport, trainers: Trainers) -> tuple[tuple[Segment, ...], floa
     return tuple(path), flops
 
 
-def shared_conditions(values: Mapping[str, Any], *, grows: bool) -> dict[str, Any]:
+def shared_conditions(values: Mapping[str, Any]) -> dict[str, Any]:
     """The conditions of a run that all runs of a law share: not its peak, its seed, the sizes and steps of stages, and
     those of growth only if it grows. `stages.batch_size` and the like are lists of the values that stages have."""
-    shared: dict[str, Any] = {}
+    shared, grows = dict[str, Any](), any(key.startswith(("start.", "stages.1.")) for key in values)
     for key, value in values.items():
         block, name = key.split(".")[0], key.split(".")[-1]
         if block == "stages" and name not in SHAPE:
@@ -93,12 +93,6 @@ def shared_conditions(values: Mapping[str, Any], *, grows: bool) -> dict[str, An
         elif block not in ("stages", "start", "seed") and key not in (PEAK, *WHEN) and (grows or block != "growth"):
             shared[key] = value
     return shared
-
-
-def shared_by(run: RunReport) -> dict[str, Any]:
-    """Those of a finished run."""
-    grows = run.base is not None or len({stage.num_parameters for stage in run.stages}) > 1
-    return shared_conditions(training_conditions(run), grows=grows)
 
 
 def unlike(own: Mapping[str, Any], values: Mapping[str, Any]) -> Difference | None:
@@ -111,9 +105,10 @@ def check_alike(runs: Sequence[RunReport]) -> None:
     runs = [run for run in sorted(runs, key=lambda run: run.name) if run.control not in _OTHERS]
     values: dict[str, Any] = {}
     for run in runs:
-        if why := measured_alike(runs[0], run) or unlike(values, shared_by(run)):
+        shared = shared_conditions(conditions_of(run))
+        if why := measured_alike(runs[0], run) or unlike(values, shared):
             raise UserError(f"no law fits {run.name} and the runs before it, {runs[0].name} and so on: {why}")
-        values = shared_by(run) | values
+        values = shared | values
 
 
 def read_recipe(runs: Sequence[RunReport], models: Sequence[Model]) -> Recipe:
@@ -128,7 +123,6 @@ def read_recipe(runs: Sequence[RunReport], models: Sequence[Model]) -> Recipe:
         decay=float(run.conditions["learning_rate.decay"]) if rate == ["wsd", "ladder"] else 0.0,
         **{key: stages_of(run)[-1][key] for key in ("hidden_size", "sequence_length", "batch_size")},
         **{key: run.conditions[f"model.{key}"] for key in ("num_heads", "vocab_size")},
-        fewest_layers=min(layers),
-        most_layers=max(layers),
-        conditions=shared_by(run),
+        layers=(min(layers), max(layers)),
+        conditions=shared_conditions(conditions_of(run)),
     )

@@ -7,9 +7,10 @@ from typing import get_args
 
 import numpy as np
 
+from growctl.analysis.conditions import conditions_of
 from growctl.law.fit import SIGNIFICANCE
 from growctl.law.formula import Advice, Law
-from growctl.law.measured import read_models, shared_by, unlike
+from growctl.law.measured import read_models, shared_conditions, unlike
 from growctl.report.chart import FigureFormat
 from growctl.runs.runs import RunReport
 from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
@@ -17,7 +18,8 @@ from growctl.text.section import Cell, Column, Paragraph, Section, Table, figure
 
 def section(runs: Sequence[RunReport], law: Law) -> Section:
     """What `law` says of the finished models of those of `runs` that were trained like its own."""
-    rows, alike = [], [run for run in runs if not unlike(law.recipe.conditions, shared_by(run))]
+    own, rows = law.recipe.conditions, []
+    alike = [run for run in runs if not unlike(own, shared_conditions(conditions_of(run)))]
     for model in read_models(alike, runs)[0]:
         predicted, outside = law.interval(model.path, model.flops), law.outside(model.path, model.flops)
         interval = Cell(f"{predicted.low:.4f} to {predicted.high:.4f}")
