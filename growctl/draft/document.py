@@ -73,11 +73,7 @@ growth:
   ramp: {ramp:g}  # of each grown stage's steps, over which the keys of new tokens rise from 0
   when: fixed  # grow once a stage's tokens are used up; slope would grow once its loss flattens
 """
-_RELEASES = """\
-# A finished model of each smaller size too: a branch of a tenth of its stage's steps, over which the rate decays.
-releases: all
-
-"""
+_RELEASES = "releases: all  # finish each smaller size too, in a branch of a tenth of its stage's steps\n\n"
 _CONTROLS = """\
 # What the ladder is compared with: the last size from scratch at three budgets, in multiples of the ladder's FLOPs, so
 # that the report can find the one at which training from scratch reaches the ladder's loss; and every smaller size from

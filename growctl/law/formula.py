@@ -230,9 +230,8 @@ class Law(Strict):
     def _check_shapes(self) -> Self:
         if tuple(self.parameters) != PARAMETERS or not set(self.terms) <= set(TERMS):
             raise ValueError(f"parameters and terms: must be {', '.join(PARAMETERS)}, and of {', '.join(TERMS)}")
-        for field, names in (("rms", ("scratch", "grown")), ("ranges", MEASURES)):
-            if missing := [name for name in names if name not in getattr(self, field)]:
-                raise ValueError(f"{field}.{missing[0]}: is missing")
+        if missing := set(MEASURES) - set(self.ranges):
+            raise ValueError(f"ranges: must also have {', '.join(sorted(missing))}")
         if any(len(row) != len(PARAMETERS) + len(self.terms) for row in self.draws):
             raise ValueError("draws: each must have a number for each of parameters and terms")
         return self
@@ -255,7 +254,7 @@ class Law(Strict):
     def interval(self, path: Sequence[Segment], flops: float) -> Interval:
         """The loss of one run, with the spread of the bootstrap and of the residuals."""
         losses_M = self.losses(path, flops)
-        half = 1.96 * np.hypot(losses_M[1:].std(), self.rms["grown" if len(path) > 1 else "scratch"] or 0.0)
+        half = 1.96 * np.hypot(losses_M[1:].std(), self.rms.get("grown" if len(path) > 1 else "scratch") or 0.0)
         return Interval(estimate=losses_M[0], low=losses_M[0] - half, high=losses_M[0] + half)
 
     def outside(self, path: Sequence[Segment], flops: float) -> str | None:

@@ -140,7 +140,7 @@ def assert_needed(remark: str, step: Callable[[float], Step], budget: float) -> 
         ([], {"draws": [[1.0]]}, "law.json: not a law, which `growctl law fit` writes: draws: each must have"),
         ([], {"terms": {"x": {"estimate": 0.0, "low": 0.0, "high": 0.0}}}, "parameters and terms: must be"),
         ([], {"sizes": []}, "sizes = []"),
-        ([], {"ranges": {}}, "ranges.flops: is missing"),
+        ([], {"ranges": {}}, "ranges: must also have after, before, flops"),
     ],
 )
 def test_what_the_law_does_not_know_is_refused_with_the_range_and_nothing_is_written(
