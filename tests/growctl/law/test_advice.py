@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from growctl.draft.advice import advised_draft
+from growctl.draft.document import init_command
 from growctl.draft.recipe import LawWish
 from growctl.ladder.load import load_schedule
 from growctl.law.fit import fit_law
@@ -119,6 +120,7 @@ def test_a_wanted_size_is_compared_with_itself_and_a_better_smaller_one_is_named
     shape = (draft.sizes[-1].num_layers, draft.sizes[-1].attention_tokens)
     assert_needed(draft.remark, lambda flops: (*shape, flops / cost((*shape, 0))), FLOPS)
     assert " A smaller size, 114,816 parameters, should end lower from scratch" in draft.remark
+    assert "--flops 12345678 " in init_command(wish.model_copy(update={"flops": 12345678.0}))
     Path(wish.law).write_text(json.dumps(json.loads(law_text("loses")) | {"axes": []}))
     assert advised_draft(wish, tmp_path).remark.startswith("Not known whether growing pays: no ladder to this size")
 
