@@ -38,6 +38,7 @@ CONTROLS = dict.fromkeys(
     "[{kind: ungrown, budgets: [0.5, 1, 2]}, {kind: tokenformer-scratch, budgets: [1, 1.5, 2]}]",
 )
 """The controls of each question where they are more than the schedule's."""
+CONTROLS["trained"] = "[{kind: ungrown, budgets: [1, 2]}, {kind: tokenformer-scratch, budgets: [1, 1.25, 1.5]}]"
 
 
 def other_text(text: str) -> list[str]:
