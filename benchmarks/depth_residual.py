@@ -60,11 +60,11 @@ def config(num_layers: int) -> TokenformerConfig:
     )
 
 
-def batches(text: Tensor, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless random windows of `text`, as inputs and targets."""
+def batches(text: Tensor, seed: int, sequences: int = SEQUENCES) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless random windows of `text`, as inputs and targets, so many at a time."""
     generator = torch.Generator().manual_seed(seed)
     while True:
-        starts = torch.randint(len(text) - LENGTH - 1, (SEQUENCES,), generator=generator).tolist()
+        starts = torch.randint(len(text) - LENGTH - 1, (sequences,), generator=generator).tolist()
         tokens_BT = torch.stack([text[start : start + LENGTH + 1] for start in starts])
         yield tokens_BT[:, :-1], tokens_BT[:, 1:]
 

@@ -14,7 +14,7 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.depth_residual import LENGTH, batches
 from benchmarks.machine import machine
 from model.config import tokenformer_config
 from model.flops import training_flops_per_token
@@ -31,7 +32,7 @@ from model.parameter_names import group_kind
 from model.policy import GrowthPolicy, ramp_config
 from model.tokenformer import Tokenformer
 
-SEQUENCES, LENGTH, EVALUATED = 64, 64, 512
+SEQUENCES, EVALUATED = 64, 512
 STEPS, GROW_AT, WARMUP, DECAY, RAMP_STEPS = 1000, 0.4, 30, 0.25, 30
 PEAK, MUON_SCALE, MOMENTUM, WEIGHT_DECAY = 1.2e-2, 1.6, 0.95, 0.1
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -100,15 +101,6 @@ class Training:
         return made
 
 
-def batches(text: Tensor, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless random windows of `text`, as inputs and targets."""
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        starts = torch.randint(len(text) - LENGTH - 1, (SEQUENCES,), generator=generator).tolist()
-        tokens_BT = torch.stack([text[start : start + LENGTH + 1] for start in starts])
-        yield tokens_BT[:, :-1], tokens_BT[:, 1:]
-
-
 def rate_at(step: int) -> float:
     """The learning rate of a step, counted from 1: warm-up, constant, linear decay."""
     return PEAK * min(1.0, step / WARMUP, (STEPS - step) / (DECAY * STEPS))
@@ -117,14 +109,14 @@ def rate_at(step: int) -> float:
 @torch.no_grad()
 def loss_of(model: Tokenformer, held_out: Tensor) -> float:
     """The loss over fixed windows of the held-out text, in nats per byte."""
-    data = batches(held_out, seed=999)
+    data = batches(held_out, 999, SEQUENCES)
     return sum(model(*next(data)).item() for _ in range(EVALUATED // SEQUENCES)) * SEQUENCES / EVALUATED
 
 
 def trained(text: Tensor, held_out: Tensor, seed: int) -> dict[str, float]:
     """Final losses of both ways with a seed, from the same base."""
     growth = round(GROW_AT * STEPS)
-    model, data = build_model(BASE, seed=seed), batches(text, seed)
+    model, data = build_model(BASE, seed=seed), batches(text, seed, SEQUENCES)
     assert isinstance(model, Tokenformer)
     base = Training(model, joined=False)
     for step in range(1, growth + 1):
