@@ -53,7 +53,9 @@ def test_the_quickstart_matches_the_figures_in_the_readme() -> None:
 
 @pytest.mark.parametrize("name", NEEDS_A_RUN)
 def test_a_shipped_schedule_that_starts_from_a_run_names_it(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"start\.run = 'quickstart_base'"):
+    with pytest.raises(
+        UserError, match=r"start\.run = 'quickstart_base': .*; `growctl run quickstart_base` trains it$"
+    ):
         load_schedule(name, runs_dir=tmp_path)
     assert load_schedule(name, ["~start", "controls=[]"]).stages == load_schedule("quickstart").stages[-1:]
 
