@@ -18,7 +18,6 @@ from pydantic.json_schema import SkipJsonSchema
 from growctl.find_checkpoint import find_checkpoint, find_named
 from growctl.runs_dir import RunPaths, RunsPaths
 from growctl.schedule.fields import Block
-from growctl.schedule.files import shipped_schedules
 from model.config import ModelConfig, TokenformerConfig, TransformerConfig, num_parameters
 from model.errors import UserError
 from model.policy import TauPolicy
@@ -140,6 +139,8 @@ def describe_start(start: StartBlock, runs_dir: Path) -> BaseBlock:
         key = "checkpoint" if start.checkpoint else "run"
         if start.stage and RunsPaths(runs_dir).run(str(start.run)).exists():
             key = "stage"
+        from growctl.schedule.files import shipped_schedules  # which needs this module
+
         first = f"; `growctl run {start.run}` trains it" if start.run in shipped_schedules() else ""
         raise UserError(f"start.{key} = {getattr(start, key)!r}: {error}{first if key == 'run' else ''}") from error
 
