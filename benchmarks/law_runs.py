@@ -4,12 +4,15 @@
     python -m benchmarks.law_runs table --directory DIR    # fits the law: results/law.json
 
 TEXT is that of benchmarks/three_questions.py. Ladders and opponents are drawn with a fixed seed, before any fit. All of
-it takes about 30 hours of a core.
+it takes about nine hours of a core, because runs that begin alike train once: rows with the same first size and seed
+follow one another, the shortest first, and each continues from the last checkpoint that both have in common.
 """
 
+import fnmatch
 import math
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,13 +21,13 @@ from benchmarks.rows import Row
 from benchmarks.three_questions import other_text
 
 LAW = Path(__file__).resolve().parent / "results" / "law.json"
-LENGTHS = (1, 2, 4, 8, 16)
-"""Millions of data tokens of a run from scratch."""
+LENGTHS = (1.5, 3, 6, 12, 24)
+"""Training FLOPs of a run from scratch, in 1e12."""
 
-SEVERAL_SEEDS = (2, 4)
+SEVERAL_SEEDS = (3, 6)
 """The lengths that have three seeds."""
 
-BEFORE, AFTER = (10, 100), (5, 40)
+BEFORE, AFTER = (10, 60), (4, 16)
 """Between how many tokens a parameter a growth comes, and how many follow."""
 
 
@@ -66,8 +69,8 @@ class Size(NamedTuple):
 
 SCRATCH = tuple(map(Size, (16, 32, 64, 96, 160)))
 GROWTHS = {
-    "tokens": [(Size(a), Size(b)) for a, b in ((16, 64), (16, 96), (32, 64), (32, 96), (32, 160), (64, 160))],
-    "depth": [(Size(64, a), Size(64, b)) for a, b in ((1, 3), (1, 4), (2, 4), (1, 6), (2, 6))],
+    "tokens": [(Size(a), Size(b)) for a, b in ((16, 64), (16, 96), (32, 64), (32, 96))],
+    "depth": [(Size(64, a), Size(64, b)) for a, b in ((1, 3), (1, 4), (2, 4))],
 }
 
 
@@ -101,25 +104,47 @@ def row(name: str, sizes: tuple[Size, ...], tokens: tuple[float, ...], text: str
     return Row(name, "quickstart", (depth, f"stages=[{stages}]", *same))
 
 
-def made(text: str = "") -> list[tuple[Row, tuple[int, ...]]]:
-    """Every row, with its seeds."""
-    three: tuple[int, ...] = (0, 1, 2)
+class Run(NamedTuple):
+    """A row with one seed."""
+
+    row: Row
+    seed: int
+    first: Size
+    """Its first size."""
+
+    constant_tokens: float
+    """Data tokens before the learning rate decays or the model grows."""
+
+
+def made(text: str = "") -> list[Run]:
+    """Every run."""
+    three, found = (0, 1, 2), list[Run]()
+
+    def add(name: str, sizes: tuple[Size, ...], tokens: tuple[float, ...], seeds: tuple[int, ...]) -> None:
+        constant = tokens[0] if len(tokens) > 1 else 0.75 * tokens[0]
+        found.extend(Run(row(name, sizes, tokens, text), seed, sizes[0], constant) for seed in seeds)
+
+    for size in SCRATCH:
+        for length in LENGTHS:
+            tokens = (1e12 * length / size.flops_per_token,)
+            add(f"scratch-{size}-{length:g}e12", (size,), tokens, three if length in SEVERAL_SEEDS else (0,))
     generator = random.Random(33)
-    found = [
-        (row(f"scratch-{size}-{length}M", (size,), (1e6 * length,), text), three if length in SEVERAL_SEEDS else (0,))
-        for size in SCRATCH
-        for length in LENGTHS
-    ]
     held_out = list(drawn(12, generator))
     for number, ladder in enumerate(drawn(24, generator)):
-        found.append((row(f"grown-{number}", *ladder, text), (0,)))
+        add(f"grown-{number}", *ladder, (0,))
     for number, ladder in enumerate(held_out):
-        found.append((row(f"test-{number}", *ladder, text), three))
+        add(f"test-{number}", *ladder, three)
         lengths = {size: ladder.flops / size.flops_per_token for size in SCRATCH}
         by_distance = sorted(SCRATCH, key=lambda size: abs(math.log(lengths[size] / size.parameters / 20)))
         for size in by_distance[:2]:
-            found.append((row(f"test-{number}-scratch-{size}", (size,), (lengths[size],), text), three))
+            add(f"test-{number}-scratch-{size}", (size,), (lengths[size],), three)
     return found
+
+
+def train(runs: list[Run], directory: Path) -> None:
+    """Trains runs that begin alike, the shortest first, so that each finds the checkpoints of those before it."""
+    for each in sorted(runs, key=lambda run: run.constant_tokens):
+        rows.train(each.row, each.seed, directory)
 
 
 def main() -> None:
@@ -127,15 +152,20 @@ def main() -> None:
     parser = rows.parser(__doc__)
     parser.add_argument("--text", default="", help="the folder of the text")
     arguments = parser.parse_args()
-    found, directory, asked = made(arguments.text), arguments.directory.resolve(), arguments.seeds
+    found, directory = made(arguments.text), arguments.directory.resolve()
     if arguments.what == "table":
-        names = [row.run_name(seed, None) for row, seeds in found for seed in seeds]
+        names = [run.row.run_name(run.seed, None) for run in found]
         held_out = [f"--held-out={name}" for name in names if name.startswith("test-")]
         fitted = [name for name in names if not name.startswith("test-")]
         rows.growctl(directory, "law", "law", "fit", *fitted, *held_out, f"--runs-dir={directory}", f"--output={LAW}")
-    for seeds in sorted({each for _, each in found}) if arguments.what == "run" else []:
-        arguments.seeds = [seed for seed in seeds if seed in asked]
-        rows.run([row for row, each in found if each == seeds], arguments)
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    alike: dict[tuple[int, Size], list[Run]] = {}
+    for run in found:
+        if run.seed in arguments.seeds and fnmatch.fnmatch(run.row.name, arguments.only):
+            alike.setdefault((run.seed, run.first), []).append(run)
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        list(pool.map(lambda key: train(alike[key], directory), sorted(alike)))
 
 
 if __name__ == "__main__":
